@@ -411,6 +411,3 @@ def compile(
 def _name_of(function: Callable[..., Any]) -> str:
     """The function's name, as the scope of its variables."""
     return re.sub(r"\W", "", getattr(function, "__name__", "")) or "function"
-
-
-__all__ = ["CompiledFunction", "compile"]

@@ -38,27 +38,7 @@ UNAVAILABLE = UnavailableError.error_code
 UNIMPLEMENTED = UnimplementedError.error_code
 UNKNOWN = UnknownError.error_code
 
-_CLASSES: dict[int, type[OpError]] = {
-    kind.error_code: kind
-    for kind in (
-        AbortedError,
-        AlreadyExistsError,
-        CancelledError,
-        DataLossError,
-        DeadlineExceededError,
-        FailedPreconditionError,
-        InternalError,
-        InvalidArgumentError,
-        NotFoundError,
-        OutOfRangeError,
-        PermissionDeniedError,
-        ResourceExhaustedError,
-        UnauthenticatedError,
-        UnavailableError,
-        UnimplementedError,
-        UnknownError,
-    )
-}
+_CLASSES: dict[int, type[OpError]] = {kind.error_code: kind for kind in OpError.__subclasses__()}
 
 
 def exception_type_from_error_code(error_code: int) -> type[OpError]:

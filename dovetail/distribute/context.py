@@ -140,6 +140,3 @@ def require_replica_context() -> Any:
             "Method requires being in a replica context: call it in the function that `strategy.run` runs"
         )
     return context
-
-
-__all__ = ["get_replica_context", "get_strategy", "has_strategy", "in_cross_replica_context"]

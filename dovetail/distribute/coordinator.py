@@ -21,10 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from ..data.dataset import Dataset
+from ..data.serialize import BoundError, encode
 from ..graph.core.build import placeholder, to_array
 from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.dtypes import as_dtype, string
-from ..graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
+from ..graph.core.errors import AbortedError, CancelledError, InvalidArgumentError, OpError, UnavailableError
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import flatten, map_structure, pack
 from ..graph.ops.state.variables import is_variable_initialized
@@ -33,8 +35,8 @@ from ..graph.variables.scope import get_variable_scope, variable_scope
 from ..graph.variables.store import AUTO_REUSE
 from ..runtime.config import ConfigProto
 from ..runtime.session.session import Session
+from .input import DistributedDataset
 from .parameter_server import ParameterServerStrategy
-from .per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValues, checked_dataset
 from .values import DistributedVariable
 
 logger = logging.getLogger(__name__)
@@ -434,3 +436,53 @@ def _close(session: Any) -> None:
 
 
 __all__ = ["ClusterCoordinator", "PerWorkerValues", "RemoteValue"]
+
+
+class PerWorkerValues:
+    """A value per worker, made on the worker by `create_per_worker_resource`."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = tuple(values)
+
+
+class PerWorkerIterator(PerWorkerValues):
+    """An iterator per worker: `next(iterator)` in a scheduled function gives the next element of the worker that runs it."""
+
+    def __next__(self) -> Any:
+        """TypeError: outside a scheduled function there is no element."""
+        raise TypeError("Take elements in a function that is scheduled: coordinator.schedule(step, args=(iterator,))")
+
+    def __iter__(self) -> Iterator[Any]:
+        """Itself."""
+        return self
+
+
+class PerWorkerDataset:
+    """A data set per worker, made by `create_per_worker_dataset`: `iter(dataset)` gives an iterator on each worker."""
+
+    def __init__(self, datasets: Sequence[Any], make: Callable[[PerWorkerDataset], PerWorkerIterator]) -> None:
+        self._datasets, self._make = tuple(datasets), make
+
+    def __iter__(self) -> PerWorkerIterator:
+        """A new iterator on each worker. It starts when the worker is first used, and restarts when the worker comes back."""
+        return self._make(self)
+
+
+def checked_dataset(found: Any, task: str) -> Any:
+    """The data set that a function has made for a worker.
+
+    Raises:
+        TypeError: it is none. InvalidArgumentError: it cannot run in the worker's process.
+    """
+    inner = found._dataset if isinstance(found, DistributedDataset) else found
+    if not isinstance(inner, Dataset):
+        raise TypeError(f"create_per_worker_dataset needs a data set, or a function that gives one, not {found!r}")
+    try:
+        encode(inner)
+    except BoundError as e:
+        raise InvalidArgumentError(
+            None, None,
+            f"The data set cannot run on {task}: it has {e}, which stays in this process. Make it of files, arrays and graph ops; or "
+            "keep it here, and hand its elements to the scheduled function as arguments, as arrays",
+        ) from None  # fmt: skip
+    return found

@@ -136,6 +136,3 @@ class InputContext:
                 f"{self.num_replicas_in_sync}"
             )
         return global_batch_size // self.num_replicas_in_sync
-
-
-__all__ = ["DistributedDataset", "DistributedIterator", "InputContext"]

@@ -89,6 +89,3 @@ def accelerators() -> list[str]:
     task = "/job:localhost/replica:0/task:0"
     found = local_devices(task, {}, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory())
     return [f"/device:GPU:{d.name.device_index}" for d in found if d.name.device_type == "GPU"]
-
-
-__all__ = ["CentralStorageStrategy", "MirroredStrategy", "OneDeviceStrategy", "TPUStrategy"]

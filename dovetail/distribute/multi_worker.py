@@ -305,6 +305,3 @@ def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
             return server
     _started[address] = Server(spec, job, index)
     return _started[address]
-
-
-__all__ = ["CollectiveAllReduceStrategy", "CollectiveCommunication", "MultiWorkerMirroredStrategy"]

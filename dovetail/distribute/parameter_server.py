@@ -121,6 +121,3 @@ class ParameterServerStrategy(Strategy):
 
     def _variable_devices(self) -> Sequence[Any]:
         return (self._variables_go,)
-
-
-__all__ = ["ParameterServerStrategy"]

@@ -264,9 +264,3 @@ def joined_slices(values: Sequence[Any], op: ReduceOp, count: int) -> IndexedSli
     if op is ReduceOp.MEAN:
         rows = scaled(rows, count)
     return IndexedSlices(rows, concat([v.indices for v in values], 0), values[0].dense_shape)
-
-
-__all__ = [
-    "BUCKET_BYTES", "CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReduceOp", "ReductionToOneDevice",
-    "all_reduced", "buckets", "device_of", "on_each", "parted", "reduction_of", "scaled",
-]  # fmt: skip

@@ -326,6 +326,3 @@ def _reusing(scope: VariableScope) -> VariableScope:
         True, scope.name, scope.initializer, scope.regularizer, scope.caching_device, scope.partitioner,
         scope.custom_getter, scope.original_name_scope, scope.dtype, scope.use_resource, scope.constraint,
     )  # fmt: skip
-
-
-__all__ = ["ReplicaContext", "run_replicas"]

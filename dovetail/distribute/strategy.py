@@ -33,10 +33,9 @@ from .context import (
 )
 from .extended import Extended
 from .input import DistributedDataset, InputContext
-from .mirror_check import compared
 from .reduction import CrossDeviceOps, ReduceOp, ReductionToOneDevice
 from .replica import ReplicaContext, run_replicas
-from .values import DistributedValues, DistributedVariable, PerReplica, component, select
+from .values import DistributedValues, DistributedVariable, PerReplica, compared, component, select
 
 
 class Strategy:
@@ -470,6 +469,3 @@ def get_strategy() -> Strategy:
     """The current strategy; outside every scope, the default one: one replica."""
     found: Strategy = current_strategy()
     return found
-
-
-__all__ = ["Strategy", "get_strategy"]

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..graph.formats.checkpoints import CheckpointReader, CheckpointReader as NewCheckpointReader, checkpoint_exists
 from ..graph.formats.protos import EXAMPLES, message
 from ..interop.tensorboard.writer import summary_iterator
 from ..io.matching import match_filenames_once
@@ -27,6 +28,7 @@ from .loops.basic_session_run_hooks import (
     LoggingTensorHook,
     NanLossDuringTrainingError,
     NanTensorHook,
+    ProfilerHook,
     SecondOrStepTimer,
     StepCounterHook,
     StopAtStepHook,
@@ -35,16 +37,20 @@ from .loops.basic_session_run_hooks import (
 from .loops.checkpoint_hooks import CheckpointSaverHook, CheckpointSaverListener
 from .loops.coordinator import Coordinator, LooperThread
 from .loops.monitored_session import MonitoredSession, MonitoredTrainingSession, SingularMonitoredSession
-from .loops.profiler_hook import ProfilerHook
 from .loops.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from .loops.scaffold import Scaffold
-from .loops.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from .loops.session_manager import SessionManager
+from .loops.session_manager import ChiefSessionCreator, SessionCreator, SessionManager, WorkerSessionCreator
 from .loops.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from .optimizers import slot_creator as slot_creator
 from .optimizers.adagrad import AdadeltaOptimizer, AdagradDAOptimizer, AdagradOptimizer, RMSPropOptimizer
 from .optimizers.adam import AdamOptimizer, AdamWOptimizer
-from .optimizers.gradient_descent import GradientDescentOptimizer, MomentumOptimizer
+from .optimizers.gradient_descent import (
+    FtrlOptimizer,
+    GradientDescentOptimizer,
+    MomentumOptimizer,
+    ProximalAdagradOptimizer,
+    ProximalGradientDescentOptimizer,
+)
 from .optimizers.large_batch import LAMBOptimizer, LARSOptimizer
 from .optimizers.learning_rate_decay import (
     cosine_decay,
@@ -62,12 +68,9 @@ from .optimizers.learning_rate_decay import (
 from .optimizers.loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer
 from .optimizers.moving_averages import ExponentialMovingAverage
 from .optimizers.optimizer import Optimizer
-from .optimizers.proximal import FtrlOptimizer, ProximalAdagradOptimizer, ProximalGradientDescentOptimizer
 from .saving.checkpoint_state import (
-    CheckpointReader,
-    CheckpointReader as NewCheckpointReader,
     CheckpointState,
-    checkpoint_exists,
+    checkpoints_iterator,
     generate_checkpoint_state_proto,
     get_checkpoint_mtimes,
     get_checkpoint_state,
@@ -80,10 +83,8 @@ from .saving.checkpoint_state import (
 )
 from .saving.import_meta_graph import import_meta_graph
 from .saving.meta_graph import export_meta_graph, write_graph
-from .saving.new_checkpoints import checkpoints_iterator
 from .saving.saver import Saver
-from .saving.vocabularies import VocabInfo
-from .saving.warm_starting import init_from_checkpoint, warm_start
+from .saving.warm_starting import VocabInfo, init_from_checkpoint, warm_start
 
 _MESSAGES = (*EXAMPLES, "SaverDef")  # protobuf is loaded when one is used
 

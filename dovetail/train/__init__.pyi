@@ -9,6 +9,9 @@ from dovetail.compat.tf1.queues.input import (
     shuffle_batch_join, slice_input_producer as slice_input_producer, string_input_producer as string_input_producer,
 )
 from dovetail.compat.tf1.sessions.supervisor import Supervisor as Supervisor, basic_train_loop as basic_train_loop
+from dovetail.graph.formats.checkpoints import (
+    CheckpointReader as CheckpointReader, CheckpointReader as NewCheckpointReader, checkpoint_exists as checkpoint_exists,
+)
 from dovetail.graph.formats.protos import EXAMPLES as EXAMPLES, message as message
 from dovetail.interop.tensorboard.writer import summary_iterator as summary_iterator
 from dovetail.io.matching import match_filenames_once as match_filenames_once
@@ -28,8 +31,9 @@ from dovetail.train.global_step import (
 from dovetail.train.loops import queue_runner as queue_runner
 from dovetail.train.loops.basic_session_run_hooks import (
     FeedFnHook as FeedFnHook, FinalOpsHook as FinalOpsHook, GlobalStepWaiterHook as GlobalStepWaiterHook, LoggingTensorHook as
-    LoggingTensorHook, NanLossDuringTrainingError as NanLossDuringTrainingError, NanTensorHook as NanTensorHook, SecondOrStepTimer as
-    SecondOrStepTimer, StepCounterHook as StepCounterHook, StopAtStepHook as StopAtStepHook, SummarySaverHook as SummarySaverHook,
+    LoggingTensorHook, NanLossDuringTrainingError as NanLossDuringTrainingError, NanTensorHook as NanTensorHook, ProfilerHook as
+    ProfilerHook, SecondOrStepTimer as SecondOrStepTimer, StepCounterHook as StepCounterHook, StopAtStepHook as StopAtStepHook,
+    SummarySaverHook as SummarySaverHook,
 )
 from dovetail.train.loops.checkpoint_hooks import (
     CheckpointSaverHook as CheckpointSaverHook, CheckpointSaverListener as CheckpointSaverListener,
@@ -39,15 +43,14 @@ from dovetail.train.loops.monitored_session import (
     MonitoredSession as MonitoredSession, MonitoredTrainingSession as MonitoredTrainingSession, SingularMonitoredSession as
     SingularMonitoredSession,
 )
-from dovetail.train.loops.profiler_hook import ProfilerHook as ProfilerHook
 from dovetail.train.loops.queue_runner import (
     QueueRunner as QueueRunner, add_queue_runner as add_queue_runner, start_queue_runners as start_queue_runners,
 )
 from dovetail.train.loops.scaffold import Scaffold as Scaffold
-from dovetail.train.loops.session_creators import (
-    ChiefSessionCreator as ChiefSessionCreator, SessionCreator as SessionCreator, WorkerSessionCreator as WorkerSessionCreator,
+from dovetail.train.loops.session_manager import (
+    ChiefSessionCreator as ChiefSessionCreator, SessionCreator as SessionCreator, SessionManager as SessionManager, WorkerSessionCreator
+    as WorkerSessionCreator,
 )
-from dovetail.train.loops.session_manager import SessionManager as SessionManager
 from dovetail.train.loops.session_run_hook import (
     SessionRunArgs as SessionRunArgs, SessionRunContext as SessionRunContext, SessionRunHook as SessionRunHook, SessionRunValues as
     SessionRunValues,
@@ -59,7 +62,8 @@ from dovetail.train.optimizers.adagrad import (
 )
 from dovetail.train.optimizers.adam import AdamOptimizer as AdamOptimizer, AdamWOptimizer as AdamWOptimizer
 from dovetail.train.optimizers.gradient_descent import (
-    GradientDescentOptimizer as GradientDescentOptimizer, MomentumOptimizer as MomentumOptimizer,
+    FtrlOptimizer as FtrlOptimizer, GradientDescentOptimizer as GradientDescentOptimizer, MomentumOptimizer as MomentumOptimizer,
+    ProximalAdagradOptimizer as ProximalAdagradOptimizer, ProximalGradientDescentOptimizer as ProximalGradientDescentOptimizer,
 )
 from dovetail.train.optimizers.large_batch import LAMBOptimizer as LAMBOptimizer, LARSOptimizer as LARSOptimizer
 from dovetail.train.optimizers.learning_rate_decay import (
@@ -73,23 +77,18 @@ from dovetail.train.optimizers.loss_scale import (
 )
 from dovetail.train.optimizers.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from dovetail.train.optimizers.optimizer import Optimizer as Optimizer
-from dovetail.train.optimizers.proximal import (
-    FtrlOptimizer as FtrlOptimizer, ProximalAdagradOptimizer as ProximalAdagradOptimizer, ProximalGradientDescentOptimizer as
-    ProximalGradientDescentOptimizer,
-)
 from dovetail.train.saving.checkpoint_state import (
-    CheckpointReader as CheckpointReader, CheckpointState as CheckpointState, CheckpointReader as NewCheckpointReader, checkpoint_exists
-    as checkpoint_exists, generate_checkpoint_state_proto as generate_checkpoint_state_proto, get_checkpoint_mtimes as
-    get_checkpoint_mtimes, get_checkpoint_state as get_checkpoint_state, latest_checkpoint as latest_checkpoint, list_variables as
-    list_variables, load_checkpoint as load_checkpoint, load_variable as load_variable, remove_checkpoint as remove_checkpoint,
-    update_checkpoint_state as update_checkpoint_state,
+    CheckpointState as CheckpointState, checkpoints_iterator as checkpoints_iterator, generate_checkpoint_state_proto as
+    generate_checkpoint_state_proto, get_checkpoint_mtimes as get_checkpoint_mtimes, get_checkpoint_state as get_checkpoint_state,
+    latest_checkpoint as latest_checkpoint, list_variables as list_variables, load_checkpoint as load_checkpoint, load_variable as
+    load_variable, remove_checkpoint as remove_checkpoint, update_checkpoint_state as update_checkpoint_state,
 )
 from dovetail.train.saving.import_meta_graph import import_meta_graph as import_meta_graph
 from dovetail.train.saving.meta_graph import export_meta_graph as export_meta_graph, write_graph as write_graph
-from dovetail.train.saving.new_checkpoints import checkpoints_iterator as checkpoints_iterator
 from dovetail.train.saving.saver import Saver as Saver
-from dovetail.train.saving.vocabularies import VocabInfo as VocabInfo
-from dovetail.train.saving.warm_starting import init_from_checkpoint as init_from_checkpoint, warm_start as warm_start
+from dovetail.train.saving.warm_starting import (
+    VocabInfo as VocabInfo, init_from_checkpoint as init_from_checkpoint, warm_start as warm_start,
+)
 BytesList: Any
 Example: Any
 Feature: Any

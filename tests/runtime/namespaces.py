@@ -36,7 +36,7 @@ import dovetail as tf  # noqa: E402
 from dovetail.runtime.server.monitor import ClusterMonitor  # noqa: E402
 from dovetail.tools.demo.data import load_digits  # noqa: E402
 from dovetail.tools.demo.replicas import InGraph  # noqa: E402
-from dovetail.tools.demo.reports import Failed, Finished  # noqa: E402
+from dovetail.tools.demo.watch import Failed, Finished  # noqa: E402
 
 HERE = "10.77.0.1"
 TASKS = {("ps", 0): "10.77.0.2", ("worker", 0): "10.77.0.3", ("worker", 1): "10.77.0.4"}

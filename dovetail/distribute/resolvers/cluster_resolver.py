@@ -9,7 +9,7 @@ from typing import Any
 
 from ...placer.cluster.spec import ClusterSpec
 from ..mirrored import accelerators
-from .tf_config import task_index, tf_config
+from .roles import task_index, tf_config
 
 
 class ClusterResolver:

@@ -2,10 +2,14 @@
 
 The chief is the task that initializes, saves and writes summaries: `chief:0`, or `worker:0` where no chief is named. The
 evaluator follows the others from outside: it is not part of their cluster, and its own chief.
+
+Launchers tell a process its cluster and its task as JSON, in the environment variable TF_CONFIG.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,4 +100,33 @@ def _count(spec: ClusterSpec, job: str) -> int:
     return spec.num_tasks(job) if job in spec.jobs else 0
 
 
-__all__ = ["check_role", "collective_leader", "id_in_cluster", "is_chief", "worker_count"]
+_LOOKS_SO = '{"cluster": {"ps": ["host:2222"], "worker": ["host:2223"]}, "task": {"type": "worker", "index": 0}}'
+
+
+def tf_config() -> dict[str, Any]:
+    """The current content of TF_CONFIG; empty where it is not set.
+
+    Raises:
+        ValueError: it is not valid JSON, or not of the form `{"cluster": {...}, "task": {...}}`.
+    """
+    text = os.environ.get("TF_CONFIG") or "{}"
+    try:
+        found = json.loads(text)
+    except ValueError as e:
+        raise ValueError(f"TF_CONFIG is not valid JSON: {e}. It is {text!r}, and should look like {_LOOKS_SO}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"TF_CONFIG must be a JSON object, not {found!r}; it should look like {_LOOKS_SO}")
+    for part in ("cluster", "task"):
+        if not isinstance(found.get(part, {}), dict):
+            raise ValueError(
+                f"'{part}' in TF_CONFIG must be a JSON object, not {found[part]!r}; TF_CONFIG should look like {_LOOKS_SO}"
+            )
+    return found
+
+
+def task_index(given: Any) -> int:
+    """The index of a task as TF_CONFIG has it, which may be text. ValueError: it is no whole number."""
+    try:
+        return int(given)
+    except (TypeError, ValueError):
+        raise ValueError(f"The task's index in TF_CONFIG must be a whole number, not {given!r}") from None

@@ -109,6 +109,3 @@ def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: st
     """All summaries that a collection of the default graph keeps, in one; None: there are none."""
     kept = get_default_graph().get_collection(key, scope)
     return merge(kept, name=name) if kept else None
-
-
-__all__ = ["histogram", "image", "merge", "merge_all", "scalar", "tensor_summary"]

@@ -226,6 +226,3 @@ class FileWriterCache:
             for writer in FileWriterCache._cache.values():
                 writer.close()
             FileWriterCache._cache.clear()
-
-
-__all__ = ["FileWriter", "FileWriterCache", "scalar_summary", "summary_iterator"]

@@ -1,5 +1,5 @@
 """TensorFlow 1's files: `saved_model` reads and writes saved models, `graph_util` freezes and prunes graphs.
 
-`meta_graph_def` reads and writes `MetaGraphDef`s, with `savers` for the savers in them. The protocol buffers and the checkpoint format
-are in `graph/tensorflow`.
+`meta_graph_def` reads and writes `MetaGraphDef`s, with the savers in them. The protocol buffers and the checkpoint format are in
+`graph/tensorflow`.
 """

@@ -6,11 +6,9 @@ import typer
 
 from ... import __version__
 from .cluster import cluster
-from .demo import demo
 from .inspect import devices, plan
 from .keys import keys
-from .old_programs import PASS_ON, tf1
-from .serve import server
+from .run import PASS_ON, demo, server, tf1
 from .watch import status, top
 
 app = typer.Typer(

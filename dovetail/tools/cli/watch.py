@@ -155,6 +155,7 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _size(size: float) -> str:
+    """As `size_text`, with as few digits as columns have room for."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             break

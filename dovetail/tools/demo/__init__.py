@@ -4,7 +4,7 @@ model     the classifier and its training loop, in TF1 style; the file to read f
 data      the digits, and the part of them that is never trained on
 worker    what each worker process runs (between-graph replication)
 replicas  the two ways to replicate: a graph per worker, or a copy of the compute per worker in one graph
-reports   the workers' progress reports
-display   the progress display; summary: the final summary
-run       all of it in order
+watch     the workers' progress reports, and how they arrive
+display   the progress display
+run       all of it in order, and the final summary
 """

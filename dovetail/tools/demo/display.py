@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .data import Array, Digits
-from .reports import Evaluated, Finished, Progress, Report
+from .watch import Evaluated, Finished, Progress, Report
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE = 24  # columns of a curve

@@ -16,8 +16,7 @@ import dovetail as tf
 
 from .data import Digits
 from .model import BATCH_SIZE, Replica, classifier, make_optimizer, parameters_on_ps, train
-from .reports import Failed, Finished, Progress, Report
-from .watch import JOIN_S
+from .watch import JOIN_S, Failed, Finished, Progress, Report
 from .worker import build
 
 

@@ -1,12 +1,13 @@
-"""The demo from start to end."""
+"""The demo from start to end, and what it says and leaves then: the plan, what crosses which wire, and two files."""
 
 from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -14,13 +15,15 @@ from rich.console import Console
 import dovetail as tf
 
 from ...graph.core.errors import OpError
+from ...placer.cluster.spec import Cluster
+from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
+from ...placer.render.text import count_text, short, size_text
 from .data import Digits, load_digits
 from .display import Display, Training, make_display
+from .model import BATCH_SIZE, Replica
 from .replicas import BetweenGraph, InGraph, Replicas
-from .reports import Evaluated, Failed, Progress, Report, Said
-from .summary import WIRES, leave, plan_of_step, wires
-from .watch import DemoError, Evaluator, Processes
+from .watch import DemoError, Evaluated, Evaluator, Failed, Processes, Progress, Report, Said
 
 STEPS = 2000  # nearly a hundred passes over the training digits: some 10 s on two cores
 LAST_WORDS_S = 0.5  # after a failure, how long to listen to what the processes still say
@@ -60,7 +63,7 @@ def run(settings: Settings, console: Console) -> Outcome:
     digits = load_digits()
     settings.directory.mkdir(parents=True, exist_ok=True)  # better now than after the training
     trained, tested = len(digits.train_labels), len(digits.test_labels)
-    processes = f"{_count(settings.ps, 'parameter server')} and {_count(settings.workers, 'worker')}"
+    processes = f"{count_text(settings.ps, 'parameter server')} and {count_text(settings.workers, 'worker')}"
     how = "in-graph" if settings.in_graph else "between-graph"
     console.print(
         f"[bold]Dovetail[/] learns to read handwritten digits: {trained} to train on, {tested} held out.\n"
@@ -130,23 +133,25 @@ def _follow(
     """Show reports until all workers have finished. DemoError: a worker failed."""
     display.show(training)
     failures: list[Failed] = []
-    while not training.done:
-        for report in _arrived(reports, 0.1):
+
+    def hear(seconds: float) -> Iterator[Report]:
+        """The reports of progress of the next `seconds` seconds; the others are shown and kept."""
+        for report in _arrived(reports, seconds):
             if isinstance(report, Failed):
                 failures.append(report)
             elif isinstance(report, Said):
                 display.say(f"{report.task}: {report.line}")
             else:
-                training.take(report)
-                if isinstance(report, Progress):  # so the variables have values
-                    evaluator.start()
+                yield report
+
+    while not training.done:
+        for report in hear(0.1):
+            training.take(report)
+            if isinstance(report, Progress):  # so the variables have values
+                evaluator.start()
         display.show(training)
         if failures or processes.ended():
-            for report in _arrived(reports, LAST_WORDS_S):
-                if isinstance(report, Failed):
-                    failures.append(report)
-                elif isinstance(report, Said):
-                    display.say(f"{report.task}: {report.line}")
+            list(hear(LAST_WORDS_S))
             raise DemoError(_trouble(processes, failures))
 
 
@@ -169,10 +174,7 @@ def _trouble(processes: Processes, failures: list[Failed]) -> str:
 
 def _summarize(console: Console, settings: Settings, plan: Plan, apart: Plan) -> None:
     whose = "all replicas" if settings.in_graph else "worker 0"
-    for title, text in (
-        (f"Where one training step of {whose} runs", str(plan)),
-        (WIRES, wires(apart)),
-    ):
+    for title, text in ((f"Where one training step of {whose} runs", str(plan)), (WIRES, wires(apart))):
         console.print()
         console.rule(f"[bold]{title}[/]", align="left", style="dim")
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -180,5 +182,65 @@ def _summarize(console: Console, settings: Settings, plan: Plan, apart: Plan) ->
     console.print(f"\nWrote {files}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+PLAN_FILE, GRAPH_FILE = "plan.txt", "graph.dtg"
+WIRES = "What crosses which wire when each task is on a machine of its own"
+
+
+def plan_of_step(session: tf.Session, replicas: Iterable[Replica], shared_memory: bool | None = None) -> Plan:
+    """The plan of one training step of these replicas, on the devices that the session found.
+
+    Args:
+        shared_memory: False: the plan of tasks on machines of their own, which cannot read each other's memory.
+    """
+    devices = session.list_devices()  # the master's come first
+    cluster = Cluster(tuple(devices), devices[0].name.task_name)
+    replicas = list(replicas)
+    return tf.place(
+        session.graph,
+        cluster,
+        fetches=[f for r in replicas for f in (r.train_op, r.loss, r.global_step)],
+        feeds=[f for r in replicas for f in (r.images, r.labels)],
+        shapes={f: [BATCH_SIZE, *f.shape[1:]] for r in replicas for f in (r.images, r.labels)},
+        shared_memory=shared_memory,
+    )
+
+
+def wires(plan: Plan) -> str:
+    """What crosses between tasks in a step, link by link: each tensor with its shape and size."""
+    crossing = [c for c in plan.channels if c.crosses_tasks]
+    crossing.sort(key=lambda c: (c.source, c.destination, -c.bytes, c.name))
+    parts = []
+    for (source, destination), found in groupby(crossing, key=lambda c: (c.source, c.destination)):
+        channels = list(found)
+        scalars = [c for c in channels if c.dims == () and not c.control]
+        rows = [(c.name, _value(c), size_text(c.bytes)) for c in channels if c.dims != ()]
+        if scalars:
+            names = scalars[0].name if len(scalars) == 1 else f"{scalars[0].name} and {len(scalars) - 1} more"
+            rows.append((names, "scalars" if len(scalars) > 1 else "scalar", size_text(_bytes(scalars))))
+        control = sum(c.control for c in channels)
+        if control:
+            rows.append((f"{control} control edge{'s' if control > 1 else ''}", "", size_text(0)))
+        heading = f"{short(source)} -> {short(destination)}: {size_text(_bytes(channels))} per step"
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines = [f"    {a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows]
+        parts.append("\n".join([heading, *lines]))
+    return "\n".join(parts)
+
+
+def _bytes(channels: list[Channel]) -> int:
+    return sum(c.bytes for c in channels)
+
+
+def _value(channel: Channel) -> str:
+    name = channel.dtype.name if channel.dtype is not None else ""
+    dims = "?" if channel.dims is None else ", ".join("?" if d is None else str(d) for d in channel.dims)
+    return f"{name} [{dims}]"
+
+
+def leave(plan: Plan, apart: Plan, directory: Path) -> list[Path]:
+    """Write the plan and what crosses in `apart` as text, and the graph so that `dt.load_graph` can read it; the files written."""
+    directory.mkdir(parents=True, exist_ok=True)
+    plan_file, graph_file = directory / PLAN_FILE, directory / GRAPH_FILE
+    plan_file.write_text(f"{plan}\n\n{WIRES}\n\n{wires(apart)}\n", encoding="utf-8")
+    tf.save_graph(plan.graph, graph_file)
+    return [plan_file, graph_file]

@@ -6,7 +6,6 @@ python -m dovetail.tools.demo.strategies STRATEGY --steps N     one task of a cl
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ import dovetail as tf
 
 from .data import load_digits
 from .model import BATCH_SIZE, Replica, classifier, make_optimizer
-from .watch import DemoError
+from .watch import DemoError, end_with_parent
 
 STEPS = 400
 TELL_EVERY_S = 1.0
@@ -124,15 +123,10 @@ def main() -> None:
     parser.add_argument("kind", choices=CLUSTERED)
     parser.add_argument("--steps", type=int, required=True)
     arguments = parser.parse_args()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     work(arguments.kind, arguments.steps, lambda line: print(line, flush=True))
     print("DONE", flush=True)
     threading.Event().wait()
-
-
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
 
 
 if __name__ == "__main__":

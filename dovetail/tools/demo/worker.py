@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-import threading
 import time
 
 import dovetail as tf
@@ -17,7 +15,7 @@ import dovetail as tf
 from ...runtime.server.process import server_from_environment
 from .data import load_digits
 from .model import BATCH_SIZE, Replica, classifier, make_optimizer, parameters_on_ps, train
-from .reports import Failed, Finished, Progress, to_line
+from .watch import Failed, Finished, Progress, end_with_parent, to_line
 
 
 def build(cluster: tf.train.ClusterSpec, worker: int) -> Replica:
@@ -54,19 +52,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     arguments = parser.parse_args()
     server = server_from_environment()
-    # Whoever started this process holds the other end. When it is gone, for whatever reason, so is this.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     try:
         work(server, arguments.steps)
     except Exception as e:
         print(to_line(Failed(server.task_index, f"{type(e).__name__}: {e}")), flush=True)
         os._exit(1)  # threads may be inside a kernel; do not wait for them
     server.join()
-
-
-def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from ...graph.ops.math.arithmetic import add, add_n, multiply
 from ...graph.tensors.indexed_slices import IndexedSlices
 from ...graph.variables.collections import trainable_variables
 from ...placer.schedule.pipeline_parallel import PIPELINES, SCHEDULES, Pass, Pipeline, on_a_clock, stages_of
-from ..optimizers.optimizer import Optimizer, _without_wholes
+from ..optimizers.optimizer import Optimizer, WrapperOptimizer, _without_wholes
 
 if TYPE_CHECKING:
     from ...placer.plan import Plan
@@ -36,7 +36,7 @@ _SEED_STEP = (
 _LARGEST_SEED = 2**31 - 1
 
 
-class PipelineOptimizer(Optimizer):
+class PipelineOptimizer(WrapperOptimizer):
     """An optimizer whose steps run as a pipeline of micro-batches over the devices of the model.
 
     Each device must hold one stage of the model: values pass the devices in one direction. What asks for no device goes where the
@@ -74,7 +74,7 @@ class PipelineOptimizer(Optimizer):
         reduction: str = "mean",
         name: str = "pipeline",
     ) -> None:
-        super().__init__(False, name)
+        super().__init__(opt, False, name)
         if schedule not in SCHEDULES:
             raise ValueError(f"There is no schedule {schedule!r} of pipelines; schedules: {', '.join(SCHEDULES)}")
         if reduction not in ("mean", "sum"):
@@ -83,7 +83,7 @@ class PipelineOptimizer(Optimizer):
             raise ValueError(f"micro_batches must be at least 1, not {micro_batches}")
         if not inputs:
             raise ValueError("A pipeline needs the tensors that hold the batch: inputs=[images, labels]")
-        self._opt, self._inputs = opt, list(inputs)
+        self._inputs = list(inputs)
         self._micro_batches, self._schedule = micro_batches, schedule
         self._plan, self._reduction = plan, reduction
         self.pipeline: Pipeline | None = None
@@ -127,24 +127,6 @@ class PipelineOptimizer(Optimizer):
                 self.loss = built.total_loss(weight)
         graph.add_to_collection(PIPELINES, self.pipeline)
         return list(zip(found, variables, strict=True))
-
-    def apply_gradients(
-        self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
-    ) -> Node:
-        """As the wrapped optimizer does."""
-        return self._opt.apply_gradients(grads_and_vars, global_step, name)
-
-    def get_slot_names(self) -> list[str]:
-        """Names of the wrapped optimizer's slots."""
-        return self._opt.get_slot_names()
-
-    def get_slot(self, var: Any, name: str) -> Any:
-        """A slot of the wrapped optimizer."""
-        return self._opt.get_slot(var, name)
-
-    def variables(self) -> list[Any]:
-        """Variables of the wrapped optimizer."""
-        return self._opt.variables()
 
 
 class _Builder:

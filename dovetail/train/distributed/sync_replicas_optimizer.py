@@ -45,10 +45,10 @@ from ...graph.variables.variable import Variable
 from ..loops.queue_runner import QueueRunner
 from ..loops.session_manager import not_ready
 from ..loops.session_run_hook import SessionRunHook
-from ..optimizers.optimizer import Optimizer
+from ..optimizers.optimizer import Optimizer, WrapperOptimizer
 
 
-class SyncReplicasOptimizer(Optimizer):
+class SyncReplicasOptimizer(WrapperOptimizer):
     """Averages the gradients of all replicas and applies them together, by another optimizer.
 
     Args:
@@ -77,8 +77,7 @@ class SyncReplicasOptimizer(Optimizer):
         use_locking: bool = False,
         name: str = "sync_replicas",
     ) -> None:
-        super().__init__(use_locking, name)
-        self._opt = opt
+        super().__init__(opt, use_locking, name)
         self._count = replicas_to_aggregate
         self._total = replicas_to_aggregate if total_num_replicas is None else total_num_replicas
         self._tokens_per_step = max(self._total, self._count)
@@ -216,20 +215,6 @@ class SyncReplicasOptimizer(Optimizer):
         """A hook that initialises what this optimizer needs, and on the chief starts the updates."""
         return _Hook(self, is_chief, num_tokens)
 
-    # --- the wrapped optimizer's ------------------------------------------------------------------------------------
-
-    def get_slot(self, var: Any, name: str) -> Any:
-        """The wrapped optimizer's slot of that name."""
-        return self._opt.get_slot(var, name)
-
-    def get_slot_names(self) -> list[str]:
-        """Names of the wrapped optimizer's slots."""
-        return self._opt.get_slot_names()
-
-    def variables(self) -> list[Any]:
-        """The wrapped optimizer's variables."""
-        return self._opt.variables()
-
 
 class _Hook(SessionRunHook):
     """See `SyncReplicasOptimizer.make_session_run_hook`.
@@ -267,6 +252,3 @@ class _Hook(SessionRunHook):
         goes_on = self._sessions > 1 or session.run(self._step) > 0
         session.run(self._tokens_again if goes_on else self._init_tokens)
         self._opt.get_chief_queue_runner().create_threads(session, coord=coord, daemon=True, start=True)
-
-
-__all__ = ["SyncReplicasOptimizer"]

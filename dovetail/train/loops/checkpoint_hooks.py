@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...graph.core.default_graph import get_default_graph
-from ..saving.checkpoint_state import checkpoint_exists
+from ...graph.formats.checkpoints import checkpoint_exists
 from ..saving.meta_graph import write_training_graph
 from .basic_session_run_hooks import SecondOrStepTimer, needed_step
 from .scaffold import Scaffold
@@ -121,6 +121,3 @@ def _no_saver() -> Any:
     raise RuntimeError(
         "No items in collection savers. Please add a saver to the collection or provide a saver or scaffold."
     )
-
-
-__all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]

@@ -226,6 +226,3 @@ class LooperThread(threading.Thread):
         function, args, kwargs = self._function
         if function is not None:
             function(*args, **kwargs)
-
-
-__all__ = ["CLOSER", "Coordinator", "LooperThread"]

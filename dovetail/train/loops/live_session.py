@@ -12,7 +12,7 @@ from ...runtime.config import RunMetadata, RunOptions
 from ...runtime.session.session import Session
 from .coordinator import Coordinator
 from .queue_runner import start_queue_runners
-from .session_creators import SessionCreator
+from .session_manager import SessionCreator
 from .session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 
 LOST = (AbortedError, UnavailableError)

@@ -26,8 +26,7 @@ from .basic_session_run_hooks import StepCounterHook, SummarySaverHook
 from .checkpoint_hooks import CheckpointSaverHook
 from .live_session import LOST, LiveSession
 from .scaffold import Scaffold
-from .session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from .session_manager import RETRY_S
+from .session_manager import RETRY_S, ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from .session_run_hook import SessionRunHook
 
 logger = logging.getLogger(__name__)
@@ -319,14 +318,3 @@ def MonitoredTrainingSession(
         )
     chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
     return MonitoredSession(chief, [*all_hooks, *(hooks or [])], stop_grace_period_secs)
-
-
-__all__ = [
-    "ChiefSessionCreator",
-    "MonitoredSession",
-    "MonitoredTrainingSession",
-    "Scaffold",
-    "SessionCreator",
-    "SingularMonitoredSession",
-    "WorkerSessionCreator",
-]

@@ -28,6 +28,10 @@ class QueueRunner:
         queue_closed_exception_types: errors that mean an ordinary end of a thread. Default: OutOfRangeError; CancelledError
             means it, too, because enqueues that are cancelled at a stop end with it.
 
+    Attributes:
+        queue, enqueue_ops, close_op, cancel_op, queue_closed_exception_types: see above.
+        exceptions_raised: errors of threads that had no coordinator to tell them to.
+
     Raises:
         ValueError: no queue, or nothing to run. TypeError: `queue_closed_exception_types` are no error types.
     """
@@ -42,8 +46,8 @@ class QueueRunner:
     ) -> None:
         if not queue or not enqueue_ops:
             raise ValueError("Must provide queue and enqueue_ops.")
-        self._queue = queue
-        self._enqueue_ops = list(enqueue_ops)
+        self.queue = queue
+        self.enqueue_ops = list(enqueue_ops)
         closed = (OutOfRangeError,) if queue_closed_exception_types is None else queue_closed_exception_types
         if (
             not isinstance(closed, tuple)
@@ -51,47 +55,17 @@ class QueueRunner:
             or not all(isinstance(e, type) and issubclass(e, OpError) for e in closed)
         ):
             raise TypeError(f"queue_closed_exception_types should be a tuple of subclasses of OpError, not {closed!r}")
-        self._closed_types = closed
-        self._close_op = queue.close() if close_op is None else close_op
-        self._cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
+        self.queue_closed_exception_types = closed
+        self.close_op = queue.close() if close_op is None else close_op
+        self.cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
         self._lock = threading.Lock()
         self._runs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # session -> threads that run
-        self._raised: list[BaseException] = []
-
-    @property
-    def queue(self) -> QueueBase:
-        """The queue that it fills."""
-        return self._queue
-
-    @property
-    def enqueue_ops(self) -> list[Any]:
-        """The enqueue ops that its threads run."""
-        return self._enqueue_ops
-
-    @property
-    def close_op(self) -> Any:
-        """The op that the last thread runs: it closes the queue."""
-        return self._close_op
-
-    @property
-    def cancel_op(self) -> Any:
-        """What is run when the coordinator stops."""
-        return self._cancel_op
-
-    @property
-    def queue_closed_exception_types(self) -> tuple[type[OpError], ...]:
-        """Errors that mean an ordinary end."""
-        return self._closed_types
+        self.exceptions_raised: list[BaseException] = []
 
     @property
     def name(self) -> str:
         """Name of the queue."""
-        return self._queue.name
-
-    @property
-    def exceptions_raised(self) -> list[BaseException]:
-        """Errors of threads that had no coordinator to tell them to."""
-        return self._raised
+        return self.queue.name
 
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
@@ -104,9 +78,9 @@ class QueueRunner:
         with self._lock:
             if self._runs.get(sess, 0) > 0:
                 return []
-            self._runs[sess] = len(self._enqueue_ops)
-            self._raised = []
-        threads = [self._thread(self._fill, (sess, op, coord), daemon) for op in self._enqueue_ops]
+            self._runs[sess] = len(self.enqueue_ops)
+            self.exceptions_raised = []
+        threads = [self._thread(self._fill, (sess, op, coord), daemon) for op in self.enqueue_ops]
         if coord is not None:
             threads.append(self._thread(self._cancel_on_stop, (sess, coord), daemon))
             for t in threads:
@@ -127,7 +101,7 @@ class QueueRunner:
             while coord is None or not coord.should_stop():
                 try:
                     sess.run(enqueue_op)
-                except (*self._closed_types, CancelledError, RuntimeError) as e:
+                except (*self.queue_closed_exception_types, CancelledError, RuntimeError) as e:
                     if isinstance(e, RuntimeError) and str(e) != CLOSED:
                         raise
                     with self._lock:
@@ -136,7 +110,7 @@ class QueueRunner:
                         last = self._runs[sess] == 0
                     if last:  # all have ended: what is in the queue is the rest
                         try:
-                            sess.run(self._close_op)
+                            sess.run(self.close_op)
                         except Exception as e:
                             logger.debug("Ignored exception: %s", e)
                     return
@@ -146,7 +120,7 @@ class QueueRunner:
             else:
                 logger.error("Exception in QueueRunner: %s", e)
                 with self._lock:
-                    self._raised.append(e)
+                    self.exceptions_raised.append(e)
                 raise
         finally:
             if counted:
@@ -160,12 +134,12 @@ class QueueRunner:
         ):  # closing the session ends the waits; what is run here could reach a task that is back already
             return
         try:
-            sess.run(self._cancel_op)
+            sess.run(self.cancel_op)
         except Exception as e:  # the session may be closed already
             logger.debug("Ignored exception: %s", e)
 
     def __repr__(self) -> str:
-        return f"<dt.train.QueueRunner of '{self.name}', {len(self._enqueue_ops)} threads>"
+        return f"<dt.train.QueueRunner of '{self.name}', {len(self.enqueue_ops)} threads>"
 
 
 def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:

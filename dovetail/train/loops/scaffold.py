@@ -29,6 +29,10 @@ class Scaffold:
         saver: a `Saver`.
         local_init_feed_dict: what to feed `local_init_op`.
         copy_from_scaffold: another scaffold to take over what is not given.
+
+    Attributes:
+        init_op, init_feed_dict, ready_op, ready_for_local_init_op, local_init_op, local_init_feed_dict, summary_op, saver: as given; after
+            `finalize` those that were found or made. A `summary_op` of None: there are no summaries.
     """
 
     def __init__(
@@ -52,14 +56,14 @@ class Scaffold:
             return given if given is not None or other is None else getattr(other, name)
 
         self._user_init_fn = chosen(init_fn, "_user_init_fn")
-        self._init_op = chosen(init_op, "_init_op")
-        self._init_feed_dict = chosen(init_feed_dict, "_init_feed_dict")
-        self._ready_op = chosen(ready_op, "_ready_op")
-        self._ready_for_local_init_op = chosen(ready_for_local_init_op, "_ready_for_local_init_op")
-        self._local_init_op = chosen(local_init_op, "_local_init_op")
-        self._local_init_feed_dict = chosen(local_init_feed_dict, "_local_init_feed_dict")
-        self._summary_op = chosen(summary_op, "_summary_op")
-        self._saver = chosen(saver, "_saver")
+        self.init_op = chosen(init_op, "init_op")
+        self.init_feed_dict = chosen(init_feed_dict, "init_feed_dict")
+        self.ready_op = chosen(ready_op, "ready_op")
+        self.ready_for_local_init_op = chosen(ready_for_local_init_op, "ready_for_local_init_op")
+        self.local_init_op = chosen(local_init_op, "local_init_op")
+        self.local_init_feed_dict = chosen(local_init_feed_dict, "local_init_feed_dict")
+        self.summary_op = chosen(summary_op, "summary_op")
+        self.saver = chosen(saver, "saver")
 
     def finalize(self) -> Scaffold:
         """Find or make what is missing, and finalize the default graph: nothing can be added to it any more.
@@ -67,24 +71,21 @@ class Scaffold:
         Raises:
             RuntimeError: a collection has several of what there must be one of.
         """
-        keys = GraphKeys
-        if self._init_op is None:
-            self._init_op = self.get_or_default("init_op", keys.INIT_OP, global_variables_initializer)
-        if self._ready_op is None:
-            self._ready_op = self.get_or_default("ready_op", keys.READY_OP, report_uninitialized_variables)
-        if self._ready_for_local_init_op is None:
-            self._ready_for_local_init_op = self.get_or_default(
+        for name, key, make in (
+            ("init_op", GraphKeys.INIT_OP, global_variables_initializer),
+            ("ready_op", GraphKeys.READY_OP, report_uninitialized_variables),
+            (
                 "ready_for_local_init_op",
-                keys.READY_FOR_LOCAL_INIT_OP,
+                GraphKeys.READY_FOR_LOCAL_INIT_OP,
                 lambda: report_uninitialized_variables(global_variables()),
-            )
-        if self._local_init_op is None:
-            self._local_init_op = self.get_or_default("local_init_op", keys.LOCAL_INIT_OP, self.default_local_init_op)
-        if self._summary_op is None:
-            self._summary_op = self.get_or_default("summary_op", keys.SUMMARY_OP, merge_all)
-        if self._saver is None:
-            self._saver = self.get_or_default("saver", keys.SAVERS, lambda: Saver(sharded=True, allow_empty=True))
-        self._saver.build()
+            ),
+            ("local_init_op", GraphKeys.LOCAL_INIT_OP, self.default_local_init_op),
+            ("summary_op", GraphKeys.SUMMARY_OP, merge_all),
+            ("saver", GraphKeys.SAVERS, lambda: Saver(sharded=True, allow_empty=True)),
+        ):
+            if getattr(self, name) is None:
+                setattr(self, name, self.get_or_default(name, key, make))
+        self.saver.build()
         get_default_graph().finalize()
         return self
 
@@ -116,50 +117,7 @@ class Scaffold:
         return group(local_variables_initializer(), *tables)
 
     @property
-    def init_op(self) -> Any:
-        """Initialises the global variables."""
-        return self._init_op
-
-    @property
     def init_fn(self) -> Callable[[Any], Any] | None:
         """A function of the session, called after `init_op`."""
         call = self._user_init_fn
         return None if call is None else lambda sess: call(self, sess)
-
-    @property
-    def init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """What to feed `init_op`."""
-        return self._init_feed_dict  # type: ignore[no-any-return]
-
-    @property
-    def ready_op(self) -> Any:
-        """Names of variables without a value."""
-        return self._ready_op
-
-    @property
-    def ready_for_local_init_op(self) -> Any:
-        """Names of what `local_init_op` needs and has no value."""
-        return self._ready_for_local_init_op
-
-    @property
-    def local_init_op(self) -> Any:
-        """Initialises what each process has for itself."""
-        return self._local_init_op
-
-    @property
-    def local_init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """What to feed `local_init_op`."""
-        return self._local_init_feed_dict  # type: ignore[no-any-return]
-
-    @property
-    def summary_op(self) -> Any:
-        """The summaries to write; None: there are none."""
-        return self._summary_op
-
-    @property
-    def saver(self) -> Any:
-        """The saver."""
-        return self._saver
-
-
-__all__ = ["Scaffold"]

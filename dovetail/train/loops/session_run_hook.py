@@ -46,32 +46,18 @@ class SessionRunContext:
     """A step, as hooks see it.
 
     Attributes:
-        original_args: the program's fetches and feeds. session: the session that runs them. stop_requested: whether a stop was requested.
+        original_args: the program's fetches and feeds. session: the session below all hooks: runs in it call no hooks.
+        stop_requested: whether a stop was requested.
     """
 
     def __init__(self, original_args: SessionRunArgs, session: Any) -> None:
-        self._args = original_args
-        self._session = session
-        self._stop = False
-
-    @property
-    def original_args(self) -> SessionRunArgs:
-        """The program's fetches and feeds."""
-        return self._args
-
-    @property
-    def session(self) -> Any:
-        """The session below all hooks: runs in it call no hooks."""
-        return self._session
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether a stop was requested."""
-        return self._stop
+        self.original_args = original_args
+        self.session = session
+        self.stop_requested = False
 
     def request_stop(self) -> None:
         """Let `should_stop()` be true after this step."""
-        self._stop = True
+        self.stop_requested = True
 
 
 class SessionRunHook:
@@ -105,6 +91,3 @@ class SessionRunHook:
 
     def end(self, session: Any) -> None:
         """At the end, when no error ended the loop. The session still runs."""
-
-
-__all__ = ["SessionRunArgs", "SessionRunContext", "SessionRunHook", "SessionRunValues"]

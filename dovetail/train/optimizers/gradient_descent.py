@@ -1,12 +1,16 @@
-"""Gradient descent, `var -= learning_rate * gradient`, and with momentum:
+"""Gradient descent, `var -= learning_rate * gradient`, also with momentum, and with L1 and L2 penalties.
 
-`accum = momentum * accum + gradient; var -= learning_rate * accum`
+Momentum: `accum = momentum * accum + gradient; var -= learning_rate * accum`.
+
+Proximal optimizers (Duchi and Singer, 2009): a step down the gradient, then the penalties, which may make weights exactly zero.
+
+FTRL-proximal (McMahan et al., 2013): for sparse linear models; the penalty of the absolute value makes weights exactly zero.
 """
 
 from __future__ import annotations
 
 from .optimizer import Hyperparameter
-from .rules import RuleOptimizer
+from .rules import RuleOptimizer, not_negative
 
 
 class GradientDescentOptimizer(RuleOptimizer):
@@ -55,3 +59,108 @@ class MomentumOptimizer(RuleOptimizer):
     ) -> None:
         super().__init__(use_locking, name, learning_rate=learning_rate, momentum=momentum)
         self.flags = {"use_nesterov": use_nesterov}
+
+
+class ProximalGradientDescentOptimizer(RuleOptimizer):
+    """Gradient descent with penalties of the absolute values and the squares of weights.
+
+    Args:
+        learning_rate: number, scalar tensor, or function that gives one.
+        l1_regularization_strength, l2_regularization_strength: penalties; not negative.
+        use_locking: see `Optimizer`. name: name of its nodes.
+    """
+
+    rule = "ProximalGradientDescent"
+    scalars = {"alpha": "lr", "l1": "l1", "l2": "l2"}
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter,
+        l1_regularization_strength: Hyperparameter = 0.0,
+        l2_regularization_strength: Hyperparameter = 0.0,
+        use_locking: bool = False,
+        name: str = "ProximalGradientDescent",
+    ) -> None:
+        l1, l2 = l1_regularization_strength, l2_regularization_strength
+        not_negative(l1_regularization_strength=l1, l2_regularization_strength=l2)
+        super().__init__(use_locking, name, lr=learning_rate, l1=l1, l2=l2)
+
+class ProximalAdagradOptimizer(RuleOptimizer):
+    """Adagrad with the same penalties. Its slot is `accumulator`.
+
+    Args:
+        learning_rate: number, scalar tensor, or function that gives one.
+        initial_accumulator_value: where the sums of squares start; positive.
+        l1_regularization_strength, l2_regularization_strength: penalties; not negative.
+        use_locking: see `Optimizer`. name: name of its nodes and slots.
+    """
+
+    rule = "ProximalAdagrad"
+    slots = {"accum": ("accumulator", "initial")}
+    scalars = {"lr": "lr", "l1": "l1", "l2": "l2"}
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: Hyperparameter = 0.0,
+        l2_regularization_strength: Hyperparameter = 0.0,
+        use_locking: bool = False,
+        name: str = "ProximalAdagrad",
+    ) -> None:
+        if initial_accumulator_value <= 0:
+            raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
+        l1, l2 = l1_regularization_strength, l2_regularization_strength
+        not_negative(l1_regularization_strength=l1, l2_regularization_strength=l2)
+        super().__init__(use_locking, name, lr=learning_rate, initial=initial_accumulator_value, l1=l1, l2=l2)
+
+
+class FtrlOptimizer(RuleOptimizer):
+    """FTRL-proximal. Its slots are `accum` and `linear`.
+
+    Args:
+        learning_rate: number, scalar tensor, or function that gives one.
+        learning_rate_power: the rate falls with this power of the sum of squares; not positive.
+        initial_accumulator_value: where the sums of squares start; not negative.
+        l1_regularization_strength, l2_regularization_strength: penalties; not negative.
+        l2_shrinkage_regularization_strength: an L2 penalty on the size of the weights; the other L2 penalty only stabilises; not negative.
+        use_locking: see `Optimizer`. name: name of its nodes and slots.
+
+    Raises:
+        ValueError: a setting below zero, or a power above.
+    """
+
+    rule = "Ftrl"
+    slots = {"accum": ("accum", "initial"), "linear": ("linear", 0)}
+    scalars = {"lr": "lr", "l1": "l1", "l2": "l2"}
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter,
+        learning_rate_power: float = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: Hyperparameter = 0.0,
+        l2_regularization_strength: Hyperparameter = 0.0,
+        use_locking: bool = False,
+        name: str = "Ftrl",
+        accum_name: str | None = None,
+        linear_name: str | None = None,
+        l2_shrinkage_regularization_strength: Hyperparameter = 0.0,
+    ) -> None:
+        if learning_rate_power > 0:
+            raise ValueError(f"learning_rate_power {learning_rate_power} needs to be negative or zero")
+        l1, l2 = l1_regularization_strength, l2_regularization_strength
+        not_negative(
+            initial_accumulator_value=initial_accumulator_value,
+            l1_regularization_strength=l1,
+            l2_regularization_strength=l2,
+            l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
+        )
+        super().__init__(
+            use_locking, name, lr=learning_rate, initial=initial_accumulator_value, l1=l1, l2=l2,
+            l2_shrinkage=l2_shrinkage_regularization_strength, lr_power=learning_rate_power,
+        )  # fmt: skip
+        self._slot_op_names = {"accum": accum_name or name, "linear": linear_name or name}
+        if learning_rate_power != -0.5 or l2_shrinkage_regularization_strength != 0:
+            self.rule = "FtrlV2"
+            self.scalars = {**self.scalars, "l2_shrinkage": "l2_shrinkage", "lr_power": "lr_power"}

@@ -118,6 +118,3 @@ class LAMBOptimizer(AdamOptimizer):
             step = step + decay * value
         scalars["lr"] *= _ratio(norm(value), norm(step), 1.0)
         return apply_update(self.rule, places, gradient, {**scalars, "weight_decay": decay})
-
-
-__all__ = ["LAMBOptimizer", "LARSOptimizer"]

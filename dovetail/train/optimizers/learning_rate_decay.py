@@ -254,17 +254,3 @@ def linear_warmup(learning_rate: TensorLike, global_step: Any, warmup_steps: Any
     with _scope(learning_rate, global_step, name, "LinearWarmup") as (rate, step):
         steps = maximum(_like(rate, warmup_steps), np.float32(1e-30))
         return where_v2(less_equal(step, steps), rate * step / steps, rate)
-
-
-__all__ = [
-    "cosine_decay",
-    "cosine_decay_restarts",
-    "exponential_decay",
-    "inverse_time_decay",
-    "linear_cosine_decay",
-    "linear_warmup",
-    "natural_exp_decay",
-    "noisy_linear_cosine_decay",
-    "piecewise_constant",
-    "polynomial_decay",
-]

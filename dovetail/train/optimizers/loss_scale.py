@@ -24,7 +24,7 @@ from ...graph.ops.math.reduce import reduce_all
 from ...graph.ops.state.variables import assign
 from ...graph.tensors.indexed_slices import IndexedSlices, map_values
 from ...graph.variables.variable import Variable
-from .optimizer import Optimizer
+from .optimizer import Optimizer, WrapperOptimizer
 
 
 class FixedLossScale:
@@ -85,7 +85,7 @@ class DynamicLossScale(FixedLossScale):
         return node
 
 
-class LossScaleOptimizer(Optimizer):
+class LossScaleOptimizer(WrapperOptimizer):
     """Another optimizer, with its loss scaled.
 
     Args:
@@ -99,8 +99,7 @@ class LossScaleOptimizer(Optimizer):
     """
 
     def __init__(self, optimizer: Optimizer, loss_scale: Any = "dynamic") -> None:
-        super().__init__(False, f"{optimizer.get_name()}_loss_scaled")
-        self._optimizer = optimizer
+        super().__init__(optimizer, False, f"{optimizer.get_name()}_loss_scaled")
         if loss_scale == "dynamic":
             loss_scale = DynamicLossScale()
         elif isinstance(loss_scale, (int, float)):
@@ -116,7 +115,7 @@ class LossScaleOptimizer(Optimizer):
         if callable(loss):
             loss = loss()
         scale = self._loss_scale()
-        found = self._optimizer.compute_gradients(loss * cast(scale, loss.dtype.base), *args, **kwargs)
+        found = self._opt.compute_gradients(loss * cast(scale, loss.dtype.base), *args, **kwargs)
 
         def divided(values: Tensor) -> Tensor:
             result: Tensor = values / cast(scale, values.dtype.base)
@@ -135,7 +134,7 @@ class LossScaleOptimizer(Optimizer):
         finite = reduce_all(is_finite(values[0]))
         for g in values[1:]:
             finite = logical_and(finite, reduce_all(is_finite(g)))
-        optimizer = self._optimizer
+        optimizer = self._opt
 
         def apply() -> Tensor:
             with finite.graph.control_dependencies([optimizer.apply_gradients(pairs, global_step, name)]):
@@ -145,18 +144,3 @@ class LossScaleOptimizer(Optimizer):
         updated = self._loss_scale.update(finite)
         node: Node = group(applied, updated)
         return node
-
-    def get_slot(self, var: Any, name: str) -> Any:
-        """The wrapped optimizer's slot of that name."""
-        return self._optimizer.get_slot(var, name)
-
-    def get_slot_names(self) -> list[str]:
-        """Names of the wrapped optimizer's slots."""
-        return self._optimizer.get_slot_names()
-
-    def variables(self) -> list[Any]:
-        """The wrapped optimizer's variables."""
-        return self._optimizer.variables()
-
-
-__all__ = ["DynamicLossScale", "FixedLossScale", "LossScaleOptimizer"]

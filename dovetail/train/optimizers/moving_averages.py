@@ -158,6 +158,3 @@ def _debiasing(variable: Any) -> tuple[Any, Any]:
             )
 
         return made("biased", variable.get_shape()), made("local_step", [])
-
-
-__all__ = ["ExponentialMovingAverage", "assign_moving_average"]

@@ -306,6 +306,32 @@ class Optimizer:
         return self._non_slot.get((graph or get_default_graph(), name))
 
 
+class WrapperOptimizer(Optimizer):
+    """Base of optimizers around another one, `opt`, which applies the gradients and keeps the slots."""
+
+    def __init__(self, opt: Optimizer, use_locking: bool, name: str) -> None:
+        super().__init__(use_locking, name)
+        self._opt = opt
+
+    def apply_gradients(
+        self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
+    ) -> Node:
+        """As the wrapped optimizer does."""
+        return self._opt.apply_gradients(grads_and_vars, global_step, name)
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """The wrapped optimizer's slot of that name."""
+        return self._opt.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """Names of the wrapped optimizer's slots."""
+        return self._opt.get_slot_names()
+
+    def variables(self) -> list[Any]:
+        """The wrapped optimizer's variables."""
+        return self._opt.variables()
+
+
 def as_type(tensor: Tensor, dtype: DType) -> Tensor:
     """`tensor` in that element type: itself, where it has it."""
     if tensor.dtype.base is dtype.base:

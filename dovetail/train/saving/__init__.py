@@ -1,5 +1,5 @@
-"""Checkpoints: `saver` writes and restores them, `checkpoint_state` keeps the list of those in a folder.
+"""Checkpoints: `saver` writes and restores them, `checkpoint_state` keeps the list of those in a folder and waits for new ones.
 
-`new_checkpoints` waits for the next one. `warm_starting` and `vocabularies` start a model from another model's checkpoint. `meta_graph` and
-`import_meta_graph` write and read the graph beside it. The file format is in `graph/formats/checkpoints.py`.
+`warm_starting` starts a model from another model's checkpoint. `meta_graph` and `import_meta_graph` write and read the graph beside
+it. The file format is in `graph/formats/checkpoints.py`.
 """

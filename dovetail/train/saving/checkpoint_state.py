@@ -1,14 +1,17 @@
-"""Which checkpoints a folder holds: the `checkpoint` file, in TensorFlow's own format, and its readers."""
+"""Which checkpoints a folder holds: the `checkpoint` file, in TensorFlow's own format, its readers, and how to wait for new ones."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...graph.formats.atomic_files import is_remote, path_of, write_durably
 from ...graph.formats.checkpoints import CheckpointReader, checkpoint_exists, remove_checkpoint_files
@@ -37,6 +40,18 @@ def _state_file(folder: str, latest_filename: str | None) -> Path:
     return path_of(folder) / (latest_filename or "checkpoint")
 
 
+def _listed(
+    latest: str, paths: Sequence[str] | None, times: Sequence[float] | None
+) -> tuple[list[str], list[float]]:
+    """All checkpoints, the latest one last, and their times. ValueError: not one time per path."""
+    found, made = list(paths or []), list(times or [])
+    if not found or found[-1] != latest:
+        found.append(latest)
+    if made and len(made) != len(found):
+        raise ValueError(f"There must be one timestamp per path: {len(found)}, not {len(made)}")
+    return found, made
+
+
 def update_checkpoint_state(
     save_dir: str,
     model_checkpoint_path: str,
@@ -52,12 +67,7 @@ def update_checkpoint_state(
     Raises:
         RuntimeError: the model's path is that of the `checkpoint` file itself. ValueError: not one time per path.
     """
-    paths = list(all_model_checkpoint_paths or [])
-    if not paths or paths[-1] != model_checkpoint_path:
-        paths.append(model_checkpoint_path)
-    times = list(all_model_checkpoint_timestamps or [])
-    if times and len(times) != len(paths):
-        raise ValueError(f"There must be one timestamp per path: {len(paths)}, not {len(times)}")
+    paths, times = _listed(model_checkpoint_path, all_model_checkpoint_paths, all_model_checkpoint_timestamps)
     target = _state_file(save_dir, latest_filename)
     if target == path_of(model_checkpoint_path):
         raise RuntimeError(f"Save path '{model_checkpoint_path}' conflicts with path used for checkpoint state.")
@@ -91,12 +101,7 @@ def generate_checkpoint_state_proto(
     Raises:
         ValueError: not one time per path.
     """
-    paths = list(all_model_checkpoint_paths or [])
-    if not paths or paths[-1] != model_checkpoint_path:
-        paths.append(model_checkpoint_path)
-    times = list(all_model_checkpoint_timestamps or [])
-    if times and len(times) != len(paths):
-        raise ValueError(f"There must be one timestamp per path: {len(paths)}, not {len(times)}")
+    paths, times = _listed(model_checkpoint_path, all_model_checkpoint_paths, all_model_checkpoint_timestamps)
     if not path_of(save_dir).is_absolute():
         paths = [p if path_of(p).is_absolute() else os.path.relpath(p, save_dir) for p in paths]
     return CheckpointState(paths[-1], paths, times, last_preserved_timestamp or 0.0)
@@ -173,13 +178,17 @@ def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
     Raises:
         ValueError: the folder has none. NotFoundError: there is no checkpoint of that name.
     """
-    path = str(ckpt_dir_or_file)
-    if path_of(path).is_dir():
-        latest = latest_checkpoint(path)
-        if latest is None:
-            raise ValueError(f"Couldn't find 'checkpoint' file or checkpoints in given directory {path}")
-        path = latest
-    return CheckpointReader(path)
+    return CheckpointReader(checkpoint_of(ckpt_dir_or_file))
+
+
+def checkpoint_of(where: str) -> str:
+    """The path of a checkpoint: `where`, or the latest one of a folder. ValueError: the folder has none."""
+    if not path_of(where).is_dir():
+        return str(where)
+    found = latest_checkpoint(str(where))
+    if found is None:
+        raise ValueError(f"Couldn't find 'checkpoint' file or checkpoints in given directory {where}")
+    return found
 
 
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
@@ -192,8 +201,44 @@ def load_variable(ckpt_dir_or_file: str, name: str) -> object:
     return load_checkpoint(ckpt_dir_or_file).get_tensor(name.removesuffix(":0"))
 
 
-__all__ = [
-    "CheckpointReader", "CheckpointState", "checkpoint_exists", "generate_checkpoint_state_proto", "get_checkpoint_mtimes",
-    "get_checkpoint_state", "latest_checkpoint", "list_variables", "load_checkpoint", "load_variable", "remove_checkpoint",
-    "update_checkpoint_state",
-]  # fmt: skip
+POLL_S = 1.0  # polling interval for a folder; each poll reads one small file
+
+
+def wait_for_new_checkpoint(
+    checkpoint_dir: str,
+    last_checkpoint: str | None = None,
+    seconds_to_sleep: float = POLL_S,
+    timeout: float | None = None,
+) -> str | None:
+    """The path of the next checkpoint of a folder; None: there was none within `timeout` seconds."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while (found := latest_checkpoint(checkpoint_dir)) in (None, last_checkpoint):
+        left = math.inf if end is None else end - time.monotonic()
+        if left <= 0:
+            return None
+        time.sleep(min(seconds_to_sleep, left))
+    return found
+
+
+def checkpoints_iterator(
+    checkpoint_dir: str,
+    min_interval_secs: float = 0,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], Any] | None = None,
+) -> Iterator[str]:
+    """Checkpoints of a folder, each when it appears. A slow consumer misses some.
+
+    Args:
+        min_interval_secs: at least so long between two. timeout: how long to wait for the next one; None: for ever.
+        timeout_fn: called when the time is over; True: end. None: end.
+    """
+    seen: str | None = None
+    while True:
+        found = wait_for_new_checkpoint(checkpoint_dir, seen, timeout=timeout)
+        if found is None:
+            if timeout_fn is None or timeout_fn():
+                return
+            continue
+        seen, given = found, time.monotonic()
+        yield found
+        time.sleep(max(0.0, min_interval_secs - (time.monotonic() - given)))

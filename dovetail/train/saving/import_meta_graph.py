@@ -61,6 +61,3 @@ def _of_tensorflow(given: Any) -> Any:
 
 def _saver_arguments(saver: Any, variables: Any) -> dict[str, Any] | None:
     return None if saver is None else arguments_of(saver, variables)
-
-
-__all__ = ["import_meta_graph"]

@@ -111,6 +111,3 @@ def write_training_graph(graph: Graph, folder: Any, writer: Any = None) -> None:
 
 def _write_text(path: Path, graph: Graph) -> None:
     path.write_text(format_graph(graph) + "\n", encoding="utf-8")
-
-
-__all__ = ["export_meta_graph", "write_graph", "write_training_graph"]

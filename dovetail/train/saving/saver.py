@@ -520,6 +520,3 @@ def stored_value(path: str, name: str, dtype: DType, dims: Dims, spec: str = "")
     """What a checkpoint has under a name, or a slice of it, read when the graph runs."""
     attrs = {"tensor_names": (name,), "shape_and_slices": (spec,), "dtypes": (dtype.base,), "shapes": (dims,)}
     return make("RestoreV2", (convert(_absolute(path)),), attrs, "RestoreV2").outputs[0]
-
-
-__all__ = ["RestoreReport", "Saver", "arguments_of", "stored_value"]

@@ -1,18 +1,26 @@
-"""First values of variables from the checkpoint of another model."""
+"""First values of variables from the checkpoint of another model.
+
+Where that had another vocabulary, rows (or columns) move with their words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...graph.core.default_graph import GraphKeys, get_default_graph
-from ...graph.formats.atomic_files import path_of
+from ...graph.core.graph import Tensor
+from ...graph.ops.array.creation import zeros
+from ...graph.ops.array.gather import gather
+from ...graph.ops.math.compare import where_v2
 from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.variable import Variable
-from .checkpoint_state import latest_checkpoint, list_variables
+from .checkpoint_state import checkpoint_of, list_variables
 from .saved_items import cpu_of
 from .saver import stored_value
-from .vocabularies import VocabInfo, start_by_vocabulary
 
 
 def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any]) -> None:
@@ -29,7 +37,7 @@ def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any
 
     >>> init_from_checkpoint("/tmp/pretrained", {"encoder/": "model/encoder/"})
     """
-    path = _checkpoint(ckpt_dir_or_file)
+    path = checkpoint_of(ckpt_dir_or_file)
     shapes = dict(list_variables(path))
     for old, new in assignment_map.items():
         if isinstance(new, str) and new.endswith("/"):
@@ -72,7 +80,7 @@ def warm_start(
                 f"You provided the following variables in {what} that were not used: {', '.join(unused)}.  Perhaps you misspelled them?  "
                 f"Here is the list of viable variable names: {', '.join(chosen)}"
             )
-    path = _checkpoint(ckpt_to_initialize_from)
+    path = checkpoint_of(ckpt_to_initialize_from)
     shapes = dict(list_variables(path))
     for name, parts in chosen.items():
         old = renamed.get(name, name)
@@ -100,15 +108,6 @@ def _chosen(wanted: Any) -> dict[str, list[Any]]:
             f"{[type(w) for w in wanted]}"
         )
     return _by_name(found)
-
-
-def _checkpoint(where: str) -> str:
-    if not path_of(where).is_dir():
-        return str(where)
-    found = latest_checkpoint(str(where))
-    if found is None:
-        raise ValueError(f"Couldn't find 'checkpoint' file or checkpoints in given directory {where}")
-    return found
 
 
 def _full_name(variable: Any) -> str:
@@ -176,4 +175,76 @@ def _read_instead(path: str, shapes: Mapping[str, Any], name: str, parts: list[A
         part.initialize_by(getattr(change, "op", change), value)
 
 
-__all__ = ["init_from_checkpoint", "warm_start"]
+class VocabInfo(NamedTuple):
+    """How the vocabulary of a variable differs from that in a checkpoint, for `train.warm_start`.
+
+    Attributes:
+        new_vocab, old_vocab: files with a word per line: of this model, and of the checkpoint's.
+        new_vocab_size, old_vocab_size: how many of their lines count; -1: all of the old ones.
+        num_oov_buckets: how many entries follow the words', for words that are in no vocabulary.
+        backup_initializer: makes the values of entries that the checkpoint does not have; None: zeros.
+        axis: which axis of the variable is the vocabulary's: 0 or 1.
+    """
+
+    new_vocab: str
+    new_vocab_size: int
+    num_oov_buckets: int
+    old_vocab: str
+    old_vocab_size: int = -1
+    backup_initializer: Any = None
+    axis: int = 0
+
+
+def start_by_vocabulary(parts: Sequence[Variable], path: str, name: str, shape: Sequence[int], info: VocabInfo) -> None:
+    """Let the parts of a variable start with what a checkpoint's tensor of that name and shape has for their words.
+
+    Raises:
+        ValueError: the axis is another one, or sizes do not fit.
+    """
+    axis = info.axis
+    if axis not in (0, 1) or axis >= len(shape):
+        raise ValueError(f"The only supported values for the axis argument are 0 and 1.  Provided axis: {axis}")
+    old = _words(info.old_vocab, info.old_vocab_size)
+    if len(old) > shape[axis]:
+        raise ValueError(
+            f"The vocabulary {info.old_vocab} has {len(old)} words, tensor {name} of checkpoint {path} {shape[axis]} entries"
+        )
+    numbers = {word: i for i, word in enumerate(old)}
+    new = _words(info.new_vocab, info.new_vocab_size)
+    rows = np.array([*(numbers.get(word, -1) for word in new), *[-1] * info.num_oov_buckets], np.int64)
+    for part in parts:
+        slice_info = part.save_slice_info
+        sizes = [int(n or 0) for n in part.shape.as_list()]
+        full = sizes if slice_info is None else list(slice_info.full_shape)
+        offset = [0] * len(sizes) if slice_info is None else list(slice_info.var_offset)
+        expected = [len(rows) if a == axis else n for a, n in enumerate(shape)]
+        if full != expected:
+            raise ValueError(
+                f"Variable {part.name} has shape {full}; by the vocabulary and tensor {name} of {path} it must be {expected}"
+            )
+        graph = part.graph
+        with graph.init_scope(), graph.name_scope(None), graph.device(None), graph.device(cpu_of(part)):
+            found = stored_value(path, name, part.dtype, None)
+            for a, (start, count) in enumerate(zip(offset, sizes, strict=True)):
+                chosen = rows[start : start + count] if a == axis else np.arange(start, start + count)
+                found = gather(found, np.maximum(chosen, 0), axis=a)
+            known = (rows[offset[axis] : offset[axis] + sizes[axis]] >= 0).reshape([-1, *[1] * (len(sizes) - axis - 1)])
+            value = where_v2(np.broadcast_to(known, sizes), found, _others(info.backup_initializer, part))
+            change = part.assign(value)
+        part.initialize_by(getattr(change, "op", change), value)
+
+
+def _words(file: str, size: int) -> list[str]:
+    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    if size > len(lines):
+        raise ValueError(f"The vocabulary {file} has {len(lines)} words, fewer than {size}")
+    return lines if size < 0 else lines[:size]
+
+
+def _others(initializer: Any, part: Variable) -> Tensor:
+    """Values of entries that the checkpoint does not have."""
+    if initializer is None:
+        return zeros(part.shape.as_list(), part.dtype.base)
+    made = initializer() if isinstance(initializer, type) else initializer
+    found: Tensor = made(part.shape.as_list(), dtype=part.dtype.base)
+    return found

@@ -206,7 +206,7 @@ def test_each_replica_of_a_worker_takes_part_for_itself(workers):
 
 def test_a_worker_that_drifts_apart_is_named(workers, monkeypatch):
     monkeypatch.setenv("DOVETAIL_CHECK", "1")
-    monkeypatch.setattr("dovetail.distribute.mirror_check.EVERY", 1)
+    monkeypatch.setattr("dovetail.distribute.values.COMPARED_EVERY", 1)
 
     def build(strategy):
         def replica():

@@ -460,7 +460,7 @@ def test_a_pipeline_of_ones_own_gives_each_replica_an_element(devices):
 
 def test_copies_that_drift_apart_are_an_error_where_that_is_checked(monkeypatch):
     monkeypatch.setenv("DOVETAIL_CHECK", "1")
-    monkeypatch.setattr("dovetail.distribute.mirror_check.EVERY", 2)
+    monkeypatch.setattr("dovetail.distribute.values.COMPARED_EVERY", 2)
     strategy = distribute.MirroredStrategy(TWO)
     with strategy.scope():
 

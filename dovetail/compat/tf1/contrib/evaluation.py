@@ -18,9 +18,9 @@ from ....train.global_step import get_global_step
 from ....train.loops.basic_session_run_hooks import FinalOpsHook
 from ....train.loops.monitored_session import MonitoredSession
 from ....train.loops.scaffold import Scaffold
-from ....train.loops.session_creators import ChiefSessionCreator
+from ....train.loops.session_manager import ChiefSessionCreator
 from ....train.loops.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
-from ....train.saving.new_checkpoints import checkpoints_iterator, wait_for_new_checkpoint
+from ....train.saving.checkpoint_state import checkpoints_iterator, wait_for_new_checkpoint
 
 logger = logging.getLogger(__name__)
 

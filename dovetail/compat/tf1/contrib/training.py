@@ -24,9 +24,8 @@ from ....placer.rules.replica_device_setter import GreedyLoadBalancingStrategy, 
 from ....train.global_step import get_global_step, get_or_create_global_step
 from ....train.optimizers.adagrad import AdagradOptimizer, RMSPropOptimizer
 from ....train.optimizers.adam import AdamOptimizer
-from ....train.optimizers.gradient_descent import GradientDescentOptimizer, MomentumOptimizer
+from ....train.optimizers.gradient_descent import FtrlOptimizer, GradientDescentOptimizer, MomentumOptimizer
 from ....train.optimizers.optimizer import Optimizer
-from ....train.optimizers.proximal import FtrlOptimizer
 from .evaluation import (
     StopAfterNEvalsHook,
     SummaryAtEndHook,

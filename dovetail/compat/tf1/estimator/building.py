@@ -10,7 +10,6 @@ from typing import Any
 from ....data.dataset import Dataset
 from ....distribute.input import InputContext
 from ....distribute.reduction import ReduceOp
-from ....distribute.rounds import in_whole_rounds, rows_of
 from ....distribute.strategy import Strategy
 from ....distribute.values import PerReplica
 from ....graph.core.default_graph import get_default_graph
@@ -23,6 +22,7 @@ from ....graph.ops.math.arithmetic import add_n
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import greater, where
 from ....train.loops.scaffold import Scaffold
+from .rounds import in_whole_rounds, rows_of
 from .spec import EstimatorSpec, ModeKeys
 
 

@@ -24,7 +24,7 @@ from ....train.global_step import create_global_step, get_global_step
 from ....train.loops.basic_session_run_hooks import FinalOpsHook, LoggingTensorHook, NanTensorHook, StopAtStepHook
 from ....train.loops.checkpoint_hooks import CheckpointSaverListener
 from ....train.loops.monitored_session import MonitoredSession
-from ....train.loops.session_creators import ChiefSessionCreator
+from ....train.loops.session_manager import ChiefSessionCreator
 from ....train.loops.session_run_hook import SessionRunContext, SessionRunHook, SessionRunValues
 from ....train.saving.checkpoint_state import latest_checkpoint, list_variables, load_variable
 from ....train.saving.saver import Saver

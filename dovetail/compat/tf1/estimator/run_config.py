@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ....distribute.resolvers import roles
-from ....distribute.resolvers.tf_config import task_index, tf_config
+from ....distribute.resolvers.roles import task_index, tf_config
 from ....distribute.strategy import Strategy
 from ....graph.core.errors import UnimplementedError
 from ....placer.cluster.spec import ClusterSpec

@@ -20,8 +20,7 @@ from ....train.loops.basic_session_run_hooks import StepCounterHook, SummarySave
 from ....train.loops.checkpoint_hooks import CheckpointSaverHook
 from ....train.loops.monitored_session import MonitoredSession
 from ....train.loops.scaffold import Scaffold
-from ....train.loops.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from ....train.loops.session_manager import SessionManager
+from ....train.loops.session_manager import ChiefSessionCreator, SessionCreator, SessionManager, WorkerSessionCreator
 from ....train.loops.session_run_hook import SessionRunHook
 from ....train.saving.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from .run_config import RunConfig

@@ -21,11 +21,11 @@ from typing import Any
 from ....distribute.multi_worker import server_of
 from ....distribute.resolvers import roles
 from ....graph.core.default_graph import GraphKeys
+from ....graph.formats.checkpoints import checkpoint_exists
 from ....train.loops.basic_session_run_hooks import SecondOrStepTimer
 from ....train.loops.checkpoint_hooks import CheckpointSaverListener
 from ....train.loops.session_run_hook import SessionRunHook
-from ....train.saving.checkpoint_state import checkpoint_exists, load_variable
-from ....train.saving.new_checkpoints import wait_for_new_checkpoint
+from ....train.saving.checkpoint_state import load_variable, wait_for_new_checkpoint
 from .estimator import Estimator
 from .sessions import in_step, wait_for_workers
 

@@ -19,8 +19,7 @@ from ....graph.formats.tensor_bundle import write_bundle
 from ....graph.tensorflow.export_graph_def import OWN, needed_by, node_of, without
 from ....graph.variables.partitioned import PartitionedVariable
 from ....graph.variables.variable import Variable
-from ..meta_graph_def import write_collections
-from ..savers import add_saving_nodes
+from ..meta_graph_def import add_saving_nodes, write_collections
 from . import constants, signature_constants, tag_constants
 from .signature_def_utils import predict_signature_def
 
@@ -226,5 +225,3 @@ def _named(node: Any) -> str:
 
 
 SavedModelBuilder = Builder
-
-__all__ = ["Builder", "SavedModelBuilder", "simple_save"]

@@ -11,6 +11,3 @@ from ....graph.variables.collections import local_variables_initializer
 def main_op() -> Node:
     """A node that initialises local variables and tables."""
     return group(local_variables_initializer(), tables_initializer(), name="main_op")
-
-
-__all__ = ["main_op"]

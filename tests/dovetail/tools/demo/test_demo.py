@@ -18,7 +18,7 @@ from rich.console import Console
 import dovetail as tf
 from dovetail.tools.demo.data import load_digits
 from dovetail.tools.demo.display import LiveDisplay, PlainDisplay, Training, draw, sparkline
-from dovetail.tools.demo.reports import Evaluated, Failed, Finished, Progress, Report, Said, from_line, to_line
+from dovetail.tools.demo.watch import Evaluated, Failed, Finished, Progress, Report, Said, from_line, to_line
 
 ROOT = Path(__file__).resolve().parents[4]
 MARK = "DOVETAIL_TEST_MARK"

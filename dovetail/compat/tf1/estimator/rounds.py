@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..data.dataset import Dataset
-from ..data.spec import Component, flatten, pack
-from ..graph.core.graph import Tensor
-from ..graph.core.nest import flatten as leaves
-from ..graph.ops.array.shapes import shape
-from ..graph.tensors.sparse_tensor import SparseTensorValue, is_sparse
+from ....data.dataset import Dataset
+from ....data.spec import Component, flatten, pack
+from ....graph.core.graph import Tensor
+from ....graph.core.nest import flatten as leaves
+from ....graph.ops.array.shapes import shape
+from ....graph.tensors.sparse_tensor import SparseTensorValue, is_sparse
 
 
 def in_whole_rounds(dataset: Dataset, replicas: int) -> Dataset:
@@ -59,6 +59,3 @@ def _any_rows(part: Component) -> Component:
 
 def _any_elements(parts: SparseTensorValue) -> tuple[Component, ...]:
     return _any_rows(parts.indices), _any_rows(parts.values), parts.dense_shape
-
-
-__all__ = ["in_whole_rounds", "rows_of"]
