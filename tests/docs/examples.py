@@ -24,6 +24,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "program.py"  # the file that error texts name
 LIMIT_S = 120  # for all examples of one page
+WIDTH = 110  # of the output that a page shows
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -135,9 +137,18 @@ def update(path: Path) -> int:
     for example, printed in reversed(wrong):
         if example.span is None:
             raise SystemExit(f"{path}:{example.line}: prints, but has no text block:\n{printed}")
+        if max(map(len, example.shown.splitlines()), default=WIDTH) <= WIDTH:
+            printed = wrapped(printed)
         page = page[: example.span[0]] + printed.rstrip("\n") + "\n" + page[example.span[1] :]
     path.write_text(page, encoding="utf-8")
     return len(wrong)
+
+
+def wrapped(text: str) -> str:
+    """Long lines broken, as on a page that needs no sideways scrolling."""
+    how = {"break_long_words": False, "break_on_hyphens": False}
+    lines = [(line, " " * (len(line) - len(line.lstrip()) + 4)) for line in text.splitlines()]
+    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent=indent, **how) for line, indent in lines)
 
 
 def main(arguments: list[str]) -> None:
