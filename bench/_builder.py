@@ -4,7 +4,8 @@ Each system gets a process of its own (`_processes.py`), so that the growth of t
 `{"graph": "adds", "count": 1000, "check": false}` with `{"nodes": 1001, "bytes": 123456, "seconds": 0.005}`.
 
 The seconds are the building thread's processor time: building is one thread's work that waits for nothing, so
-this is what it takes on a quiet machine, also while the machine is busy with something else.
+this is what it takes on a quiet machine, also while the machine is busy with something else. The graphs are written once, in
+TensorFlow 1's names, so that both systems build the same program.
 
 Run as `python bench/_builder.py SYSTEM` by `Builder`; the top of this file needs the standard library only.
 """
@@ -18,8 +19,80 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _graphs import GRAPHS, TASKS, adds_on_devices
 from _processes import Conversation, answer, load, version_of
+
+# --- graphs: each function takes the system's module and how often to repeat, builds into a new graph and returns it ----
+
+TASKS = 4
+
+
+def adds(tf: Any, count: int) -> Any:
+    """A chain of `t + a`, one node each."""
+    graph = tf.Graph()
+    with graph.as_default():
+        a = t = tf.constant(1.0)
+        for _ in range(count):
+            t = t + a
+    return graph
+
+
+def adds_on_devices(tf: Any, count: int) -> Any:
+    """The same, each node in a device block of its own."""
+    devices = [f"/job:worker/task:{i}" for i in range(TASKS)]
+    graph = tf.Graph()
+    with graph.as_default():
+        a = t = tf.constant(1.0)
+        for i in range(count):
+            with tf.device(devices[i % TASKS]):
+                t = t + a
+    return graph
+
+
+def numbers(tf: Any, count: int) -> Any:
+    """A chain of `t * 2.0`, two nodes each: the number becomes a constant in the op's name scope."""
+    graph = tf.Graph()
+    with graph.as_default():
+        t = tf.constant(1.0)
+        for _ in range(count):
+            t = t * 2.0
+    return graph
+
+
+def layers(tf: Any, count: int) -> Any:
+    """Layers of matmul, bias and relu on given weights, three nodes each."""
+    graph = tf.Graph()
+    with graph.as_default():
+        t = weights = tf.constant([[1.0] * 8] * 8)
+        bias = tf.constant([1.0] * 8)
+        for _ in range(count):
+            t = tf.nn.relu(tf.nn.bias_add(tf.matmul(t, weights), bias))
+    return graph
+
+
+def variables(tf: Any, count: int) -> Any:
+    """Variables, four nodes each: initial value, place, Assign, read."""
+    graph = tf.Graph()
+    with graph.as_default():
+        for _ in range(count):
+            tf.Variable(1.0)
+    return graph
+
+
+def constants(tf: Any, count: int) -> Any:
+    """Scalar constants, one node each."""
+    graph = tf.Graph()
+    with graph.as_default():
+        for _ in range(count):
+            tf.constant(1.0)
+    return graph
+
+
+GRAPHS: dict[str, Callable[[Any, int], Any]] = {
+    each.__name__: each for each in (adds, adds_on_devices, numbers, layers, variables, constants)
+}
+
+
+# --- the process ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def builder_module() -> Iterator[ModuleType]:
     finally:
         sys.path.remove(str(BENCH))
     yield _builder
-    for name in ("_builder", "_graphs", "_processes"):
+    for name in ("_builder", "_processes"):
         sys.modules.pop(name, None)
 
 
