@@ -6,8 +6,8 @@ import typer
 
 from ... import __version__
 from .cluster import cluster
-from .inspect import devices, plan
 from .keys import keys
+from .plan import devices, plan
 from .run import PASS_ON, demo, server, tf1
 from .watch import status, top
 

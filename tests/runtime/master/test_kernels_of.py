@@ -194,9 +194,9 @@ def test_command(graph: dt.Graph, tmp_path: Path, capsys: pytest.CaptureFixture[
     from dovetail.tools.cli.plan import MISUSED, PLACED, run
 
     dt.save_graph(graph, tmp_path / "graph")
-    assert run(str(tmp_path / "graph"), None, fetches=["probabilities:0"], kernels="cpu:0") == PLACED
+    assert run(str(tmp_path / "graph"), None, fetch=["probabilities:0"], kernels="cpu:0") == PLACED
     assert capsys.readouterr().out.startswith("kernels of /job:localhost")
-    assert run(str(tmp_path / "graph"), None, fetches=["probabilities:0"], kernels="gpu:3") == MISUSED
+    assert run(str(tmp_path / "graph"), None, fetch=["probabilities:0"], kernels="gpu:3") == MISUSED
     assert "names no device" in capsys.readouterr().err
 
 

@@ -32,7 +32,7 @@ from ..registry import Call, UnsupportedError, imports, imports_by, int64s, posi
 imports_by(
     Concat=lambda call, *xs: concat(list(xs), call.attr("axis")),
     ConstantOfShape=lambda call, dims: fill(dims, constant(call.attr("value", np.zeros(1, np.float32)).reshape(()))),
-    Range=lambda call, *limits: range_(*(reshape(n, []) for n in limits)),
+    Range=lambda call, start, limit, delta: range_(reshape(start, []), reshape(limit, []), reshape(delta, [])),
     ReverseSequence=lambda call, x, lengths: reverse_sequence(
         x, lengths, seq_axis=call.attr("time_axis", 0), batch_axis=call.attr("batch_axis", 1)
     ),
