@@ -85,7 +85,8 @@ def _alias(public: str, home: str, found: dict[str, str]) -> None:
     if source:  # its old names, which are not in `__all__`
         tree = ast.parse((ROOT / source).read_text(encoding="utf-8"))
         names = [a.asname for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names if a.asname]
-        names += [n.target.id for n in tree.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+        assigned = [t for n in tree.body for t in (n.targets if isinstance(n, ast.Assign) else [getattr(n, "target", None)])]
+        names = [n for n in (*names, *(t.id for t in assigned if isinstance(t, ast.Name))) if not n.startswith("_")]
         lines += [f"from {home} import (", _filled(", ".join(f"{n} as {n}" for n in sorted(names))), ")"]
     path = public.replace(".", "/") + ("/__init__.pyi" if inner else ".pyi")
     found[path] = "\n".join(lines) + "\n"
@@ -109,12 +110,14 @@ def _type_of(value: object) -> str:
 
 def _text(public: str, found: dict[str, tuple[str, str]], values: dict[str, str], exported: list[str]) -> str:
     by_module: dict[str, list[str]] = {}
-    for name, (module, own) in sorted(found.items()):
-        by_module.setdefault(module, []).append(f"{own} as {name}")
+    renamed = [name for name, (_, own) in sorted(found.items()) if name != own and name not in exported]
+    for name, (module, own) in sorted(found.items()):  # a stub gives no name that an import has changed
+        by_module.setdefault(module, []).append(f"{own} as {'_' * (name in renamed)}{name}")
     lines = [_HEAD.format(public).rstrip()]
     for module, names in sorted(by_module.items()):
         line = f"from {module} import {', '.join(names)}"
         lines += [line] if len(line) <= 136 else [f"from {module} import (", _filled(", ".join(names)), ")"]
+    lines += [f"{name} = _{name}" for name in renamed]
     lines += [f"{name}: {kind}" for name, kind in sorted(values.items())]
     lines += ["__all__ = [", _filled(", ".join(f'"{name}"' for name in exported)), "]"]
     return "\n".join(lines) + "\n"

@@ -91,22 +91,22 @@ from dovetail.graph.ops.array.dynamic_partition import (
 )
 from dovetail.graph.ops.array.gather import (
     batch_gather as batch_gather, gather as gather, gather_nd as gather_nd, one_hot as one_hot, reverse as reverse, reverse as
-    reverse_v2,
+    _reverse_v2,
 )
 from dovetail.graph.ops.array.identity_and_placeholders import (
     Assert as Assert, Print as Print, group as group, guarantee_const as guarantee_const, identity as identity, identity_n as
     identity_n, no_op as no_op, placeholder_with_default as placeholder_with_default, stop_gradient as stop_gradient, tuple as tuple,
 )
 from dovetail.graph.ops.array.padding import pad as pad, tile as tile
-from dovetail.graph.ops.array.ranges import range as arange, linspace as lin_space, linspace as linspace, range as range
+from dovetail.graph.ops.array.ranges import range as arange, linspace as _lin_space, linspace as linspace, range as range
 from dovetail.graph.ops.array.roll_repeat_meshgrid import (
     meshgrid as meshgrid, repeat as repeat, reverse_sequence as reverse_sequence, roll as roll, sequence_mask as sequence_mask,
 )
 from dovetail.graph.ops.array.scatter import (
-    scatter_nd as scatter_nd, tensor_scatter_nd_add as tensor_scatter_add, tensor_scatter_nd_add as tensor_scatter_nd_add,
+    scatter_nd as scatter_nd, tensor_scatter_nd_add as _tensor_scatter_add, tensor_scatter_nd_add as tensor_scatter_nd_add,
     tensor_scatter_nd_max as tensor_scatter_nd_max, tensor_scatter_nd_min as tensor_scatter_nd_min, tensor_scatter_nd_sub as
-    tensor_scatter_nd_sub, tensor_scatter_nd_update as tensor_scatter_nd_update, tensor_scatter_nd_sub as tensor_scatter_sub,
-    tensor_scatter_nd_update as tensor_scatter_update,
+    tensor_scatter_nd_sub, tensor_scatter_nd_update as tensor_scatter_nd_update, tensor_scatter_nd_sub as _tensor_scatter_sub,
+    tensor_scatter_nd_update as _tensor_scatter_update,
 )
 from dovetail.graph.ops.array.segments import (
     segment_max as segment_max, segment_mean as segment_mean, segment_min as segment_min, segment_prod as segment_prod, segment_sum as
@@ -148,10 +148,10 @@ from dovetail.graph.ops.linalg.solving import (
 )
 from dovetail.graph.ops.math.arithmetic import (
     absolute as abs, accumulate_n as accumulate_n, add as add, add_n as add_n, div as div, div_no_nan as div_no_nan, divide as divide,
-    floordiv as floor_div, floordiv as floordiv, floormod as floormod, maximum as maximum, minimum as minimum, floormod as mod, multiply
-    as multiply, negative as negative, power as pow, real_divide as realdiv, reciprocal as reciprocal, rsqrt as rsqrt, scalar_mul as
-    scalar_mul, sign as sign, sqrt as sqrt, square as square, squared_difference as squared_difference, subtract as subtract, truediv as
-    truediv, truncatediv as truncatediv, truncatemod as truncatemod,
+    floordiv as _floor_div, floordiv as floordiv, floormod as floormod, maximum as maximum, minimum as minimum, floormod as _mod,
+    multiply as multiply, negative as negative, power as _pow, real_divide as _realdiv, reciprocal as reciprocal, rsqrt as rsqrt,
+    scalar_mul as scalar_mul, sign as sign, sqrt as sqrt, square as square, squared_difference as squared_difference, subtract as
+    subtract, truediv as truediv, truncatediv as truncatediv, truncatemod as truncatemod,
 )
 from dovetail.graph.ops.math.broadcasting import broadcast_dynamic_shape as broadcast_dynamic_shape
 from dovetail.graph.ops.math.cast import (
@@ -180,7 +180,7 @@ from dovetail.graph.ops.math.reduce import (
     as sum,
 )
 from dovetail.graph.ops.math.scan import (
-    argmax as arg_max, argmin as arg_min, argmax as argmax, argmin as argmin, cumprod as cumprod, cumsum as cumsum,
+    argmax as _arg_max, argmin as _arg_min, argmax as argmax, argmin as argmin, cumprod as cumprod, cumsum as cumsum,
 )
 from dovetail.graph.ops.math.special_functions import bincount as bincount, confusion_matrix as confusion_matrix, lbeta as lbeta
 from dovetail.graph.ops.math.statistics import (
@@ -208,7 +208,7 @@ from dovetail.graph.ops.sparse.math import (
     sparse_tensor_dense_matmul,
 )
 from dovetail.graph.ops.sparse.to_dense import sparse_to_dense as sparse_to_dense
-from dovetail.graph.ops.state import queue_api as queue
+from dovetail.graph.ops.state import queue_api as _queue
 from dovetail.graph.ops.state.accumulator_api import (
     ConditionalAccumulator as ConditionalAccumulator, ConditionalAccumulatorBase as ConditionalAccumulatorBase,
     SparseConditionalAccumulator as SparseConditionalAccumulator,
@@ -277,7 +277,7 @@ from dovetail.graph.variables.variable import (
 )
 from dovetail.interop import onnx as onnx, tensorboard as summary
 from dovetail.interop.tensorflow import graph_util as graph_util, saved_model as saved_model
-from dovetail.io import files as gfile, records as python_io
+from dovetail.io import files as _gfile, records as _python_io
 from dovetail.placer.cost.profile import Profile as Profile
 from dovetail.placer.pipeline import place as place
 from dovetail.placer.plan import Plan as Plan
@@ -290,6 +290,20 @@ from dovetail.runtime.observability import timeline as timeline
 from dovetail.runtime.server.local_cluster import LocalCluster as LocalCluster
 from dovetail.runtime.session.profiling import profile as profile
 from dovetail.runtime.session.session import InteractiveSession as InteractiveSession, Session as Session
+arg_max = _arg_max
+arg_min = _arg_min
+floor_div = _floor_div
+gfile = _gfile
+lin_space = _lin_space
+mod = _mod
+pow = _pow
+python_io = _python_io
+queue = _queue
+realdiv = _realdiv
+reverse_v2 = _reverse_v2
+tensor_scatter_add = _tensor_scatter_add
+tensor_scatter_sub = _tensor_scatter_sub
+tensor_scatter_update = _tensor_scatter_update
 AttrValue: Any
 Event: Any
 GraphDef: Any

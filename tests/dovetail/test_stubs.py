@@ -54,6 +54,7 @@ dt.nn.relux
 dt.Session(graf=1)
 dt.keras.layers.Dense("three")
 dt.train.AdamOptimizer("fast")
+reveal_type(dt.mod(5, 3))
 """
 
 
@@ -102,6 +103,7 @@ def test_names_have_types_in_a_clone(said: dict[str, list[str]]) -> None:
         "dovetail.train.optimizers.adam.AdamOptimizer",
         "dovetail.compat.tf1.keras.layers.core.Dense",
         "dovetail.compat.tf1.sessions.supervisor.Supervisor",
+        "dovetail.graph.core.graph.Tensor",
     ]
     assert place.endswith("-> dovetail.placer.plan.Plan")
     assert errors(said["names.py"]) == [10, 11, 12, 13, 14, 15]
