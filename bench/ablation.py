@@ -284,6 +284,18 @@ def replaced(where: str, what: Any) -> Callable[[], AbstractContextManager[Any]]
     return lambda: patch(f"{CODEGEN}.{where}", what)
 
 
+def _alone(table: Any, threads: int, goes_on: bool) -> bool:
+    """Run a launch table without helper threads."""
+    from dovetail.codegen.cpu.native.table import THREADS
+    from dovetail.codegen.cpu.native.worker_pool import run
+
+    at = 0
+    while at < len(table):
+        table[at + THREADS] = 1
+        at += int(table[at])
+    return run(table)
+
+
 Switch = Callable[[], AbstractContextManager[Any]]
 PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     **{
@@ -306,7 +318,7 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
         }.items()
     },
     "region-only kernels": (replaced("cpu.backend.may_be_region_only", lambda node: False), SMALL),
-    "worker pool": (replaced("cpu.native.plan.worker_pool", lambda: None), MODELS | UPDATES),
+    "worker pool": (replaced("cpu.native.plan.run", _alone), MODELS | UPDATES),
     "rematerialization": (replaced("target.OPERATIONS_PER_BYTE", 0.0), SMALL | LOOPS),
     "columns of short rows": (replaced("cpu.kernels.fused.has_short_rows", lambda *group: False), LOOPS),
 }

@@ -8,7 +8,7 @@
     emit/        loop nests to source text for Numba
     tiering      kernels start on NumPy and are compiled when they have cost enough
     jit          compiles source texts and keeps them on disk
-    thread_pool  shares one kernel's work among threads
+    thread_pool  the helper threads, and how work is divided for them
 
 Imports go downwards in this list, and to `ir`, `passes`, `fusion`, `memory`, `lower` and `vecmath` of the code generator, never to `gpu`.
 The pipeline, the report of kernels (`codegen.explain`) and the worker import this package.

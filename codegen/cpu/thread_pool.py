@@ -1,10 +1,6 @@
-"""The threads that share a kernel's work, and work sharing whose helpers may come late or not at all.
+"""The helper threads of a process, and how work is divided into ranges for them. `native.worker_pool` has them share it.
 
-Work is split into more ranges than there are threads, and each thread takes the next one when it is free. The caller works too: on a
-machine whose other cores are busy it does everything itself. It never waits for a helper that has not started. No thread spins here.
-`native.worker_pool` runs on the same threads: it keeps them between the launches of one plan.
-
-A late helper finds no work and no arrays: finished work must not hold memory that has been reused.
+Work is split into more ranges than there are threads, and each thread takes the next one when it is free.
 
 Helpers are kept off the core of the caller. A scheduler that saves energy, or that expects a thread to sleep once it has woken another,
 puts the woken thread on the same core and moves it only after it has waited there; by then the kernel is over. On such a
@@ -17,12 +13,9 @@ import ctypes
 import os
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol, TypeAlias
-
-import numpy as np
+from typing import Protocol, TypeAlias
 
 from ..target import cores
 
@@ -51,112 +44,6 @@ def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1, wor
         parts = threads  # else one of them would have two, and others wait
     edges = [length * i // parts for i in range(parts + 1)]
     return tuple(zip(edges[:-1], edges[1:], strict=True))
-
-
-class _Work:
-    """The ranges of one call. A thread that is free takes the next one."""
-
-    __slots__ = ("_arguments", "_closed", "_error", "_function", "_inside", "_lock", "_ranges", "_empty")
-
-    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges) -> None:
-        self._function: Callable[..., Any] | None = function
-        self._arguments: Sequence[Any] = arguments
-        self._ranges = deque(ranges)
-        self._lock = threading.Lock()
-        self._inside = 0  # helpers
-        self._closed = False  # to helpers that have not started
-        self._empty: threading.Lock | None = None  # what the caller waits for
-        self._error: BaseException | None = None
-
-    def take(self, is_helper: bool = False) -> None:
-        """Do ranges until none is left.
-
-        The caller takes the first ones, and helpers the last: what one core wrote in the kernel before is still in its caches.
-        """
-        function, arguments, ranges = self._function, self._arguments, self._ranges
-        if function is None:
-            return  # the work was over before this helper had a look at it
-        following = ranges.pop if is_helper else ranges.popleft
-        while ranges:
-            try:
-                mine = following()
-            except IndexError:  # another one has just taken it
-                return
-            function(*arguments, *mine)
-
-    def help(self) -> None:
-        """What a helper does."""
-        with self._lock:
-            if self._closed:
-                return
-            self._inside += 1
-        try:
-            self.take(is_helper=True)
-        except BaseException as e:
-            self._error = e
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and self._empty is not None:
-                self._empty.release()
-
-    def close(self, is_finished: bool = False) -> None:
-        """Let no more helpers start, wait for those that have started, and drop the arrays. Raises a helper's error.
-
-        `is_finished`: all work is done, though some helpers may not have returned.
-        """
-        with self._lock:
-            self._closed = True
-            if self._inside and not is_finished:
-                self._empty = threading.Lock()
-                self._empty.acquire()
-        if self._empty is not None:
-            self._empty.acquire()
-        self._function, self._arguments = None, ()
-        if self._error is not None:
-            raise self._error
-
-
-def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
-    """Call `function(*arguments, lo, hi)` for all ranges, on up to `threads` threads. It must release the GIL."""
-    if len(ranges) == 1:
-        function(*arguments, *ranges[0])
-        return
-    most = min(threads, len(ranges)) - 1
-    work = _Work(function, arguments, ranges)
-    if most > 0:
-        all_helpers = helpers(os.getpid())
-        all_helpers.leave_core_of_caller()
-        for _ in range(most):
-            all_helpers.put(work)
-    try:
-        work.take()
-    finally:
-        work.close()
-
-
-def share_units(
-    function: Callable[..., Any], arrays: Sequence[Any], numbers: Sequence[Any], units: int, threads: int
-) -> None:
-    """Call `function(*arrays, counters, *numbers, thread, units)` on up to `threads` threads. Each takes units until none is left.
-
-    `thread` is the number of the thread; the caller's is 0. The threads count taken and finished units in `counters`, without the
-    GIL. So units can be small, and the caller continues as soon as the last one is finished, without a sleep and a wake-up.
-    """
-    threads = max(1, min(threads, units))
-    counters = np.zeros((threads + 1) * LINE, np.int64)
-    arguments = (*arrays, counters, *numbers)
-    if threads <= 1:
-        function(*arguments, 0, units)
-        return
-    work = _Work(function, arguments, tuple((thread, units) for thread in range(1, threads)))
-    all_helpers = helpers(os.getpid())
-    all_helpers.leave_core_of_caller()
-    for _ in range(threads - 1):
-        all_helpers.put(work)
-    try:
-        function(*arguments, 0, units)
-    finally:
-        work.close(counters[FINISHED] >= units)
 
 
 class Helpful(Protocol):

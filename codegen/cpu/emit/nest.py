@@ -112,7 +112,7 @@ def numba_source(loops: LoopNest, made_for: str = "", in_place: int = 0, short_r
             "",
             "from dovetail.codegen import vecmath as m",
             *(["from dovetail.codegen.cpu.emit import philox as r"] if draws else []),
-            *(["from dovetail.codegen.cpu.kernels.microkernel import count_up"] if writer.partial else []),
+            *(["from dovetail.codegen.cpu.native.machine import count_up"] if writer.partial else []),
             "",
             *widths,
             "",

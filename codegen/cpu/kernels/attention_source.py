@@ -22,7 +22,6 @@ from dovetail.codegen.cpu.kernels.gemm_source import (
     INNER,
     LINE,
     NR32,
-    count_up,
     lay_out_panels,
     lay_out_rows,
     next_unit,
@@ -31,6 +30,7 @@ from dovetail.codegen.cpu.kernels.gemm_source import (
     wait,
 )
 from dovetail.codegen.cpu.kernels.microkernel import MR
+from dovetail.codegen.cpu.native.machine import count_up
 from dovetail.codegen.cpu.thread_pool import FINISHED
 
 LOG2E, LN2 = m.f32(1.4426950408889634), m.f32(0.6931471805599453)

@@ -22,11 +22,11 @@ from dovetail.codegen.cpu.kernels.gemm_source import NR32, NR64, lay_out_panels,
 from dovetail.codegen.cpu.kernels.microkernel import (
     MR,
     as_written,
-    count_up,
     half_prefetching_tile,
     move_rows,
     prefetching_tile,
 )
+from dovetail.codegen.cpu.native.machine import count_up
 from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
 
 LINE_BYTES = 64  # of a line of the cache

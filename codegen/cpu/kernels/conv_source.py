@@ -19,7 +19,8 @@ from numba import njit, types  # noqa: F401 (what is added to this text uses the
 
 from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels.gemm_source import NR32, NR64, lay_out_panels, next_unit, tiles, wait
-from dovetail.codegen.cpu.kernels.microkernel import MR, as_written, count_up, half_table_tile, table_tile
+from dovetail.codegen.cpu.kernels.microkernel import MR, as_written, half_table_tile, table_tile
+from dovetail.codegen.cpu.native.machine import count_up
 from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
 
 STEPS = 256  # steps of the sum per panel: a panel of that size stays in the L1 cache

@@ -36,8 +36,9 @@ from ...ir.partition import PartitionGraph
 from ...ir.program import Kernel
 from ...reference import NumpyBackend, one_by_one
 from ..emit.nest import PART, PARTS, ROWS, NumbaSource, as_passed, source_of
-from ..native.planner import NotPlannableError, Planner, Value
-from ..thread_pool import PARALLEL_NS, TOGETHER_NS, ranges_of, share
+from ..native.planner import LEAST, NotPlannableError, Planner, Value
+from ..native.worker_pool import share
+from ..thread_pool import PARALLEL_NS, TOGETHER_NS, ranges_of
 from ..tiering import TieredKernel
 from .rows import ranges_of_rows
 
@@ -170,9 +171,9 @@ class CpuFusedKernel(TieredKernel):
         if launch is None:
             raise NotPlannableError("sizes that fusion did not foresee")
         for i, limit in launch.limits:
-            planner.within(given[i], limit)
+            planner.check(given[i], limit)
         for i, limit in launch.below:
-            planner.below(given[i], limit)
+            planner.check(given[i], limit, LEAST)
         outputs = [planner.made(shape, dtype) for shape, dtype, _ in launch.outputs]
         arrays = given + outputs
         if self.source.partial:

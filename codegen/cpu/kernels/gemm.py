@@ -2,7 +2,7 @@
 
 OpenBLAS hands a product of more than 64 x 64 x 64 to threads that spin while they wait for each other. That is fastest on an idle
 machine. On a busy one (several tasks, as clusters on one machine have) each product costs several time slices of the scheduler, a
-hundred times what the product itself does. So these products are shared like any other kernel (`thread_pool`), in tiles as fast as
+hundred times what the product itself does. So these products are shared like any other kernel (`worker_pool`), in tiles as fast as
 those of BLAS (docs/kernels-cpu.md has the numbers). BLAS does smaller ones, without threads, and larger ones, which last so long
 that waiting does not matter.
 """
@@ -24,8 +24,8 @@ from ...ir.program import Kernel
 from ...target import L2_BYTES
 from ..emit.instantiate import text_of
 from ..native.planner import NotPlannableError, Planner, Value
-from ..native.vm import flat
-from ..thread_pool import share_units
+from ..native.table import flat
+from ..native.worker_pool import share_units
 from .node import NodeKernel
 
 Array: TypeAlias = np.ndarray[Any, Any]

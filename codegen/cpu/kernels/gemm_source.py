@@ -22,8 +22,6 @@ from dovetail.codegen.cpu.kernels.microkernel import (
     MR,
     NR,
     SQUARE,
-    count_now,
-    count_up,
     first_tile,
     half_tile,
     move_columns,
@@ -32,6 +30,7 @@ from dovetail.codegen.cpu.kernels.microkernel import (
     tile_ahead,
     transpose,
 )  # fmt: skip
+from dovetail.codegen.cpu.native.machine import count_now, count_up
 from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
 
 INNER = 256  # steps at a time: a panel of that many stays in the L1 cache

@@ -373,27 +373,3 @@ def as_written(typing_context, x):
         return impl_ret_borrowed(context, builder, signature.return_type, args[0])
 
     return x.copy(readonly=False)(x), emit
-
-
-# --- units of work ---------------------------------------------------------------------------------------------------
-
-
-@intrinsic
-def count_up(typing_context, counters, place, by):
-    """Atomically add to a counter; returns its previous value."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        at = builder.gep(_data(context, builder, counters, args[0]), [args[1]])
-        return builder.atomic_rmw("add", at, args[2], "seq_cst")
-
-    return types.int64(counters, types.intp, types.int64), emit
-
-
-@intrinsic
-def count_now(typing_context, counters, place):
-    """A counter as it is at this moment."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(builder.gep(_data(context, builder, counters, args[0]), [args[1]]), "acquire", 8)
-
-    return types.int64(counters, types.intp), emit

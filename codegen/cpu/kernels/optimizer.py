@@ -37,7 +37,8 @@ from ...ir.program import Kernel
 from ..emit.nest import as_passed, source_of
 from ..jit import Function, compile_now
 from ..native.planner import NotPlannableError, Planner, Value
-from ..thread_pool import Ranges, ranges_of, share
+from ..native.worker_pool import share
+from ..thread_pool import Ranges, ranges_of
 from ..tiering import TieredKernel
 from .rows import add_rows
 

@@ -23,8 +23,8 @@ from ...memory.plan import Piece, places
 from ..emit.instantiate import text_of
 from ..jit import compiled
 from ..thread_pool import LINE, PARALLEL_NS, TOGETHER_NS, Ranges, ranges_of
-from . import vm
-from .plan import Output, Part, Plan, begin_of
+from . import table as launches
+from .plan import Output, Plan, begin_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -33,6 +33,7 @@ LARGEST = (
 )  # bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides
+LEAST = -(1 << 63)  # of all int64
 NS_PER_COPIED = 0.1  # one core, for a byte that is copied along strides
 
 
@@ -92,16 +93,29 @@ class Compilable(Protocol):
     def text(self) -> str: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A launch: a function, its arguments, and how threads share it: by ranges, or units.
+
+    `counters`: the argument with the counters' address. `is_light`: it is only shared where others are, since that is not worth waking
+    threads.
+    """
+
+    function: Any
+    arguments: Sequence[Any]
+    threads: int = 1
+    ranges: Ranges = ()
+    units: int = 0
+    counters: int = 0
+    is_light: bool = False
+
+
 @dataclass(eq=False, slots=True)
 class Planner:
     """Goes through calls, and writes their plan."""
 
     looked_at: dict[int, Array] = field(default_factory=dict)
-    _words: list[Any] = field(default_factory=list)
-    _functions: list[tuple[int, Any]] = field(
-        default_factory=list
-    )  # of each record: its first word, and the function that it calls
-    _parts: list[Part] = field(default_factory=list)
+    _records: list[_Record] = field(default_factory=list)
     _launches: int = 0
     _memories: list[Memory] = field(default_factory=list)
 
@@ -181,8 +195,8 @@ class Planner:
     def vector(self, value: Value, elements: int | None = None) -> list[Any]:
         """A tensor's memory as a kernel's argument; `elements`: not all of them, or more, as far as jumps lead."""
         count, size = value.array.size if elements is None else elements, value.array.itemsize
-        words: list[Any] = list(vm.vector(count, size))
-        words[vm.ADDRESS] = self.at(value)
+        words: list[Any] = list(launches.vector(count, size))
+        words[launches.ADDRESS] = self.at(value)
         return words
 
     def at(self, value: Value) -> Address:
@@ -195,10 +209,10 @@ class Planner:
 
         `together`: those for threads that stay together, where there is one range for others.
         """
-        at = self._record(function, [*words, *ranges[0]])
         is_light = len(ranges) == 1 and len(together) > 1
-        ranges = together if is_light else ranges if len(ranges) > 1 else ()
-        self._parts.append(Part(at, len(self._words), ranges, threads=threads, is_light=is_light))
+        whole = ranges[0][0], ranges[-1][1]
+        ranges = together if is_light else ranges
+        self._record(function, [*words, *whole], min(threads, len(ranges)), ranges, is_light=is_light)
 
     def launch_units(
         self, function: Any, before: Sequence[Any], behind: Sequence[Any], units: int, threads: int
@@ -206,34 +220,25 @@ class Planner:
         """Launch a kernel whose threads take units of work (`share_units`). `before`, `behind`: arguments around the counters."""
         threads = max(1, min(threads, units))
         counters = self.made(((threads + 1) * LINE,), np.dtype(np.int64))
-        if threads == 1:
-            self.fill(counters, 0)
-        at = self._record(function, [*before, *self.vector(counters), *behind, 0, units])
-        where = at + vm.HEAD + len(before) + vm.ADDRESS
-        self._parts.append(Part(at, len(self._words), (), units if threads > 1 else 0, threads, where))
+        self.fill(counters, 0)
+        words = [*before, *self.vector(counters), *behind, 0, units]
+        self._record(function, words, threads, units=units, counters=len(before) + launches.ADDRESS)
 
     def fill(self, value: Value, number: int) -> None:
         """Fill a vector of int64."""
-        self._plain("fill", [self.at(value), value.array.size, number])
+        self._record("fill", [self.at(value), value.array.size, number])
 
-    def within(self, value: Value, limit: int) -> None:
-        """Fail the run unless all numbers are from 0 to below a limit."""
-        self._compare("within", value, limit)
-
-    def below(self, value: Value, limit: int) -> None:
-        """Fail the run unless all numbers, which may be negative, are below a limit."""
-        self._compare("below", value, limit)
-
-    def _compare(self, name: str, value: Value, limit: int) -> None:
+    def check(self, value: Value, limit: int, least: int = 0) -> None:
+        """Fail the run unless all numbers are at least `least`, and below a limit."""
         value = self.in_order(value)
-        self._plain(f"{name}{value.array.itemsize}", [self.at(value), value.array.size, limit])
+        self._record("check", [self.at(value), value.array.size, value.array.itemsize, least, limit])
 
     def copy(self, value: Value, into: Value, threads: int = 1) -> None:
         """Copy a tensor, also a strided one. `threads`: the most threads that may share a strided copy."""
         value = self.in_memory(value)
         x, out = value.array, into.array
         if x.flags.c_contiguous and out.flags.c_contiguous:
-            self._plain("copy", [self.at(into), self.at(value), x.nbytes])
+            self._record("copy", [self.at(into), self.at(value), 0, x.nbytes])
             return
         sizes, jumps, out_jumps = joined_axes(x, out)
         try:
@@ -241,24 +246,17 @@ class Planner:
         except ValueError as e:
             raise NotPlannableError(str(e)) from None
         words = [*self.vector(value, _span(sizes, jumps)), *self.vector(into, _span(sizes, out_jumps))]
-        words += vm.flat((sizes, jumps, out_jumps))
+        words += launches.flat((sizes, jumps, out_jumps))
         time = x.nbytes * NS_PER_COPIED
         ranges, together = (ranges_of(sizes[0], time, threads, 1, worth) for worth in (PARALLEL_NS, TOGETHER_NS))
         self.launch(function, words, ranges, threads, together)
 
-    def _plain(self, function: str, arguments: Sequence[Any]) -> None:
-        """A launch of one of the native machine's own functions."""
-        self._parts.append(Part(self._record(function, arguments), len(self._words)))
-
-    def _record(self, function: Any, arguments: Sequence[Any]) -> int:
-        """Add a record and return the number of its first word. `finish` fills in its first words."""
-        if len(arguments) > vm.MOST_ARGUMENTS:
+    def _record(self, function: Any, arguments: Sequence[Any], *sharing: Any, **named: Any) -> None:
+        """Add a launch: the fields of a `_Record`."""
+        if len(arguments) > launches.MOST_ARGUMENTS:
             raise NotPlannableError(f"a kernel with {len(arguments)} words of arguments")
         self._use([w for w in arguments if type(w) is Address])
-        first = len(self._words)
-        self._functions.append((first, function))
-        self._words += [vm.HEAD + len(arguments), 0, 0, *arguments]
-        return first
+        self._records.append(_Record(function, arguments, *sharing, **named))
 
     def _use(self, addresses: Sequence[Address]) -> None:
         for at in addresses:
@@ -272,36 +270,40 @@ class Planner:
     def finish(self, given: int, outputs: Sequence[Value], sent: Collection[int] = ()) -> Plan:
         """The plan of the recorded launches, with `given` inputs. `sent`: the outputs that go to other tasks."""
         leaving, staying, offsets, size = self._laid_out(outputs, sent)
-        for first, function in self._functions:
-            self._words[first : first + vm.HEAD] = vm.head(function, self._words[first] - vm.HEAD)
         count = given + len(leaving) + 1
         where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}
         where |= {id(m): (count - 1, offset) for m, offset in zip(staying, offsets, strict=True)}
         where |= {id(m): (m.number, 0) for m in self._memories if m.kind == "given"}
-        table, patches = [0] * count, []
-        for word in self._words:
-            if type(word) is Address and word.memory.kind == "fixed":
-                word = begin_of(word.memory.array) + word.offset
-            elif type(word) is Address:
-                number, offset = where[id(word.memory)]
-                patches.append((len(table), number, offset + word.offset))
-                word = 0
-            table.append(int(word))
-        arrays: list[Array | None] = [None] * count
-        for m in self._memories:
-            if m.kind == "given":
-                arrays[m.number] = m.array
+        is_shared = any(r.threads > 1 and not r.is_light for r in self._records)
+        held = [m.array for m in self._memories if m.kind == "fixed"]
+        table: list[int] = []
+        patches: list[tuple[int, int, int]] = []
+        for r in self._records:
+            threads = r.threads if is_shared or not r.is_light else 1
+            ranges = np.array(r.ranges, np.int64)
+            held.append(ranges)
+            sharing = threads, len(r.ranges) or r.units, begin_of(ranges) if r.ranges else 0, launches.HEAD + r.counters
+            table += launches.head(r.function, len(r.arguments), *sharing)
+            for word in r.arguments:
+                if type(word) is Address and word.memory.kind == "fixed":
+                    word = begin_of(word.memory.array) + word.offset
+                elif type(word) is Address:
+                    number, offset = where[id(word.memory)]
+                    patches.append((len(table), number, offset + word.offset))
+                    word = 0
+                table.append(int(word))
+        arrays = {m.number: m.array for m in self._memories if m.kind == "given"}
         numbers = {id(m): i for i, m in enumerate(leaving)}
         return Plan(
             np.array(table, np.int64),
-            vm.expected(arrays, patches),
-            _shifted(self._parts, count),
+            patches,
+            [arrays[i] for i in range(given)],
             tuple((m.array.shape, m.array.dtype, m.is_sent) for m in leaving),
             size,
             tuple(_output(v, numbers) for v in outputs),
             tuple(self.looked_at.items()),
-            tuple(m.array for m in self._memories if m.kind == "fixed"),
-            tuple(None if x is None else (x.shape, x.dtype) for x in arrays[:given]),
+            tuple(held),
+            max((r.threads for r in self._records if is_shared), default=1),
         )
 
     def _laid_out(
@@ -362,24 +364,6 @@ def joined_axes(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...],
 
 def _span(sizes: Sequence[int], jumps: Sequence[int]) -> int:
     return 1 + sum((n - 1) * max(0, j) for n, j in zip(sizes, jumps, strict=True))
-
-
-def _shifted(parts: Sequence[Part], by: int) -> tuple[Part, ...]:
-    """The parts with those joined that one native call can run, at their places in the table.
-
-    Light ones are only shared where others are: threads are not called for them alone.
-    """
-    out: list[Part] = []
-    is_shared = any((p.ranges or p.units) and not p.is_light for p in parts)
-    for p in parts:
-        ranges = p.ranges if is_shared or not p.is_light else ()
-        p = Part(p.first + by, p.last + by, ranges, p.units, p.threads, p.counters + by, p.is_light)
-        alone = p.ranges or p.units
-        if out and not alone and not (out[-1].ranges or out[-1].units):
-            out[-1] = Part(out[-1].first, p.last)
-        else:
-            out.append(p)
-    return tuple(out)
 
 
 def _output(value: Value, numbers: dict[int, int]) -> Output:

@@ -18,9 +18,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ....graph.resources.buffer_pool import buffers
-from ..thread_pool import Ranges, ranges_of, share, share_units
+from ..thread_pool import Ranges, ranges_of
 from .planner import NS_PER_COPIED, NotPlannableError, Planner, Value, sum_source
-from .vm import flat
+from .table import flat, is_ready, loops
+from .worker_pool import share, share_units
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -68,8 +69,11 @@ class EagerExecutor:
 
     def copy(self, x: Array, into: Array, threads: int = 1) -> None:
         """Copy it."""
-        ranges = ranges_of(len(x), x.nbytes * NS_PER_COPIED, threads)
-        share(lambda lo, hi: np.copyto(into[lo:hi], x[lo:hi]), (), ranges, threads)
+        if x.flags.c_contiguous and into.flags.c_contiguous and is_ready():
+            ranges = ranges_of(x.nbytes, x.nbytes * NS_PER_COPIED, threads)
+            share(loops()["copy"], (into.ctypes.data, x.ctypes.data), ranges, threads)
+        else:
+            np.copyto(into, x)
 
     def clear(self, x: Array) -> None:
         """Fill it with zeros."""

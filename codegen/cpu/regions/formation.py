@@ -4,7 +4,7 @@ A small kernel takes a few microseconds, and Python between two kernels takes as
 inputs, allocates the results, and Numba inspects each argument. So consecutive calls that are kernels, views, or small
 computations on shapes form a native region (`region`), which runs by a plan from the third run with the same shapes on:
 
-    allocate what leaves the region,    one call, which runs all launches from a table (`native.vm`)
+    allocate what leaves the region,    one call, which runs all launches from a table (`native.table`)
 
 The bits are those of the calls one by one. A number that is out of range ends a run before any effect of it can be seen; the calls then
 run one by one, which raises the error and says where. Shapes that no plan can be made for, and traced steps, run one by one.
@@ -26,7 +26,6 @@ from ....graph.core.settings import setting
 from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Predicated, Program, Send
 from ...lower.region import constants_of, region_of
 from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
-from ..native import vm
 from ..tiering import TieredKernel
 from .lowering import can_record, is_launching, work_of
 from .predicted import arenas_of, runs_of
@@ -68,8 +67,7 @@ def form_native_regions(program: Program, at_once: bool = False) -> Program:
     A kernel that pays in a region only, and is part of none, becomes the reference again.
     `at_once`: plans are made where they are needed, not in the background.
     """
-    if vm.is_possible():
-        program = _with_regions(program, at_once)
+    program = _with_regions(program, at_once)
     for call in _calls(program.instructions):
         if isinstance(call.kernel, RegionOnlyKernel) and call.kernel.kernel is None:
             call.kernel = call.kernel.reference

@@ -305,9 +305,9 @@ class UpdateRegion(NativeRegion):
         others = [inputs[i] for i in self._others]
         with changing(states) as values:
             status = plan.launch((*values, *others, plan.arena()), self.goes_on)
-            if status > 0:
+            if status is False:
                 raise MemoryError("an update found no memory for its scratch arrays")
-        return None if status else [inputs[i] for i in self._results]
+        return None if status is None else [inputs[i] for i in self._results]
 
     def arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """What a plan is made for."""

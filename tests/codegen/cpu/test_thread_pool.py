@@ -1,16 +1,11 @@
-"""Sharing work: every range once, whoever takes it, and errors reach the caller."""
+"""How work is divided, and on which cores helpers run."""
 
 import os
-import threading
-import weakref
-from typing import Any
 
-import numpy as np
 import pytest
 
 from dovetail.codegen.cpu import thread_pool
-from dovetail.codegen.cpu.thread_pool import PARALLEL_NS, ranges_of, share
-from dovetail.codegen.target import cores
+from dovetail.codegen.cpu.thread_pool import PARALLEL_NS, ranges_of
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 1000])
@@ -23,50 +18,6 @@ def test_ranges_cover_everything_once(length: int, count: int) -> None:
 
 def test_short_work_is_not_cut() -> None:
     assert ranges_of(1000, PARALLEL_NS / 2, 8) == ((0, 1000),)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_every_range_is_done_once(count: int) -> None:
-    seen: list[tuple[str, int, int]] = []
-
-    def work(name: str, lo: int, hi: int) -> None:
-        seen.append((name, lo, hi))
-
-    ranges = tuple((i, i + 1) for i in range(50))
-    share(work, ("x",), ranges, count)
-    assert sorted(seen) == [("x", lo, hi) for lo, hi in ranges]
-
-
-def test_an_error_in_a_helper_reaches_the_caller() -> None:
-    caller = threading.get_ident()
-    begun = threading.Event()
-
-    def work(lo: int, hi: int) -> Any:
-        if threading.get_ident() != caller:
-            begun.set()
-            raise ZeroDivisionError
-        begun.wait(10)
-
-    with pytest.raises(ZeroDivisionError):
-        share(work, (), ((0, 1), (1, 2)), 2)
-
-
-def test_helpers_who_come_late_hold_nothing() -> None:
-    busy = threading.Event()
-    todo = thread_pool.helpers(os.getpid())
-
-    class Elsewhere:
-        def help(self) -> None:
-            busy.wait(60)
-
-    for _ in range(cores()):
-        todo.put(Elsewhere())  # type: ignore[arg-type]
-    array = np.zeros(3)
-    gone = weakref.ref(array)
-    share(lambda x, lo, hi: None, (array,), ((0, 1), (1, 2)), 2)
-    del array
-    assert gone() is None  # though no helper has looked yet
-    busy.set()
 
 
 def test_helpers_leave_the_core_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dovetail.codegen.cpu.jit import compile_now
-from dovetail.codegen.cpu.native import vm
-from dovetail.codegen.cpu.native.planner import NotPlannableError, Planner, copy_source
+from dovetail.codegen.cpu.native import table as launches
+from dovetail.codegen.cpu.native.planner import LEAST, NotPlannableError, Planner, copy_source
+from dovetail.codegen.cpu.native.worker_pool import run
 
 Array = np.ndarray[Any, Any]
 
@@ -19,40 +20,36 @@ class Table:
 
     def __init__(self, *arrays: Array, loose: int = 0) -> None:
         self.arrays = arrays
-        self.words = [0] * len(arrays)
+        self.words: list[int] = []
         self.patches: list[tuple[int, int, int]] = []
         self.expected: list[Array | None] = [*arrays[: len(arrays) - loose], *[None] * loose]
 
     def add(self, record: list[int], addresses: dict[int, tuple[int, int]]) -> None:
         """`addresses`: argument -> (array, bytes behind its begin)."""
-        at = len(self.words) + vm.HEAD
+        at = len(self.words) + launches.HEAD
         self.patches += [(at + i, *place) for i, place in addresses.items()]
         self.words += record
 
-    def run(self, *arrays: Array) -> int:
+    def run(self, *arrays: Array) -> bool | int:
+        """Whether all records succeeded; or the number of an array that does not fit."""
         table = np.array(self.words, np.int64)
-        plan = vm.expected(self.expected, self.patches)
-        first = len(self.arrays)
-        return vm.begin(table.ctypes.data, plan.ctypes.data, arrays or self.arrays, first, len(table))
+        wrong = launches.begin(arrays or self.arrays, launches.binding(self.expected, self.patches), table)
+        return run(table) if wrong < 0 else wrong
 
 
 def strided(x: Array, out: Array) -> Table:
     """out = x.T, by a kernel that takes two vectors, three tuples and two integers."""
     rows, columns = x.shape
     table = Table(x, out)
-    words = [*vm.vector(x.size, x.itemsize), *vm.vector(out.size, out.itemsize)]
-    words += vm.flat([(1, 1, 1, columns, rows), (0, 0, 0, 1, columns), (0, 0, 0, rows, 1), 0, 1])
+    words = [*launches.vector(x.size, x.itemsize), *launches.vector(out.size, out.itemsize)]
+    words += launches.flat([(1, 1, 1, columns, rows), (0, 0, 0, 1, columns), (0, 0, 0, rows, 1), 0, 1])
     function = compile_now(copy_source(x.itemsize))
-    address = vm.ADDRESS
+    address = launches.ADDRESS
     table.add(
-        [*vm.head(function, len(words)), *words],
-        {address: (0, 0), vm.VECTOR + address: (1, 0)},
+        [*launches.head(function, len(words)), *words],
+        {address: (0, 0), launches.VECTOR + address: (1, 0)},
     )
     return table
-
-
-def test_arrays_look_as_they_are_taken_to() -> None:
-    assert vm.is_possible()
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.complex64])
@@ -60,7 +57,7 @@ def test_a_kernel_is_called_as_numba_calls_it(dtype: Any) -> None:
     x = np.arange(35).reshape(5, 7).astype(dtype)
     out = np.zeros((7, 5), dtype)
     function = compile_now(copy_source(x.itemsize))
-    assert strided(x, out).run() == 0
+    assert strided(x, out).run() is True
     assert np.array_equal(out, x.T)
     raw, again = x.reshape(-1).view(f"u{x.itemsize}"), np.zeros((7, 5), f"u{x.itemsize}")
     function(raw, again.reshape(-1), (1, 1, 1, 7, 5), (0, 0, 0, 1, 7), (0, 0, 0, 5, 1), 0, 1)
@@ -71,38 +68,44 @@ def test_other_arrays_of_the_same_kind_are_taken() -> None:
     x, out = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((3, 2), np.float32)
     table = strided(x, out)
     other, there = x * 2, np.zeros_like(out)
-    assert table.run(other, there) == 0
+    assert table.run(other, there) is True
     assert np.array_equal(there, other.T)
     assert not out.any()
-
-
-class Sub(np.ndarray):  # type: ignore[type-arg]
-    """An array of another kind."""
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        np.zeros((2, 3)), np.zeros((3, 2), np.float32), np.zeros(6, np.float32), np.zeros((3, 2), np.float32).T,
-        np.zeros((2, 3, 1), np.float32), np.float32(1), np.zeros((2, 3), np.float32).view(Sub),
+        np.zeros((3, 2), np.float32), np.zeros(6, np.float32), np.zeros((3, 2), np.float32).T,
+        np.zeros((2, 3, 1), np.float32), np.float32(1), None, np.zeros(25, np.uint8)[1:].view(np.float32).reshape(2, 3),
     ],
-    ids=["type", "sizes", "rank", "order", "more", "scalar", "kind"],
+    ids=["sizes", "rank", "order", "more", "scalar", "none", "alignment"],
 )  # fmt: skip
 def test_what_does_not_fit_is_named_before_anything_runs(other: Any) -> None:
     x, out = np.ones((2, 3), np.float32), np.zeros((3, 2), np.float32)
     table = strided(x, out)
-    assert table.run(other, out) == -1
-    assert table.run(x, np.zeros((3, 3), np.float32)) == -2
+    assert table.run(other, out) == 0
+    assert table.run(x, np.zeros((3, 3), np.float32)) == 1
     assert not out.any()
+
+
+def test_a_scalar_and_an_axis_of_one_element_with_any_stride_fit() -> None:
+    wide = np.lib.stride_tricks.as_strided(np.arange(3, dtype=np.int64), (1, 3), (999, 8))
+    for x in (np.array(7, np.int64), wide):
+        out = np.zeros_like(x)
+        table = Table(x, out)
+        table.add([*launches.head("copy", 4), 0, 0, 0, x.nbytes], {0: (1, 0), 1: (0, 0)})
+        assert table.run() is True
+        assert out.tolist() == x.tolist()
 
 
 def test_a_record_that_fails_stops_the_table() -> None:
     labels, out = np.array([0, 4, 9], np.int64), np.zeros(3, np.int64)
     for limit, stops in ((10, False), (9, True)):
         table = Table(labels, out)
-        table.add([*vm.head("within8", 3), 0, 3, limit], {0: (0, 0)})
-        table.add([*vm.head("fill", 3), 0, 2, 7], {0: (1, 8)})
-        assert table.run() == (2 if stops else 0)
+        table.add([*launches.head("check", 5), 0, 3, 8, 0, limit], {0: (0, 0)})
+        table.add([*launches.head("fill", 3), 0, 2, 7], {0: (1, 8)})
+        assert table.run() is not stops
         assert out.tolist() == ([0, 0, 0] if stops else [0, 7, 7])
         out[:] = 0
 
@@ -112,18 +115,34 @@ def test_numbers_below_zero_are_out_of_range(dtype: Any) -> None:
     for values, well in (([0, 1, 2], True), ([0, -1, 2], False), ([3, 0, 0], False), ([], True)):
         x = np.array(values, dtype)
         table = Table(np.array([*values, 0], dtype))
-        table.add([*vm.head(f"within{x.itemsize}", 3), 0, x.size, 3], {0: (0, 0)})
-        assert (table.run() == 0) is well
+        table.add([*launches.head("check", 5), 0, x.size, x.itemsize, 0, 3], {0: (0, 0)})
+        assert table.run() is well
+        table = Table(np.array([*values, 0], dtype))
+        table.add([*launches.head("check", 5), 0, x.size, x.itemsize, LEAST, 3], {0: (0, 0)})
+        assert table.run() is (max(values, default=0) < 3)
 
 
 def test_bytes_are_copied() -> None:
     x, out = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
     table = Table(x, out, loose=1)
-    table.add([*vm.head("copy", 3), 0, 0, 10], {0: (1, 5), 1: (0, 20)})
-    assert table.run() == 0
+    table.add([*launches.head("copy", 4), 0, 0, 0, 10], {0: (1, 5), 1: (0, 20)})
+    assert table.run() is True
     assert out.tolist() == [0] * 5 + list(range(20, 30)) + [0] * 85
 
 
 def test_a_kernel_with_too_many_arguments_is_refused() -> None:
     with pytest.raises(NotPlannableError, match="401 words of arguments"):
         Planner().launch(None, [0] * 399, ((0, 1),), 1)
+
+
+def test_a_plan_takes_arrays_of_its_types_only() -> None:
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    planner = Planner()
+    given = planner.given(0, x)
+    made = planner.made((2, 3), x.dtype)
+    planner.copy(given, made)
+    plan = planner.finish(1, [made])
+    (out,) = plan.run((x,)) or ()
+    assert np.array_equal(out, x)
+    assert plan.run((x.view(np.float32),)) is None
+    assert plan.run((x.tolist(),)) is None

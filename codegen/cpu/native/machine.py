@@ -1,0 +1,176 @@
+"""What the compiled loops of the launch table need beyond Numba: atomic counters, calls through addresses, pauses.
+
+Numba's calling convention on CPUs and its view of an array (`fields_of`) are relied on here and in `table`, nowhere else.
+"""
+
+# mypy: ignore-errors
+# Numba infers the types of what is compiled.
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_BYTE, _INT, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_PAUSES = {"x86_64": ("llvm.x86.sse2.pause", []), "AMD64": ("llvm.x86.sse2.pause", []),
+           "aarch64": ("llvm.aarch64.hint", [_INT(1)]), "arm64": ("llvm.aarch64.hint", [_INT(1)])}  # fmt: skip
+"""The instruction that tells a core that its thread is spinning."""
+
+
+def _at(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    """The address of an element of a vector."""
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
+
+
+def _call(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
+    """Call a function of LLVM, of the C library, of Python or of Numba."""
+    kind = ir.FunctionType(result, [a.type for a in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def _place(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+@intrinsic
+def count_up(typing_context, counters, place, by):
+    """Atomically add to a counter; returns its previous value."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _at(context, builder, counters, *args[:2]), args[2], "seq_cst")
+
+    return types.int64(counters, types.intp, types.int64), emit
+
+
+@intrinsic
+def count_now(typing_context, counters, place):
+    """A counter as it is at this moment."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_at(context, builder, counters, *args), "seq_cst", 8)
+
+    return types.int64(counters, types.intp), emit
+
+
+@intrinsic
+def pause(typing_context):
+    """Let the core know that this thread is spinning."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if platform.machine() in _PAUSES:
+            name, arguments = _PAUSES[platform.machine()]
+            _call(builder, name, ir.VoidType(), arguments)
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
+@intrinsic
+def give_way(typing_context):
+    """Let another thread have the core, if one is ready."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _call(builder, "sched_yield", _INT, [])
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
+@intrinsic
+def sleep(typing_context, microseconds):
+    """Sleep."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _call(builder, "usleep", _INT, [builder.trunc(args[0], _INT)])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), emit
+
+
+@intrinsic
+def call_record(typing_context, words, at, head):
+    """Call a record's function: trampoline(function, arguments), whose addresses are words 1 and 2. Returns the status, 0: success."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def word(i: int) -> Any:
+            return _at(context, builder, words, args[0], builder.add(args[1], _WORD(i)))
+
+        first = _at(context, builder, words, args[0], builder.add(args[1], args[2]))
+        kind = ir.FunctionType(_INT, [_WORD, first.type])
+        trampoline = builder.inttoptr(builder.load(word(1)), kind.as_pointer())
+        return builder.sext(builder.call(trampoline, [builder.load(word(2)), first]), _WORD)
+
+    return types.int64(words, types.intp, types.intp), emit
+
+
+@intrinsic
+def address_of_element(typing_context, words, at):
+    """The address of an element of a vector."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(_at(context, builder, words, *args), _WORD)
+
+    return types.int64(words, types.intp), emit
+
+
+@intrinsic
+def number_at(typing_context, address, size):
+    """The integer of `size` bytes (1, 2, 4 or 8) at an address, with its sign."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        result = cgutils.alloca_once(builder, _WORD)
+        after = builder.append_basic_block()
+        switch = builder.switch(args[1], after)
+        for size in (1, 2, 4, 8):
+            kind = ir.IntType(8 * size)
+            block = builder.append_basic_block()
+            switch.add_case(_WORD(size), block)
+            builder.position_at_end(block)
+            value = builder.load(_place(builder, args[0], kind), align=size)
+            builder.store(value if size == 8 else builder.sext(value, _WORD), result)
+            builder.branch(after)
+        builder.position_at_end(after)
+        return builder.load(result)
+
+    return types.int64(types.intp, types.intp), emit
+
+
+@intrinsic
+def put_word(typing_context, address, number):
+    """Store an int64 at an address."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], _place(builder, args[0], _WORD))
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.int64), emit
+
+
+@intrinsic
+def copy_bytes(typing_context, to, source, size):
+    """Copy memory from one address to another."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        cgutils.raw_memcpy(builder, _place(builder, args[0], _BYTE), _place(builder, args[1], _BYTE), args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), emit
+
+
+@intrinsic
+def fields_of(typing_context, arrays, number, fields):
+    """Write what Numba sees of an array, element `number` of a tuple at address `arrays`: the words of its argument (`table.vector`),
+    with as many sizes and then as many strides as it has axes. Not 0: it is no array. The caller holds Python's lock.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        item = _call(builder, "PyTuple_GetItem", _BYTE.as_pointer(), [_place(builder, args[0], _BYTE), args[1]])
+        into = builder.bitcast(_at(context, builder, fields, args[2], _WORD(0)), _BYTE.as_pointer())
+        return builder.sext(_call(builder, "numba_adapt_ndarray", _INT, [item, into]), _WORD)
+
+    return types.int64(types.intp, types.intp, fields), emit

@@ -1,0 +1,172 @@
+"""The launch table: compiled kernels are called from a table of int64, without Python in between.
+
+A kernel that Numba has compiled is a function with an address. Numba calls it through a wrapper that looks at each Python argument, which
+takes microseconds; a small kernel takes less. Here the arguments are words of a table, and compiled loops (`launch_source`) go
+through it without Python's lock. A table is a row of records:
+
+    [words of the record, trampoline, function, threads, units or ranges, address of the ranges, place of the counters, arguments ...]
+
+A *trampoline* loads the arguments from the record and calls the function with them; there is one for each number of arguments. A record
+with more than one thread is shared with the helpers of a `worker_pool`: its ranges (pairs of int64, which become the last two arguments
+of each call), or, where these are absent, its units, which the threads take by counters.
+
+No other module but `machine` knows how Numba passes arguments (its CPU calling convention, which `tests/codegen/cpu/test_table.py` checks):
+
+    function(result*, error**, arguments ...) -> status, 0: success
+    a vector:   0, 0, elements, bytes of an element, address, elements, bytes of an element
+    a tuple:    its elements        an integer: itself
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..emit.instantiate import text_with
+from ..jit import compile_now, in_background
+from ..thread_pool import LINE
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+THREADS, COUNT, RANGES, COUNTED, HEAD = 3, 4, 5, 6, 7  # words of a record: see above; HEAD: where its arguments begin
+WORD = 8  # bytes
+MOST_ARGUMENTS = 400  # of a kernel; what has more stays with Numba's own wrapper
+VECTOR = 7  # words of a vector's argument
+ADDRESS = 4  # which of them is its address
+SIZES = VECTOR - 2  # of what Numba sees of an array: where its sizes begin, and then its strides
+FIELDS = SIZES + 2 * 64 + 1  # words of that, for as many axes as an array of NumPy may have
+
+YIELD = 64  # looks of a spinning thread between which others may have the core
+
+# Words of the memory of a worker pool: see `launch_source`.
+ORDER, INSIDE, MEMBERS, RUNNING, JOINED, TAKEN, FAILED, LAST = (LINE * i for i in range(8))
+RECORD = LINE * 8
+LONGEST = HEAD + MOST_ARGUMENTS
+MINE = RECORD + LONGEST  # records of the threads
+
+
+def address_of(function: Any) -> int:
+    """Where the machine code of a compiled kernel with one signature begins."""
+    (result,) = function.overloads.values()
+    return int(result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
+
+
+def vector(elements: int, itemsize: int, address: int = 0) -> tuple[int, ...]:
+    """The words of a contiguous vector as an argument."""
+    return (0, 0, elements, itemsize, address, elements, itemsize)
+
+
+def flat(numbers: Iterable[Any]) -> list[int]:
+    """The words of integers, and of tuples of them, as arguments."""
+    out: list[int] = []
+    for x in numbers:
+        out.extend(x) if isinstance(x, tuple) else out.append(x)
+    return out
+
+
+def head(
+    function: Any, arguments: int, threads: int = 1, count: int = 0, ranges: int = 0, counted: int = 0
+) -> list[int]:
+    """The first words of a record.
+
+    Args:
+        function: a compiled kernel, the address of one, or the name of a function of the table itself:
+
+            fill(address, words, number)                     fills int64 words with a number
+            copy(to, from, lo, hi)                           copies the bytes from lo to hi
+            check(address, elements, bytes, least, limit)    fails unless all integers of so many bytes are in [least, limit)
+        arguments: their words. threads: that may share it, `count` ranges at the address `ranges`; or, where that is 0, `count` units.
+        counted: the word of the record with the address of the units' counters.
+    """
+    if not isinstance(function, int):
+        function = address_of(loops()[function] if isinstance(function, str) else function)
+    return [HEAD + arguments, trampoline(arguments), function, threads, count, ranges, counted]
+
+
+_LOOPS = ("begin", "run", "serve", "join", "look", "fill", "copy", "check")
+
+
+@cache
+def loops() -> dict[str, Callable[..., Any]]:
+    """The compiled loops of `launch_source`, by name."""
+    return dict(zip(_LOOPS, compile_now(text_with("native/launch_source", _LOOPS)), strict=True))
+
+
+@cache
+def _loops_soon() -> None:
+    in_background(lambda: loops() and None)
+
+
+def is_ready() -> bool:
+    """Whether the loops are compiled. If not, they will be soon, in the background."""
+    if not loops.cache_info().currsize:
+        _loops_soon()
+    return loops.cache_info().currsize > 0
+
+
+def binding(arrays: Sequence[Array | None], patches: Sequence[tuple[int, int, int]]) -> Array:
+    """How the arrays of a run are bound to a table, as words for `begin`, which also have room for what it reads.
+
+    Args:
+        arrays: arrays with the sizes of those of each run, which are contiguous; None: any array. Element types are not compared.
+        patches: (word of the table, number of the array, offset in bytes): the addresses in the records.
+    """
+    words = [len(arrays), len(patches), *[0] * len(arrays)]
+    for x in arrays:
+        words += [-1] if x is None else [x.ndim, *x.shape]
+    for patch in patches:
+        words += patch
+    return np.array(words + [0] * FIELDS, np.int64)
+
+
+def begin(arrays: tuple[Any, ...], bound: Array, table: Array) -> int:
+    """Write the addresses of the arrays of a run into a table. Keeps Python's lock.
+
+    Args:
+        arrays: as many as `binding` was given. bound: what that returned.
+
+    Returns:
+        -1: done. Otherwise: the number of an array that is not as expected.
+    """
+    status: int = loops()["begin"](id(arrays), bound, table)
+    return status
+
+
+# --- trampolines -----------------------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_trampolines: dict[int, tuple[int, Any]] = {}  # address, and the engine: what it has compiled lives as long as it does
+
+
+def trampoline(arguments: int) -> int:
+    """The address of the trampoline for that many arguments."""
+    found = _trampolines.get(arguments)
+    if found is None:
+        with _lock:
+            found = _trampolines.get(arguments) or _trampolines.setdefault(arguments, _compiled(arguments))
+    return found[0]
+
+
+def _compiled(arguments: int) -> tuple[int, Any]:
+    import llvmlite.binding as llvm  # loads LLVM
+
+    loads = [f"%p{i} = getelementptr i64, ptr %words, i64 {i}\n%a{i} = load i64, ptr %p{i}" for i in range(arguments)]
+    passed = ", ".join(["ptr %result", "ptr %error", *[f"i64 %a{i}" for i in range(arguments)]])
+    text = "\n".join(
+        [
+            "define i32 @trampoline(ptr %function, ptr %words) {",
+            "%result = alloca i64\n%error = alloca ptr\nstore ptr null, ptr %error",
+            *loads,
+            f"%status = call i32 %function({passed})\nret i32 %status\n}}",
+        ]
+    )
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
+    engine.finalize_object()
+    return engine.get_function_address("trampoline"), engine
