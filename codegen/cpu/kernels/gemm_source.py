@@ -114,53 +114,18 @@ def tiles(x, at, tile_jump, row_jump, jump, high, columns, steps, panels, panel,
         own, begin = min(lanes, columns - j), panel + j * steps
         for i in range(0, high, MR):
             few, start, place = min(MR, high - i), at + i * tile_jump, to + i * out_jump + j
+            left = x, start, row_jump, jump, few, steps, panels, begin
             if own == lanes:
-                tile(x, start, row_jump, jump, few, steps, panels, begin, out, place, out_jump, more)
+                tile(*left, out, place, out_jump, more)
             else:
                 wide = lanes if 2 * own > lanes else lanes // 2
-                narrow(
-                    x,
-                    start,
-                    row_jump,
-                    jump,
-                    few,
-                    steps,
-                    panels,
-                    begin,
-                    wide,
-                    lanes,
-                    own,
-                    out,
-                    place,
-                    out_jump,
-                    more,
-                    sums,
-                )
+                narrow(*left, wide, lanes, own, out, place, out_jump, more, sums)
 
 
 @njit(error_model="numpy")
 def first_tiles(
-    x,
-    at,
-    tile_jump,
-    row_jump,
-    jump,
-    high,
-    columns,
-    steps,
-    b,
-    source,
-    jumps,
-    next,
-    panels,
-    panel,
-    lanes,
-    out,
-    to,
-    out_jump,
-    more,
-    sums,
-):
+    x, at, tile_jump, row_jump, jump, high, columns, steps, b, source, jumps, next, panels, panel, lanes, out, to, out_jump, more, sums
+):  # fmt: skip
     """`tiles` of panels that are not packed yet: columns of `b` from `source` on, which are contiguous.
 
     The first tile of each whole panel packs it. The others prefetch the panel that follows, or, after the last one, the panel at
@@ -178,46 +143,14 @@ def first_tiles(
         following = source + j + lanes if j + lanes < columns else next
         for i in range(0, high, MR):
             few, start, place = min(MR, high - i), at + i * tile_jump, to + i * out_jump + j
+            left = x, start, row_jump, jump, few, steps
             if i == 0:
-                first_tile(
-                    x,
-                    start,
-                    row_jump,
-                    jump,
-                    few,
-                    steps,
-                    b,
-                    source + j,
-                    jumps[0],
-                    panels,
-                    begin,
-                    out,
-                    place,
-                    out_jump,
-                    more,
-                )
+                first_tile(*left, b, source + j, jumps[0], panels, begin, out, place, out_jump, more)
             else:
                 asked = (i // MR - 1) * share
                 rows = max(0, min(share, steps - asked))
                 ahead = following + asked * jumps[0]
-                tile_ahead(
-                    x,
-                    start,
-                    row_jump,
-                    jump,
-                    few,
-                    steps,
-                    panels,
-                    begin,
-                    b,
-                    ahead,
-                    jumps[0],
-                    rows,
-                    out,
-                    place,
-                    out_jump,
-                    more,
-                )
+                tile_ahead(*left, panels, begin, b, ahead, jumps[0], rows, out, place, out_jump, more)
 
 
 @njit(error_model="numpy")

@@ -42,66 +42,92 @@ from ..thread_pool import Ranges, ranges_of
 from ..tiering import TieredKernel
 from .rows import add_rows
 
+Array: TypeAlias = np.ndarray[Any, Any]
+
 SMALLEST = 1 << 3  # elements; below that NumPy takes about as long as a launch
 
 
-class UpdateKernel(TieredKernel):
-    """The kernel of one update.
+class VariableKernel(TieredKernel):
+    """A kernel that overwrites variables.
 
     Args:
-        node: the node that it runs. reference: the op's reference, attributes bound.
-        loops: the new values of the variables, from the old ones and from the node's other inputs.
-        places: how many of the inputs are variables. gradient: which input has the variable's shape.
+        node: the node that it runs. reference: the op's reference, attributes bound. text: the source text.
+        places: how many of the inputs are variables. threads: the most that it may use.
         check: compare with the reference, at every run.
 
     Attributes:
-        loops: the new values, from the old ones and from the other inputs.
-        places: how many of the inputs are variables. gradient: which of the later inputs has their shape.
-        checks: as `check`.
+        places: how many of the inputs are variables. checks: as `check`.
+    """
+
+    def __init__(self, node: Node, reference: Kernel, text: str, places: int, threads: int, check: bool) -> None:
+        super().__init__(text, reference)
+        self.node = node
+        self.nodes = (node,)
+        self.places = places
+        self.checks = check
+        self._threads = threads
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.function is None:
+            return self._on_numpy(inputs)
+        states: Sequence[VariableState] = inputs[: self.places]
+        if self.places > 1 and len(set(states)) < len(states):
+            return self._reference(*inputs)
+        with changing(states) as values:
+            fits = self._fits(values, inputs)
+            if fits:
+                before = [v.copy() for v in values] if self.checks else []
+                self._change(values, inputs)
+                if self.checks:
+                    compare_update(self.node, self._reference, states, before, values, inputs[self.places :])
+        if not fits:
+            return self._reference(*inputs)  # which says what is wrong
+        return states[0] if self.node.outputs else ()
+
+    def _fits(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
+        """Whether the kernel does the update of these values."""
+        raise NotImplementedError
+
+    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> None:
+        """Overwrite the values."""
+        raise NotImplementedError
+
+
+class UpdateKernel(VariableKernel):
+    """The kernel of one update from a dense array.
+
+    Args:
+        loops: the new values of the variables, from the old ones and from the node's other inputs.
+        gradient: which input has the variable's shape. The others are those of a `VariableKernel`.
+
+    Attributes:
+        loops: as given. gradient: which of the inputs after the variables has their shape.
     """
 
     def __init__(
         self, node: Node, reference: Kernel, loops: LoopNest, places: int, gradient: int, threads: int, check: bool
     ) -> None:
-        super().__init__(source_of(loops, places).text, reference)
-        self.node = node
-        self.nodes = (node,)
+        super().__init__(node, reference, source_of(loops, places).text, places, threads, check)
         self.loops = loops
-        self.places = places
         self.gradient = gradient - places
-        self._threads = threads
-        self.checks = check
         self._narrow = any(v.dtype in (float16, bfloat16) for v in loops.values)
-        self._result_is_place = bool(node.outputs)
         self._ranges: dict[int, Ranges] = {}  # by the number of elements
 
-    def __call__(self, *inputs: Any) -> Any:
-        function = self.function
-        if function is None:
-            return self._on_numpy(inputs)
-        places = self.places
-        states: Sequence[VariableState] = inputs[:places]
-        if places > 1 and len(set(states)) < len(states):
-            return self._reference(*inputs)
-        given = [x.ravel() for x in inputs[places:]]
-        shape, size = inputs[places + self.gradient].shape, given[self.gradient].size
+    def _fits(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
+        shape = inputs[self.places + self.gradient].shape
+        return all(v.shape == shape for v in values)
+
+    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> None:
+        given = [x.ravel() for x in inputs[self.places :]]
+        size = given[self.gradient].size
         ranges = self._ranges.get(size)
         if ranges is None:
             ranges = self._ranges[size] = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
-        with changing(states) as values:
-            fits = all(v.shape == shape for v in values)
-            if fits:
-                before = [v.copy() for v in values] if self.checks else []
-                flat = [x.reshape(-1) for x in values]
-                arrays = (*flat, *given, *flat)
-                if self._narrow:
-                    arrays = tuple([as_passed(x) for x in arrays])
-                share(function, (*arrays, size), ranges, self._threads)
-                if self.checks:
-                    compare_update(self.node, self._reference, states, before, values, inputs[self.places :])
-        if not fits:
-            return self._reference(*inputs)  # which says what is wrong
-        return self.result(states)
+        flat = [x.reshape(-1) for x in values]
+        arrays = (*flat, *given, *flat)
+        if self._narrow:
+            arrays = tuple([as_passed(x) for x in arrays])
+        share(self.function, (*arrays, size), ranges, self._threads)  # type: ignore[arg-type]
 
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
         """Record its launch in a native plan, whose first inputs are the variables' values."""
@@ -120,10 +146,6 @@ class UpdateKernel(TieredKernel):
         for v, loaded in zip(values, self.loops.loads, strict=False):
             if v.array.shape != shape or v.array.dtype != loaded.dtype.np:
                 raise NotPlannableError("a value of another shape than its gradient")
-
-    def result(self, states: Sequence[VariableState]) -> Any:
-        """What the node gives, for these variables."""
-        return states[0] if self._result_is_place else ()
 
 
 def compare_update(
@@ -161,7 +183,6 @@ def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> U
     return UpdateKernel(node, reference, loops, places, gradient, threads, check)
 
 
-Array: TypeAlias = np.ndarray[Any, Any]
 _TYPES = (float32, float64)
 
 
@@ -201,23 +222,14 @@ def sparse_update_of(node: Node) -> SparseUpdate | None:
     return SparseUpdate(loops, added(dtype, index), places, gradient, rule.decays)
 
 
-class SparseUpdateKernel(TieredKernel):
-    """The kernels of one update.
-
-    Args:
-        node: the node that it runs, and its update. reference: the op's reference, context and attributes bound.
-        check: compare with the reference, at every run.
-    """
+class SparseUpdateKernel(VariableKernel):
+    """The kernels of one update by rows: `found` tells what it does. The other arguments are those of a `VariableKernel`."""
 
     def __init__(self, node: Node, found: SparseUpdate, reference: Kernel, threads: int, check: bool) -> None:
-        super().__init__(source_of(found.update, found.places).text, reference)
-        self.node = node
-        self.nodes = (node,)
+        super().__init__(node, reference, source_of(found.update, found.places).text, found.places, threads, check)
         self._found = found
         self._sums_text = source_of(found.sums).text
         self._sums: Function | None = None
-        self._threads = threads
-        self._check = check
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -233,35 +245,17 @@ class SparseUpdateKernel(TieredKernel):
         self._sums = compile_now(self._sums_text)
         super()._swap_in(function)
 
-    def __call__(self, *inputs: Any) -> Any:
-        if self.function is None:
-            return self._on_numpy(inputs)
-        places, gradient = self._found.places, self._found.gradient
-        states: Sequence[VariableState] = inputs[:places]
-        grad, indices = (np.asarray(x) for x in inputs[gradient : gradient + 2])
-        if len(set(states)) < len(states) or not indices.size:
-            return self._reference(*inputs)
-        with changing(states) as values:
-            fits = self._fits(values, grad, indices)
-            if fits:
-                before = [v.copy() for v in values] if self._check else []
-                self._change(values, grad, indices, inputs)
-                if self._check:
-                    compare_update(self.node, self._reference, states, before, values, inputs[places:])
-        if not fits:
-            return self._reference(*inputs)  # which says what is wrong
-        return states[0] if self.node.outputs else ()
-
-    @staticmethod
-    def _fits(values: Sequence[Array], grad: Array, indices: Array) -> bool:
+    def _fits(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
+        grad, indices = map(np.asarray, inputs[self._found.gradient : self._found.gradient + 2])
         shape = values[0].shape
-        if not shape or any(v.shape != shape or v.dtype != grad.dtype for v in values):
+        if not indices.size or not shape or any(v.shape != shape or v.dtype != grad.dtype for v in values):
             return False
         return grad.shape == (indices.size, *shape[1:]) and int(indices.min()) >= 0 and int(indices.max()) < shape[0]
 
-    def _change(self, values: Sequence[Array], grad: Array, indices: Array, inputs: Sequence[Any]) -> None:
+    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> None:
         """Overwrite what the gradient names."""
         places, gradient, decays = self._found.places, self._found.gradient, self._found.decays
+        grad, indices = map(np.asarray, inputs[gradient : gradient + 2])
         flat = [v.reshape(-1) for v in values]
         if decays:
             grad = add_rows(self._sums, grad, indices, len(values[0]), self._threads)

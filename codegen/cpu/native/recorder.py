@@ -3,8 +3,8 @@
 Such a kernel is more than one compiled function: it allocates, puts arrays in order, adds padding and shares its work among threads.
 It asks an `Executor` for each of these, so it is written once:
 
-    EagerExecutor  allocates, copies, calls functions
-    Recorder       the arrays are placeholders, and each request becomes launches of a plan (`planner`)
+    Executor  allocates, copies, calls functions
+    Recorder  the arrays are placeholders, and each request becomes launches of a plan (`planner`)
 
 The bits are the same: both copy, and call the same functions with the same arguments.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,49 +26,19 @@ from .worker_pool import share, share_units
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class Executor(Protocol):
-    """What kernels may ask for. Arrays that they pass are views of their inputs, or of memory from here."""
+class Executor:
+    """What kernels may ask for, done at once. Arrays that they pass are views of their inputs, or of memory from here."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """Memory."""
-
-    def fixed(self, x: Array) -> Array:
-        """An array of the kernel's own, which never changes, as others are."""
-
-    def copy(self, x: Array, into: Array, threads: int = 1) -> None:
-        """Copy an array; both may be strided. `threads`: the most threads that may share it."""
-
-    def clear(self, x: Array) -> None:
-        """Fill an array with zeros."""
-
-    def ordered(self, x: Array) -> Array:
-        """The array in contiguous memory."""
-
-    def added(self, x: Array, axis: int) -> Array:
-        """The sum along an axis, one after the other."""
-
-    def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
-        """Call a compiled function for all ranges (`threads.share`)."""
-
-    def share_units(
-        self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
-    ) -> None:
-        """Call a compiled function whose threads take units of work (`threads.share_units`)."""
-
-
-class EagerExecutor:
-    """Executes at once."""
-
-    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """Memory that may have been used before."""
+        """Memory, which may have been used before."""
         return buffers.empty(tuple(shape), dtype)
 
     def fixed(self, x: Array) -> Array:
-        """The array itself."""
+        """An array of the kernel's own, which never changes, as others are."""
         return x
 
     def copy(self, x: Array, into: Array, threads: int = 1) -> None:
-        """Copy it."""
+        """Copy an array; both may be strided. `threads`: the most threads that may share it."""
         if x.flags.c_contiguous and into.flags.c_contiguous and is_ready():
             ranges = ranges_of(x.nbytes, x.nbytes * NS_PER_COPIED, threads)
             share(loops()["copy"], (into.ctypes.data, x.ctypes.data), ranges, threads)
@@ -76,7 +46,7 @@ class EagerExecutor:
             np.copyto(into, x)
 
     def clear(self, x: Array) -> None:
-        """Fill it with zeros."""
+        """Fill an array with zeros."""
         x.fill(0)
 
     def ordered(self, x: Array) -> Array:
@@ -84,7 +54,7 @@ class EagerExecutor:
         return np.ascontiguousarray(x)
 
     def added(self, x: Array, axis: int) -> Array:
-        """The sum along an axis."""
+        """The sum along an axis, one after the other."""
         first, *others = np.moveaxis(x, axis, 0)
         total: Array = first.copy()
         for part in others:
@@ -92,20 +62,20 @@ class EagerExecutor:
         return total
 
     def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
-        """Call the function."""
+        """Call a compiled function for all ranges (`worker_pool.share`)."""
         share(function, arguments, ranges, threads)
 
     def share_units(
         self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
     ) -> None:
-        """Call the function."""
+        """Call a compiled function whose threads take units of work (`worker_pool.share_units`)."""
         share_units(function, arrays, numbers, units, threads)
 
 
-EAGER = EagerExecutor()
+EAGER = Executor()
 
 
-class Recorder:
+class Recorder(Executor):
     """Records into a plan."""
 
     def __init__(self, planner: Planner) -> None:

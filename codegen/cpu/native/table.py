@@ -93,12 +93,16 @@ _LOOPS = ("begin", "run", "serve", "join", "look", "fill", "copy", "check")
 @cache
 def loops() -> dict[str, Callable[..., Any]]:
     """The compiled loops of `launch_source`, by name."""
-    return dict(zip(_LOOPS, compile_now(text_with("native/launch_source", _LOOPS)), strict=True))
+    functions: Any = compile_now(text_with("native/launch_source", _LOOPS))
+    return dict(zip(_LOOPS, functions, strict=True))
 
 
 @cache
 def _loops_soon() -> None:
-    in_background(lambda: loops() and None)
+    def load() -> None:
+        loops()
+
+    in_background(load)
 
 
 def is_ready() -> bool:

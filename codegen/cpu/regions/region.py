@@ -41,8 +41,6 @@ LARGEST = 1 << 20  # bytes of a variable that is updated together with others, s
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
 
-_dtypes: dict[np.dtype[Any], np.dtype[Any]] = {}  # of each the object that plans look for
-
 
 class NativeRegion(ABC):
     """Calls of a program that run as one call.
@@ -204,12 +202,8 @@ class NativeRegion(ABC):
 
 
 def in_order(x: Any) -> Any:
-    """An array as plans take it: contiguous, an array proper, of the type's one object."""
-    x = (
-        np.asarray(x, order="C") if type(x) is not np.ndarray or not x.flags.c_contiguous else x
-    )  # keeps scalars scalars
-    dtype = _dtypes.setdefault(x.dtype, x.dtype)
-    return x if x.dtype is dtype else x.view(dtype)
+    """An array as plans take it: contiguous, and an array proper."""
+    return np.asarray(x, order="C") if type(x) is not np.ndarray or not x.flags.c_contiguous else x
 
 
 class KernelRegion(NativeRegion):
