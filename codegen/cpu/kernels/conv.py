@@ -298,26 +298,11 @@ class Phase:
 def phases_of(window: Window, size: tuple[int, int]) -> list[Phase]:
     """The phases of an image of this height and width; none has strides together with dilations."""
     rows, columns = (_along(window, axis, size[axis]) for axis in range(2))
-    return [
-        Phase((r.to, c.to), (r.count, c.count), (r.taps, c.taps), (r.begin, c.begin), (r.span, c.span))
-        for r in rows
-        for c in columns
-    ]
+    return [Phase(*zip(r, c, strict=True)) for r in rows for c in columns]  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A phase along one axis."""
-
-    to: int
-    count: int
-    taps: slice
-    begin: int
-    span: int
-
-
-def _along(window: Window, axis: int, length: int) -> list[_Part]:
-    """The phases of one axis."""
+def _along(window: Window, axis: int, length: int) -> list[tuple[int, int, slice, int, int]]:
+    """The phases of one axis: the fields of each."""
     stride, dilation, taps = window.strides[axis], window.dilations[axis], window.taps[axis]
     padding = window.pads(axis, length)[0]
     out = []
@@ -331,5 +316,5 @@ def _along(window: Window, axis: int, length: int) -> list[_Part]:
         begin = (first + padding - phase) // stride - (span - 1)
         last = phase + (own - 1) * stride
         stop = phase - stride
-        out.append(_Part(first, pixels, slice(last, stop if stop >= 0 else None, -stride), begin, span))
+        out.append((first, pixels, slice(last, stop if stop >= 0 else None, -stride), begin, span))
     return out

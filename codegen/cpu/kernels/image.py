@@ -214,33 +214,34 @@ class ImageKernels:
             self.executor.clear(x)  # there are pixels that no tap meets
         return x, y, window, phases_of(window, (height, width))
 
+    def _of_filter(
+        self, attrs: Any, x: Array, dims: Sequence[int], channels: int, grad: Array
+    ) -> tuple[Array, Array, Window] | None:
+        """The image, the result's gradient with so many channels, and the windows, for the gradient by a filter of shape `dims`."""
+        image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
+        if min(dims[:2]) < 1:
+            return None
+        window = window_of(attrs, (dims[0], dims[1]))
+        expected = (image.shape[0], window.positions(0, image.shape[1]), window.positions(1, image.shape[2]), channels)
+        fits = _fits(y.shape, expected) and dims[2] == image.shape[3] and x.size > 0
+        return (image, y, window) if fits else None
+
     def conv_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropFilter`."""
-        image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
-        high, wide, inner, channels = (int(d) for d in sizes.tolist())
-        if high < 1 or wide < 1:
+        dims = sizes.tolist()
+        found = self._of_filter(attrs, x, dims, dims[3], grad)
+        if found is None:
             return None
-        window = window_of(attrs, (high, wide))
-        expected = (image.shape[0], window.positions(0, image.shape[1]), window.positions(1, image.shape[2]), channels)
-        if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
-            return None
+        image, y, window = found
         return filter_gradient(self.executor, self.functions["convolve_filter"], self.threads, window, image, y)
 
     def depthwise_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
         """`DepthwiseConv2dNativeBackpropFilter`."""
-        image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
-        high, wide, inner, times = (int(d) for d in sizes.tolist())
-        if high < 1 or wide < 1:
+        high, wide, inner, times = dims = sizes.tolist()
+        found = self._of_filter(attrs, x, dims, inner * times, grad)
+        if found is None:
             return None
-        window = window_of(attrs, (high, wide))
-        expected = (
-            image.shape[0],
-            window.positions(0, image.shape[1]),
-            window.positions(1, image.shape[2]),
-            inner * times,
-        )
-        if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
-            return None
+        image, y, window = found
         seen = repeated(self.executor, windowed(self.executor, image, window, self.threads), times)
         row = seen.shape[2] * inner * times
         w = self.executor.empty((high, wide, inner, times), x.dtype)

@@ -170,7 +170,7 @@ def run(table, at, pool, looks):
 def begin(arrays, binding, table):
     """Write the addresses of the arrays of a run, a tuple at address `arrays`, into a table: see `table.binding`.
 
-    Returns -1, or the number of an array that is not as expected.
+    Returns -1, or the number of an array that is not as expected. Keeps Python's lock.
     """
     count, patches = binding[0], binding[1]
     at, fields = 2 + count, binding[binding.size - FIELDS :]

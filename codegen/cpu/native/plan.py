@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,8 @@ from . import table as launches
 from .worker_pool import run
 
 Array: TypeAlias = np.ndarray[Any, Any]
+
+_type_of = attrgetter("dtype")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Plan:
         self.looked_at = tuple((i, value.tobytes()) for i, value in looked_at)
         self.arena_bytes = arena_bytes
         self._table = table
-        self._types = [x.dtype for x in given]
+        self._types = [*(x.dtype for x in given), *(dtype for _, dtype, _ in made), np.dtype(np.uint8)]
         self._binding = launches.binding([*given, *[None] * (len(made) + 1)], patches)
         self._made = tuple((s, d, math.prod(s) * d.itemsize >= LARGE, sent) for s, d, sent in made)
         self._sent = tuple(i for i, (_, _, large, sent) in enumerate(self._made) if large and sent)
@@ -82,6 +85,7 @@ class Plan:
         self._plain = all(o.made == i and o.view is None for i, o in enumerate(outputs)) and len(outputs) == len(made)
         self._held = held
         self._threads = threads
+        self._begin = launches.loops()["begin"]
         self._tables: list[Array] = []  # copies that no thread runs now
         self._arena = (max(1, arena_bytes),), np.dtype(np.uint8), arena_bytes >= LARGE
 
@@ -111,7 +115,7 @@ class Plan:
         `goes_on`: another plan with work for several threads follows immediately.
         """
         try:
-            if [x.dtype for x in arrays[: len(self._types)]] != self._types:
+            if list(map(_type_of, arrays)) != self._types:
                 return None
         except AttributeError:  # no array
             return None
@@ -119,7 +123,7 @@ class Plan:
             table = self._tables.pop()
         except IndexError:
             table = self._table.copy()
-        fits = launches.begin(arrays, self._binding, table) < 0
+        fits = self._begin(id(arrays), self._binding, table) < 0
         done = run(table, self._threads, goes_on) if fits else None
         self._tables.append(table)
         return done

@@ -113,7 +113,7 @@ def is_ready() -> bool:
 
 
 def binding(arrays: Sequence[Array | None], patches: Sequence[tuple[int, int, int]]) -> Array:
-    """How the arrays of a run are bound to a table, as words for `begin`, which also have room for what it reads.
+    """How the arrays of a run are bound to a table, as words for the loop `begin`, which also have room for what it reads.
 
     Args:
         arrays: arrays with the sizes of those of each run, which are contiguous; None: any array. Element types are not compared.
@@ -125,19 +125,6 @@ def binding(arrays: Sequence[Array | None], patches: Sequence[tuple[int, int, in
     for patch in patches:
         words += patch
     return np.array(words + [0] * FIELDS, np.int64)
-
-
-def begin(arrays: tuple[Any, ...], bound: Array, table: Array) -> int:
-    """Write the addresses of the arrays of a run into a table. Keeps Python's lock.
-
-    Args:
-        arrays: as many as `binding` was given. bound: what that returned.
-
-    Returns:
-        -1: done. Otherwise: the number of an array that is not as expected.
-    """
-    status: int = loops()["begin"](id(arrays), bound, table)
-    return status
 
 
 # --- trampolines -----------------------------------------------------------------------------------------------------

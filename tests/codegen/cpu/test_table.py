@@ -33,8 +33,9 @@ class Table:
     def run(self, *arrays: Array) -> bool | int:
         """Whether all records succeeded; or the number of an array that does not fit."""
         table = np.array(self.words, np.int64)
-        wrong = launches.begin(arrays or self.arrays, launches.binding(self.expected, self.patches), table)
-        return run(table) if wrong < 0 else wrong
+        taken = arrays or self.arrays
+        wrong = launches.loops()["begin"](id(taken), launches.binding(self.expected, self.patches), table)
+        return run(table) if wrong < 0 else int(wrong)
 
 
 def strided(x: Array, out: Array) -> Table:
