@@ -153,7 +153,8 @@ def plan_step(
                 search=search,
             )
 
-        decisions = placed(_search(step, kept, solutions) if options.strategy != "rules" else None)
+        searched = options.strategy != "rules" and bool(graph.nodes)
+        decisions = placed(_search(step, kept, solutions) if searched else None)
         check_state(decisions)
         plan = step.plan(decisions, by_rank=options.strategy == "rules")
         if not solutions or kept.later_steps:

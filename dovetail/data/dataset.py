@@ -32,7 +32,7 @@ from .iterator import Iterator, single_element
 from .kind_registry import Described
 from .options import Options
 from .runtime_values import At, Given, Source, as_known, known, seed_of, whole_number
-from .spec import Component, Element, flatten, pack, refuse_sparse, same_form, sparse_starts
+from .spec import Component, Element, flatten, pack, same_form, sparse_starts
 
 
 class Dataset(Described):
@@ -86,7 +86,7 @@ class Dataset(Described):
         """One element for each index of the first axis of arrays in a structure.
 
         Args:
-            tensors: arrays, or tensors, such as placeholders: their values are those that the initializer of
+            tensors: arrays, sparse tensors, or tensors such as placeholders: their values are those that the initializer of
                 `make_initializable_iterator` finds or is fed.
 
         Raises:
@@ -96,15 +96,19 @@ class Dataset(Described):
         >>> iterator = dt.data.Dataset.from_tensor_slices(x).batch(32).make_initializable_iterator()
         >>> session.run(iterator.initializer, {x: images})
         """
-        refuse_sparse(tensors, "from_tensor_slices")
-        source = Source(flatten(tensors))
+        source, sparse = Source(flatten(tensors)), sparse_starts(tensors)
+        components = _sliced_components(source.components, sparse)
         shapes = [c.dims for c in source.components]
+        for i in sparse:  # the sizes of a sparse tensor are its third component
+            known_sizes = source.arrays[i + 2]
+            rows = (None,) if known_sizes is None else tuple(known_sizes.tolist()[:1])
+            shapes[i : i + 3] = [rows] * 3
         sizes = {d[0] if d else None for d in shapes if d is not None}
         if () in shapes or len(sizes - {None}) > 1:
             raise ValueError(f"All components need the same number of rows: {shapes}")
-        components = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in source.components]
         count = next(iter(sizes)) if len(sizes) == 1 and None not in shapes else None
-        return Dataset("tensor_slices", tensors, components, (), count, arrays=source.arrays, given=source.given)
+        params = {"arrays": source.arrays, "given": source.given, "sparse": sparse}
+        return Dataset("tensor_slices", tensors, components, (), count, **params)
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
@@ -241,12 +245,13 @@ class Dataset(Described):
 
     def unbatch(self) -> Dataset:
         """The rows of each element, one by one. ValueError: its components are known to have different numbers of rows."""
-        refuse_sparse(self._structure, "unbatch")
-        counts = {c.dims[:1] for c in self._components if c.dims is not None} - {(None,)}
+        sparse = sparse_starts(self._structure)
+        dense = [c for i, c in enumerate(self._components) if not any(start <= i < start + 3 for start in sparse)]
+        counts = {c.dims[:1] for c in dense if c.dims is not None} - {(None,)}
         if len(counts) > 1 or () in counts:
             raise ValueError(f"unbatch: the components have no common number of rows: {self.output_shapes}")
-        components = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in self._components]
-        return Dataset("unbatch", self._structure, components, (self,))
+        components = _sliced_components(self._components, sparse)
+        return Dataset("unbatch", self._structure, components, (self,), sparse=sparse)
 
     def repeat(self, count: Any = None) -> Dataset:
         """The elements again and again: `count` rounds; None or -1: without end. The number may be a tensor: see `from_tensor_slices`."""
@@ -464,6 +469,17 @@ class Dataset(Described):
 
     def __repr__(self) -> str:
         return f"<dt.data.{type(self).__name__} shapes: {self.output_shapes}, types: {self.output_types}>"
+
+
+def _sliced_components(components: Sequence[Component], sparse: Sequence[int]) -> list[Component]:
+    """The components of the rows of an element. `sparse`: where the three components of sparse tensors begin."""
+    sliced = [Component(c.dtype, None if c.dims is None else c.dims[1:]) for c in components]
+    for i in sparse:
+        sizes = components[i + 2].dims
+        rank = None if sizes is None or sizes[0] is None else max(0, sizes[0] - 1)
+        dims = ((None, rank), (None,), (rank,))
+        sliced[i : i + 3] = [Component(c.dtype, n) for c, n in zip(components[i : i + 3], dims, strict=True)]
+    return sliced
 
 
 def _length(numbers: range) -> int:

@@ -24,11 +24,37 @@ from .spec import Array, Element
 @kind("tensor_slices")
 def _slices(d: Described, at: At, skip: int) -> Walk[Element]:
     parts = arrays_of(at, d._params["arrays"], d._params["given"])
-    counts = {len(p) if p.ndim else None for p in parts}
+    counts, row = _rows_of(parts, d._params.get("sparse", ()))
     if len(counts) != 1 or None in counts:
         raise ValueError(f"All components need the same number of rows: {[p.shape for p in parts]}")
-    for i in range(skip, len(parts[0])):
-        yield [p[i : i + 1].reshape(p.shape[1:]) for p in parts]  # also text stays an array of objects
+    yield from map(row, range(skip, counts.pop() or 0))
+
+
+def _rows_of(arrays: Sequence[Array], sparse: Sequence[int]) -> tuple[set[int | None], Callable[[int], Element]]:
+    """The numbers of rows (None: of a scalar), and what gives a row. `sparse`: where the three arrays of sparse tensors begin."""
+    if not sparse:
+        counts = {len(a) if a.ndim else None for a in arrays}
+        return counts, lambda n: [a[n : n + 1].reshape(a.shape[1:]) for a in arrays]  # also text stays an array of objects
+    at, parts = 0, []
+    while at < len(arrays):
+        is_sparse = at in sparse
+        parts.append(_rows_of_sparse(*arrays[at : at + 3]) if is_sparse else _rows_of(arrays[at : at + 1], ()))
+        at += 3 if is_sparse else 1
+    return set().union(*[c for c, _ in parts]), lambda n: [a for _, row in parts for a in row(n)]
+
+
+def _rows_of_sparse(indices: Array, values: Array, shape: Array) -> tuple[set[int | None], Callable[[int], Element]]:
+    """The same of one sparse tensor: a row has its values, the other coordinates, and the other sizes."""
+    if not len(shape):
+        return {None}, lambda n: []
+    order = np.argsort(indices[:, 0], kind="stable")
+    first, others, values = indices[order, 0], indices[order, 1:], values[order]
+
+    def row(n: int) -> Element:
+        begin, end = np.searchsorted(first, [n, n + 1])
+        return [others[begin:end], values[begin:end], shape[1:]]
+
+    return {int(shape[0])}, row
 
 
 @kind("tensors")
@@ -313,12 +339,12 @@ def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: A
 def _unbatch(d: Described, at: At, skip: int) -> Walk[Element]:
     def rows() -> Walk[Element]:
         for element in d._inputs[0]._walk(at, 0):
-            if len({len(a) for a in element}) > 1:
+            counts, row = _rows_of(element, d._params.get("sparse", ()))
+            if len(counts) != 1 or None in counts:
                 raise InvalidArgumentError(
-                    None, None, f"The components of an element have different numbers of rows: {[len(a) for a in element]}"
+                    None, None, f"The components of an element have different numbers of rows: {[a.shape for a in element]}"
                 )  # fmt: skip
-            for i in range(len(element[0])):
-                yield [a[i : i + 1].reshape(a.shape[1:]) for a in element]
+            yield from map(row, range(counts.pop() or 0))
 
     return itertools.islice(rows(), skip, None)
 

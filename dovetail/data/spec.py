@@ -10,7 +10,6 @@ import numpy as np
 
 from ..graph.core.build import convert, to_array
 from ..graph.core.dtypes import DType, as_dtype, int64
-from ..graph.core.errors import UnimplementedError
 from ..graph.core.graph import Tensor
 from ..graph.core.nest import flatten as leaves
 from ..graph.core.shape import Dims
@@ -93,20 +92,6 @@ def same_form(a: Any, b: Any) -> bool:
     if is_sparse(a) or is_sparse(b):
         return True
     return not isinstance(a, (tuple, Mapping)) and not isinstance(b, (tuple, Mapping))
-
-
-def refuse_sparse(structure: Any, what: str) -> None:
-    """UnimplementedError if an element has a sparse tensor: its three parts cannot be sliced or stacked like arrays."""
-    if is_sparse(structure):
-        raise UnimplementedError(
-            None,
-            None,
-            f"{what} takes no sparse tensors; make them after it: dataset.batch(n).map(lambda s: parse_example(s, ...))",
-        )
-    for part in (
-        structure.values() if isinstance(structure, Mapping) else structure if isinstance(structure, tuple) else ()
-    ):
-        refuse_sparse(part, what)
 
 
 def as_array(value: Any, dtype: DType | None = None) -> Array:

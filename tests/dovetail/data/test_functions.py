@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.data.deserialize import decode
 from dovetail.data.runtime_values import At
+from dovetail.data.serialize import encode
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState
@@ -246,6 +248,53 @@ def test_reduce_and_scan() -> None:
         assert rest(session, sums.make_one_shot_iterator().get_next()) == [(0, 0), (1, 1), (2, 3), (3, 6)]
     with pytest.raises(TypeError, match="must match the initial state"):
         Dataset.range(2).reduce(0.0, lambda t, x: x)
+
+
+def test_sparse_tensors_are_cut_along_their_first_axis() -> None:
+    dense = np.array([[0, 5, 0], [0, 0, 0], [7, 0, 8], [0, 0, 9]], np.float32)
+    at = np.argwhere(dense)[::-1]  # in no order
+    value = tf.SparseTensorValue(at, dense[tuple(at.T)], dense.shape)
+    fed = tf.sparse_placeholder(tf.float32, [None, 3])
+    whole = tf.SparseTensor(*map(tf.constant, (at.astype(np.int64), value.values, np.array([4, 3], np.int64))))
+
+    def rows(element: Any, feed: Any = None) -> tuple[list[Any], Any]:
+        iterator = element.make_initializable_iterator()
+        s, number = iterator.get_next()
+        found = []
+        with tf.Session() as session:
+            session.run(iterator.initializer, feed)
+            while True:
+                try:
+                    got, n = session.run([s, number])
+                except tf.errors.OutOfRangeError:
+                    return found, s
+                row = np.zeros(got.dense_shape, np.float32)
+                np.add.at(row, tuple(got.indices.T), got.values)
+                found.append((int(n), row.tolist()))
+
+    wanted = list(enumerate(dense.tolist()))
+    for given, feed in ((value, None), (whole, None), (fed, {fed: value})):
+        dataset = Dataset.from_tensor_slices((given, np.arange(4)))
+        found, s = rows(dataset, feed)
+        assert found == wanted
+        assert s.dtype is tf.float32 and s.shape.ndims == 1
+        assert s.indices.shape.as_list() == [None, 1] and s.dense_shape.shape.as_list() == [1]
+        assert rows(dataset.skip(2), feed)[0] == wanted[2:]
+    sent = decode(*encode(Dataset.from_tensor_slices(value)))
+    assert [sorted(e[1].tolist()) for e in sent._walk(At((1,)), 1)] == [[], [7, 8], [9]]
+    # `batch` and `unbatch` are inverse
+    again = Dataset.from_tensor_slices((value, np.arange(4))).batch(3).apply(tf.data.experimental.unbatch())
+    assert rows(again)[0] == wanted
+    cube = tf.SparseTensorValue([[1, 0, 2]], [4], [2, 3, 3])
+    (empty, one) = [e.dense_shape.tolist() + e.indices.tolist() for e in Dataset.from_tensor_slices(cube)]
+    assert empty == [3, 3] and one == [3, 3, [0, 2]]
+    assert len(list(Dataset.from_tensor_slices(tf.SparseTensorValue(np.zeros([0, 1]), [], [3])))) == 3
+    for wrong in ((value, np.arange(5)), (tf.SparseTensorValue(np.zeros([1, 0]), [1], []), np.arange(1))):
+        with pytest.raises(ValueError, match="number of rows"):
+            Dataset.from_tensor_slices(wrong)
+    unequal = Dataset.from_tensors((value, np.arange(5))).apply(tf.data.experimental.unbatch())
+    with pytest.raises(tf.errors.InvalidArgumentError, match="different numbers of rows"):
+        next(iter(unequal))
 
 
 def test_sparse_tensors_are_batched() -> None:

@@ -55,6 +55,12 @@ def test_independent_work_is_spread_and_beats_the_rules(graph):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_empty_graph_has_an_empty_plan_under_every_strategy(graph, strategy):
+    plan = place(graph, strategy=strategy)
+    assert not plan.placement and not plan.partitions
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_demands_stay_hard_under_every_strategy(graph, strategy):
     x = dt.placeholder(dt.float32, [64, 64])
     with dt.device("/job:w/task:1"):

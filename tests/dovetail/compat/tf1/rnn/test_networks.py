@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,26 @@ def test_outputs_of_both_directions_keep_their_structure(lengths: Any) -> None:
         forwards, backwards = np.cumsum(X[i, :n], 0), np.cumsum(X[i, :n][::-1], 0)[::-1]
         np.testing.assert_allclose(rows[i, :n], np.hstack([forwards, backwards]), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(columns[i, :n], np.hstack([forwards[:, :1], backwards[:, :1]]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_loops_of_many_sessions_at_once_give_what_one_gives() -> None:
+    """Each run builds a graph, gradients and a session of its own, while other threads do the same."""
+
+    def once() -> list[Any]:
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            x, lengths = tf.placeholder(tf.float32, [None, None, 2]), tf.placeholder(tf.int32, [None])
+            y, _ = tf.nn.dynamic_rnn(tf.nn.rnn_cell.GRUCell(128), x, lengths, dtype=tf.float32)
+            loss = tf.reduce_sum(tf.square(y))
+            train = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
+            with tf.Session() as session:
+                session.run(tf.global_variables_initializer())
+                return [session.run([y, loss, train], {x: X[:n], lengths: LENGTHS[:n]})[:2] for n in (3, 1, 2)]
+
+    wanted = once()
+    with ThreadPoolExecutor(4) as pool:
+        for found in [f.result() for f in [pool.submit(once) for _ in range(30)]]:
+            for (y, loss), (other, total) in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(y, other, rtol=1e-4, atol=1e-6)
+                np.testing.assert_allclose(loss, total, rtol=1e-4)
