@@ -147,7 +147,7 @@ def _as_position(builder: LoopNestBuilder, number: int) -> int:
 def _extreme(kind: str) -> Rule:
     """Argmax or argmin: the first position of the largest or smallest element, or of a NaN."""
 
-    return lambda builder, node, inputs: [first_extreme(builder, kind, *inputs, node.outputs[0].dtype)]
+    return lambda builder, node, inputs: [first_extreme(builder, kind, inputs[0], inputs[1], node.outputs[0].dtype)]
 
 
 _rules: dict[str, Rule] = {

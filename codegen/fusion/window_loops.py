@@ -86,11 +86,13 @@ class _Nest:
     def number(self, i: Tap, j: Tap) -> Symbol:
         """The number of a tap."""
         tap = i * self.window.taps[1] + j
-        return tap if isinstance(tap, Symbol) else literal(self.builder, tap, int32)
+        found: Symbol = tap if isinstance(tap, Symbol) else literal(self.builder, tap, int32)
+        return found
 
     def start(self, axis: int, position: Symbol) -> Symbol:
         """The pixel that a position sees at its first tap; -1 and less in the padding."""
-        return _times(position, self.window.strides[axis]) - self.size(("top", "left")[axis])
+        first: Symbol = _times(position, self.window.strides[axis])
+        return first - self.size(("top", "left")[axis])
 
     def seen(self, i: Tap, j: Tap) -> tuple[Symbol, Symbol, Symbol]:
         """The pixel that the current position sees at a tap: its row and column, and whether it is inside."""

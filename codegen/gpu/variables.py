@@ -102,11 +102,17 @@ def mutable_values(
             device.updates += states
         old = [pointer_of(s) for s in states]
         # A reference to a variable's value would keep it from being updated in place, so only others have one here.
-        new = {i: device.copy(s._value, s.name) if not whole else device.empty(s._value.shape, s._value.dtype, s.name)  # type: ignore[arg-type]
-               for i, s in enumerate(states) if not is_unshared(s)}  # fmt: skip
+        new: dict[int, DeviceArray] = {}
+        for i in [i for i, s in enumerate(states) if not is_unshared(s)]:
+            value: Any = states[i]._value
+            made = (
+                device.empty(value.shape, value.dtype, states[i].name) if whole else device.copy(value, states[i].name)
+            )
+            new[i] = made
+            del value
         yield old, [new[i].pointer if i in new else pointer for i, pointer in enumerate(old)]
-        for i, value in new.items():
-            states[i]._value = value  # type: ignore[assignment]
+        for i, array in new.items():
+            states[i]._value = array  # type: ignore[assignment]
 
 
 def host_copies(states: Sequence[VariableState]) -> list[np.ndarray[Any, Any]]:
