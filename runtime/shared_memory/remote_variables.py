@@ -76,31 +76,27 @@ class RemoteVariables:
         pool = pool_of_process()
         return pool.page().to_fields() if pool is not None and can_publish() else None
 
-    def post(self, handle: str, session: _Session, names: Iterable[Sequence[str]]) -> list[RecordAddress | None]:
-        """Publish a session's variables, given by container and name; None for a variable that cannot be published."""
+    def publish(
+        self, handle: str, session: _Session, names: Sequence[Sequence[str]], writable: bool
+    ) -> list[RecordAddress | None]:
+        """Publish a session's variables, given by container and name, for others to read, or also to change if `writable`.
+
+        None for one that cannot be published. If one cannot be changed by others, all variables are None. An accumulator is given by
+        `accumulator_name`, made if needed, and published independently of the others.
+        """
         if not self._opens:
             return [None for _ in names]
-        post, container = self.posts.post, self._default_container
-        return [post(handle, session.resources, c or container, name) for c, name in names]
-
-    def open(self, handle: str, session: _Session, names: Sequence[Sequence[str]]) -> list[RecordAddress | None]:
-        """Share a session's variables, given by container and name, for changes. If one variable cannot be shared, all are None.
-
-        An accumulator is given by `accumulator_name`, made if needed, and shared independently of the others.
-        """
-        if any(len(n) > 2 for n in names):
-            opened = iter(self.open(handle, session, [n for n in names if len(n) == 2]))
-            return [next(opened) if len(n) == 2 else self._open_accumulator(handle, session, n) for n in names]
-        by_container: dict[str, list[str]] = {}
-        for c, name in names:
-            by_container.setdefault(c or self._default_container, []).append(name)
-        found: dict[tuple[str, str], RecordAddress] = {}
-        for container, own in by_container.items():
-            places = self.posts.open(handle, session.resources, container, own) if self._opens else None
-            if places is None:
-                return [None] * len(names)
-            found.update(((container, n), p) for n, p in zip(own, places, strict=True))
-        return [found[c or self._default_container, name] for c, name in names]
+        publish = self.posts.open if writable else self.posts.post
+        found = [
+            publish(handle, session.resources, name[0] or self._default_container, name[1])
+            if len(name) == 2
+            else self._open_accumulator(handle, session, name)
+            for name in names
+        ]
+        is_whole = all(place is not None for place, name in zip(found, names, strict=True) if len(name) == 2)
+        if writable and not is_whole:
+            return [None if len(name) == 2 else place for place, name in zip(found, names, strict=True)]
+        return found
 
     def _open_accumulator(self, handle: str, session: _Session, fields: Sequence[str]) -> RecordAddress | None:
         container, name, dtype, dims, reduction = fields
@@ -109,8 +105,6 @@ class RemoteVariables:
             kind = AccumulatorKind(False, as_dtype(dtype), shape, reduction)
         except (TypeError, ValueError) as e:
             raise invalid(f"A publish message is malformed: {e}") from None
-        if not self._opens:
-            return None
         posts, container = self.posts, container or self._default_container
         with contextlib.suppress(InvalidArgumentError):  # the name is another resource's: the step itself reports it
             return posts.open_accumulator(handle, session.resources, container, name, kind)

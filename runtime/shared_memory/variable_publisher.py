@@ -12,7 +12,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...graph.core.interpreter_state import process_id
@@ -57,14 +57,10 @@ class VariablePublisher:
             found.sessions.add(session)
             return found.value.place
 
-    def open(
-        self, session: str, resources: Resources, container: str, names: Sequence[str]
-    ) -> list[RecordAddress] | None:
-        """Publish variables of a container for changes by others; None: not all of them have values that can be shared."""
-        places = [self.post(session, resources, container, name) for name in names]
-        if all(self._is_shared(resources, container, name) for name in names):
-            return [place for place in places if place is not None]
-        return None
+    def open(self, session: str, resources: Resources, container: str, name: str) -> RecordAddress | None:
+        """Publish a variable for changes by others; None: it has no value that can be shared."""
+        place = self.post(session, resources, container, name)
+        return place if self._is_shared(resources, container, name) else None
 
     def open_accumulator(
         self, session: str, resources: Resources, container: str, name: str, kind: AccumulatorKind

@@ -334,9 +334,8 @@ class Worker:
     def post(
         self, handle: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], changed: bool = False
     ) -> list[RecordAddress | None]:
-        """Publish variables of a session for other tasks to read or also update: see `RemoteVariables.post` and `open`."""
-        session = self.open_session(handle, seed, isolated)
-        return (self.direct.open if changed else self.direct.post)(handle, session, names)
+        """Publish variables of a session for other tasks to read or also update: see `RemoteVariables.publish`."""
+        return self.direct.publish(handle, self.open_session(handle, seed, isolated), names, changed)
 
     def look(self) -> None:
         """Check for gradients that other tasks have added to accumulators here: one has said so, or was killed before it."""

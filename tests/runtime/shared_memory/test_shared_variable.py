@@ -97,7 +97,8 @@ class Task:
         return self.resources.get_or_create(CONTAINER, name, VariableState, lambda: VariableState(name, self.dtype))
 
     def open(self):
-        return self.posts.open(SESSION, self.resources, CONTAINER, self.names)
+        places = [self.posts.open(SESSION, self.resources, CONTAINER, name) for name in self.names]
+        return None if None in places else places
 
     def reach(self, i=0):
         return RemoteVariable(self.places[i], self.dtype, self.names[i], TASK, self.borrower)
@@ -140,7 +141,7 @@ def test_what_was_read_before_stays():
     state = resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", int64))
     state.assign(held)
     before = state.read()
-    assert posts.open(SESSION, resources, CONTAINER, ["v"]) is not None
+    assert posts.open(SESSION, resources, CONTAINER, "v") is not None
     state.update(lambda old: old + 1)
     np.testing.assert_array_equal(before, held)
     np.testing.assert_array_equal(state.read(), held + 1)
@@ -148,20 +149,20 @@ def test_what_was_read_before_stays():
 
 def test_what_has_no_value_or_is_too_large_or_nowhere_is_not_opened():
     resources, posts = Resources(), VariablePublisher()
-    assert posts.open(SESSION, resources, CONTAINER, ["none"]) is None
+    assert posts.open(SESSION, resources, CONTAINER, "none") is None
     state = resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32))
-    assert posts.open(SESSION, resources, CONTAINER, ["v"]) is None
+    assert posts.open(SESSION, resources, CONTAINER, "v") is None
     state.assign(np.zeros((1 << 18) + 1, np.float32))
-    assert posts.open(SESSION, resources, CONTAINER, ["v"]) is None
+    assert posts.open(SESSION, resources, CONTAINER, "v") is None
     state.assign([])
-    assert posts.open(SESSION, resources, CONTAINER, ["v"]) is None
+    assert posts.open(SESSION, resources, CONTAINER, "v") is None
     state.assign([1.0])
-    place = posts.open(SESSION, resources, CONTAINER, ["v"])[0]
+    place = posts.open(SESSION, resources, CONTAINER, "v")
     state.assign([1.0, 2.0])  # which takes it back
     np.testing.assert_array_equal(reader_of(place, np.dtype(np.float32), Mapper()).read(), [1, 2])
-    assert posts.open(SESSION, resources, CONTAINER, ["v"]) == [place]
+    assert posts.open(SESSION, resources, CONTAINER, "v") == place
     posts.close()
-    assert posts.open(SESSION, resources, CONTAINER, ["v"]) is None
+    assert posts.open(SESSION, resources, CONTAINER, "v") is None
     np.testing.assert_array_equal(state.read(), [1, 2])
 
 
@@ -169,7 +170,7 @@ def test_where_there_is_no_shared_memory_nothing_is_opened():
     shared_storage._used.clear()
     resources, posts = Resources(), VariablePublisher()
     resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32)).assign([1.0])
-    assert posts.open(SESSION, resources, CONTAINER, ["v"]) is None
+    assert posts.open(SESSION, resources, CONTAINER, "v") is None
 
 
 @pytest.mark.parametrize("how", ["large", "session", "container", "posts", "moved"])
