@@ -259,3 +259,23 @@ def test_a_chief_and_a_worker_train_together(tmp_path, together):
     for value in ends.values():
         np.testing.assert_allclose(value, [[1.0], [-2.0], [3.0]], atol=0.2)
     assert tf.train.latest_checkpoint(str(tmp_path)) is not None
+
+
+def test_what_a_checkpoint_lacks_may_get_its_value_from_the_local_init_op(tmp_path):
+    """By default nothing is asked before the local init op runs: it may be what initialises the rest of the globals."""
+    seen = []
+    for _ in range(2):
+        with tf.Graph().as_default():
+            saved = tf.get_variable("saved", initializer=1.0)
+            extra = tf.get_variable("extra", initializer=2.0)
+            change = saved.assign(5.0)
+            supervisor = tf.train.Supervisor(
+                logdir=str(tmp_path), saver=tf.train.Saver([saved]), local_init_op=extra.initializer, summary_op=None,
+                save_model_secs=0, save_summaries_secs=0,
+            )  # fmt: skip
+            assert supervisor.ready_for_local_init_op is None
+            with supervisor.managed_session() as session:
+                seen.append(session.run([saved, extra]))
+                session.run(change)
+                supervisor.saver.save(session, supervisor.save_path)
+    assert seen == [[1.0, 2.0], [5.0, 2.0]]
