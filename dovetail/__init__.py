@@ -56,8 +56,7 @@ from .graph.core.graph import Graph, Node as Operation, Tensor
 from .graph.core.shape import TensorShape
 from .graph.gradients.custom import custom_gradient
 from .graph.gradients.reverse import gradients
-from .graph.io.deserialize import load as load_graph
-from .graph.io.serialize import save as save_graph
+from .graph.io.serialization import load as load_graph, save as save_graph
 from .graph.ops import all as _all_ops  # noqa: F401  (a graph that is loaded may hold any op)
 from .graph.ops.array.concat_stack import concat, split, stack, unstack
 from .graph.ops.array.creation import fill, ones, ones_like, zeros, zeros_like

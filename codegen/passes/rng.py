@@ -1,7 +1,7 @@
 """Counter-based random numbers: splits random nodes so that kernels compute the numbers where they are used.
 
 A random node becomes two: one makes the *stream* (a key and the number of this draw), the other gives the stream's numbers at the
-positions of a tensor (`graph/ops/random/philox_stream.py`). The second is a pure function, so it can be fused: a dropout's mask is
+positions of a tensor (`graph/ops/random/stateless_random.py`). The second is a pure function, so it can be fused: a dropout's mask is
 computed in the kernel that uses it, and no array of random numbers is written. Streams are made at the start of the step, where
 they block no fusion, except those of nodes that may be dead or are in a loop.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...graph.core.graph import Node
-from ...graph.ops.random import philox_stream as _streams  # noqa: F401  the ops that this makes
+from ...graph.ops.random import stateless_random as _streams  # noqa: F401  the ops that this makes
 from ..ir.index_maps import RANDOM_OPS
 from ..ir.nodes import inferred_node
 from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, node_of

@@ -15,7 +15,7 @@ from ..graph.core.errors import InvalidArgumentError, OpError
 from ..graph.core.graph import Graph
 from ..graph.core.shape import as_dims
 from ..graph.formats.record_format import MalformedError, unpacked
-from ..graph.io.deserialize import extend_from_bytes
+from ..graph.io.serialization import extend_from_bytes
 from ..graph.ops.io.iterators import decoders
 from .dataset import Dataset
 from .function import DatasetFunction, Function

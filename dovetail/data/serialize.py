@@ -1,7 +1,7 @@
 """Descriptions of data sets as bytes, so that they run in another process.
 
 A description is a list of data sets, each after those that it is made from: kind, numbers of those, components, and parameters.
-Graphs of functions are written as graphs are (`graph/io/serialize.py`); arrays are sent next to the description. `deserialize.py` reads it.
+Graphs of functions are written as graphs are (`graph/io/serialization.py`); arrays lie beside the description. `deserialize.py` reads it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from ..graph.core.dtypes import DType
 from ..graph.core.opdef import Trait
 from ..graph.formats.record_format import extension
-from ..graph.io.serialize import graph_to_bytes
+from ..graph.io.serialization import graph_to_bytes
 from .function import DatasetFunction, Function
 from .kind_registry import Described
 from .runtime_values import Given

@@ -12,7 +12,7 @@ from ..graph.core.nest import children, describe, map_structure
 from ..graph.core.settings import setting
 from ..graph.ops.array.concat_stack import stack
 from ..graph.ops.array.identity_and_placeholders import group
-from ..graph.ops.state.checksums import check_same, checksum
+from ..graph.ops.state.collectives import check_same, checksum
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..graph.variables.ref_and_resource import ResourceVariable
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization

@@ -30,7 +30,7 @@ from ..graph.ops.io.sequence_parsing import (
     serialize_tensor,
 )
 from ..graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
-from ..graph.ops.strings.csv import decode_csv
+from ..graph.ops.strings.split_join import decode_csv
 from ..graph.ops.strings.strings import decode_base64, encode_base64
 from . import gfile
 from .matching import match_filenames_once

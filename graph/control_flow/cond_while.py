@@ -37,8 +37,7 @@ from ..ops.array.concat_stack import stack
 from ..ops.array.identity_and_placeholders import Assert, identity
 from ..ops.control import switch_merge as _control  # noqa: F401  (defines the steering ops)
 from ..ops.math.cast import cast
-from ..ops.math.compare import less, where_v2
-from ..ops.math.logic import logical_and
+from ..ops.math.compare import less, logical_and, where_v2
 from ..ops.math.reduce import reduce_any, reduce_sum
 from .contexts import BranchContext, LoopContext, as_is, is_constant_enter
 

@@ -525,7 +525,7 @@ class Graph:
         merge.inputs = (merge.inputs[0], next_iteration.outputs[0])
 
     def adopt(self, nodes: Sequence[Node], has_late_edges: bool = False) -> None:
-        """Append nodes that `serialize` has rebuilt and checked. All or none; the open blocks do not apply to them.
+        """Append nodes that `io.serialization` has rebuilt and checked. All or none; the open blocks do not apply to them.
 
         Args:
             nodes: nodes of this graph, numbered on from its last one.

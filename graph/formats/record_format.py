@@ -1,4 +1,4 @@
-"""The records of a serialized graph, for messages and files: `serialize` writes them, `deserialize` reads them.
+"""The records of a serialized graph, for messages and files: `graph/io/serialization.py` writes and reads them.
 
 A graph is a stream of small msgpack arrays, the records. It is written and read piece by piece, whatever the size of the graph.
 

@@ -29,7 +29,7 @@ from ..core.errors import InternalError
 from ..core.graph import Graph, Node, Tensor
 from ..core.shape import TensorShape, is_static, merge
 from ..ops.array.creation import zeros, zeros_like
-from ..ops.control.stacks import stack_pop, stack_push, stack_v2
+from ..ops.control.switch_merge import stack_pop, stack_push, stack_v2
 from ..ops.math.compare import greater
 from ..ops.state.variables import place_of, read_variable
 from ..tensors.indexed_slices import IndexedSlices

@@ -26,7 +26,7 @@ from ..core.hooks import hooks
 from ..core.shape import compatible, is_static, merge, text
 from ..ops.array.concat_stack import concat
 from ..ops.array.shapes import shape
-from ..ops.control.stacks import saved_values
+from ..ops.control.switch_merge import saved_values
 from ..ops.math.arithmetic import add_n
 from ..ops.math.cast import cast
 from ..tensors.indexed_slices import IndexedSlices

@@ -1,10 +1,7 @@
-"""Graphs and checkpoints as bytes and files, in this project's own formats.
+"""Graphs as bytes and files, in this project's own format (`formats/record_format.py`).
 
-    record_format            the records of a serialized graph
-    serialize, deserialize   a graph as bytes, and back; what is read is not trusted
-    meta_graph               a graph with its collections and variables
-    checkpoints              shards of tensors and a manifest; reading also TensorFlow's
-    atomic_files             files that are replaced whole or not at all
+    serialization   a graph as bytes, and back; what is read is not trusted
+    meta_graph      a graph with its collections and variables
 
 Sessions, savers and the runtime import this package. TensorFlow's formats are in graph/tensorflow.
 """

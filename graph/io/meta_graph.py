@@ -1,6 +1,6 @@
 """Graphs with what Python knows of them: collections and variables. TensorFlow's MetaGraphDef.
 
-A file begins with one msgpack array `["dovetail-meta-graph", version, about]`; then comes the graph as `serialize` writes it. `about` is a
+A file begins with one msgpack array `["dovetail-meta-graph", version, about]`; then the graph as `serialization` writes it. `about` is a
 map:
 
     variables     what each variable is made of: names of nodes and tensors, and what the user said of it
@@ -30,8 +30,7 @@ from ..formats.record_format import MAX_RECORD
 from ..variables.partitioned import SaveSliceInfo
 from ..variables.ref_and_resource import RefVariable, ResourceVariable
 from ..variables.variable import Variable, VariableAggregation, VariableSynchronization
-from .deserialize import read_stream
-from .serialize import records
+from .serialization import read_stream, records
 
 FORMAT = "dovetail-meta-graph"
 VERSION = 1

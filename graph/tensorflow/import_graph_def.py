@@ -22,7 +22,7 @@ from ..core.scopes import DeviceBlock, requested_device
 from ..core.source_location import Origin, caller, locate
 from ..formats.protos import message
 from ..formats.record_format import FORMAT, VERSION, MalformedError
-from ..io.deserialize import Builder, Import
+from ..io.serialization import Builder, Import
 from .node_mapping import COMPOSED, UnsupportedError, attrs_of, composed_attrs, op_of
 
 Ends = list[tuple[int, int]]  # outputs, as number of the node and of the output

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 from ...graph.core.dtypes import bfloat16, float32
 from ...graph.core.graph import Graph, Node
 from ...graph.core.source_location import SourceLine
-from ...graph.io.deserialize import extend_from_bytes
-from ...graph.io.serialize import graph_to_bytes
+from ...graph.io.serialization import extend_from_bytes, graph_to_bytes
 from ..cost.shapes import batch_shapes
 from ..plan_data import PlanData
 from ..render.text import listed

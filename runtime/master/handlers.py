@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ...graph.core.errors import AbortedError, ResourceExhaustedError, invalid
 from ...graph.core.settings import setting
-from ...graph.io.deserialize import extend_from_bytes
+from ...graph.io.serialization import extend_from_bytes
 from ...placer.cluster.spec import ClusterSpec
 from ...placer.serialize.write import plan_lines
 from .. import timeouts

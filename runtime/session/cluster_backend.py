@@ -17,7 +17,7 @@ from typing import Any
 
 from ...graph.core.errors import OpError, UnavailableError
 from ...graph.core.graph import Graph
-from ...graph.io.serialize import graph_to_bytes
+from ...graph.io.serialization import graph_to_bytes
 from ...placer.plan import Plan
 from ...placer.serialize.read import parts_of
 from ..config import ConfigProto

@@ -31,8 +31,7 @@ from ...graph.core.dtypes import DType, bfloat16, float32
 from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import opdef
-from ...graph.io.deserialize import extend_from_bytes
-from ...graph.io.serialize import graph_to_bytes
+from ...graph.io.serialization import extend_from_bytes, graph_to_bytes
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.one_sided_reads import VARIABLES

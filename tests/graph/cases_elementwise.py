@@ -10,7 +10,7 @@ from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.ops.math import arithmetic as a, cast as c, compare as k, elementwise as m, logic as b
+from dovetail.graph.ops.math import arithmetic as a, cast as c, compare as b, compare as k, elementwise as m
 from dovetail.graph.ops.math.clip import saturate_cast
 
 SIGNED = ("int8", "int16", "int32", "int64")

@@ -18,7 +18,7 @@ from dovetail.graph.core.errors import InternalError, InvalidArgumentError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.gradients.reverse import gradients
 from dovetail.graph.ops.control import python_function
-from dovetail.graph.ops.state import checksums as c
+from dovetail.graph.ops.state import collectives as c
 
 
 def run(fetches, feeds=None):

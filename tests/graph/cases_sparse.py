@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from op_table import OpCase, index, real
 
-from dovetail.graph.ops.sparse.to_dense import sparse_to_dense
+from dovetail.graph.ops.sparse.arrange import sparse_to_dense
 
 PLACES = index([[0, 1], [1, 3], [2, 0]])
 

@@ -23,9 +23,8 @@ from ...graph.ops.array.concat_stack import concat
 from ...graph.ops.array.identity_and_placeholders import Assert, group, identity, no_op
 from ...graph.ops.array.shapes import rank as rank_of, reshape, shape
 from ...graph.ops.math.arithmetic import absolute, add, multiply, subtract
-from ...graph.ops.math.compare import equal, greater, greater_equal, less, less_equal, not_equal
+from ...graph.ops.math.compare import equal, greater, greater_equal, less, less_equal, logical_or, not_equal
 from ...graph.ops.math.elementwise import is_finite, is_inf, is_nan
-from ...graph.ops.math.logic import logical_or
 from ...graph.ops.math.reduce import reduce_all
 from ...graph.tensors.sparse_tensor import SparseTensor
 

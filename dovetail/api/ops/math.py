@@ -40,7 +40,18 @@ from ...graph.ops.math.arithmetic import (
     subtract,
     truediv,
 )
-from ...graph.ops.math.compare import equal, greater, greater_equal, less, less_equal, not_equal
+from ...graph.ops.math.compare import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+)
 from ...graph.ops.math.elementwise import (
     acos,
     acosh,
@@ -73,7 +84,6 @@ from ...graph.ops.math.elementwise import (
     tan,
     tanh,
 )
-from ...graph.ops.math.logic import logical_and, logical_not, logical_or, logical_xor
 from ...graph.ops.math.reduce import (
     reduce_all,
     reduce_any,

@@ -34,7 +34,7 @@ from ...graph.ops.sparse.math import (
     sparse_tensor_dense_matmul as matmul,
     sparse_tensor_dense_matmul as sparse_dense_matmul,
 )
-from ...graph.ops.state.accumulator_api import SparseConditionalAccumulator
+from ...graph.ops.state.accumulators import SparseConditionalAccumulator
 from ...graph.tensors.sparse_tensor import SparseTensor
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...api.ops import math, nn
 from ...graph.ops.array.identity_and_placeholders import identity
-from ...graph.ops.math import logic
+from ...graph.ops.math import compare as logic
 from ...graph.ops.math.compare import where_v2
 from .registry import imports_as
 from .writing import exports_as

@@ -24,7 +24,7 @@ import typer
 
 from ...graph.core.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from ...graph.core.graph import Graph, Node, Tensor
-from ...graph.io.deserialize import load as load_graph
+from ...graph.io.serialization import load as load_graph
 from ...placer.cluster.load import as_cluster, cluster_text, read_cluster
 from ...placer.cluster.spec import Cluster, DeviceInfo, Link
 from ...placer.cost.profile import Profile

@@ -31,7 +31,7 @@ from ...graph.core.dtypes import float32
 from ...graph.core.graph import Node, Tensor
 from ...graph.ops.array.creation import fill
 from ...graph.ops.array.identity_and_placeholders import group, no_op
-from ...graph.ops.state.accumulator_api import (
+from ...graph.ops.state.accumulators import (
     ConditionalAccumulator,
     ConditionalAccumulatorBase,
     SparseConditionalAccumulator,

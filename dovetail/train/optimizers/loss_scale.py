@@ -17,9 +17,8 @@ from ...graph.core.graph import Node, Tensor
 from ...graph.ops.array.identity_and_placeholders import group, no_op
 from ...graph.ops.math.arithmetic import maximum
 from ...graph.ops.math.cast import cast
-from ...graph.ops.math.compare import greater_equal, where_v2
+from ...graph.ops.math.compare import greater_equal, logical_and, where_v2
 from ...graph.ops.math.elementwise import is_finite
-from ...graph.ops.math.logic import logical_and
 from ...graph.ops.math.reduce import reduce_all
 from ...graph.ops.state.variables import assign
 from ...graph.tensors.indexed_slices import IndexedSlices, map_values

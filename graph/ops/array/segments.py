@@ -19,8 +19,7 @@ from ...tensors.indexed_slices import IndexedSlices
 from ..math.arithmetic import maximum, multiply, sqrt, subtract
 from ..math.cast import cast
 from ..math.common import allowed
-from ..math.compare import equal, greater_equal, where_v2
-from ..math.logic import logical_and
+from ..math.compare import equal, greater_equal, logical_and, where_v2
 from ..math.reduce import reduce_prod
 from ..math.static_operands import (
     index_operand,

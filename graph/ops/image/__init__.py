@@ -3,5 +3,5 @@
     geometry, boxes   flips, crops, resizing; bounding boxes, non-maximum suppression
     colour, quality   colour spaces and adjustments; PSNR, SSIM, total variation
     patches           sliding windows as rows
-    files, png        JPEG, PNG, GIF and BMP; the PNG encoder
+    files             JPEG, PNG, GIF and BMP
 """

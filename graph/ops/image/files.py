@@ -7,7 +7,9 @@ TensorFlow's do. PNG is written without Pillow.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,6 @@ from ..math.compare import equal
 from ..math.static_operands import as_bytes, need_index, need_rank, op_scope
 from ..random.random import random_uniform
 from ..strings.split_join import substr
-from . import png
 from .colour import convert_image_dtype
 
 _JPEG = b"\xff\xd8\xff"
@@ -74,8 +75,8 @@ def _pixels(image: Any, channels: int) -> Array:
 
 def _frames(contents: bytes, channels: int, ratio: int = 1) -> tuple[str, Array]:
     """The format, and all frames as `[n, height, width, channels]`."""
-    if png.deep(contents):
-        found = png.decode_deep(contents)
+    if _is_deep_png(contents):
+        found = _decode_deep_png(contents)
         if channels not in (0, found.shape[2]):
             found = _pixels(_pillow().open(io.BytesIO(contents)), channels).astype(np.uint16) * 257
         return "PNG", found[None]
@@ -228,7 +229,7 @@ def _encode_jpeg(image: Array, quality: int, **options: Any) -> Array:
 def _encode_png(image: Array, *, compression: int) -> Array:
     if image.ndim != 3 or not 1 <= image.shape[2] <= 4 or 0 in image.shape:
         raise invalid(f"image must have shape [height, width, 1 to 4], not {image.shape}")
-    return _text(png.encode(image, compression))
+    return _text(png_of(image, compression))
 
 
 _CPUS = ("CPU",)
@@ -415,3 +416,99 @@ def random_jpeg_quality(
     if not 0 <= min_jpeg_quality < max_jpeg_quality <= 100:
         raise ValueError("min_jpeg_quality must be less than max_jpeg_quality, and both between 0 and 100.")
     return adjust_jpeg_quality(image, random_uniform([], min_jpeg_quality, max_jpeg_quality, int32, seed))
+
+
+# --- PNG: an encoder, and a decoder for 16 bits in several channels, which Pillow reduces to 8 ------------------------
+# A row is stored as differences from its left or upper neighbours, by one of five filters: http://www.w3.org/TR/png, chapter 9.
+
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}  # the type of colour, by channels: grey, grey and alpha, RGB, RGBA
+_CHANNELS = {colour: channels for channels, colour in _COLOURS.items()}
+
+
+def png_of(image: Array, level: int = -1) -> bytes:
+    """A picture as a file.
+
+    Args:
+        image: uint8 or uint16, `[height, width, channels]` with 1 (grey), 2 (with alpha), 3 (RGB) or 4 (RGBA) channels.
+        level: from 0, the quickest, to 9, the smallest; -1: between.
+    """
+    height, width, channels = image.shape
+    size = image.dtype.itemsize
+    rows = np.ascontiguousarray(image.astype(image.dtype.newbyteorder(">"))).reshape(height, -1).view(np.uint8)
+    left, above = np.zeros_like(rows), np.zeros_like(rows)
+    left[:, channels * size :] = rows[:, : -channels * size]
+    above[1:] = rows[:-1]
+    ways = np.stack([rows, rows - left, rows - above])
+    # libpng's guess: the smallest numbers compress best
+    best = np.abs(ways.view(np.int8).astype(np.int32)).sum(2).argmin(0)
+    stored = np.concatenate([best.astype(np.uint8)[:, None], ways[best, np.arange(height)]], 1)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8 * size, _COLOURS[channels], 0, 0, 0)
+    parts = (b"IHDR", header), (b"IDAT", zlib.compress(stored.tobytes(), level)), (b"IEND", b"")
+    return _PNG + b"".join(chunk(*part) for part in parts)
+
+
+def _is_deep_png(contents: bytes) -> bool:
+    """Whether it is a file of 16 bits, of several channels."""
+    return contents[:8] == _PNG and len(contents) > 25 and contents[24] == 16 and contents[25] in (2, 4, 6)
+
+
+def _png_chunks(contents: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = len(_PNG)
+    while at + 8 <= len(contents):
+        (length,) = struct.unpack_from(">I", contents, at)
+        yield contents[at + 4 : at + 8], contents[at + 8 : at + 8 + length]
+        at += length + 12
+
+
+def _decode_deep_png(contents: bytes) -> Array:
+    """The picture in a file of 16 bits: uint16 `[height, width, channels]`.
+
+    Raises:
+        ValueError: it is damaged, or interlaced.
+    """
+    parts = list(_png_chunks(contents))
+    width, height, _, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", parts[0][1])
+    if interlaced:
+        raise ValueError("interlaced PNG files of 16 bits cannot be read")
+    channels = _CHANNELS[colour]
+    step = 2 * channels
+    try:
+        data = zlib.decompress(b"".join(data for kind, data in parts if kind == b"IDAT"))
+        rows = np.frombuffer(data, np.uint8).reshape(height, 1 + step * width)
+    except (zlib.error, ValueError) as e:
+        raise ValueError(f"the PNG file is damaged: {e}") from None
+    out = np.zeros((height + 1, width + 1, step), np.int64)  # with a row and a pixel of zeros in front
+    for y, row in enumerate(rows, 1):
+        _unfilter(int(row[0]), row[1:].reshape(width, step).astype(np.int64), out[y], out[y - 1])
+    pixels = out[1:, 1:].astype(np.uint8).tobytes()
+    return np.frombuffer(pixels, ">u2").reshape(height, width, channels).astype(np.uint16)
+
+
+def _unfilter(way: int, stored: Array, row: Array, above: Array) -> None:
+    """Unfilter a row: compute its bytes from the stored ones. A pixel of zeros precedes it."""
+    if way == 1:
+        np.cumsum(stored, 0, out=row[1:])
+        row[1:] &= 255
+    elif way == 0:
+        row[1:] = stored & 255
+    elif way == 2:
+        row[1:] = (stored + above[1:]) & 255
+    elif way in (3, 4):
+        for x, pixel in enumerate(stored, 1):
+            left, up, corner = row[x - 1], above[x], above[x - 1]
+            if way == 3:
+                near = (left + up) // 2
+            else:  # Paeth's: the one that is nearest to left + up - corner
+                to_left, to_up, to_corner = abs(up - corner), abs(left - corner), abs(left + up - 2 * corner)
+                near = np.where(
+                    (to_left <= to_up) & (to_left <= to_corner), left, np.where(to_up <= to_corner, up, corner)
+                )
+            row[x] = (pixel + near) & 255
+    else:
+        raise ValueError(f"the PNG file is damaged: there is no filter {way}")

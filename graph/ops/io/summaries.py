@@ -17,7 +17,7 @@ from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import compatible, text
 from ...formats.values import tensor_proto
-from ..image import png
+from ..image.files import png_of
 
 NUMBERS = (*FLOATS, int8, int16, int32, int64, uint8, uint16, bool_)
 
@@ -115,7 +115,7 @@ def _images(x: Array, *, tag: str, max_images: int) -> Array:
                 height=x.shape[1],
                 width=x.shape[2],
                 colorspace=x.shape[3],
-                encoded_image_string=png.encode(_as_pixels(image)),
+                encoded_image_string=png_of(_as_pixels(image)),
             ),
         )
         for i, image in enumerate(shown)

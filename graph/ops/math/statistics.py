@@ -1,4 +1,4 @@
-"""Statistics, made of reductions: logsumexp, variance, norms, counts, histograms."""
+"""Statistics, made of reductions: logsumexp, variance, norms, counts, histograms; how weights broadcast in losses and metrics."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, graph_of
+from ...core.default_graph import control_dependencies
 from ...core.dtypes import as_dtype, bfloat16, float16, float32, float64, int32, int64
 from ...core.graph import Tensor
 from ...core.shape import compatible
-from ..array.creation import ones_like, zeros_like
+from ..array.concat_stack import concat
+from ..array.creation import ones, ones_like, zeros_like
 from ..array.gather import gather
-from ..array.identity_and_placeholders import stop_gradient
+from ..array.identity_and_placeholders import Assert, stop_gradient
 from ..array.segments import unsorted_segment_sum
-from ..array.shapes import reshape, shape, squeeze
-from .arithmetic import absolute, add, divide, multiply, power, sqrt, square, subtract, truediv
+from ..array.shapes import broadcast_to, expand_dims, rank, reshape, shape, squeeze
+from .arithmetic import absolute, add, divide, maximum, multiply, power, sqrt, square, subtract, truediv
 from .cast import cast
 from .clip import clip_by_value
-from .compare import not_equal, where_v2
+from .compare import equal, greater, logical_and, logical_or, not_equal, where_v2
 from .elementwise import exp, floor, is_finite, log
 from .reduce import one_of, reduce_max, reduce_mean, reduce_prod, reduce_sum
 from .static_operands import need_rank, op_scope
@@ -265,3 +267,48 @@ def histogram_fixed_width(
     with op_scope(name, "histogram_fixed_width", values, value_range, nbins):
         bins = reshape(histogram_fixed_width_bins(values, value_range, nbins), [-1])
         return unsorted_segment_sum(cast(ones_like(bins), as_dtype(dtype)), bins, nbins)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def broadcast_weights(weights: Tensor, values: Tensor) -> Tensor:
+    """Weights, one for each of the values: a scalar weighs all, an axis of size 1 all along it.
+
+    Raises:
+        ValueError: the weights have another rank, or another size. InvalidArgumentError: the same, when the graph runs.
+    """
+    w, v = weights.dims, values.dims
+    if w is not None and v is not None:
+        if w and (len(w) != len(v) or any(a not in (1, None, b) and b is not None for a, b in zip(w, v, strict=True))):
+            raise ValueError(
+                f"weights can not be broadcast to values: weights have shape {weights.shape}, and values {values.shape}. "
+                "Each axis must have size 1, or that of the values; or give a scalar"
+            )
+        if all(a in (1, b) and a is not None for a, b in zip(w, v, strict=False)):
+            return multiply(weights, ones_like(values))
+        return broadcast_to(weights, shape(values))
+    ranks = rank(weights), rank(values)
+    with control_dependencies(
+        [Assert(logical_or(equal(ranks[0], 0), equal(*ranks)), ["weights can not be broadcast to values", *ranks])]
+    ):
+        return broadcast_to(weights, shape(values))
+
+
+def without_last(x: Tensor, least: Tensor) -> Tensor:
+    """The tensor of rank `least`, which may be one less than its own: then its last axis, of size 1, goes."""
+    return x if x.dims and x.dims[-1] not in (1, None) else reshape(x, shape(x)[: maximum(least, rank(x) - 1)])
+
+
+def of_rank(weights: Tensor, values: Tensor) -> Tensor:
+    """Weights with a last axis of size 1 less or more, if that gives them the rank of the values; a scalar stays one."""
+    w, v = weights.shape.rank, values.shape.rank
+    if w == 0:
+        return weights
+    if w is not None and v is not None:
+        if w - v == 1:
+            return squeeze(weights, [-1])
+        return expand_dims(weights, -1) if v - w == 1 else weights
+    wanted = rank(values)
+    grows = logical_and(equal(rank(weights), wanted - 1), greater(rank(weights), 0))
+    return reshape(weights, concat([shape(weights)[:wanted], ones(expand_dims(cast(grows, int32), 0), int32)], 0))

@@ -19,9 +19,8 @@ from ..linalg.linalg import matmul
 from ..math.arithmetic import add, divide, multiply, subtract
 from ..math.cast import cast
 from ..math.common import allowed, same_type
-from ..math.compare import greater_equal, less_equal, where_v2
+from ..math.compare import greater_equal, less_equal, logical_and, where_v2
 from ..math.elementwise import exp, log
-from ..math.logic import logical_and
 from ..math.static_operands import need_rank, need_rank_at_least, op_scope
 from ..random.random import random_uniform
 from .activations import relu

@@ -1,7 +1,11 @@
-"""Sparse tensors: construction, order, slices, concatenation, filling; no arithmetic.
+"""Sparse tensors: construction, order, slices, concatenation, filling, conversion; no arithmetic.
 
 The *place* of an element is its index in the dense tensor in row-major order: one integer instead of coordinates, by which elements
 are sorted and compared.
+
+As strings, one for each element of a batch, sparse tensors of any size can be put into queues, which hold tensors of one size.
+`EncodeSparse` makes a string of a sparse tensor, or one of each row. `DecodeSparse` joins several along a new first axis. The
+result is as large as the largest of them.
 """
 
 from __future__ import annotations
@@ -10,19 +14,22 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgpack
 import numpy as np
 
-from ...core.build import TensorLike, convert, placeholder
+from ...core.build import TensorLike, apply, convert, make, placeholder
 from ...core.constant_value import static_dims
-from ...core.dtypes import bool_, int64
-from ...core.graph import Tensor
+from ...core.dtypes import Array, DType, bool_, int64, string
+from ...core.errors import invalid
+from ...core.graph import Node, Tensor
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, as_dims, element_count, is_static, merge, text
 from ...tensors.indexed_slices import IndexedSlices
 from ...tensors.sparse_tensor import SparseTensor
 from ..array.concat_stack import concat, stack
 from ..array.creation import fill, ones_like, zeros, zeros_like
 from ..array.dynamic_partition import boolean_mask
-from ..array.gather import gather
+from ..array.gather import gather, gather_nd
 from ..array.identity_and_placeholders import Assert, placeholder_with_default
 from ..array.ranges import range as range_
 from ..array.segments import unsorted_segment_sum
@@ -30,12 +37,21 @@ from ..array.shapes import expand_dims, reshape, shape, size
 from ..array.sorting import argsort
 from ..math.arithmetic import add, floordiv, floormod, maximum, minimum, multiply, subtract
 from ..math.cast import cast
-from ..math.compare import equal, greater, greater_equal, less, not_equal, where
-from ..math.logic import logical_and, logical_not
+from ..math.common import same_type
+from ..math.compare import equal, greater, greater_equal, less, logical_and, logical_not, not_equal, where
 from ..math.reduce import reduce_all, reduce_max, reduce_prod, reduce_sum
 from ..math.scan import cumprod
-from ..math.static_operands import normal_axis, op_scope, static_int, static_ints
-from .to_dense import sparse_to_dense
+from ..math.static_operands import (
+    dims_of,
+    index_operand,
+    move_cost,
+    need_index,
+    need_rank,
+    normal_axis,
+    op_scope,
+    static_int,
+    static_ints,
+)
 
 
 class FilledRows(NamedTuple):
@@ -402,3 +418,173 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
         values=placeholder(dtype, [None], name=f"{under}values" if under else None),
         dense_shape=whole,
     )
+
+
+# --- sparse tensors as strings ----------------------------------------------------------------------------------------
+
+
+def _infer_encode(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    indices, _, dense_shape = inputs
+    if indices.dtype.base is not int64 or dense_shape.dtype.base is not int64:
+        raise TypeError("indices and dense_shape must be int64")
+    return [(string, (None,) if typed_attr(attrs, "many", bool) else ())]
+
+
+def _encode(indices: Array, values: Array, dense_shape: Array, *, many: bool) -> Array:
+    if not many:
+        one: Array = np.empty((), object)
+        one[()] = _record(indices, values, dense_shape)
+        return one
+    if not len(dense_shape):
+        raise invalid("a sparse scalar has no rows")
+    count, rows = int(dense_shape[0]), indices[:, 0]
+    if len(rows) and (rows.min() < 0 or rows.max() >= count):
+        raise invalid(f"a row of the sparse tensor lies outside its {count} rows")
+    order = np.argsort(rows, kind="stable")
+    ends = np.searchsorted(rows[order], np.arange(count + 1))
+    out: Array = np.empty(count, object)
+    for i in range(count):
+        kept = order[ends[i] : ends[i + 1]]
+        out[i] = _record(indices[kept, 1:], values[kept], dense_shape[1:])
+    return out
+
+
+def _record(indices: Array, values: Array, dense_shape: Array) -> bytes:
+    is_text = values.dtype == np.dtype(object)
+    stored = [bytes(v) for v in values] if is_text else np.ascontiguousarray(values).tobytes()
+    packed: bytes = msgpack.packb([dense_shape.tolist(), np.ascontiguousarray(indices).tobytes(), stored])
+    return packed
+
+
+def _infer_decode(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    (texts,) = inputs
+    rank, dtype = attrs.get("rank"), attrs.get("dtype")
+    if texts.dtype.base is not string or (texts.dims is not None and len(texts.dims) != 1):
+        raise TypeError("the sparse tensors must be a vector of texts")
+    if not isinstance(dtype, DType) or not (rank is None or isinstance(rank, int)):
+        raise TypeError("attributes dtype and rank must be an element type, and a number or None")
+    whole = None if rank is None else rank + 1
+    return [(int64, (None, whole)), (dtype.base, (None,)), (int64, (whole,))]
+
+
+def _decode(texts: Array, *, dtype: DType, rank: int | None) -> tuple[Array, Array, Array]:
+    try:
+        records = [msgpack.unpackb(t) for t in texts]
+        shapes = [np.array(shape, np.int64) for shape, _, _ in records]
+        ranks = {len(s) for s in shapes} | (set() if rank is None else {rank})
+        if len(ranks) > 1:
+            raise ValueError(f"their ranks differ: {sorted(ranks)}")
+        n = ranks.pop() if ranks else 0
+        places, values = [np.zeros((0, n + 1), np.int64)], [np.zeros(0, dtype.np)]
+        for i, (_, indices, stored) in enumerate(records):
+            own = np.frombuffer(indices, np.int64)
+            held = np.array([*stored, None], object)[:-1] if dtype is string else np.frombuffer(stored, dtype.np)
+            places.append(np.insert(own.reshape(len(held), n), 0, i, axis=1))
+            values.append(held)
+    except (ValueError, TypeError, msgpack.UnpackException) as e:
+        raise invalid(f"Sparse tensors of a batch cannot be put together: {e}") from None
+    sizes = np.max([np.zeros(n, np.int64), *shapes], axis=0)
+    return np.concatenate(places), np.concatenate(values), np.concatenate([[len(texts)], sizes]).astype(np.int64)
+
+
+define("EncodeSparse", infer=_infer_encode, reference=_encode)
+define("DecodeSparse", infer=_infer_decode, reference=_decode)
+
+
+def encode_sparse(sp: SparseTensor, many: bool) -> Tensor:
+    """A sparse tensor as a text; with `many`, each of its rows."""
+    found: Tensor = apply("EncodeSparse", (sp.indices, sp.values, sp.dense_shape), {"many": many})
+    return found
+
+
+def decode_sparse(texts: Tensor, dtype: DType, rank: int | None) -> SparseTensor:
+    """The sparse tensors of a vector of texts as one, along a new first axis; `rank`: of each, if it is known."""
+    return SparseTensor(*make("DecodeSparse", (texts,), {"dtype": dtype, "rank": rank}).outputs)
+
+
+# --- to dense ---------------------------------------------------------------------------------------------------------
+
+
+def _rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    indices, whole, values, default = inputs
+    need_index(indices, "sparse_indices")
+    same_type((indices, whole))
+    need_rank(whole.dims, 1, "output_shape")
+    typed_attr(attrs, "validate_indices", bool)
+    return [(same_type((values, default)), static_dims(whole))]
+
+
+def _sparse_to_dense(indices: Array, whole: Array, values: Array, default: Array, *, validate_indices: bool) -> Array:
+    if indices.ndim > 2:
+        raise invalid(f"sparse_indices should be a scalar, vector, or matrix, got shape {list(indices.shape)}")
+    at = indices if indices.ndim == 2 else indices.reshape(-1, 1)
+    count, rank = at.shape
+    if rank != len(whole):
+        raise invalid(f"output_shape has incorrect number of elements: {len(whole)} should be: {rank}")
+    if values.shape not in ((), (count,)):
+        raise invalid(f"sparse_values has incorrect shape {list(values.shape)}, should be [] or [{count}]")
+    if default.ndim:
+        raise invalid("default_value should be a scalar")
+    outside = np.flatnonzero(((at < 0) | (at >= whole)).any(axis=1))
+    if outside.size:
+        first = outside[0]
+        raise invalid(f"indices[{first}] = {at[first].tolist()} is out of bounds: need 0 <= index < {whole.tolist()}")
+    strides = np.append(np.cumprod(whole[:0:-1], dtype=np.int64)[::-1], 1)[:rank]
+    places = at @ strides if rank else np.zeros(count, np.int64)
+    if validate_indices:
+        steps = np.diff(places)
+        wrong = np.flatnonzero(steps <= 0)
+        if wrong.size:
+            first = wrong[0] + 1
+            problem = (
+                "out of order. Many sparse ops require sorted indices: use sparse_reorder"
+                if steps[wrong[0]]
+                else "repeated"
+            )
+            raise invalid(f"indices[{first}] = {at[first].tolist()} is {problem}")
+    out = np.full(dims_of(whole), default, values.dtype)
+    out.reshape(-1)[places] = values
+    return out
+
+
+def _gradient(node: Node, grad: Any) -> Sequence[Any]:
+    indices, whole, values, _ = node.inputs
+    if values.dims is None:
+        raise ValueError("The gradient of SparseToDense needs to know the rank of sparse_values; use set_shape")
+    at = reshape(indices, stack([-1, size(whole)]))
+    taken = gather_nd(grad, at)
+    inside = reduce_sum(taken)
+    return [None, None, taken if values.dims else inside, reduce_sum(grad) - inside]
+
+
+define("SparseToDense", infer=_rule, reference=_sparse_to_dense, gradient=_gradient, cost=move_cost)
+
+
+def sparse_to_dense(
+    sparse_indices: TensorLike,
+    output_shape: TensorLike,
+    sparse_values: TensorLike,
+    default_value: TensorLike = 0,
+    validate_indices: bool = True,
+    name: str | None = None,
+) -> Tensor:
+    """A tensor with some elements set and the others at a default.
+
+    Args:
+        sparse_indices: coordinates: `[n, rank]`; `[n]` for a vector; a scalar for one element of one.
+        output_shape: shape of the result. sparse_values: the elements, `[n]`, or one for all.
+        default_value: what the others are; text needs one.
+        validate_indices: refuse coordinates out of order or given twice, in each step.
+
+    Raises:
+        InvalidArgumentError: in a step, for such coordinates, for ones outside of the result, and if the numbers of elements
+            and coordinates differ. Without the check, the last of several elements with equal coordinates counts.
+
+    >>> sparse_to_dense([[0, 1], [1, 2]], [2, 3], [5, 6])   # evaluates to [[0, 5, 0], [0, 0, 6]]
+    """
+    with op_scope(name, "SparseToDense", sparse_indices, output_shape, sparse_values) as scope:
+        at = index_operand(sparse_indices, "sparse_indices")
+        whole = cast(index_operand(output_shape, "output_shape"), at.dtype.base)
+        values = convert(sparse_values, name="sparse_values")
+        default = convert(default_value, values.dtype.base, name="default_value")
+        return apply("SparseToDense", (at, whole, values, default), {"validate_indices": bool(validate_indices)}, scope)

@@ -28,9 +28,8 @@ from ..array.segments import (
 from ..array.shapes import expand_dims, reshape, shape, transpose
 from ..math.arithmetic import absolute, divide, maximum, minimum, multiply, rsqrt, subtract
 from ..math.cast import cast
-from ..math.compare import equal, greater, greater_equal, less, where
+from ..math.compare import equal, greater, greater_equal, less, logical_and, logical_or, where
 from ..math.elementwise import exp
-from ..math.logic import logical_and, logical_or
 from ..math.reduce import reduce_all, reduce_prod
 from ..math.static_operands import normal_axis, op_scope
 from .arrange import (

@@ -4,8 +4,7 @@ variables                             reference and resource variables: read, as
 scatter_state                         changes to rows, elements and slices of a variable
 training                              optimizers' updates: one op changes a variable and its slots atomically
 queues, queue_api                     queues, and TensorFlow 1's classes for them
-barriers, accumulators, accumulator_api   barriers; conditional accumulators and their classes
+barriers, accumulators                barriers; conditional accumulators
 tables                                lookup tables
-collectives                           all-reduce, all-gather, reduce-scatter, broadcast, barrier
-checksums                             equality of replicas
+collectives                           all-reduce, all-gather, reduce-scatter, broadcast, barrier; equality of replicas
 """

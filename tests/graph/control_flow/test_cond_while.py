@@ -16,8 +16,7 @@ from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.frames import Frames, Guards, Loop
 from dovetail.graph.core.printing import format_node
 from dovetail.graph.core.verify import verify
-from dovetail.graph.io.deserialize import extend_from_bytes
-from dovetail.graph.io.serialize import graph_to_bytes
+from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes
 
 
 @pytest.fixture(autouse=True)

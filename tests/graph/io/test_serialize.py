@@ -14,8 +14,7 @@ from dovetail.graph.core.opdef import define, registered
 from dovetail.graph.core.printing import diff, format_graph
 from dovetail.graph.core.verify import verify
 from dovetail.graph.formats import record_format
-from dovetail.graph.io.deserialize import extend_from_bytes, load
-from dovetail.graph.io.serialize import graph_to_bytes, save
+from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes, load, save
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.variables.variable import Variable
 

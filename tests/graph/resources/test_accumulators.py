@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 import dovetail as tf
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.core.errors import CancelledError, InvalidArgumentError
-from dovetail.graph.ops.state.accumulator_api import dequeue_counted
+from dovetail.graph.ops.state.accumulators import dequeue_counted
 from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulator, SparseAccumulator
 from dovetail.graph.resources.async_request import RequestState
 from dovetail.graph.resources.queue import Queue, QueueKind

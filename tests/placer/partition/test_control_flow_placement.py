@@ -9,8 +9,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.io.deserialize import extend_from_bytes
-from dovetail.graph.io.serialize import graph_to_bytes
+from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes
 from dovetail.placer.partition.partitioned_graph import Partitioned
 
 WORKER, PS = "/job:worker/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"

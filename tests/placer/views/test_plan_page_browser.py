@@ -8,8 +8,7 @@ import pytest
 from page_browser import complaints, open_page, requests, until
 
 import dovetail as dt
-from dovetail.graph.io.deserialize import extend_from_bytes
-from dovetail.graph.io.serialize import graph_to_bytes
+from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes
 from dovetail.placer.views.plan_page import write_html
 
 pytestmark = [

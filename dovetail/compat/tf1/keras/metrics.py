@@ -20,8 +20,7 @@ from ....graph.ops.array.shapes import expand_dims, reshape, size
 from ....graph.ops.array.sorting import in_top_k
 from ....graph.ops.math.arithmetic import div_no_nan, multiply, sqrt
 from ....graph.ops.math.cast import cast
-from ....graph.ops.math.compare import equal, greater, greater_equal
-from ....graph.ops.math.logic import logical_and, logical_not
+from ....graph.ops.math.compare import equal, greater, greater_equal, logical_and, logical_not
 from ....graph.ops.math.reduce import reduce_mean, reduce_sum
 from ....graph.ops.math.scan import argmax
 from ....graph.variables.variable import VariableAggregation, VariableSynchronization

@@ -15,9 +15,8 @@ from ....graph.ops.array.gather import gather, reverse
 from ....graph.ops.array.shapes import reshape
 from ....graph.ops.math.arithmetic import absolute, add, maximum, minimum, multiply, subtract, truediv
 from ....graph.ops.math.cast import cast
-from ....graph.ops.math.compare import greater, where_v2
+from ....graph.ops.math.compare import greater, logical_and, logical_not, where_v2
 from ....graph.ops.math.elementwise import log
-from ....graph.ops.math.logic import logical_and, logical_not
 from ....graph.ops.math.reduce import reduce_sum
 from ....graph.ops.math.scan import argmin
 from .totals import Build, Metric, Names, PairMetric, aligned, as_float, metric, of_pairs, ratio, spread

@@ -17,8 +17,7 @@ from ....graph.ops.array.shapes import expand_dims, reshape, shape
 from ....graph.ops.array.sorting import top_k
 from ....graph.ops.math.arithmetic import minimum, multiply, truediv
 from ....graph.ops.math.cast import cast
-from ....graph.ops.math.compare import equal, greater_equal, less, not_equal
-from ....graph.ops.math.logic import logical_and, logical_not
+from ....graph.ops.math.compare import equal, greater_equal, less, logical_and, logical_not, not_equal
 from ....graph.ops.math.reduce import reduce_any, reduce_sum
 from ....graph.ops.math.scan import cumsum
 from ....graph.ops.sparse.arrange import sparse_tensor_to_dense

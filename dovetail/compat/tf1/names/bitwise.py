@@ -1,6 +1,6 @@
 """`dt.bitwise`: operations on the bits of integers."""
 
-from ....graph.ops.math.logic import bitwise_and, bitwise_or, bitwise_xor, invert, left_shift, right_shift
+from ....graph.ops.math.compare import bitwise_and, bitwise_or, bitwise_xor, invert, left_shift, right_shift
 
 __all__ = [
     "bitwise_and",

@@ -180,7 +180,16 @@ from ....graph.ops.math.arithmetic import (
 from ....graph.ops.math.broadcasting import broadcast_dynamic_shape
 from ....graph.ops.math.cast import to_bfloat16, to_double, to_float, to_int32, to_int64
 from ....graph.ops.math.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm, saturate_cast
-from ....graph.ops.math.compare import greater_equal, less_equal, not_equal, where_v2
+from ....graph.ops.math.compare import (
+    greater_equal,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+    where_v2,
+)
 from ....graph.ops.math.elementwise import (
     acos,
     acosh,
@@ -209,7 +218,6 @@ from ....graph.ops.math.elementwise import (
     sinh,
     tan,
 )
-from ....graph.ops.math.logic import logical_and, logical_not, logical_or, logical_xor
 from ....graph.ops.math.reduce import reduce_all, reduce_any, reduce_prod
 from ....graph.ops.math.scan import argmax as arg_max, argmin, argmin as arg_min, cumprod, cumsum
 from ....graph.ops.math.special_functions import bincount, confusion_matrix, lbeta
@@ -246,6 +254,7 @@ from ....graph.ops.sparse.arrange import (
     sparse_slice,
     sparse_split,
     sparse_tensor_to_dense,
+    sparse_to_dense,
     sparse_to_indicator,
     sparse_transpose,
 )
@@ -263,8 +272,7 @@ from ....graph.ops.sparse.math import (
     sparse_softmax,
     sparse_tensor_dense_matmul,
 )
-from ....graph.ops.sparse.to_dense import sparse_to_dense
-from ....graph.ops.state.accumulator_api import (
+from ....graph.ops.state.accumulators import (
     ConditionalAccumulator,
     ConditionalAccumulatorBase,
     SparseConditionalAccumulator,
@@ -284,9 +292,8 @@ from ....graph.ops.state.scatter_state import (
     scatter_update,
 )
 from ....graph.ops.state.variables import assign, assign_add, assign_sub, count_up_to, is_variable_initialized
-from ....graph.ops.strings.csv import decode_csv
 from ....graph.ops.strings.regular_expressions import regex_replace
-from ....graph.ops.strings.split_join import reduce_join, string_join, string_split, substr
+from ....graph.ops.strings.split_join import decode_csv, reduce_join, string_join, string_split, substr
 from ....graph.ops.strings.strings import (
     as_string,
     decode_base64,
@@ -336,10 +343,10 @@ from ....graph.variables.scope import (
     create_partitioned_variables,
     get_local_variable,
     get_variable_scope,
+    make_template,
     no_regularizer,
     variable_op_scope,
 )
-from ....graph.variables.templates import make_template
 from ....graph.variables.variable import (
     VariableAggregation,
     VariableSynchronization,

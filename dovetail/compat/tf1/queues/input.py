@@ -22,7 +22,7 @@ from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.shapes import shape, size
 from ....graph.ops.math.compare import greater
 from ....graph.ops.random.random import random_shuffle
-from ....graph.ops.sparse.records import decode_sparse, encode_sparse
+from ....graph.ops.sparse.arrange import decode_sparse, encode_sparse
 from ....graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
 from ....graph.ops.state.variables import count_up_to
 from ....graph.tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor, is_sparse

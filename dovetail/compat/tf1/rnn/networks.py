@@ -18,8 +18,7 @@ from ....graph.ops.array.roll_repeat_meshgrid import reverse_sequence
 from ....graph.ops.array.shapes import shape, transpose
 from ....graph.ops.control.tensor_array import TensorArray
 from ....graph.ops.math.cast import cast
-from ....graph.ops.math.compare import less, where
-from ....graph.ops.math.logic import logical_not, logical_or
+from ....graph.ops.math.compare import less, logical_not, logical_or, where
 from ....graph.ops.math.reduce import reduce_all
 from ....graph.variables.scope import get_variable_scope, variable_scope
 from .cells import RNNCell, batch_of

@@ -16,7 +16,7 @@ from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.array.shapes import reshape, shape, transpose
 from ....graph.ops.control.tensor_array import TensorArray
 from ....graph.ops.math.cast import cast
-from ....graph.ops.math.logic import logical_and
+from ....graph.ops.math.compare import logical_and
 from ..registry import Body, Call, UnsupportedError, imports, positive
 
 Types = list[tuple[DType, Dims]]

@@ -12,9 +12,8 @@ from ....graph.ops.array.creation import ones_like, zeros_like
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.math.arithmetic import truncatediv, truncatemod
 from ....graph.ops.math.cast import cast
-from ....graph.ops.math.compare import where_v2
+from ....graph.ops.math.compare import left_shift, right_shift, where_v2
 from ....graph.ops.math.elementwise import trunc
-from ....graph.ops.math.logic import left_shift, right_shift
 from ..messages import element_type
 from ..registry import Call, UnsupportedError, imports, imports_by
 

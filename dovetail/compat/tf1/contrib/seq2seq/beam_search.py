@@ -29,8 +29,7 @@ from .....graph.ops.array.sorting import top_k
 from .....graph.ops.control.tensor_array import TensorArray
 from .....graph.ops.math.arithmetic import floordiv, floormod
 from .....graph.ops.math.cast import cast
-from .....graph.ops.math.compare import equal, greater, less, where
-from .....graph.ops.math.logic import logical_and, logical_not, logical_or
+from .....graph.ops.math.compare import equal, greater, less, logical_and, logical_not, logical_or, where
 from .....graph.ops.math.reduce import reduce_all, reduce_max
 from .....graph.ops.math.scan import cumsum
 from .....graph.ops.nn.softmax import log_softmax

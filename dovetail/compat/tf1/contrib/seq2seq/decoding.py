@@ -15,8 +15,7 @@ from .....graph.ops.array.creation import fill, zeros, zeros_like
 from .....graph.ops.array.shapes import shape, transpose
 from .....graph.ops.control.tensor_array import TensorArray
 from .....graph.ops.math.cast import cast
-from .....graph.ops.math.compare import greater_equal, where
-from .....graph.ops.math.logic import logical_not, logical_or
+from .....graph.ops.math.compare import greater_equal, logical_not, logical_or, where
 from .....graph.ops.math.reduce import reduce_all
 from .....graph.variables.scope import variable_scope
 from ...rnn.cells import dims_of_size

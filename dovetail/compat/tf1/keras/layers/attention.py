@@ -15,8 +15,7 @@ from .....graph.ops.array.shapes import expand_dims, shape, transpose
 from .....graph.ops.linalg.einsum import tensordot
 from .....graph.ops.linalg.linalg import matmul
 from .....graph.ops.math.cast import cast
-from .....graph.ops.math.compare import greater_equal, where_v2
-from .....graph.ops.math.logic import logical_and
+from .....graph.ops.math.compare import greater_equal, logical_and, where_v2
 from .....graph.ops.nn.dense import dropout
 from .....graph.ops.nn.softmax import softmax
 from .. import initializers, regularizers

@@ -11,7 +11,7 @@ from .....graph.ops.array.concat_stack import concat
 from .....graph.ops.array.shapes import expand_dims, squeeze, transpose
 from .....graph.ops.linalg.linalg import matmul
 from .....graph.ops.math.arithmetic import maximum, minimum
-from .....graph.ops.math.logic import logical_and
+from .....graph.ops.math.compare import logical_and
 from .....graph.ops.math.reduce import reduce_sum
 from .....graph.ops.nn.normalization import l2_normalize
 from .base import Layer
