@@ -185,21 +185,6 @@ def _texts(tensor: Tensor, what: str) -> tuple[str, ...]:
     return tuple(v.decode() if isinstance(v, bytes) else str(v) for v in np.asarray(_static(tensor, what)).ravel())
 
 
-def _div(a: dict[str, Any], x: Tensor, y: Tensor) -> Any:
-
-    return arithmetic.truncatediv(x, y) if x.dtype.is_integer else arithmetic.real_divide(x, y)
-
-
-def _gather(a: dict[str, Any], params: Tensor, indices: Tensor) -> Any:
-
-    return gather(params, indices)
-
-
-def _shape_n(a: dict[str, Any], *tensors: Tensor) -> Any:
-
-    return [shape(t, out_type=a["out_type"]) for t in tensors]
-
-
 def _resize(function: str) -> Callable[..., Any]:
     def resize(a: dict[str, Any], image: Tensor, size: Tensor) -> Any:
         if a["half_pixel_centers"]:
@@ -221,10 +206,6 @@ def _batch_blocks(function: str) -> Callable[..., Any]:
         return getattr(space_depth, function)(x, _static(block, "the block's shape"), _static(edges, "the edges"))
 
     return rearrange
-
-
-def _lrn(a: dict[str, Any], x: Tensor) -> Any:
-    return local_response_normalization(x, a["depth_radius"], a["bias"], a["alpha"], a["beta"])
 
 
 def _restore(a: dict[str, Any], prefix: Tensor, names: Tensor, slices: Tensor) -> Any:
@@ -271,11 +252,11 @@ def _diagonal(function: str, edges: int) -> Callable[..., Any]:
 COMPOSED: dict[str, Callable[..., Any]] = {
     "BatchToSpaceND": _batch_blocks("batch_to_space_nd"),
     "DepthToSpace": _blocks("depth_to_space"),
-    "Div": _div,
-    "Gather": _gather,
+    "Div": lambda a, x, y: arithmetic.truncatediv(x, y) if x.dtype.is_integer else arithmetic.real_divide(x, y),
+    "Gather": lambda a, params, indices: gather(params, indices),
     "HistogramSummary": _summary("HistogramSummary"),
     "ImageSummary": _summary("ImageSummary"),
-    "LRN": _lrn,
+    "LRN": lambda a, x: local_response_normalization(x, a["depth_radius"], a["bias"], a["alpha"], a["beta"]),
     "MatrixDiagPartV2": _diagonal("matrix_diag_part", 1),
     "MatrixDiagPartV3": _diagonal("matrix_diag_part", 1),
     "MatrixDiagV2": _diagonal("matrix_diag", 1),
@@ -289,7 +270,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "SaveV2": _save,
     "ScalarSummary": _summary("ScalarSummary"),
     "RsqrtGrad": lambda a, y, dy: dy * -0.5 * y * y * y,
-    "ShapeN": _shape_n,
+    "ShapeN": lambda a, *tensors: [shape(t, out_type=a["out_type"]) for t in tensors],
     "SigmoidGrad": lambda a, y, dy: dy * y * (1.0 - y),
     "SpaceToBatchND": _batch_blocks("space_to_batch_nd"),
     "SpaceToDepth": _blocks("space_to_depth"),

@@ -120,15 +120,6 @@ def _matrix_diag_part_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[O
     return [(dtype, _diagonal_dims(x.dims))]
 
 
-def _matrix_diag_part(x: Array) -> Array:
-    return np.diagonal(x, axis1=-2, axis2=-1)
-
-
-def _matrix_diag_part_gradient(node: Node, grad: Any) -> Sequence[Any]:
-
-    return [matrix_set_diag(zeros_like(node.inputs[0]), grad)]
-
-
 def _matrix_set_diag_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, diagonal = inputs
     dtype = allowed(same_type(inputs), _TYPES)
@@ -151,11 +142,6 @@ def _matrix_set_diag(x: Array, diagonal: Array) -> Array:
     return out
 
 
-def _matrix_set_diag_gradient(node: Node, grad: Any) -> Sequence[Any]:
-
-    return [matrix_set_diag(grad, zeros_like(node.inputs[1])), matrix_diag_part(grad)]
-
-
 define(
     "MatrixDiag",
     infer=_matrix_diag_rule,
@@ -166,15 +152,15 @@ define(
 define(
     "MatrixDiagPart",
     infer=_matrix_diag_part_rule,
-    reference=_matrix_diag_part,
-    gradient=_matrix_diag_part_gradient,
+    reference=lambda x: np.diagonal(x, axis1=-2, axis2=-1),
+    gradient=lambda node, grad: [matrix_set_diag(zeros_like(node.inputs[0]), grad)],
     cost=pick_cost,
 )
 define(
     "MatrixSetDiag",
     infer=_matrix_set_diag_rule,
     reference=_matrix_set_diag,
-    gradient=_matrix_set_diag_gradient,
+    gradient=lambda node, grad: [matrix_set_diag(grad, zeros_like(node.inputs[1])), matrix_diag_part(grad)],
     cost=move_cost,
 )
 

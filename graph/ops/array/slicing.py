@@ -305,21 +305,17 @@ def _strided_slice_grad(wanted: Array, begin: Array, end: Array, strides: Array,
     return out
 
 
-def _strided_slice_grad_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    return [
+define(
+    "StridedSliceGrad",
+    infer=_strided_slice_grad_rule,
+    reference=_strided_slice_grad,
+    gradient=lambda node, grad: [
         None,
         None,
         None,
         None,
         apply("StridedSlice", (convert(grad), *node.inputs[1:4]), dict(node.attrs)),
-    ]
-
-
-define(
-    "StridedSliceGrad",
-    infer=_strided_slice_grad_rule,
-    reference=_strided_slice_grad,
-    gradient=_strided_slice_grad_gradient,
+    ],
     cost=write_cost,
 )
 

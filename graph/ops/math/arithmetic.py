@@ -411,16 +411,6 @@ def _zero_gradient(node: Node) -> Tensor:
     return zeros_like(node.inputs[0])
 
 
-def _minimum_gradient(node: Node, grad: Tensor) -> Pair:
-
-    return _extreme_gradient(node, grad, less_equal(node.inputs[0], node.inputs[1]))
-
-
-def _maximum_gradient(node: Node, grad: Tensor) -> Pair:
-
-    return _extreme_gradient(node, grad, greater_equal(node.inputs[0], node.inputs[1]))
-
-
 define_elementwise("Neg", lambda m, x: -x, NUMBERS, gradient=lambda node, grad: [negative(grad)])
 define_elementwise(
     "Abs", lambda m, x: m.abs(x), NUMBERS, gradient=lambda node, grad: [multiply(grad, sign(node.inputs[0]))]
@@ -431,7 +421,7 @@ define_elementwise(
     lambda m, x, y: m.minimum(x, y),
     NUMBERS,
     arity=2,
-    gradient=_minimum_gradient,
+    gradient=lambda node, grad: _extreme_gradient(node, grad, less_equal(node.inputs[0], node.inputs[1])),
     traits=Trait.COMMUTATIVE,
 )
 define_elementwise(
@@ -439,7 +429,7 @@ define_elementwise(
     lambda m, x, y: m.maximum(x, y),
     NUMBERS,
     arity=2,
-    gradient=_maximum_gradient,
+    gradient=lambda node, grad: _extreme_gradient(node, grad, greater_equal(node.inputs[0], node.inputs[1])),
     traits=Trait.COMMUTATIVE,
 )
 

@@ -63,10 +63,6 @@ def _full(node: Node, t: Tensor) -> Tensor:
     return broadcast_to(t if t.dims == () else _spread(node, t), target)
 
 
-def _sum_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-    return [_full(node, grad), None]
-
-
 def _mean_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     x, y = node.inputs[0], node.outputs[0]
     if is_static(x.dims) and is_static(y.dims):
@@ -106,10 +102,6 @@ def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     return [multiply(_spread(node, grad), back), None]
 
 
-def _fill_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    return [None, reduce_sum(grad)]
-
-
 def _linspace_gradient(node: Node, grad: Any) -> Sequence[Any]:
     # Element i is start + (stop - start) * share[i], and share runs from 0 to 1.
     dtype = node.outputs[0].dtype.base
@@ -119,12 +111,12 @@ def _linspace_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 
 for _op, _rule in {
-    "Sum": _sum_gradient,
+    "Sum": lambda node, grad: [_full(node, grad), None],
     "Mean": _mean_gradient,
     "Prod": _prod_gradient,
     "Max": _extreme_gradient,
     "Min": _extreme_gradient,
-    "Fill": _fill_gradient,
+    "Fill": lambda node, grad: [None, reduce_sum(grad)],
     "LinSpace": _linspace_gradient,
 }.items():
     set_gradient(_op, _rule)

@@ -39,10 +39,6 @@ from ..math.static_operands import need_rank, op_scope
 # --- norms and moments ---------------------------------------------------------------------------------------------
 
 
-def _l2_loss_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    return [(allowed(inputs[0].dtype.base, FLOATS), ())]
-
-
 def _l2_loss(x: Array) -> Array:
     wide = x.astype(np.float32) if x.itemsize < 4 else x
     return np.asarray(np.sum(wide * wide) / 2).astype(x.dtype)
@@ -50,7 +46,7 @@ def _l2_loss(x: Array) -> Array:
 
 define(
     "L2Loss",
-    infer=_l2_loss_rule,
+    infer=lambda inputs, attrs: [(allowed(inputs[0].dtype.base, FLOATS), ())],
     reference=_l2_loss,
     gradient=lambda node, grad: [multiply(node.inputs[0], grad)],
     cost=lambda node: default_cost(node)._replace(flops=2.0 * size(node.inputs[0])),

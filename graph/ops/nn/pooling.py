@@ -108,10 +108,6 @@ def _seen(x: Array, attrs: Attrs) -> Array:
     return found.reshape(*found.shape[:4], found.shape[4] * found.shape[5])
 
 
-def _max_pool(x: Array, **attrs: Any) -> Array:
-    return as_layout(_seen(x, attrs).max(-1), attrs["data_format"])
-
-
 def _first_largest(x: Array, attrs: Attrs) -> Array:
     """Which tap of each window holds the (first) largest pixel, `[n, rows, columns, c, 1]`."""
     return np.asarray(np.expand_dims(_seen(x, attrs).argmax(-1), -1))
@@ -167,10 +163,6 @@ def _avg_pool_grad(sizes: Array, grad: Array, **attrs: Any) -> Array:
 # --- definitions --------------------------------------------------------------------------------------------
 
 
-def _max_gradient(node: Node, grad: Tensor) -> Grads:
-    return [apply("MaxPoolGrad", (node.inputs[0], node.outputs[0], grad), dict(node.attrs))]
-
-
 def _max_grad_gradient(node: Node, grad: Tensor) -> Grads:
     x, y, _ = node.inputs
     return [None, None, apply("MaxPoolGradGrad", (x, y, grad), dict(node.attrs))]
@@ -179,14 +171,6 @@ def _max_grad_gradient(node: Node, grad: Tensor) -> Grads:
 def _max_grad_grad_gradient(node: Node, grad: Tensor) -> Grads:
     x, y, _ = node.inputs
     return [None, None, apply("MaxPoolGrad", (x, y, grad), dict(node.attrs))]
-
-
-def _avg_gradient(node: Node, grad: Tensor) -> Grads:
-    return [apply("AvgPoolGrad", (shape(node.inputs[0]), grad), dict(node.attrs))]
-
-
-def _avg_grad_gradient(node: Node, grad: Tensor) -> Grads:
-    return [None, apply("AvgPool", (grad,), dict(node.attrs))]
 
 
 def _cost(pooled: Any) -> Any:
@@ -202,8 +186,8 @@ def _cost(pooled: Any) -> Any:
 define(
     "MaxPool",
     infer=_pool_rule(NUMBERS),
-    reference=_max_pool,
-    gradient=_max_gradient,
+    reference=lambda x, **attrs: as_layout(_seen(x, attrs).max(-1), attrs["data_format"]),
+    gradient=lambda node, grad: [apply("MaxPoolGrad", (node.inputs[0], node.outputs[0], grad), dict(node.attrs))],
     cost=_cost(lambda node: node.outputs[0]),
 )
 define(
@@ -224,14 +208,14 @@ define(
     "AvgPool",
     infer=_pool_rule(FLOATS),
     reference=_avg_pool,
-    gradient=_avg_gradient,
+    gradient=lambda node, grad: [apply("AvgPoolGrad", (shape(node.inputs[0]), grad), dict(node.attrs))],
     cost=_cost(lambda node: node.outputs[0]),
 )
 define(
     "AvgPoolGrad",
     infer=_avg_grad_rule,
     reference=_avg_pool_grad,
-    gradient=_avg_grad_gradient,
+    gradient=lambda node, grad: [None, apply("AvgPool", (grad,), dict(node.attrs))],
     cost=_cost(lambda node: node.inputs[1]),
 )
 

@@ -68,10 +68,6 @@ def _softmax_gradient(node: Node, grad: Tensor) -> Grads:
     return [multiply(subtract(grad, reduce_sum(multiply(grad, y), -1, keepdims=True)), y)]
 
 
-def _log_softmax_gradient(node: Node, grad: Tensor) -> Grads:
-    return [subtract(grad, multiply(reduce_sum(grad, -1, keepdims=True), exp(node.outputs[0])))]
-
-
 define(
     "Softmax",
     infer=_softmax_rule,
@@ -83,7 +79,7 @@ define(
     "LogSoftmax",
     infer=_softmax_rule,
     reference=_rounded(_log_softmax),
-    gradient=_log_softmax_gradient,
+    gradient=lambda node, grad: [subtract(grad, multiply(reduce_sum(grad, -1, keepdims=True), exp(node.outputs[0])))],
     cost=_softmax_cost,
 )
 
@@ -228,10 +224,6 @@ def _dense_gradient(node: Node, grad_loss: Tensor | None, grad_backprop: Tensor 
     return [for_logits, for_labels]
 
 
-def _sparse_gradient(node: Node, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> Grads:
-    return [_loss_gradient(node, grad_loss, grad_backprop)[0], None]
-
-
 def _loss_cost(node: Node) -> Cost:
     return default_cost(node)._replace(flops=(_SOFTMAX_FLOPS + 6) * size(node.inputs[0]))
 
@@ -247,7 +239,7 @@ define(
     "SparseSoftmaxCrossEntropyWithLogits",
     infer=_sparse_rule,
     reference=_sparse,
-    gradient=_sparse_gradient,
+    gradient=lambda node, grad_loss, grad_backprop: [_loss_gradient(node, grad_loss, grad_backprop)[0], None],
     cost=_loss_cost,
 )
 

@@ -110,10 +110,6 @@ def _multinomial(
     return out
 
 
-def _multinomial_cost(node: Node) -> Cost:
-    return default_cost(node, 2 * WORD_FLOPS + 20)
-
-
 _define_draw("RandomUniform", "uniform")
 _define_draw("RandomStandardNormal", "normal")
 _define_draw("TruncatedNormal", "truncated_normal")
@@ -135,7 +131,7 @@ define(
     "Multinomial",
     infer=_multinomial_rule,
     reference=_multinomial,
-    cost=_multinomial_cost,
+    cost=lambda node: default_cost(node, 2 * WORD_FLOPS + 20),
     traits=Trait.STATEFUL,
 )
 
