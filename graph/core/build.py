@@ -296,11 +296,7 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
-define(
-    "Const",
-    infer=lambda inputs, attrs: [(as_dtype(attrs["value"].dtype), attrs["value"].shape)],
-    reference=lambda *, value: value,
-)
+define("Const", lambda inputs, attrs: [(as_dtype(attrs["value"].dtype), attrs["value"].shape)], lambda *, value: value)
 
 
 def constant(
@@ -355,12 +351,7 @@ def fill_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...], verify: bool
     return np.concatenate([flat, np.repeat(flat[-1:], count - array.size)]).reshape(shape)
 
 
-define(
-    "Placeholder",
-    infer=lambda inputs, attrs: [(attrs["dtype"], attrs["shape"])],
-    reference=None,
-    internal_attrs=("dtype", "shape"),
-)
+define("Placeholder", lambda inputs, attrs: [(attrs["dtype"], attrs["shape"])], None, internal_attrs=("dtype", "shape"))
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:

@@ -166,7 +166,7 @@ def typed_attr(attrs: Attrs, name: str, kind: type[T]) -> T:
     return value
 
 
-def define(name: str, **parts: Any) -> OpDef:
+def define(name: str, infer: InferRule, reference: Callable[..., Any], **parts: Any) -> OpDef:
     """Make an `OpDef` (see its attributes for `parts`) and register it.
 
     Raises:
@@ -174,13 +174,15 @@ def define(name: str, **parts: Any) -> OpDef:
     """
     if name in _REGISTRY:
         raise ValueError(f"Op {name} is defined twice")
-    _REGISTRY[name] = opdef = OpDef(name, **parts)
+    _REGISTRY[name] = opdef = OpDef(name, infer, reference, **parts)
     return opdef
 
 
-def define_on_host(name: str, **parts: Any) -> OpDef:
+def define_on_host(
+    name: str, infer: InferRule, reference: Callable[..., Any], traits: Trait = Trait.NONE, **parts: Any
+) -> OpDef:
     """`define` for an op that has state or a side effect and runs on CPUs: queues, tables, files, Python functions."""
-    return define(name, traits=Trait.STATEFUL, device_types=("CPU",), **parts)
+    return define(name, infer, reference, traits=Trait.STATEFUL | traits, device_types=("CPU",), **parts)
 
 
 def set_gradient(name: str, rule: GradientRule) -> None:

@@ -95,7 +95,7 @@ def _concat_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [*split(grad, reshape(counts, [-1]), axis_input, num=len(values)), None]
 
 
-define("ConcatV2", infer=_concat_rule, reference=_concat, gradient=_concat_gradient, cost=move_cost)
+define("ConcatV2", _concat_rule, _concat, gradient=_concat_gradient, cost=move_cost)
 
 
 def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor:
@@ -244,15 +244,15 @@ def filled_grads(node: Node, grads: Sequence[Any]) -> list[Any]:
 
 define(
     "Split",
-    infer=_split_rule,
-    reference=_split,
+    _split_rule,
+    _split,
     gradient=lambda node, *grads: [None, concat(filled_grads(node, grads), node.inputs[0])],
     cost=no_cost,
 )
 define(
     "SplitV",
-    infer=_split_v_rule,
-    reference=_split_v,
+    _split_v_rule,
+    _split_v,
     gradient=lambda node, *grads: [concat(filled_grads(node, grads), node.inputs[2]), None, None],
     cost=no_cost,
 )
@@ -321,8 +321,8 @@ def _pack(*values: Array, axis: int) -> Array:
 
 define(
     "Pack",
-    infer=_pack_rule,
-    reference=_pack,
+    _pack_rule,
+    _pack,
     gradient=lambda node, grad: unstack(grad, len(node.inputs), node.attrs["axis"]),
     cost=move_cost,
 )
@@ -404,8 +404,8 @@ def _unpack(x: Array, *, num: int, axis: int) -> Any:
 
 define(
     "Unpack",
-    infer=_unpack_rule,
-    reference=_unpack,
+    _unpack_rule,
+    _unpack,
     gradient=lambda node, *grads: [stack(filled_grads(node, grads), node.attrs["axis"])],
     cost=no_cost,
 )

@@ -43,7 +43,7 @@ def _fill(wanted: Array, value: Array) -> Array:
     return out
 
 
-define("Fill", infer=_fill_rule, reference=_fill, cost=write_cost)
+define("Fill", _fill_rule, _fill, cost=write_cost)
 
 
 def fill(dims: TensorLike, value: TensorLike, name: str | None = None) -> Tensor:
@@ -102,8 +102,8 @@ def _zeros_like(x: Array) -> Array:
 
 
 # No gradient: the values of the input do not matter.
-define("ZerosLike", infer=_like_rule, reference=_zeros_like, cost=write_cost)
-define("OnesLike", infer=_like_rule, reference=lambda x: np.ones(np.shape(x), x.dtype), cost=write_cost)
+define("ZerosLike", _like_rule, _zeros_like, cost=write_cost)
+define("OnesLike", _like_rule, lambda x: np.ones(np.shape(x), x.dtype), cost=write_cost)
 
 
 def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.dtypes import NUMBERS, Array, as_dtype, bool_, float32, int32
 from ...core.errors import invalid
-from ...core.graph import Node, Tensor
+from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, as_dims, compatible, merge, text
 from ..math.cast import cast
@@ -64,14 +64,8 @@ def _diag_part(x: Array) -> Array:
     return np.diagonal(x.reshape(count, count)).reshape(x.shape[:half])
 
 
-define("Diag", infer=_diag_rule, reference=_diag, gradient=lambda node, grad: [diag_part(grad)], cost=move_cost)
-define(
-    "DiagPart",
-    infer=_diag_part_rule,
-    reference=_diag_part,
-    gradient=lambda node, grad: [diag(grad)],
-    cost=pick_cost,
-)
+define("Diag", _diag_rule, _diag, gradient=lambda node, grad: [diag_part(grad)], cost=move_cost)
+define("DiagPart", _diag_part_rule, _diag_part, gradient=lambda node, grad: [diag(grad)], cost=pick_cost)
 
 
 def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
@@ -143,23 +137,19 @@ def _matrix_set_diag(x: Array, diagonal: Array) -> Array:
 
 
 define(
-    "MatrixDiag",
-    infer=_matrix_diag_rule,
-    reference=_matrix_diag,
-    gradient=lambda node, grad: [matrix_diag_part(grad)],
-    cost=move_cost,
+    "MatrixDiag", _matrix_diag_rule, _matrix_diag, gradient=lambda node, grad: [matrix_diag_part(grad)], cost=move_cost
 )
 define(
     "MatrixDiagPart",
-    infer=_matrix_diag_part_rule,
-    reference=lambda x: np.diagonal(x, axis1=-2, axis2=-1),
+    _matrix_diag_part_rule,
+    lambda x: np.diagonal(x, axis1=-2, axis2=-1),
     gradient=lambda node, grad: [matrix_set_diag(zeros_like(node.inputs[0]), grad)],
     cost=pick_cost,
 )
 define(
     "MatrixSetDiag",
-    infer=_matrix_set_diag_rule,
-    reference=_matrix_set_diag,
+    _matrix_set_diag_rule,
+    _matrix_set_diag,
     gradient=lambda node, grad: [matrix_set_diag(grad, zeros_like(node.inputs[1])), matrix_diag_part(grad)],
     cost=move_cost,
 )
@@ -204,8 +194,8 @@ def _band(x: Array, lower: Array, upper: Array) -> Array:
 
 define(
     "MatrixBandPart",
-    infer=_band_rule,
-    reference=_band,
+    _band_rule,
+    _band,
     gradient=lambda node, grad: [matrix_band_part(grad, *node.inputs[1:]), None, None],
     cost=move_cost,
 )

@@ -64,8 +64,8 @@ def _dynamic_partition_gradient(node: Node, *grads: Any) -> Sequence[Any]:
 
 define(
     "DynamicPartition",
-    infer=_dynamic_partition_rule,
-    reference=_dynamic_partition,
+    _dynamic_partition_rule,
+    _dynamic_partition,
     gradient=_dynamic_partition_gradient,
     cost=move_cost,
 )
@@ -131,7 +131,7 @@ def _stitch_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 
 for _name in ("DynamicStitch", "ParallelDynamicStitch"):
-    define(_name, infer=_stitch_rule, reference=_stitch, gradient=_stitch_gradient, cost=move_cost)
+    define(_name, _stitch_rule, _stitch, gradient=_stitch_gradient, cost=move_cost)
 
 
 def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
@@ -231,16 +231,11 @@ def _unique_with_counts(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]
     return values[order], place[inverse.reshape(x.shape)].astype(out_idx.np), counts[order].astype(out_idx.np)
 
 
-define(
-    "Unique",
-    infer=_unique_rule,
-    reference=lambda x, *, out_idx: _unique_with_counts(x, out_idx=out_idx)[:2],
-    device_types=("CPU",),
-)
+define("Unique", _unique_rule, lambda x, *, out_idx: _unique_with_counts(x, out_idx=out_idx)[:2], device_types=("CPU",))
 define(
     "UniqueWithCounts",
-    infer=lambda inputs, attrs: [*_unique_rule(inputs, attrs), (index_type_attr(attrs, "out_idx"), (None,))],
-    reference=_unique_with_counts,
+    lambda inputs, attrs: [*_unique_rule(inputs, attrs), (index_type_attr(attrs, "out_idx"), (None,))],
+    _unique_with_counts,
     device_types=("CPU",),
 )
 
@@ -286,7 +281,7 @@ def _list_diff(x: Array, y: Array, *, out_idx: Any) -> tuple[Array, Array]:
     return x[kept], np.flatnonzero(kept).astype(out_idx.np)
 
 
-define("ListDiff", infer=_list_diff_rule, reference=_list_diff, device_types=("CPU",))
+define("ListDiff", _list_diff_rule, _list_diff, device_types=("CPU",))
 
 
 def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: Any = int32, name: str | None = None) -> ListDiff:

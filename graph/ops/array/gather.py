@@ -88,7 +88,7 @@ def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> A
     return np.moveaxis(picked, range(batch, batch + count), range(at, at + count))
 
 
-define("GatherV2", infer=_gather_rule, reference=_gather, cost=pick_cost)
+define("GatherV2", _gather_rule, _gather, cost=pick_cost)
 
 
 def gather(
@@ -193,7 +193,7 @@ def _gather_nd(params: Array, indices: Array) -> Array:
     return np.asarray(params[coordinate_index(params.shape, indices)], params.dtype)
 
 
-define("GatherNd", infer=_gather_nd_rule, reference=_gather_nd, cost=pick_cost)
+define("GatherNd", _gather_nd_rule, _gather_nd, cost=pick_cost)
 
 
 def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0) -> Tensor:
@@ -256,7 +256,7 @@ def _one_hot(indices: Array, depth: Array, on_value: Array, off_value: Array, *,
     return np.where(hot == classes, on_value, off_value)
 
 
-define("OneHot", infer=_one_hot_rule, reference=_one_hot, cost=write_cost)
+define("OneHot", _one_hot_rule, _one_hot, cost=write_cost)
 
 
 def one_hot(
@@ -318,8 +318,8 @@ def _reverse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 define(
     "ReverseV2",
-    infer=_reverse_rule,
-    reference=lambda x, axes: np.flip(x, tuple(dims_of(axes))),
+    _reverse_rule,
+    lambda x, axes: np.flip(x, tuple(dims_of(axes))),
     gradient=lambda node, grad: [reverse(grad, node.inputs[1]), None],
     cost=move_cost,
 )

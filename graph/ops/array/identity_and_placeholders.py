@@ -34,16 +34,9 @@ def _refuse_gradient(node: Node, grad: Any) -> Sequence[Any]:
     )
 
 
-define("Identity", infer=_same_rule, reference=lambda x: x, gradient=lambda node, grad: [grad], cost=no_cost)
-define("StopGradient", infer=_same_rule, reference=lambda x: x, cost=no_cost)
-define(
-    "PreventGradient",
-    infer=_same_rule,
-    reference=lambda x: x,
-    gradient=_refuse_gradient,
-    cost=no_cost,
-    internal_attrs=("message",),
-)
+define("Identity", _same_rule, lambda x: x, gradient=lambda node, grad: [grad], cost=no_cost)
+define("StopGradient", _same_rule, lambda x: x, cost=no_cost)
+define("PreventGradient", _same_rule, lambda x: x, gradient=_refuse_gradient, cost=no_cost, internal_attrs=("message",))
 
 
 def identity(input: TensorLike, name: str | None = None) -> Any:
@@ -69,8 +62,8 @@ def _each_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 define(
     "IdentityN",
-    infer=_each_rule,
-    reference=lambda *values: values[0] if len(values) == 1 else values,
+    _each_rule,
+    lambda *values: values[0] if len(values) == 1 else values,
     gradient=lambda node, *grads: grads,
     cost=no_cost,
 )
@@ -105,8 +98,8 @@ def _default_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 define(
     "PlaceholderWithDefault",
-    infer=_default_rule,
-    reference=lambda x: x,
+    _default_rule,
+    lambda x: x,
     gradient=lambda node, grad: [grad],
     cost=no_cost,
     internal_attrs=("shape",),
@@ -121,7 +114,7 @@ def placeholder_with_default(input: TensorLike, shape: Any, name: str | None = N
 
 # --- order --------------------------------------------------------------------------------------------------
 
-define("NoOp", infer=lambda inputs, attrs: [], reference=lambda: (), cost=no_cost)
+define("NoOp", lambda inputs, attrs: [], lambda: (), cost=no_cost)
 
 
 def no_op(name: str | None = None) -> Node:
@@ -245,12 +238,7 @@ def _print(context: Context, x: Array, *data: Array, message: str, first_n: int,
     return x
 
 
-define_on_host(
-    "Print",
-    infer=_print_rule,
-    reference=_print,
-    gradient=lambda node, grad: [grad, *[None] * (len(node.inputs) - 1)],
-)
+define_on_host("Print", _print_rule, _print, gradient=lambda node, grad: [grad, *[None] * (len(node.inputs) - 1)])
 
 
 def Print(
@@ -296,7 +284,7 @@ def _assert(context: Context, condition: Array, *data: Array, summarize: int | N
     return ()
 
 
-define_on_host("Assert", infer=_assert_rule, reference=_assert)
+define_on_host("Assert", _assert_rule, _assert)
 
 
 def Assert(

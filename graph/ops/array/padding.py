@@ -64,7 +64,7 @@ def _tile_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [reduce_sum(reshape(grad, pairs), list(range(0, 2 * rank, 2))), None]
 
 
-define("Tile", infer=_tile_rule, reference=_tile, gradient=_tile_gradient, cost=move_cost)
+define("Tile", _tile_rule, _tile, gradient=_tile_gradient, cost=move_cost)
 
 
 def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
@@ -125,8 +125,8 @@ def _pad_v2(x: Array, paddings: Array, value: Array | None = None) -> Array:
     return out
 
 
-define("Pad", infer=_pad_rule, reference=_pad_v2, cost=move_cost)
-define("PadV2", infer=_pad_v2_rule, reference=_pad_v2, cost=move_cost)
+define("Pad", _pad_rule, _pad_v2, cost=move_cost)
+define("PadV2", _pad_v2_rule, _pad_v2, cost=move_cost)
 
 # How far a mirror lies beyond the edge: REFLECT does not repeat the edge element, SYMMETRIC does.
 MIRROR_OFFSETS = {"REFLECT": 1, "SYMMETRIC": 0}
@@ -188,15 +188,15 @@ def _mirror_pad_grad(grad: Array, paddings: Array, *, mode: str) -> Array:
 
 define(
     "MirrorPad",
-    infer=_mirror_pad_rule,
-    reference=_mirror_pad,
+    _mirror_pad_rule,
+    _mirror_pad,
     gradient=lambda node, grad: [apply("MirrorPadGrad", (grad, node.inputs[1]), dict(node.attrs)), None],
     cost=move_cost,
 )
 define(
     "MirrorPadGrad",
-    infer=_mirror_pad_grad_rule,
-    reference=_mirror_pad_grad,
+    _mirror_pad_grad_rule,
+    _mirror_pad_grad,
     gradient=lambda node, grad: [apply("MirrorPad", (grad, node.inputs[1]), dict(node.attrs)), None],
     cost=move_cost,
 )

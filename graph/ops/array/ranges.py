@@ -61,7 +61,7 @@ def _range(start: Array, limit: Array, delta: Array) -> Array:
     return (np.arange(count, dtype=np.float64) * float(delta) + float(start)).astype(dtype)
 
 
-define("Range", infer=_range_rule, reference=_range, cost=write_cost)
+define("Range", _range_rule, _range, cost=write_cost)
 
 
 def range(
@@ -128,7 +128,7 @@ def _linspace(start: Array, stop: Array, num: Array) -> Array:
     return np.linspace(float(start), float(stop), int(num)).astype(np.asarray(start).dtype)
 
 
-define("LinSpace", infer=_linspace_rule, reference=_linspace, cost=write_cost)
+define("LinSpace", _linspace_rule, _linspace, cost=write_cost)
 
 
 def linspace(start: TensorLike, stop: TensorLike, num: TensorLike, name: str | None = None) -> Tensor:

@@ -67,8 +67,8 @@ def _roll(x: Array, shift: Array, axis: Array) -> Array:
 
 define(
     "Roll",
-    infer=_roll_rule,
-    reference=_roll,
+    _roll_rule,
+    _roll,
     gradient=lambda node, grad: [roll(grad, negative(node.inputs[1]), node.inputs[2]), None, None],
     cost=move_cost,
 )

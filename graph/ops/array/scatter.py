@@ -91,8 +91,8 @@ def _scatter_nd(indices: Array, updates: Array, wanted: Array) -> Array:
 
 define(
     "ScatterNd",
-    infer=_scatter_nd_rule,
-    reference=_scatter_nd,
+    _scatter_nd_rule,
+    _scatter_nd,
     gradient=lambda node, grad: [None, gather_nd(grad, node.inputs[0]), None],
     cost=lambda node: Cost(float(nbytes(node.inputs[1]) // max(node.outputs[0].dtype.size, 1)), move_cost(node).bytes),
 )
@@ -172,13 +172,7 @@ _scatter_ufuncs: dict[str, np.ufunc | None] = {
     "TensorScatterMax": np.maximum,
 }
 for _name, _ufunc in _scatter_ufuncs.items():
-    define(
-        _name,
-        infer=_tensor_scatter_rule,
-        reference=_tensor_scatter(_ufunc),
-        gradient=_scatter_gradients[_name],
-        cost=move_cost,
-    )
+    define(_name, _tensor_scatter_rule, _tensor_scatter(_ufunc), gradient=_scatter_gradients[_name], cost=move_cost)
 
 
 def _scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None) -> Tensor:

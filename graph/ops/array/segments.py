@@ -169,8 +169,8 @@ for _kind, _gradient in (
 ):
     define(
         f"UnsortedSegment{_kind}",
-        infer=_unsorted_rule,
-        reference=_unsorted_reference(_kind),
+        _unsorted_rule,
+        _unsorted_reference(_kind),
         gradient=_gradient,
         cost=_one_flop_per_row_element,
     )
@@ -319,13 +319,7 @@ _segment_gradients: dict[str, Callable[..., Sequence[Any]]] = {
     "Prod": _product_gradient,
 }
 for _kind, _rule in _segment_gradients.items():
-    define(
-        f"Segment{_kind}",
-        infer=_segment_rule,
-        reference=_segment_reference(_kind),
-        gradient=_rule,
-        cost=_one_flop_per_row_element,
-    )
+    define(f"Segment{_kind}", _segment_rule, _segment_reference(_kind), gradient=_rule, cost=_one_flop_per_row_element)
 
 
 def _segment(op: str, data: TensorLike, segment_ids: TensorLike, name: str | None) -> Tensor:

@@ -65,26 +65,12 @@ def _rank_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 define(
-    "Shape",
-    infer=_shape_rule,
-    reference=lambda x, *, out_type: np.array(np.shape(x), out_type.np),
-    cost=no_cost,
-    traits=Trait.METADATA,
+    "Shape", _shape_rule, lambda x, *, out_type: np.array(np.shape(x), out_type.np), cost=no_cost, traits=Trait.METADATA
 )
 define(
-    "Size",
-    infer=_size_rule,
-    reference=lambda x, *, out_type: np.array(np.size(x), out_type.np),
-    cost=no_cost,
-    traits=Trait.METADATA,
+    "Size", _size_rule, lambda x, *, out_type: np.array(np.size(x), out_type.np), cost=no_cost, traits=Trait.METADATA
 )
-define(
-    "Rank",
-    infer=_rank_rule,
-    reference=lambda x: np.array(np.ndim(x), np.int32),
-    cost=no_cost,
-    traits=Trait.METADATA,
-)
+define("Rank", _rank_rule, lambda x: np.array(np.ndim(x), np.int32), cost=no_cost, traits=Trait.METADATA)
 
 
 def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
@@ -184,7 +170,7 @@ def _reshape_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [reshape(grad, shape(node.inputs[0])), None]
 
 
-define("Reshape", infer=_reshape_rule, reference=_reshape, gradient=_reshape_gradient, cost=no_cost)
+define("Reshape", _reshape_rule, _reshape, gradient=_reshape_gradient, cost=no_cost)
 
 
 def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
@@ -225,8 +211,8 @@ def _back_to_input_shape(node: Node, grad: Any) -> list[Any]:
 
 define(
     "ExpandDims",
-    infer=_expand_dims_rule,
-    reference=lambda x, dim: np.expand_dims(x, int(np.reshape(dim, ()))),
+    _expand_dims_rule,
+    lambda x, dim: np.expand_dims(x, int(np.reshape(dim, ()))),
     gradient=_back_to_input_shape,
     cost=no_cost,
 )
@@ -267,7 +253,7 @@ def _squeeze(x: Array, *, squeeze_dims: tuple[int, ...]) -> Array:
         ) from None
 
 
-define("Squeeze", infer=_squeeze_rule, reference=_squeeze, gradient=_back_to_input_shape, cost=no_cost)
+define("Squeeze", _squeeze_rule, _squeeze, gradient=_back_to_input_shape, cost=no_cost)
 
 
 def squeeze(input: TensorLike, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
@@ -310,12 +296,7 @@ def _broadcast_to(x: Array, wanted: Array) -> Array:
         raise invalid(f"Shape {text(x.shape)} cannot be broadcast to {sizes}") from None
 
 
-define(
-    "BroadcastTo",
-    infer=_broadcast_to_rule,
-    reference=_broadcast_to,
-    cost=move_cost,
-)
+define("BroadcastTo", _broadcast_to_rule, _broadcast_to, cost=move_cost)
 
 
 def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
@@ -335,13 +316,7 @@ def _ensure_shape(x: Array, *, shape: Dims) -> Array:
     return x
 
 
-define(
-    "EnsureShape",
-    infer=_ensure_shape_rule,
-    reference=_ensure_shape,
-    gradient=lambda node, grad: [grad],
-    cost=no_cost,
-)
+define("EnsureShape", _ensure_shape_rule, _ensure_shape, gradient=lambda node, grad: [grad], cost=no_cost)
 
 
 def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
@@ -378,7 +353,7 @@ def _transpose_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [transpose(grad, invert_permutation(node.inputs[1])), None]
 
 
-define("Transpose", infer=_transpose_rule, reference=_transpose, gradient=_transpose_gradient, cost=move_cost)
+define("Transpose", _transpose_rule, _transpose, gradient=_transpose_gradient, cost=move_cost)
 
 
 def transpose(
@@ -416,7 +391,7 @@ def _invert_permutation(x: Array) -> Array:
     return inverse
 
 
-define("InvertPermutation", infer=_invert_permutation_rule, reference=_invert_permutation, cost=write_cost)
+define("InvertPermutation", _invert_permutation_rule, _invert_permutation, cost=write_cost)
 
 
 def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:

@@ -93,7 +93,7 @@ def _slice_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [pad(grad, stack([begin, after], axis=1)), None, None]
 
 
-define("Slice", infer=_slice_rule, reference=_slice, gradient=_slice_gradient, cost=no_cost)
+define("Slice", _slice_rule, _slice, gradient=_slice_gradient, cost=no_cost)
 
 
 def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None) -> Tensor:
@@ -279,13 +279,7 @@ def _strided_slice_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [back, None, None, None]
 
 
-define(
-    "StridedSlice",
-    infer=_strided_slice_rule,
-    reference=_strided_slice,
-    gradient=_strided_slice_gradient,
-    cost=no_cost,
-)
+define("StridedSlice", _strided_slice_rule, _strided_slice, gradient=_strided_slice_gradient, cost=no_cost)
 
 
 def _strided_slice_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -307,8 +301,8 @@ def _strided_slice_grad(wanted: Array, begin: Array, end: Array, strides: Array,
 
 define(
     "StridedSliceGrad",
-    infer=_strided_slice_grad_rule,
-    reference=_strided_slice_grad,
+    _strided_slice_grad_rule,
+    _strided_slice_grad,
     gradient=lambda node, grad: [
         None,
         None,

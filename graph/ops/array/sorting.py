@@ -96,7 +96,7 @@ def _top_k_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     return [reshape(flat, sizes), None]
 
 
-define("TopKV2", infer=_top_k_rule, reference=_top_k, gradient=_top_k_gradient, cost=_sort_cost)
+define("TopKV2", _top_k_rule, _top_k, gradient=_top_k_gradient, cost=_sort_cost)
 
 
 def top_k(input: TensorLike, k: TensorLike = 1, sorted: bool = True, name: str | None = None) -> TopK:
@@ -208,7 +208,7 @@ def _in_top_k(predictions: Array, targets: Array, k: Array) -> Array:
     return np.asarray(inside & (better < k) & np.isfinite(predictions.astype(np.float64)).all(1))
 
 
-define("InTopKV2", infer=_in_top_k_rule, reference=_in_top_k)
+define("InTopKV2", _in_top_k_rule, _in_top_k)
 
 
 def in_top_k(predictions: TensorLike, targets: TensorLike, k: TensorLike, name: str | None = None) -> Tensor:
@@ -260,8 +260,8 @@ def _bound_cost(node: Node) -> Cost:
     return Cost(_LOG_SIZE * static_size(node.inputs[1]), move_cost(node).bytes)
 
 
-define("LowerBound", infer=_bound_rule, reference=_bound("left"), cost=_bound_cost)
-define("UpperBound", infer=_bound_rule, reference=_bound("right"), cost=_bound_cost)
+define("LowerBound", _bound_rule, _bound("left"), cost=_bound_cost)
+define("UpperBound", _bound_rule, _bound("right"), cost=_bound_cost)
 
 
 def searchsorted(

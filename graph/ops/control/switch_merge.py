@@ -158,8 +158,8 @@ define(
 )
 define("Exit", infer=_same_rule, reference=lambda x: x, **_back)
 define("NextIteration", infer=_same_rule, reference=lambda x: x, **_back)
-define("LoopCond", infer=_loop_cond_rule, reference=lambda x: x, cost=no_cost)
-define("ControlTrigger", infer=lambda inputs, attrs: [], reference=lambda: (), cost=no_cost)
+define("LoopCond", _loop_cond_rule, lambda x: x, cost=no_cost)
+define("ControlTrigger", lambda inputs, attrs: [], lambda: (), cost=no_cost)
 
 
 # --- stacks -----------------------------------------------------------------------------------------------------------
@@ -216,17 +216,17 @@ def _no_second_order(node: Node, grad: Any) -> Sequence[Any]:
 
 define(
     "StackV2",
-    infer=_stack_rule,
-    reference=lambda context: StackState(),
+    _stack_rule,
+    lambda context: StackState(),
     cost=no_cost,
     traits=Trait.STATEFUL | Trait.STATE_HANDLE,
     internal_attrs=("elem_type",),
 )
-define("StackPushV2", infer=_push_rule, reference=_push, cost=no_cost, traits=Trait.STATEFUL)
+define("StackPushV2", _push_rule, _push, cost=no_cost, traits=Trait.STATEFUL)
 define(
     "StackPopV2",
-    infer=_pop_rule,
-    reference=_pop,
+    _pop_rule,
+    _pop,
     gradient=_no_second_order,
     cost=no_cost,
     traits=Trait.STATEFUL,

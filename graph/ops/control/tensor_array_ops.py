@@ -256,7 +256,7 @@ def _split(context: Context, array: ArrayState, value: Array, lengths: Array, fl
 _STATE: dict[str, Any] = {"cost": no_cost, "traits": Trait.STATEFUL}
 _TYPED = {**_STATE, "internal_attrs": ("dtype", "element_shape")}
 
-define("TensorArrayV3", infer=_new_rule, reference=_new, cost=no_cost, traits=Trait.STATEFUL | Trait.STATE_HANDLE)
+define("TensorArrayV3", _new_rule, _new, cost=no_cost, traits=Trait.STATEFUL | Trait.STATE_HANDLE)
 define(
     "TensorArrayGradV3",
     infer=_grad_rule,

@@ -14,7 +14,7 @@ from ...core.constant_value import static_value
 from ...core.dtypes import FLOATS, Array, float32, int32
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, size, typed_attr
+from ...core.opdef import Attrs, Cost, Output, define, define_on_host, size, typed_attr
 from ...core.shape import compatible
 from ...resources.resource_manager import Context
 from ..math.common import allowed, same_type
@@ -133,16 +133,8 @@ def _suppression_cost(node: Node) -> Cost:
 
 
 _CPUS = ("CPU",)
-define(
-    "NonMaxSuppressionV5", infer=_suppression_rule, reference=_suppression, cost=_suppression_cost, device_types=_CPUS
-)
-define(
-    "NonMaxSuppressionWithOverlaps",
-    infer=_overlaps_rule,
-    reference=_by_overlaps,
-    cost=_suppression_cost,
-    device_types=_CPUS,
-)
+define("NonMaxSuppressionV5", _suppression_rule, _suppression, cost=_suppression_cost, device_types=_CPUS)
+define("NonMaxSuppressionWithOverlaps", _overlaps_rule, _by_overlaps, cost=_suppression_cost, device_types=_CPUS)
 
 
 def _suppressed(
@@ -307,10 +299,7 @@ def _covers(part: tuple[int, int, int, int], boxes: Array, least: float) -> bool
     return bool((common >= least * areas)[areas > 0].any())
 
 
-define(
-    "SampleDistortedBoundingBoxV2", infer=_draw_rule, reference=_drawn, traits=Trait.STATEFUL, device_types=_CPUS,
-    cost=lambda node: Cost(1000.0, 100.0),
-)  # fmt: skip
+define_on_host("SampleDistortedBoundingBoxV2", _draw_rule, _drawn, cost=lambda node: Cost(1000.0, 100.0))
 
 
 def sample_distorted_bounding_box(

@@ -234,29 +234,37 @@ def _encode_png(image: Array, *, compression: int) -> Array:
 
 _CPUS = ("CPU",)
 define(
-    "DecodeJpeg", infer=_decode_rule((0, 1, 3)), device_types=_CPUS,
-    reference=lambda contents, *, channels, ratio: _one(contents, channels, uint8, ratio),
-)  # fmt: skip
-define("DecodeAndCropJpeg", infer=_crop_rule, reference=_crop, device_types=_CPUS)
-define("DecodePng", infer=_decode_rule((0, 1, 2, 3, 4)), reference=_one, device_types=_CPUS)
+    "DecodeJpeg",
+    _decode_rule((0, 1, 3)),
+    lambda contents, *, channels, ratio: _one(contents, channels, uint8, ratio),
+    device_types=_CPUS,
+)
+define("DecodeAndCropJpeg", _crop_rule, _crop, device_types=_CPUS)
+define("DecodePng", _decode_rule((0, 1, 2, 3, 4)), _one, device_types=_CPUS)
 define(
-    "DecodeBmp", infer=_decode_rule((0, 3, 4)), device_types=_CPUS,
-    reference=lambda contents, *, channels: _one(contents, channels, uint8),
-)  # fmt: skip
-define("DecodeGif", infer=_gif_rule, reference=_gif, device_types=_CPUS)
-define("DecodeImage", infer=_any_rule, reference=_any, device_types=_CPUS)
-define("ExtractJpegShape", infer=_shape_rule, reference=_jpeg_shape, device_types=_CPUS)
+    "DecodeBmp",
+    _decode_rule((0, 3, 4)),
+    lambda contents, *, channels: _one(contents, channels, uint8),
+    device_types=_CPUS,
+)
+define("DecodeGif", _gif_rule, _gif, device_types=_CPUS)
+define("DecodeImage", _any_rule, _any, device_types=_CPUS)
+define("ExtractJpegShape", _shape_rule, _jpeg_shape, device_types=_CPUS)
 define(
-    "EncodeJpeg", infer=_encode_rule((uint8,), (1, 3)), device_types=_CPUS,
-    reference=lambda image, *, quality, progressive, optimize_size, chroma_downsampling: _encode_jpeg(
+    "EncodeJpeg",
+    _encode_rule((uint8,), (1, 3)),
+    lambda image, *, quality, progressive, optimize_size, chroma_downsampling: _encode_jpeg(
         image, quality, progressive=progressive, optimize=optimize_size, subsampling=2 if chroma_downsampling else 0
     ),
-)  # fmt: skip
+    device_types=_CPUS,
+)
 define(
-    "EncodeJpegVariableQuality", infer=_encode_rule((uint8,), (1, 3)), device_types=_CPUS,
-    reference=lambda image, quality: _encode_jpeg(image, int(quality)),
-)  # fmt: skip
-define("EncodePng", infer=_encode_rule((uint8, uint16), (1, 2, 3, 4)), reference=_encode_png, device_types=_CPUS)
+    "EncodeJpegVariableQuality",
+    _encode_rule((uint8,), (1, 3)),
+    lambda image, quality: _encode_jpeg(image, int(quality)),
+    device_types=_CPUS,
+)
+define("EncodePng", _encode_rule((uint8, uint16), (1, 2, 3, 4)), _encode_png, device_types=_CPUS)
 
 
 # --- what users call --------------------------------------------------------------------------------------------------

@@ -59,11 +59,11 @@ def _gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [apply("ExtractImagePatchesBackprop", (convert(grad), shape(node.inputs[0])), dict(node.attrs))]
 
 
-define("ExtractImagePatches", infer=_rule, reference=_extract, gradient=_gradient, cost=move_cost)
+define("ExtractImagePatches", _rule, _extract, gradient=_gradient, cost=move_cost)
 define(
     "ExtractImagePatchesBackprop",
-    infer=_back_rule,
-    reference=_put_back,
+    _back_rule,
+    _put_back,
     gradient=lambda node, grad: [apply("ExtractImagePatches", (convert(grad),), dict(node.attrs)), None],
     cost=move_cost,
 )

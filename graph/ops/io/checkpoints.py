@@ -156,8 +156,8 @@ def _restore(
 
 define(
     "ReadTogether",
-    infer=_infer_read_together,
-    reference=_read_together,
+    _infer_read_together,
+    _read_together,
     cost=lambda node: Cost(0.0, sum(nbytes(t) for t in node.outputs)),
     traits=Trait.STATEFUL,
     ref_inputs=range(ANY),
@@ -167,4 +167,4 @@ for _name, _infer, _reference in (
     ("MergeV2Checkpoints", _infer_merge, _merge),
     ("RestoreV2", _infer_restore, _restore),
 ):
-    define_on_host(_name, infer=_infer, reference=_reference)
+    define_on_host(_name, _infer, _reference)

@@ -238,7 +238,7 @@ def _values(features: Any, key: str, dtype: DType, number: int) -> Array | None:
     return np.fromiter(values, dtype.np, len(values))
 
 
-define("ParseExampleV2", infer=_rule, reference=_parse, device_types=("CPU",))
+define("ParseExampleV2", _rule, _parse, device_types=("CPU",))
 
 
 def parse_example(
@@ -419,7 +419,7 @@ def _raw(x: Array, *, out_type: DType, little_endian: bool) -> Array:
     return found.reshape((*x.shape, size // width)).copy()
 
 
-define("DecodeRaw", infer=_raw_rule, reference=_raw, device_types=("CPU",))
+define("DecodeRaw", _raw_rule, _raw, device_types=("CPU",))
 
 
 def decode_raw(input_bytes: TensorLike, out_type: Any, little_endian: bool = True, name: str | None = None) -> Tensor:

@@ -21,7 +21,7 @@ from ...core.default_graph import get_default_graph
 from ...core.dtypes import Array, int64, resource, string
 from ...core.errors import NotFoundError, PermissionDeniedError, invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define, typed_attr
+from ...core.opdef import Attrs, Output, Trait, define_on_host, typed_attr
 from ...resources.async_request import ChainedRequest, Request
 from ...resources.queue import Queue
 from ...resources.resource_manager import Context
@@ -113,14 +113,7 @@ def _reader(context: Context, *, token: str, process: str, shared_name: str) -> 
     return found
 
 
-define(
-    "ReaderV2",
-    infer=_infer_reader,
-    reference=_reader,
-    cost=free,
-    traits=Trait.STATEFUL | Trait.STATE_HANDLE | Trait.HOST_ONLY,
-    device_types=("CPU",),
-)
+define_on_host("ReaderV2", _infer_reader, _reader, cost=free, traits=Trait.STATE_HANDLE | Trait.HOST_ONLY)
 
 
 def reader(records_of: Format, shared_name: str | None, name: str) -> Tensor:
@@ -175,12 +168,11 @@ def _read(context: Context, found: Any, queue: Any, most: int, finish: Callable[
     return settled(mine.read(names, most))
 
 
-define(
+define_on_host(
     "ReaderReadV2",
-    infer=_infer_read,
-    reference=lambda context, found, queue: _read(context, found, queue, 1, _one),
-    traits=Trait.STATEFUL | Trait.BLOCKING | Trait.HOST_ONLY,
-    device_types=("CPU",),
+    _infer_read,
+    lambda context, found, queue: _read(context, found, queue, 1, _one),
+    traits=Trait.BLOCKING | Trait.HOST_ONLY,
 )
 
 
@@ -190,13 +182,7 @@ def _read_up_to(context: Context, found: Any, queue: Any, count: Array) -> Any:
     return _read(context, found, queue, min(int(count), ALL), _several)
 
 
-define(
-    "ReaderReadUpToV2",
-    infer=_infer_read_up_to,
-    reference=_read_up_to,
-    traits=Trait.STATEFUL | Trait.BLOCKING | Trait.HOST_ONLY,
-    device_types=("CPU",),
-)
+define_on_host("ReaderReadUpToV2", _infer_read_up_to, _read_up_to, traits=Trait.BLOCKING | Trait.HOST_ONLY)
 
 
 def _infer_reset(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -209,14 +195,7 @@ def _reset(context: Context, found: Any) -> tuple[()]:
     return ()
 
 
-define(
-    "ReaderResetV2",
-    infer=_infer_reset,
-    reference=_reset,
-    cost=free,
-    traits=Trait.STATEFUL | Trait.HOST_ONLY,
-    device_types=("CPU",),
-)
+define_on_host("ReaderResetV2", _infer_reset, _reset, cost=free, traits=Trait.HOST_ONLY)
 define_fact("ReaderNumRecordsProducedV2", Reader, int64, lambda reader: reader.produced, Trait.HOST_ONLY)
 define_fact("ReaderNumWorkUnitsCompletedV2", Reader, int64, lambda reader: reader.completed, Trait.HOST_ONLY)
 
@@ -280,13 +259,7 @@ for _name, _infer, _of_files in (
     ("WriteFile", _infer_write, _write_file),
     ("MatchingFiles", _infer_matching, _matching),
 ):
-    define(
-        _name,
-        infer=_infer,
-        reference=_of_files,
-        traits=Trait.STATEFUL | Trait.HOST_ONLY,
-        device_types=("CPU",),
-    )
+    define_on_host(_name, _infer, _of_files, traits=Trait.HOST_ONLY)
 
 
 def read_file(filename: TensorLike, name: str | None = None) -> Tensor:

@@ -105,7 +105,7 @@ def _steps(example: Any, key: str, missing: bool) -> list[dict[str, Any]]:
     )
 
 
-define("ParseSequenceExampleV2", infer=_rule, reference=_parse, device_types=("CPU",))
+define("ParseSequenceExampleV2", _rule, _parse, device_types=("CPU",))
 
 Parsed = dict[str, Any]
 
@@ -196,7 +196,7 @@ def _from_json(x: Array) -> Array:
     return out
 
 
-define("DecodeJSONExample", infer=_text_rule, reference=_from_json, device_types=("CPU",))
+define("DecodeJSONExample", _text_rule, _from_json, device_types=("CPU",))
 
 
 def decode_json_example(json_examples: TensorLike, name: str | None = None) -> Tensor:
@@ -227,7 +227,7 @@ def _tensor(serialized: Array, *, out_type: DType) -> Array:
     return found
 
 
-define("ParseTensor", infer=_tensor_rule, reference=_tensor, device_types=("CPU",))
+define("ParseTensor", _tensor_rule, _tensor, device_types=("CPU",))
 
 
 def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None) -> Tensor:
@@ -242,9 +242,7 @@ def _serialized(x: Array) -> Array:
     return out
 
 
-define(
-    "SerializeTensor", infer=lambda inputs, attrs: [(string, ())], reference=_serialized, device_types=("CPU",)
-)  # fmt: skip
+define("SerializeTensor", lambda inputs, attrs: [(string, ())], _serialized, device_types=("CPU",))
 
 
 def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:

@@ -175,4 +175,4 @@ for _name, _infer, _reference in (
     ("MergeSummary", _merge_rule, _merge),
     ("TensorSummaryV2", _tensor_rule, _tensor),
 ):
-    define(_name, infer=_infer, reference=_reference, device_types=("CPU",))
+    define(_name, _infer, _reference, device_types=("CPU",))

@@ -285,7 +285,7 @@ def _einsum_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return out
 
 
-define("Einsum", infer=_einsum_rule, reference=_einsum, gradient=_einsum_gradient, cost=_einsum_cost)
+define("Einsum", _einsum_rule, _einsum, gradient=_einsum_gradient, cost=_einsum_cost)
 
 
 def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize: str = "greedy") -> Tensor:

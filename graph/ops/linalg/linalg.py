@@ -91,7 +91,7 @@ def _mat_mul_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [grad_a, grad_b]
 
 
-define("MatMul", infer=_mat_mul_rule, reference=_mat_mul, gradient=_mat_mul_gradient, cost=_product_cost)
+define("MatMul", _mat_mul_rule, _mat_mul, gradient=_mat_mul_gradient, cost=_product_cost)
 
 
 # --- stacks of matrices -------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def _batch_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [unbroadcast(t, g, g, None)[0] for t, g in ((x, grad_x), (y, grad_y))]
 
 
-define("BatchMatMulV2", infer=_batch_rule, reference=_batch_mat_mul, gradient=_batch_gradient, cost=_product_cost)
+define("BatchMatMulV2", _batch_rule, _batch_mat_mul, gradient=_batch_gradient, cost=_product_cost)
 
 
 def _batch(a: Tensor, b: Tensor, adj_x: bool, adj_y: bool, name: str | None = None) -> Tensor:

@@ -66,7 +66,7 @@ def _qr_cost(node: Node) -> Cost:
     return default_cost(node)._replace(flops=4.0 * matrices * small * small * (large - small / 3))
 
 
-define("Qr", infer=_qr_rule, reference=_qr, gradient=_qr_gradient, cost=_qr_cost)
+define("Qr", _qr_rule, _qr, gradient=_qr_gradient, cost=_qr_cost)
 
 
 def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> QR:
@@ -145,7 +145,7 @@ def _cubic(node: Node) -> Cost:
     return default_cost(node)._replace(flops=float(size(node.inputs[0])) * (side or 1))
 
 
-define("LogMatrixDeterminant", infer=_slogdet_rule, reference=_slogdet, gradient=_slogdet_gradient, cost=_cubic)
+define("LogMatrixDeterminant", _slogdet_rule, _slogdet, gradient=_slogdet_gradient, cost=_cubic)
 
 
 def slogdet(input: TensorLike, name: str | None = None) -> LogMatrixDeterminant:
@@ -228,7 +228,7 @@ def _last(x: Tensor) -> Any:
     return shape(x)[-1] if known is None else known
 
 
-define("Svd", infer=_svd_rule, reference=_svd, gradient=_svd_gradient, cost=_cubic)
+define("Svd", _svd_rule, _svd, gradient=_svd_gradient, cost=_cubic)
 
 
 def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:

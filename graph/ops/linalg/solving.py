@@ -102,14 +102,8 @@ def _determinant_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [multiply(weight, matrix_inverse(node.inputs[0], adjoint=True))]
 
 
-define("MatrixInverse", infer=_inverse_rule, reference=_inverse, gradient=_inverse_gradient, cost=_cubic(6))
-define(
-    "MatrixDeterminant",
-    infer=_determinant_rule,
-    reference=_determinant,
-    gradient=_determinant_gradient,
-    cost=_cubic(2),
-)
+define("MatrixInverse", _inverse_rule, _inverse, gradient=_inverse_gradient, cost=_cubic(6))
+define("MatrixDeterminant", _determinant_rule, _determinant, gradient=_determinant_gradient, cost=_cubic(2))
 
 
 def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
@@ -192,14 +186,8 @@ def _triangular_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [matrix_band_part(whole, -1, 0) if lower else matrix_band_part(whole, 0, -1), grad_b]
 
 
-define("MatrixSolve", infer=_solve_rule, reference=_solve, gradient=_solve_gradient, cost=_cubic(2))
-define(
-    "MatrixTriangularSolve",
-    infer=_triangular_rule,
-    reference=_triangular_solve,
-    gradient=_triangular_gradient,
-    cost=_cubic(0),
-)
+define("MatrixSolve", _solve_rule, _solve, gradient=_solve_gradient, cost=_cubic(2))
+define("MatrixTriangularSolve", _triangular_rule, _triangular_solve, gradient=_triangular_gradient, cost=_cubic(0))
 
 
 def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
@@ -257,7 +245,7 @@ def _cholesky_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [multiply(0.5, add(half, matrix_transpose(half)))]
 
 
-define("Cholesky", infer=_cholesky_rule, reference=_cholesky, gradient=_cholesky_gradient, cost=_cubic(1))
+define("Cholesky", _cholesky_rule, _cholesky, gradient=_cholesky_gradient, cost=_cubic(1))
 
 
 def cholesky(input: TensorLike, name: str | None = None) -> Tensor:

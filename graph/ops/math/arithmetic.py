@@ -106,8 +106,8 @@ def _add_n_scalar(m: Any, *values: Any) -> Any:
 
 define_op(
     "AddN",
-    infer=_add_n_rule,
-    reference=reference_of(_add_n_scalar),
+    _add_n_rule,
+    reference_of(_add_n_scalar),
     scalar=_add_n_scalar,
     gradient=lambda node, grad: [grad] * len(node.inputs),
     cost=lambda node: default_cost(node, len(node.inputs) - 1),

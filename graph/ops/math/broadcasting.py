@@ -47,7 +47,7 @@ def _axes_of_one(sizes: Any, rank: int) -> Any:
     return np.array(axes, sizes.dtype)
 
 
-define("BroadcastGradientArgs", infer=_args_rule, reference=_args_reference)
+define("BroadcastGradientArgs", _args_rule, _args_reference)
 
 
 def _shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -69,7 +69,7 @@ def _shape_reference(s0: Any, s1: Any) -> Any:
         raise invalid(f"Shapes {text(tuple(s0.tolist()))} and {text(tuple(s1.tolist()))} do not broadcast") from None
 
 
-define("BroadcastArgs", infer=_shape_rule, reference=_shape_reference)
+define("BroadcastArgs", _shape_rule, _shape_reference)
 
 
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:

@@ -33,8 +33,8 @@ def _cast_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
 
 define(
     "Cast",
-    infer=_cast_rule,
-    reference=lambda x, *, DstT: numpy_math.cast(x, DstT),
+    _cast_rule,
+    lambda x, *, DstT: numpy_math.cast(x, DstT),
     scalar=lambda m, x, *, DstT: m.cast(x, DstT),
     gradient=_cast_gradient,
 )

@@ -89,8 +89,8 @@ def define_elementwise(
 
     return define(
         name,
-        infer=unary_rule(types, result) if arity == 1 else broadcast_rule(types, result),
-        reference=reference,
+        unary_rule(types, result) if arity == 1 else broadcast_rule(types, result),
+        reference,
         scalar=scalar,
         gradient=gradient,
         cost=cost,

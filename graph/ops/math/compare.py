@@ -149,11 +149,11 @@ def _select_v2_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     return [None, unbroadcast(x, z, grad_x, None)[0], unbroadcast(y, z, grad_y, None)[0]]
 
 
-define("Select", infer=_select_rule, reference=_select_reference, gradient=_select_gradient)
+define("Select", _select_rule, _select_reference, gradient=_select_gradient)
 define(
     "SelectV2",
-    infer=_select_v2_rule,
-    reference=np.where,
+    _select_v2_rule,
+    np.where,
     scalar=lambda m, condition, x, y: m.where(condition, x, y),
     gradient=_select_v2_gradient,
 )
@@ -166,7 +166,7 @@ def _where_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(int64, (None, None if condition.dims is None else len(condition.dims)))]
 
 
-define("Where", infer=_where_rule, reference=lambda condition: np.argwhere(condition).astype(np.int64))
+define("Where", _where_rule, lambda condition: np.argwhere(condition).astype(np.int64))
 
 
 def _truth(condition: TensorLike) -> TensorLike:

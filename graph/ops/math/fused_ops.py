@@ -37,7 +37,7 @@ def _gelu_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return unary_rule(FLOATS)(inputs, attrs)
 
 
-define("Gelu", infer=_gelu_rule, reference=reference_of(_gelu), scalar=_gelu, cost=lambda node: default_cost(node, 20))
+define("Gelu", _gelu_rule, reference_of(_gelu), scalar=_gelu, cost=lambda node: default_cost(node, 20))
 define_elementwise("Silu", lambda m, x: x * (1 / (1 + m.exp(-x))), FLOATS, flops=13)
 
 
@@ -72,7 +72,7 @@ def _layer_norm(x: Array, gain: Array | None = None, bias: Array | None = None, 
     return np.asarray(centred, x.dtype)
 
 
-define("LayerNorm", infer=_layer_norm_rule, reference=_layer_norm, cost=lambda node: default_cost(node, 8))
+define("LayerNorm", _layer_norm_rule, _layer_norm, cost=lambda node: default_cost(node, 8))
 
 
 # --- attention ----------------------------------------------------------------------------------------------
@@ -121,4 +121,4 @@ def _attention_cost(node: Node) -> Cost:
     return Cost(2.0 * size(q) * keys + rows * keys * (16.0 + 2.0 * width), default_cost(node).bytes)
 
 
-define("Attention", infer=_attention_rule, reference=_attention, cost=_attention_cost)
+define("Attention", _attention_rule, _attention, cost=_attention_cost)

@@ -128,7 +128,7 @@ def _highest(dtype: DType) -> Any:
 
 
 def _define(name: str, types: tuple[DType, ...], reference: Any) -> None:
-    define(name, infer=_reduction_rule(types), reference=reference, cost=scan_cost)
+    define(name, _reduction_rule(types), reference, cost=scan_cost)
 
 
 _define("Sum", NUMBERS, _reduction(_sum, True))

@@ -77,8 +77,8 @@ def _cumprod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     return [div_no_nan(cumsum(weighted, axis, attrs["exclusive"], not attrs["reverse"]), x), None]
 
 
-define("Cumsum", infer=_scan_rule, reference=_scan(np.cumsum, 0), gradient=_cumsum_gradient, cost=scan_cost)
-define("Cumprod", infer=_scan_rule, reference=_scan(np.cumprod, 1), gradient=_cumprod_gradient, cost=scan_cost)
+define("Cumsum", _scan_rule, _scan(np.cumsum, 0), gradient=_cumsum_gradient, cost=scan_cost)
+define("Cumprod", _scan_rule, _scan(np.cumprod, 1), gradient=_cumprod_gradient, cost=scan_cost)
 
 
 def _apply_scan(op: str, x: TensorLike, axis: Any, exclusive: bool, reverse: bool, name: str | None) -> Tensor:
@@ -136,8 +136,8 @@ def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
     return reference
 
 
-define("ArgMax", infer=_arg_rule, reference=_arg(np.argmax), cost=scan_cost)
-define("ArgMin", infer=_arg_rule, reference=_arg(np.argmin), cost=scan_cost)
+define("ArgMax", _arg_rule, _arg(np.argmax), cost=scan_cost)
+define("ArgMin", _arg_rule, _arg(np.argmin), cost=scan_cost)
 
 
 def _apply_arg(op: str, x: TensorLike, axis: Any, dimension: Any, output_type: Any, name: str | None) -> Tensor:

@@ -82,14 +82,7 @@ def _define_leaky(name: str, scalar: Any, arity: int, gradient: Any) -> None:
         typed_attr(attrs, "alpha", float)
         return rule(inputs, attrs)
 
-    define(
-        name,
-        infer=infer,
-        reference=reference_of(scalar),
-        scalar=scalar,
-        gradient=gradient,
-        cost=lambda node: default_cost(node, 2),
-    )
+    define(name, infer, reference_of(scalar), scalar=scalar, gradient=gradient, cost=lambda node: default_cost(node, 2))
 
 
 _define_leaky("LeakyRelu", lambda m, x, alpha: m.where(x > 0, x, x * alpha), 1, _with_gradient_op("LeakyReluGrad"))

@@ -96,5 +96,5 @@ def _cost(products: float) -> Any:
     return cost
 
 
-define("AttentionWithSums", infer=_forward_rule, reference=_forward, cost=_cost(2))
-define("AttentionGrad", infer=_gradient_rule, reference=_gradient, cost=_cost(5))
+define("AttentionWithSums", _forward_rule, _forward, cost=_cost(2))
+define("AttentionGrad", _gradient_rule, _gradient, cost=_cost(5))

@@ -144,7 +144,7 @@ for _name, _make in (
     ("UniformCandidateSampler", _uniform),
     ("FixedUnigramCandidateSampler", _unigram),
 ):
-    define_on_host(_name, infer=_rule, reference=_sampler(_make), cost=_cost)
+    define_on_host(_name, _rule, _sampler(_make), cost=_cost)
 
 
 class Candidates(NamedTuple):

@@ -258,22 +258,22 @@ def _define_family(forward: str, backprop_input: str, backprop_filter: str, dept
 
     define(
         forward,
-        infer=_forward_rule(depthwise),
-        reference=references[0],
+        _forward_rule(depthwise),
+        references[0],
         gradient=gradient,
         cost=cost(lambda n: n.outputs[0], lambda n: n.inputs[1]),
     )
     define(
         backprop_input,
-        infer=_input_rule(depthwise),
-        reference=references[1],
+        _input_rule(depthwise),
+        references[1],
         gradient=input_gradient,
         cost=cost(lambda n: n.inputs[2], lambda n: n.inputs[1]),
     )
     define(
         backprop_filter,
-        infer=_filter_rule(depthwise),
-        reference=references[2],
+        _filter_rule(depthwise),
+        references[2],
         gradient=filter_gradient,
         cost=cost(lambda n: n.inputs[2], lambda n: n.outputs[0]),
     )

@@ -74,11 +74,11 @@ def _bias_add_gradient(node: Node, grad: Tensor) -> list[Tensor]:
     return [grad, apply("BiasAddGrad", (grad,), dict(node.attrs))]
 
 
-define("BiasAdd", infer=_bias_add_rule, reference=_bias_add, gradient=_bias_add_gradient)
+define("BiasAdd", _bias_add_rule, _bias_add, gradient=_bias_add_gradient)
 define(
     "BiasAddGrad",
-    infer=_bias_grad_rule,
-    reference=_bias_grad,
+    _bias_grad_rule,
+    _bias_grad,
     gradient=lambda node, grad: [apply("BiasAdd", (zeros_like(node.inputs[0]), grad), dict(node.attrs))],
     cost=lambda node: default_cost(node)._replace(flops=float(size(node.inputs[0]))),
 )

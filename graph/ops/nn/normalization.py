@@ -46,8 +46,8 @@ def _l2_loss(x: Array) -> Array:
 
 define(
     "L2Loss",
-    infer=lambda inputs, attrs: [(allowed(inputs[0].dtype.base, FLOATS), ())],
-    reference=_l2_loss,
+    lambda inputs, attrs: [(allowed(inputs[0].dtype.base, FLOATS), ())],
+    _l2_loss,
     gradient=lambda node, grad: [multiply(node.inputs[0], grad)],
     cost=lambda node: default_cost(node)._replace(flops=2.0 * size(node.inputs[0])),
 )
@@ -402,11 +402,11 @@ def _fused_cost(node: Node) -> Cost:
     return default_cost(node)._replace(flops=8.0 * size(node.inputs[0]))
 
 
-define("FusedBatchNormV3", infer=_fused_rule, reference=_fused, gradient=_fused_gradient, cost=_fused_cost)
+define("FusedBatchNormV3", _fused_rule, _fused, gradient=_fused_gradient, cost=_fused_cost)
 define(
     "FusedBatchNormGradV3",
-    infer=_fused_grad_rule,
-    reference=_fused_grad,
+    _fused_grad_rule,
+    _fused_grad,
     gradient=_fused_grad_gradient,
     cost=lambda node: default_cost(node)._replace(flops=12.0 * size(node.inputs[0])),
 )

@@ -185,36 +185,32 @@ def _cost(pooled: Any) -> Any:
 
 define(
     "MaxPool",
-    infer=_pool_rule(NUMBERS),
-    reference=lambda x, **attrs: as_layout(_seen(x, attrs).max(-1), attrs["data_format"]),
+    _pool_rule(NUMBERS),
+    lambda x, **attrs: as_layout(_seen(x, attrs).max(-1), attrs["data_format"]),
     gradient=lambda node, grad: [apply("MaxPoolGrad", (node.inputs[0], node.outputs[0], grad), dict(node.attrs))],
     cost=_cost(lambda node: node.outputs[0]),
 )
 define(
-    "MaxPoolGrad",
-    infer=_max_grad_rule,
-    reference=_max_pool_grad,
-    gradient=_max_grad_gradient,
-    cost=_cost(lambda node: node.inputs[2]),
+    "MaxPoolGrad", _max_grad_rule, _max_pool_grad, gradient=_max_grad_gradient, cost=_cost(lambda node: node.inputs[2])
 )
 define(
     "MaxPoolGradGrad",
-    infer=_max_grad_grad_rule,
-    reference=_max_pool_grad_grad,
+    _max_grad_grad_rule,
+    _max_pool_grad_grad,
     gradient=_max_grad_grad_gradient,
     cost=_cost(lambda node: node.outputs[0]),
 )
 define(
     "AvgPool",
-    infer=_pool_rule(FLOATS),
-    reference=_avg_pool,
+    _pool_rule(FLOATS),
+    _avg_pool,
     gradient=lambda node, grad: [apply("AvgPoolGrad", (shape(node.inputs[0]), grad), dict(node.attrs))],
     cost=_cost(lambda node: node.outputs[0]),
 )
 define(
     "AvgPoolGrad",
-    infer=_avg_grad_rule,
-    reference=_avg_pool_grad,
+    _avg_grad_rule,
+    _avg_pool_grad,
     gradient=lambda node, grad: [None, apply("AvgPool", (grad,), dict(node.attrs))],
     cost=_cost(lambda node: node.inputs[1]),
 )

@@ -68,17 +68,11 @@ def _softmax_gradient(node: Node, grad: Tensor) -> Grads:
     return [multiply(subtract(grad, reduce_sum(multiply(grad, y), -1, keepdims=True)), y)]
 
 
-define(
-    "Softmax",
-    infer=_softmax_rule,
-    reference=_rounded(_softmax),
-    gradient=_softmax_gradient,
-    cost=_softmax_cost,
-)
+define("Softmax", _softmax_rule, _rounded(_softmax), gradient=_softmax_gradient, cost=_softmax_cost)
 define(
     "LogSoftmax",
-    infer=_softmax_rule,
-    reference=_rounded(_log_softmax),
+    _softmax_rule,
+    _rounded(_log_softmax),
     gradient=lambda node, grad: [subtract(grad, multiply(reduce_sum(grad, -1, keepdims=True), exp(node.outputs[0])))],
     cost=_softmax_cost,
 )
@@ -228,17 +222,11 @@ def _loss_cost(node: Node) -> Cost:
     return default_cost(node)._replace(flops=(_SOFTMAX_FLOPS + 6) * size(node.inputs[0]))
 
 
-define(
-    "SoftmaxCrossEntropyWithLogits",
-    infer=_dense_rule,
-    reference=_dense,
-    gradient=_dense_gradient,
-    cost=_loss_cost,
-)
+define("SoftmaxCrossEntropyWithLogits", _dense_rule, _dense, gradient=_dense_gradient, cost=_loss_cost)
 define(
     "SparseSoftmaxCrossEntropyWithLogits",
-    infer=_sparse_rule,
-    reference=_sparse,
+    _sparse_rule,
+    _sparse,
     gradient=lambda node, grad_loss, grad_backprop: [_loss_gradient(node, grad_loss, grad_backprop)[0], None],
     cost=_loss_cost,
 )

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, Array, DType, as_dtype, int32, int64
-from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, default_cost, define
+from ...core.graph import Tensor
+from ...core.opdef import Attrs, Output, Trait, default_cost, define
 from ...core.philox import Stream
 from ...resources.resource_manager import Context
 from ..array.shapes import shape as shape_of
@@ -53,7 +53,7 @@ def _define_draw(name: str, draw: str) -> None:
     def reference(context: Context, shape: Array, *, dtype: DType, seed: int, seed2: int) -> Array:
         return function(stream_of(context, seed, seed2), sizes_of(shape), dtype.np)
 
-    define(name, infer=infer, reference=reference, cost=drawing_cost(draw), traits=Trait.STATEFUL)
+    define(name, infer, reference, cost=drawing_cost(draw), traits=Trait.STATEFUL)
 
 
 def _uniform_int_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -113,24 +113,12 @@ def _multinomial(
 _define_draw("RandomUniform", "uniform")
 _define_draw("RandomStandardNormal", "normal")
 _define_draw("TruncatedNormal", "truncated_normal")
-define(
-    "RandomUniformInt",
-    infer=_uniform_int_rule,
-    reference=_uniform_int,
-    cost=drawing_cost("integers"),
-    traits=Trait.STATEFUL,
-)
-define(
-    "RandomShuffle",
-    infer=_shuffle_rule,
-    reference=_shuffle,
-    cost=drawing_cost("integers"),
-    traits=Trait.STATEFUL,
-)
+define("RandomUniformInt", _uniform_int_rule, _uniform_int, cost=drawing_cost("integers"), traits=Trait.STATEFUL)
+define("RandomShuffle", _shuffle_rule, _shuffle, cost=drawing_cost("integers"), traits=Trait.STATEFUL)
 define(
     "Multinomial",
-    infer=_multinomial_rule,
-    reference=_multinomial,
+    _multinomial_rule,
+    _multinomial,
     cost=lambda node: default_cost(node, 2 * WORD_FLOPS + 20),
     traits=Trait.STATEFUL,
 )

@@ -64,7 +64,7 @@ def _define_stateless(name: str, draw: str) -> None:
     def reference(shape: Array, seed: Array, *, dtype: DType) -> Array:
         return function(seeded_stream(seed), sizes_of(shape), dtype.np)
 
-    define(name, infer=infer, reference=reference, cost=drawing_cost(draw))
+    define(name, infer, reference, cost=drawing_cost(draw))
 
 
 def _stateless_int_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -81,7 +81,7 @@ def _stateless_int(shape: Array, seed: Array, low: Array, high: Array) -> Array:
 _define_stateless("StatelessRandomUniform", "uniform")
 _define_stateless("StatelessRandomNormal", "normal")
 _define_stateless("StatelessTruncatedNormal", "truncated_normal")
-define("StatelessRandomUniformInt", infer=_stateless_int_rule, reference=_stateless_int, cost=drawing_cost("integers"))
+define("StatelessRandomUniformInt", _stateless_int_rule, _stateless_int, cost=drawing_cost("integers"))
 
 
 def stateless_random_uniform(
@@ -182,7 +182,7 @@ define(
     reference=lambda context, *_, seed, seed2: _numbers(stream_of(context, seed, seed2)),
     traits=Trait.STATEFUL,
 )
-define("SeededStream", infer=_seeded_rule, reference=lambda seed: _numbers(seeded_stream(seed)))
+define("SeededStream", _seeded_rule, lambda seed: _numbers(seeded_stream(seed)))
 
 
 def _draw_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -201,7 +201,7 @@ def _define_numbers(name: str, draw_of: Draw, cost: Callable[..., Any]) -> None:
         both = int(key)
         return draw_of(Stream((both & 0xFFFFFFFF, both >> 32), int(draw)), sizes_of(shape), dtype.np)
 
-    define(name, infer=_draw_rule, reference=reference, cost=cost)
+    define(name, _draw_rule, reference, cost=cost)
 
 
 _define_numbers("UniformOfStream", Stream.uniform, drawing_cost("uniform"))

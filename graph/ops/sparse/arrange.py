@@ -487,8 +487,8 @@ def _decode(texts: Array, *, dtype: DType, rank: int | None) -> tuple[Array, Arr
     return np.concatenate(places), np.concatenate(values), np.concatenate([[len(texts)], sizes]).astype(np.int64)
 
 
-define("EncodeSparse", infer=_infer_encode, reference=_encode)
-define("DecodeSparse", infer=_infer_decode, reference=_decode)
+define("EncodeSparse", _infer_encode, _encode)
+define("DecodeSparse", _infer_decode, _decode)
 
 
 def encode_sparse(sp: SparseTensor, many: bool) -> Tensor:
@@ -557,7 +557,7 @@ def _gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [None, None, taken if values.dims else inside, reduce_sum(grad) - inside]
 
 
-define("SparseToDense", infer=_rule, reference=_sparse_to_dense, gradient=_gradient, cost=move_cost)
+define("SparseToDense", _rule, _sparse_to_dense, gradient=_gradient, cost=move_cost)
 
 
 def sparse_to_dense(

@@ -73,7 +73,7 @@ def _set_size(indices: Array, values: Array, whole: Array, *, validate_indices: 
     return out
 
 
-define("SetSize", infer=_size_rule, reference=_set_size, cost=write_cost, device_types=("CPU",))
+define("SetSize", _size_rule, _set_size, cost=write_cost, device_types=("CPU",))
 
 
 def set_size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
@@ -130,7 +130,7 @@ def _set_operation(*parts: Array, set_operation: str, validate_indices: bool) ->
     return np.array(indices, np.int64).reshape(len(indices), len(whole)), values, shape_of
 
 
-define("SetOperation", infer=_operation_rule, reference=_set_operation, cost=write_cost, device_types=("CPU",))
+define("SetOperation", _operation_rule, _set_operation, cost=write_cost, device_types=("CPU",))
 
 
 def _elements(value: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:

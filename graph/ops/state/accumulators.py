@@ -15,7 +15,7 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import FLOATS, Array, DType, as_dtype, int32, int64, resource
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define, define_on_host, typed_attr
+from ...core.opdef import Attrs, Output, Trait, define_on_host, typed_attr
 from ...core.shape import Dims, as_dims, compatible, text
 from ...resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator, SparseAccumulator
 from ...resources.queue import Queue
@@ -62,14 +62,7 @@ for _op, _kind, _sparse in (
     (ACCUMULATOR, DenseAccumulator, False),
     ("SparseConditionalAccumulator", SparseAccumulator, True),
 ):
-    define(
-        _op,
-        infer=_infer_accumulator,
-        reference=_maker(_kind, _sparse),
-        cost=free,
-        traits=Trait.STATEFUL | Trait.STATE_HANDLE,
-        device_types=("CPU",),
-    )
+    define_on_host(_op, _infer_accumulator, _maker(_kind, _sparse), cost=free, traits=Trait.STATE_HANDLE)
 
 
 def _infer_apply(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -108,13 +101,8 @@ def _apply_sparse(
     return ()
 
 
-define_on_host(ADDITION, infer=_infer_apply, reference=_apply, internal_attrs=("dtype", "shape"))
-define_on_host(
-    "SparseAccumulatorApplyGradient",
-    infer=_infer_apply_sparse,
-    reference=_apply_sparse,
-    internal_attrs=("dtype", "shape"),
-)
+define_on_host(ADDITION, _infer_apply, _apply, internal_attrs=("dtype", "shape"))
+define_on_host("SparseAccumulatorApplyGradient", _infer_apply_sparse, _apply_sparse, internal_attrs=("dtype", "shape"))
 
 
 def _infer_take(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -133,14 +121,11 @@ for _op, _infer, _kind in (
     ("ResourceAccumulatorTakeGradient", _infer_take, DenseAccumulator),
     ("SparseAccumulatorTakeGradient", _infer_take_sparse, SparseAccumulator),
 ):
-    define(
+    define_on_host(
         _op,
-        infer=_infer,
-        reference=lambda context, accumulator, count, kind=_kind: as_resource(accumulator, kind, context).take(
-            int(count)
-        ),
-        traits=Trait.STATEFUL | Trait.BLOCKING,
-        device_types=("CPU",),
+        _infer,
+        lambda context, accumulator, count, kind=_kind: as_resource(accumulator, kind, context).take(int(count)),
+        traits=Trait.BLOCKING,
         internal_attrs=("dtype", "shape"),
     )
 
@@ -171,14 +156,7 @@ def _one(dtype: np.dtype[Any]) -> Array:
     return one
 
 
-define(
-    "QueueDequeueCounted",
-    infer=_infer_dequeue_counted,
-    reference=_dequeue_counted,
-    cost=free,
-    traits=Trait.STATEFUL | Trait.BLOCKING,
-    device_types=("CPU",),
-)
+define_on_host("QueueDequeueCounted", _infer_dequeue_counted, _dequeue_counted, cost=free, traits=Trait.BLOCKING)
 
 
 def _infer_set_step(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -192,7 +170,7 @@ def _set_step(context: Context, accumulator: Any, step: Array) -> tuple[()]:
     return ()
 
 
-define_on_host("ResourceAccumulatorSetGlobalStep", infer=_infer_set_step, reference=_set_step, cost=free)
+define_on_host("ResourceAccumulatorSetGlobalStep", _infer_set_step, _set_step, cost=free)
 define_fact("ResourceAccumulatorNumAccumulated", Accumulator, int32, lambda accumulator: accumulator.counted())
 
 

@@ -103,8 +103,8 @@ for _name, _infer, _reference, _traits in (
 ):
     define(
         _name,
-        infer=_infer,
-        reference=_reference,
+        _infer,
+        _reference,
         cost=free,
         traits=Trait.STATEFUL | _traits,
         device_types=("CPU",),

@@ -154,8 +154,8 @@ for _name, _infer, _what in (
 ):
     define(
         _name,
-        infer=_infer,
-        reference=partial(_run, _what),
+        _infer,
+        partial(_run, _what),
         cost=_cost,
         traits=Trait.STATEFUL | Trait.BLOCKING | Trait.COLLECTIVE,
         device_types=("CPU", "GPU"),
@@ -278,7 +278,7 @@ def _checksum(context: Context, *values: Array, every: int) -> Array:
     return np.array([zlib.crc32(b.data) for b in bits], np.int64)
 
 
-define("Checksum", infer=_checksum_rule, reference=_checksum, traits=Trait.STATEFUL)
+define("Checksum", _checksum_rule, _checksum, traits=Trait.STATEFUL)
 
 
 def checksum(values: Sequence[TensorLike], every: int = 1, name: str | None = None) -> Tensor:
@@ -312,7 +312,7 @@ def _same(context: Context, sums: Array, *, variables: tuple[str, ...], replicas
     return ()
 
 
-define_on_host("SameChecksums", infer=_same_rule, reference=_same)
+define_on_host("SameChecksums", _same_rule, _same)
 
 
 def check_same(sums: TensorLike, variables: Sequence[str], replicas: Sequence[str], name: str | None = None) -> Node:

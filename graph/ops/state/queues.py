@@ -112,14 +112,7 @@ def _maker(op: str) -> Any:
 
 
 for _op in KINDS:
-    define(
-        _op,
-        infer=_infer_queue,
-        reference=_maker(_op),
-        cost=free,
-        traits=Trait.STATEFUL | Trait.STATE_HANDLE,
-        device_types=("CPU",),
-    )
+    define_on_host(_op, _infer_queue, _maker(_op), cost=free, traits=Trait.STATE_HANDLE)
 
 
 def _infer_select(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -141,7 +134,7 @@ def _select(context: Context, index: Array, *queues: Any) -> Any:
     return queues[int(index)]
 
 
-define_on_host("SelectHandle", infer=_infer_select, reference=_select, cost=free)
+define_on_host("SelectHandle", _infer_select, _select, cost=free)
 
 
 # --- putting in and taking out ----------------------------------------------------------------------------------------
@@ -239,14 +232,7 @@ for _name, _infer, _reference in (
     ("QueueDequeueUpToV2", _infer_dequeue_up_to, _dequeue_up_to),
     ("QueueCloseV2", infer_close, _close),
 ):
-    define(
-        _name,
-        infer=_infer,
-        reference=_reference,
-        traits=Trait.STATEFUL | Trait.BLOCKING,
-        device_types=("CPU",),
-        internal_attrs=("shapes",),
-    )
+    define_on_host(_name, _infer, _reference, traits=Trait.BLOCKING, internal_attrs=("shapes",))
 
 
 def define_fact(
@@ -261,7 +247,7 @@ def define_fact(
     def reference(context: Context, handle: Any) -> Array:
         return np.asarray(fact(as_resource(handle, kind, context)), dtype.np)
 
-    define(name, infer=infer, reference=reference, cost=free, traits=Trait.STATEFUL | traits, device_types=("CPU",))
+    define(name, infer, reference, cost=free, traits=Trait.STATEFUL | traits, device_types=("CPU",))
 
 
 define_fact("QueueSizeV2", Queue, int32, len)

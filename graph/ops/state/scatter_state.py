@@ -114,8 +114,8 @@ for _name, _combine in _COMBINE.items():
     for _op, _is_ref in ((f"Scatter{_name}", True), (f"ResourceScatter{_name}", False)):
         define(
             _op,
-            infer=_infer_scatter,
-            reference=_scatter(_combine, _is_ref),
+            _infer_scatter,
+            _scatter(_combine, _is_ref),
             cost=_scatter_cost,
             traits=Trait.STATEFUL,
             ref_inputs=(0,) if _is_ref else (),
@@ -234,8 +234,8 @@ def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
 
 define(
     "ResourceGather",
-    infer=_infer_gather,
-    reference=_gather,
+    _infer_gather,
+    _gather,
     gradient=_gather_gradient,
     cost=lambda node: Cost(0.0, 2 * nbytes(node.outputs[0]) + nbytes(node.inputs[1])),
     traits=Trait.STATEFUL,
@@ -277,8 +277,8 @@ for _name, _ufunc in {"Update": None, "Add": np.add, "Sub": np.subtract}.items()
     for _op, _is_ref in ((f"ScatterNd{_name}", True), (f"ResourceScatterNd{_name}", False)):
         define(
             _op,
-            infer=_nd_rule,
-            reference=_scatter_nd_kernel(_ufunc, _is_ref),
+            _nd_rule,
+            _scatter_nd_kernel(_ufunc, _is_ref),
             cost=_scatter_cost,
             traits=Trait.STATEFUL,
             ref_inputs=(0,) if _is_ref else (),
@@ -363,8 +363,8 @@ def _assign(is_ref: bool) -> Callable[..., Any]:
 for _op, _is_ref in (("StridedSliceAssign", True), ("ResourceStridedSliceAssign", False)):
     define(
         _op,
-        infer=_slice_rule,
-        reference=_assign(_is_ref),
+        _slice_rule,
+        _assign(_is_ref),
         cost=lambda node: Cost(0.0, 2 * nbytes(node.inputs[4])),
         traits=Trait.STATEFUL,
         ref_inputs=(0,) if _is_ref else (),

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.dtypes import Array, DType, bool_, float32, float64, int32, int64, resource, string
 from ...core.errors import FailedPreconditionError, NotFoundError, invalid
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, Trait, define, define_on_host, typed_attr
+from ...core.opdef import Attrs, Output, Trait, define_on_host, typed_attr
 from ...core.shape import compatible
 from ...resources.resource_manager import Context
 from ..math.static_operands import as_bytes, need_rank
@@ -198,14 +198,7 @@ def _table(context: Context, *, key_dtype: DType, value_dtype: DType, shared_nam
     return found
 
 
-define(
-    "HashTableV2",
-    infer=_infer_table,
-    reference=_table,
-    cost=free,
-    traits=Trait.STATEFUL | Trait.STATE_HANDLE,
-    device_types=("CPU",),
-)
+define_on_host("HashTableV2", _infer_table, _table, cost=free, traits=Trait.STATE_HANDLE)
 
 
 def _infer_mutable(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -233,14 +226,7 @@ def _mutable(
     return found
 
 
-define(
-    "MutableDenseHashTableV2",
-    infer=_infer_mutable,
-    reference=_mutable,
-    cost=free,
-    traits=Trait.STATEFUL | Trait.STATE_HANDLE,
-    device_types=("CPU",),
-)
+define_on_host("MutableDenseHashTableV2", _infer_mutable, _mutable, cost=free, traits=Trait.STATE_HANDLE)
 
 
 def _insert(context: Context, table: Any, keys: Array, values: Array) -> tuple[()]:
@@ -264,12 +250,10 @@ def _infer_export(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(key, (None, *attrs.get("key_shape", ()))), (value, (None, *attrs.get("value_shape", ())))]
 
 
-define_on_host("LookupTableInsertV2", infer=_infer_change, reference=_insert)
-define_on_host("LookupTableRemoveV2", infer=_infer_change, reference=_remove)
+define_on_host("LookupTableInsertV2", _infer_change, _insert)
+define_on_host("LookupTableRemoveV2", _infer_change, _remove)
 define_on_host(
-    "LookupTableExportV2",
-    infer=_infer_export,
-    reference=lambda context, table, **attrs: as_resource(table, Table, context).export(),
+    "LookupTableExportV2", _infer_export, lambda context, table, **attrs: as_resource(table, Table, context).export()
 )
 
 
@@ -324,7 +308,7 @@ def _part(line: str, number: int, index: int, delimiter: str, dtype: DType, file
         raise invalid(f"Field {columns[at]!r} in line {number + 1} of {file} is not a valid {dtype.name}.") from e
 
 
-define_on_host("InitializeTableFromTextFileV2", infer=_infer_file, reference=_from_file)
+define_on_host("InitializeTableFromTextFileV2", _infer_file, _from_file)
 
 
 def _infer_import(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -363,6 +347,6 @@ def _find(context: Context, table: Any, keys: Array, default: Array, **attrs: An
     return found.find(keys, default)
 
 
-define_on_host("LookupTableImportV2", infer=_infer_import, reference=_import)
-define_on_host("LookupTableFindV2", infer=_infer_find, reference=_find)
+define_on_host("LookupTableImportV2", _infer_import, _import)
+define_on_host("LookupTableFindV2", _infer_find, _find)
 define_fact("LookupTableSizeV2", Table, int64, lambda table: len(table.values))

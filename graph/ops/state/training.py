@@ -447,8 +447,8 @@ for _rule in RULES.values():
         for _is_ref in (False, True):
             define(
                 f"{'' if _is_ref else 'Resource'}{'Sparse' if _is_sparse else ''}Apply{_rule.name}",
-                infer=_infer(_rule, _is_sparse, _is_ref),
-                reference=_reference(_rule, _is_sparse, _is_ref),
+                _infer(_rule, _is_sparse, _is_ref),
+                _reference(_rule, _is_sparse, _is_ref),
                 cost=_cost(_rule, _is_sparse),
                 traits=Trait.STATEFUL,
                 ref_inputs=tuple(range(1 + len(_rule.slots))) if _is_ref else (),

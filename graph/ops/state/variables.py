@@ -116,16 +116,16 @@ def _find_state(context: Context, *, dtype: DType, shared_name: str) -> Variable
 
 define(
     "VariableV2",
-    infer=_infer_variable,
-    reference=_find_state,
+    _infer_variable,
+    _find_state,
     cost=_free,
     traits=Trait.STATEFUL | Trait.STATE_HANDLE,
     internal_attrs=("shape",),
 )
 define(
     "VarHandleOp",
-    infer=_infer_handle,
-    reference=_find_state,
+    _infer_handle,
+    _find_state,
     cost=_free,
     traits=Trait.STATEFUL | Trait.STATE_HANDLE,
     internal_attrs=("shape",),
@@ -194,14 +194,8 @@ def _assign_resource(
     return ()
 
 
-define("Assign", infer=_infer_assign, reference=_assign, cost=one_pass, traits=Trait.STATEFUL, ref_inputs=(0,))
-define(
-    "AssignVariableOp",
-    infer=_infer_assign_resource,
-    reference=_assign_resource,
-    cost=one_pass,
-    traits=Trait.STATEFUL,
-)
+define("Assign", _infer_assign, _assign, cost=one_pass, traits=Trait.STATEFUL, ref_inputs=(0,))
+define("AssignVariableOp", _infer_assign_resource, _assign_resource, cost=one_pass, traits=Trait.STATEFUL)
 
 
 def _infer_accumulate(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -233,16 +227,16 @@ def _accumulate(combine: Callable[[Array, Array], Any], is_ref: bool) -> Callabl
 for _name, _combine in {"Add": np.add, "Sub": np.subtract}.items():
     define(
         f"Assign{_name}",
-        infer=_infer_accumulate,
-        reference=_accumulate(_combine, True),
+        _infer_accumulate,
+        _accumulate(_combine, True),
         cost=one_pass,
         traits=Trait.STATEFUL,
         ref_inputs=(0,),
     )
     define(
         f"Assign{_name}VariableOp",
-        infer=_infer_accumulate,
-        reference=_accumulate(_combine, False),
+        _infer_accumulate,
+        _accumulate(_combine, False),
         cost=one_pass,
         traits=Trait.STATEFUL,
     )
@@ -327,27 +321,16 @@ def _is_initialized(context: Context, state: VariableState) -> Any:
 
 define(
     "ReadVariableOp",
-    infer=_infer_read,
-    reference=lambda context, state: state.read(),
+    _infer_read,
+    lambda context, state: state.read(),
     gradient=lambda node, grad: (grad,),
     cost=lambda node: Cost(0.0, nbytes(node.outputs[0])),
     traits=Trait.STATEFUL,
 )
 define(
-    "IsVariableInitialized",
-    infer=_infer_is_initialized,
-    reference=_is_initialized,
-    cost=_free,
-    traits=Trait.STATEFUL,
-    ref_inputs=(0,),
+    "IsVariableInitialized", _infer_is_initialized, _is_initialized, cost=_free, traits=Trait.STATEFUL, ref_inputs=(0,)
 )
-define(
-    "VarIsInitializedOp",
-    infer=_infer_is_initialized,
-    reference=_is_initialized,
-    cost=_free,
-    traits=Trait.STATEFUL,
-)
+define("VarIsInitializedOp", _infer_is_initialized, _is_initialized, cost=_free, traits=Trait.STATEFUL)
 
 
 def is_variable_initialized(variable: Any, name: str | None = None) -> Tensor:
@@ -365,8 +348,8 @@ def _infer_initialized_value(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence
 
 define(
     "InitializedValue",
-    infer=_infer_initialized_value,
-    reference=lambda context, state, initial: state.read() if state.is_initialized else initial,
+    _infer_initialized_value,
+    lambda context, state, initial: state.read() if state.is_initialized else initial,
     cost=_free,
     traits=Trait.STATEFUL,
     ref_inputs=(0,),
@@ -390,7 +373,7 @@ def _uninitialized(*flags: Array, names: Sequence[str]) -> Array:
     return out
 
 
-define("UninitializedNames", infer=_infer_uninitialized, reference=_uninitialized, device_types=("CPU",))
+define("UninitializedNames", _infer_uninitialized, _uninitialized, device_types=("CPU",))
 
 
 def _infer_count(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -411,7 +394,7 @@ def _count_up_to(context: Context, state: VariableState, *, limit: int) -> Array
     return counted
 
 
-define("CountUpTo", infer=_infer_count, reference=_count_up_to, traits=Trait.STATEFUL, ref_inputs=(0,))
+define("CountUpTo", _infer_count, _count_up_to, traits=Trait.STATEFUL, ref_inputs=(0,))
 
 
 def count_up_to(ref: Any, limit: int, name: str | None = None) -> Tensor:

@@ -80,7 +80,7 @@ def _index(x: Array, vocabulary: tuple[Any, ...], default_value: int, num_oov_bu
     return _mapped(x, place)
 
 
-define("VocabularyIndex", infer=_index_rule, reference=_index, device_types=("CPU",))
+define("VocabularyIndex", _index_rule, _index, device_types=("CPU",))
 
 
 def vocabulary_index(
@@ -151,7 +151,7 @@ def _cross(*values: Array, num_buckets: int, hash_key: int) -> Array:
     return np.array(rows, np.int64).reshape(len(values[0]), width)
 
 
-define("CrossHashed", infer=_cross_rule, reference=_cross, device_types=("CPU",))
+define("CrossHashed", _cross_rule, _cross, device_types=("CPU",))
 
 
 def cross_hashed(

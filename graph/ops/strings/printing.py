@@ -81,7 +81,7 @@ def _format(*values: Array, template: str, placeholder: str, summarize: int) -> 
     return out
 
 
-define("StringFormat", infer=_format_rule, reference=_format, device_types=("CPU",))
+define("StringFormat", _format_rule, _format, device_types=("CPU",))
 
 
 def string_format(
@@ -136,7 +136,7 @@ def _writer(stream: str) -> Callable[[str, str], None]:
     raise ValueError(f"Unknown output stream: {stream}")
 
 
-define_on_host("PrintV2", infer=_print_rule, reference=_print)
+define_on_host("PrintV2", _print_rule, _print)
 
 
 def print_v2(

@@ -115,15 +115,10 @@ def _text(scalar: Any) -> bytes:
     return scalar.encode() if isinstance(scalar, str) else as_bytes(np.asarray(scalar, object)[()])
 
 
-define("RegexReplace", infer=_infer(string), reference=_replaced, device_types=("CPU",))
-define(
-    "StaticRegexReplace",
-    infer=_infer(string, "pattern", "rewrite"),
-    reference=_replaced_by_attrs,
-    device_types=("CPU",),
-)
-define("RegexFullMatch", infer=_infer(bool_), reference=_matched, device_types=("CPU",))
-define("StaticRegexFullMatch", infer=_infer(bool_, "pattern"), reference=_matched_by_attrs, device_types=("CPU",))
+define("RegexReplace", _infer(string), _replaced, device_types=("CPU",))
+define("StaticRegexReplace", _infer(string, "pattern", "rewrite"), _replaced_by_attrs, device_types=("CPU",))
+define("RegexFullMatch", _infer(bool_), _matched, device_types=("CPU",))
+define("StaticRegexFullMatch", _infer(bool_, "pattern"), _matched_by_attrs, device_types=("CPU",))
 
 
 def regex_replace(

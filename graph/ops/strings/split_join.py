@@ -46,7 +46,7 @@ def _substr(x: Array, pos: Array, length: Array, *, unit: str) -> Array:
     return out
 
 
-define("Substr", infer=_infer_substr, reference=_substr, device_types=("CPU",))
+define("Substr", _infer_substr, _substr, device_types=("CPU",))
 
 
 def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
@@ -78,7 +78,7 @@ def _join(*parts: Array, separator: str) -> Array:
     return out
 
 
-define("StringJoin", infer=_infer_join, reference=_join, device_types=("CPU",))
+define("StringJoin", _infer_join, _join, device_types=("CPU",))
 
 
 def string_join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
@@ -136,7 +136,7 @@ def _reduce_join(
     return out.reshape([1 if a in gone else x.shape[a] for a in range(x.ndim)]) if keep_dims else out
 
 
-define("ReduceJoin", infer=_infer_reduce_join, reference=_reduce_join, device_types=("CPU",))
+define("ReduceJoin", _infer_reduce_join, _reduce_join, device_types=("CPU",))
 
 
 def reduce_join(
@@ -204,7 +204,7 @@ def _split(
     return indices, values, np.array([len(rows), max((len(r) for r in rows), default=0)], np.int64)
 
 
-define("StringSplit", infer=_infer_split, reference=_split, device_types=("CPU",))
+define("StringSplit", _infer_split, _split, device_types=("CPU",))
 
 
 def string_split(
@@ -334,7 +334,7 @@ def _value(field: str, default: Array, at: int, row: int, missing: str) -> Any:
         raise invalid(f"Field {at} in record {row} is not a valid {default.dtype.name}: {field}") from None
 
 
-define("DecodeCSV", infer=_rule, reference=_decode, device_types=("CPU",))
+define("DecodeCSV", _rule, _decode, device_types=("CPU",))
 
 
 def decode_csv(

@@ -54,7 +54,7 @@ def _define(
     def reference(x: Array, **attrs: Any) -> Array:
         return each(x, f(**attrs), result.np)
 
-    define(name, infer=infer, reference=reference, device_types=("CPU",))
+    define(name, infer, reference, device_types=("CPU",))
 
 
 def _apply(op: str, x: TensorLike, name: str | None, **attrs: Any) -> Tensor:
@@ -140,7 +140,7 @@ def _to_number(x: Array, *, out_type: DType) -> Array:
     return each(x, number, out_type.np)
 
 
-define("StringToNumber", infer=_infer_number, reference=_to_number, device_types=("CPU",))
+define("StringToNumber", _infer_number, _to_number, device_types=("CPU",))
 
 
 def string_to_number(
@@ -180,7 +180,7 @@ def _as_string(x: Array, *, precision: int, scientific: bool, shortest: bool, wi
     return out
 
 
-define("AsString", infer=_infer_as_string, reference=_as_string, device_types=("CPU",))
+define("AsString", _infer_as_string, _as_string, device_types=("CPU",))
 
 
 def as_string(
