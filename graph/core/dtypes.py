@@ -7,6 +7,7 @@ output: a reference to the variable's storage, not a value. Types are singletons
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -196,3 +197,15 @@ def as_dtype(value: Any) -> DType:
             if np_dtype.kind in "SUO":
                 return string
     raise TypeError(f"Cannot convert value {value!r} to an element type; known types: {', '.join(t.name for t in ALL)}")
+
+
+def text_array(items: Iterable[Any], shape: tuple[int, ...] | None = None) -> Array:
+    """An array of type string with these elements, which are bytes; a vector, or of the shape. NumPy's own text types drop zero bytes.
+
+    >>> text_array([b"a"], ())
+    array(b'a', dtype=object)
+    """
+    found = list(items)
+    out = np.empty(len(found), object)
+    out[:] = found
+    return out if shape is None else out.reshape(shape)

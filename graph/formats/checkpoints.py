@@ -38,7 +38,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from ..core.dtypes import Array, DType, as_dtype
+from ..core.dtypes import Array, DType, as_dtype, text_array
 from ..core.errors import DataLossError, FailedPreconditionError, NotFoundError, invalid
 from ..core.shape import text
 from .atomic_files import PARTIAL, is_remote, locked, path_of, remove, write_bytes_durably, write_durably
@@ -420,10 +420,7 @@ def _to_plain(value: Array, dtype: DType) -> Array:
 
 def _from_plain(data: Array, dtype: DType, shape: Sequence[int]) -> Array:
     if dtype.np == np.dtype(object):
-        words = msgpack.unpackb(data.tobytes())
-        out = np.empty(len(words), object)
-        out[:] = words
-        return out.reshape(shape)
+        return text_array(msgpack.unpackb(data.tobytes()), tuple(shape))
     if dtype.name not in _PLAIN:
         return data.view(dtype.np).reshape(shape)
     if data.dtype != dtype.np or data.shape != tuple(shape):

@@ -25,7 +25,7 @@ import msgpack
 import numpy as np
 
 from ..core import dtypes
-from ..core.dtypes import Array, DType
+from ..core.dtypes import Array, DType, text_array
 from ..core.shape import VALUE_RANK
 
 FORMAT = "dovetail-graph"
@@ -122,9 +122,7 @@ def _array(dtype: DType, shape: Any, content: Any) -> Array:
     if dtype is dtypes.string:
         if type(content) is not tuple or len(content) != count or not all(type(v) is bytes for v in content):
             raise MalformedError("a constant of text does not hold what its shape says")
-        array: Array = np.empty(count, object)
-        array[:] = content
-        array = array.reshape(shape)
+        array = text_array(content, shape)
         array.flags.writeable = False
         return array
     if dtype.np.hasobject or dtype.is_ref:

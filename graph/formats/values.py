@@ -33,6 +33,7 @@ from ..core.dtypes import (
     float64,
     int64,
     string,
+    text_array,
     uint32,
     uint64,
 )
@@ -113,8 +114,7 @@ def _array(tensor: Any, dtype: DType, count: int) -> Array:
     if tensor.tensor_content:
         return np.frombuffer(tensor.tensor_content, dtype.np).copy()
     if dtype is string:
-        found: Array = np.empty(len(tensor.string_val), object)
-        found[:] = list(tensor.string_val)
+        found = text_array(tensor.string_val)
     elif dtype in (float16, bfloat16):
         found = np.array(tensor.half_val, np.uint16).view(dtype.np)
     elif dtype in (complex64, complex128):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import Array, DType
+from ..core.dtypes import Array, DType, text_array
 from ..core.errors import CancelledError, OutOfRangeError, invalid
 from ..core.shape import Dims, compatible, text
 from .async_request import AsyncResource, Request, check_room
@@ -37,8 +37,7 @@ class TakeMany(Request):
 
     def finished(self, value: list[Ready]) -> tuple[Array, ...]:
         """(indices, keys, components...), stacked."""
-        keys = np.empty(len(value), object)
-        keys[:] = [k for _, k, _ in value]
+        keys = text_array(k for _, k, _ in value)
         columns = []
         for i, (dtype, dims) in enumerate(zip(self.barrier.dtypes, self.barrier.shapes, strict=True)):
             parts = [c[i] for _, _, c in value]

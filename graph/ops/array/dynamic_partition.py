@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_value
-from ...core.dtypes import Array, as_dtype, bool_, int32
+from ...core.dtypes import Array, as_dtype, bool_, int32, text_array
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -216,9 +216,7 @@ def _unique_texts(x: Array, dtype: Any) -> tuple[Array, Array, Array]:
     """The same of text: not sorted, which would keep other threads from the interpreter until it is done."""
     places: dict[bytes, int] = {}
     inverse = np.fromiter((places.setdefault(as_bytes(item), len(places)) for item in x), dtype, x.size)
-    values = np.empty(len(places), object)
-    values[:] = list(places)
-    return values, inverse, np.bincount(inverse, minlength=len(places)).astype(dtype)
+    return text_array(places), inverse, np.bincount(inverse, minlength=len(places)).astype(dtype)
 
 
 def _unique_with_counts(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import convert, graph_of, make
-from ...core.dtypes import Array, DType, as_dtype
+from ...core.dtypes import Array, DType, as_dtype, text_array
 from ...core.errors import (
     InvalidArgumentError,
     OpError,
@@ -132,10 +132,8 @@ def _as_array(value: Any, dtype: DType, i: int) -> Array:
     """A result as an array of the promised type; a Python number or list takes it, an array must have it."""
     array = np.asarray(value)
     if dtype.np == np.dtype(object):
-        out = np.empty(array.shape, object)
-        for at, item in np.ndenumerate(array.astype(object)):
-            out[at] = item.encode() if isinstance(item, str) else item
-        return out
+        items = (item.encode() if isinstance(item, str) else item for item in array.astype(object).flat)
+        return text_array(items, array.shape)
     if isinstance(value, (np.ndarray, np.generic)) and array.dtype != dtype.np:
         raise invalid(f"{i}-th value returned by the Python function is {array.dtype}, but expects {dtype.name}")
     return array.astype(dtype.np)

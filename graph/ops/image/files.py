@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_value
-from ...core.dtypes import Array, DType, as_dtype, float32, int32, int64, string, uint8, uint16
+from ...core.dtypes import Array, DType, as_dtype, float32, int32, int64, string, text_array, uint8, uint16
 from ...core.errors import UnimplementedError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -209,12 +209,6 @@ def _encode_rule(types: tuple[DType, ...], channels: tuple[int, ...]) -> Any:
     return infer
 
 
-def _text(data: bytes) -> Array:
-    out = np.empty((), object)
-    out[()] = data
-    return out
-
-
 def _encode_jpeg(image: Array, quality: int, **options: Any) -> Array:
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         raise invalid(f"image must have shape [height, width, 1 or 3], not {image.shape}")
@@ -223,13 +217,13 @@ def _encode_jpeg(image: Array, quality: int, **options: Any) -> Array:
     file = io.BytesIO()
     whole = _pillow().fromarray(np.ascontiguousarray(image[..., 0] if image.shape[2] == 1 else image))
     whole.save(file, "JPEG", quality=quality, **options)
-    return _text(file.getvalue())
+    return text_array([file.getvalue()], ())
 
 
 def _encode_png(image: Array, *, compression: int) -> Array:
     if image.ndim != 3 or not 1 <= image.shape[2] <= 4 or 0 in image.shape:
         raise invalid(f"image must have shape [height, width, 1 to 4], not {image.shape}")
-    return _text(png_of(image, compression))
+    return text_array([png_of(image, compression)], ())
 
 
 _CPUS = ("CPU",)

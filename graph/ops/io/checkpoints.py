@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import Array, DType, as_dtype, resource, string
+from ...core.dtypes import Array, DType, as_dtype, resource, string, text_array
 from ...core.errors import OpError, PermissionDeniedError, UnknownError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, define_on_host, nbytes, typed_attr
@@ -94,9 +94,7 @@ def _save(
         described = write_shard(path, shard, num_shards, tensors)
     except OSError as e:
         raise UnknownError(None, None, f"Checkpoint '{path}' cannot be written: {e}") from None
-    out = np.empty((), object)
-    out[()] = json.dumps(described).encode()
-    return out
+    return text_array([json.dumps(described).encode()], ())
 
 
 def _infer_merge(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

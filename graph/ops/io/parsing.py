@@ -22,6 +22,7 @@ from ...core.dtypes import (
     int32,
     int64,
     string,
+    text_array,
     uint8,
     uint16,
 )
@@ -232,9 +233,7 @@ def _values(features: Any, key: str, dtype: DType, number: int) -> Array | None:
         )
     values = getattr(feature, kind).value
     if dtype is string:
-        out = np.empty(len(values), object)
-        out[:] = list(values)
-        return out
+        return text_array(values)
     return np.fromiter(values, dtype.np, len(values))
 
 
@@ -370,10 +369,7 @@ def _described(key: str, feature: Any) -> tuple[DType, Dims, bool, Any]:
     if default is not None:
         value = np.asarray(default)
         if dtype is string:
-            texts = np.empty(value.shape, object)
-            for at, item in np.ndenumerate(value):
-                texts[at] = item.encode() if isinstance(item, str) else bytes(item)
-            value = texts
+            value = text_array((i.encode() if isinstance(i, str) else bytes(i) for i in value.flat), value.shape)
         default = value.astype(dtype.np)
         if sequence and default.size != 1:
             raise ValueError(f"Feature {key!r} is filled up with a scalar, not shape {default.shape}")

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
-from ...core.dtypes import Array, int64, resource, string
+from ...core.dtypes import Array, int64, resource, string, text_array
 from ...core.errors import NotFoundError, PermissionDeniedError, invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define_on_host, typed_attr
@@ -139,9 +139,7 @@ def _infer_read_up_to(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output
 
 
 def _text(value: str | bytes) -> Array:
-    out = np.empty((), object)
-    out[()] = as_bytes(value)
-    return out
+    return text_array([as_bytes(value)], ())
 
 
 def _one(records: list[Record]) -> tuple[Array, Array]:
@@ -150,10 +148,7 @@ def _one(records: list[Record]) -> tuple[Array, Array]:
 
 
 def _several(records: list[Record]) -> tuple[Array, Array]:
-    keys, values = np.empty(len(records), object), np.empty(len(records), object)
-    for i, (key, record) in enumerate(records):
-        keys[i], values[i] = key.encode(), record
-    return keys, values
+    return text_array(key.encode() for key, _ in records), text_array(record for _, record in records)
 
 
 def _read(context: Context, found: Any, queue: Any, most: int, finish: Callable[[list[Record]], Any]) -> Any:
@@ -249,9 +244,7 @@ def _write_file(context: Context, filename: Array, contents: Array, *, process: 
 def _matching(context: Context, pattern: Array, *, process: str) -> Array:
     _check_own(process, context)
     found = sorted({name for p in pattern.reshape(-1) for name in glob.glob(_name_of(p)) if Path(name).is_file()})  # noqa: PTH207
-    out = np.empty(len(found), object)
-    out[:] = [name.encode() for name in found]
-    return out
+    return text_array(name.encode() for name in found)
 
 
 for _name, _infer, _of_files in (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, make
-from ...core.dtypes import Array, DType, as_dtype, int64, string
+from ...core.dtypes import Array, DType, as_dtype, int64, string, text_array
 from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
@@ -236,13 +236,12 @@ def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None)
     return make("ParseTensor", (operand,), {"out_type": as_dtype(out_type).base}, name).outputs[0]
 
 
-def _serialized(x: Array) -> Array:
-    out = np.empty((), object)
-    out[()] = tensor_proto(x).SerializeToString()
-    return out
-
-
-define("SerializeTensor", lambda inputs, attrs: [(string, ())], _serialized, device_types=("CPU",))
+define(
+    "SerializeTensor",
+    lambda inputs, attrs: [(string, ())],
+    lambda x: text_array([tensor_proto(x).SerializeToString()], ()),
+    device_types=("CPU",),
+)
 
 
 def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import FLOATS, Array, bool_, int8, int16, int32, int64, string, uint8, uint16
+from ...core.dtypes import FLOATS, Array, bool_, int8, int16, int32, int64, string, text_array, uint8, uint16
 from ...core.errors import UnimplementedError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -42,9 +42,7 @@ def messages() -> Any:
 
 
 def _scalar_text(message: Any) -> Array:
-    out = np.empty((), object)
-    out[()] = message.SerializeToString()
-    return out
+    return text_array([message.SerializeToString()], ())
 
 
 def _rule(rank_of: tuple[int | None, ...] | None) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make, placeholder
 from ...core.constant_value import static_dims
-from ...core.dtypes import Array, DType, bool_, int64, string
+from ...core.dtypes import Array, DType, bool_, int64, string, text_array
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -432,9 +432,7 @@ def _infer_encode(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _encode(indices: Array, values: Array, dense_shape: Array, *, many: bool) -> Array:
     if not many:
-        one: Array = np.empty((), object)
-        one[()] = _record(indices, values, dense_shape)
-        return one
+        return text_array([_record(indices, values, dense_shape)], ())
     if not len(dense_shape):
         raise invalid("a sparse scalar has no rows")
     count, rows = int(dense_shape[0]), indices[:, 0]

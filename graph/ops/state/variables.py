@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import Array, DType, as_dtype, bool_, int32, int64, resource
+from ...core.dtypes import Array, DType, as_dtype, bool_, int32, int64, resource, text_array
 from ...core.errors import OutOfRangeError, invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size, typed_attr
@@ -368,9 +368,7 @@ def _infer_uninitialized(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Out
 
 def _uninitialized(*flags: Array, names: Sequence[str]) -> Array:
     missing = [n.encode() for n, known in zip(names, flags, strict=True) if not known]
-    out = np.empty(len(missing), object)
-    out[:] = missing
-    return out
+    return text_array(missing)
 
 
 define("UninitializedNames", _infer_uninitialized, _uninitialized, device_types=("CPU",))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, make
-from ...core.dtypes import Array, string
+from ...core.dtypes import Array, string, text_array
 from ...core.graph import Node, Tensor
 from ...core.nest import flatten, pack
 from ...core.opdef import Attrs, Output, define, define_on_host, typed_attr
@@ -76,9 +76,7 @@ def _format_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _format(*values: Array, template: str, placeholder: str, summarize: int) -> Array:
     first, *others = template.split(placeholder)
     text = first + "".join(summary_of(v, summarize) + rest for v, rest in zip(values, others, strict=True))
-    out = np.empty((), object)
-    out[()] = text.encode()
-    return out
+    return text_array([text.encode()], ())
 
 
 define("StringFormat", _format_rule, _format, device_types=("CPU",))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.constant_value import static_value
-from ...core.dtypes import Array, float32, float64, int32, int64, string
+from ...core.dtypes import Array, float32, float64, int32, int64, string, text_array
 from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -72,10 +72,8 @@ def _infer_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _join(*parts: Array, separator: str) -> Array:
     several = np.broadcast_arrays(*parts)
-    out = np.empty(several[0].shape, object)
-    for at in np.ndindex(out.shape):
-        out[at] = separator.encode().join(as_bytes(p[at]) for p in several)
-    return out
+    dims = several[0].shape
+    return text_array((separator.encode().join(as_bytes(p[at]) for p in several) for at in np.ndindex(dims)), dims)
 
 
 define("StringJoin", _infer_join, _join, device_types=("CPU",))
@@ -130,9 +128,8 @@ def _reduce_join(
     kept = [a for a in range(x.ndim) if a not in gone]
     turned = x.transpose([*kept, *gone[::-1]])
     outer = turned.shape[: len(kept)]
-    out = np.empty(outer, object)
-    for at in np.ndindex(outer):
-        out[at] = separator.encode().join(as_bytes(item) for item in turned[(*at, ...)].reshape(-1))
+    rows = (turned[(*at, ...)].reshape(-1) for at in np.ndindex(outer))
+    out = text_array((separator.encode().join(map(as_bytes, row)) for row in rows), outer)
     return out.reshape([1 if a in gone else x.shape[a] for a in range(x.ndim)]) if keep_dims else out
 
 
@@ -199,8 +196,7 @@ def _split(
         rows.append([p for p in parts if p] if skip_empty else parts)
     count = sum(len(r) for r in rows)
     indices = np.array([(i, j) for i, row in enumerate(rows) for j in range(len(row))], np.int64).reshape(count, 2)
-    values = np.empty(count, object)
-    values[:] = [part for row in rows for part in row]
+    values = text_array(part for row in rows for part in row)
     return indices, values, np.array([len(rows), max((len(r) for r in rows), default=0)], np.int64)
 
 

@@ -13,7 +13,19 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
-from ...core.dtypes import NUMBERS as ALL_NUMBERS, Array, DType, as_dtype, bool_, float32, float64, int32, int64, string
+from ...core.dtypes import (
+    NUMBERS as ALL_NUMBERS,
+    Array,
+    DType,
+    as_dtype,
+    bool_,
+    float32,
+    float64,
+    int32,
+    int64,
+    string,
+    text_array,
+)
 from ...core.errors import invalid
 from ...core.farmhash import fingerprint, hash64, keyed_hash
 from ...core.graph import Tensor
@@ -174,10 +186,7 @@ def _as_string(x: Array, *, precision: int, scientific: bool, shortest: bool, wi
             return as_bytes(value).decode() if x.dtype == object else str(bool(value)).lower()
         return float(value) if floating else int(value)
 
-    out = np.empty(x.shape, object)
-    for at, item in np.ndenumerate(x):
-        out[at] = (form % plain(item)).encode()
-    return out
+    return text_array(((form % plain(item)).encode() for _, item in np.ndenumerate(x)), x.shape)
 
 
 define("AsString", _infer_as_string, _as_string, device_types=("CPU",))
