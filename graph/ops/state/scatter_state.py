@@ -10,6 +10,7 @@ Where an index occurs twice, both updates count, in order. An index out of bound
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ from ...tensors.indexed_slices import IndexedSlices
 from ..array.scatter import check_updates, combine_at, updates_fit
 from ..array.shapes import reshape, shape
 from ..array.slicing import MASKS, checked_index, sliced_dims
-from ..math.static_operands import index_operand
-from .variables import as_place, expect_index, expect_type, place_of, read_variable
+from ..math.static_operands import index_operand, need_index
+from .variables import as_place, define_change, expect_type, place_of, place_of_handle, read_variable
 
 
 def check_bounds(indices: Array, rows: int, node_name: str, what: str) -> None:
@@ -57,7 +58,7 @@ def _slices_dims(indices: Dims, variable: Dims) -> Dims:
 def _infer_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     place, indices, updates = inputs
     dtype, dims = place_of(place)
-    expect_index(indices)
+    need_index(indices, "indices")
     expect_type(updates, dtype, "updates")
     if dims == ():
         raise ValueError("the variable is a scalar; it has no rows to change")
@@ -111,15 +112,7 @@ def _scatter_cost(node: Node) -> Cost:
 
 
 for _name, _combine in _COMBINE.items():
-    for _op, _is_ref in ((f"Scatter{_name}", True), (f"ResourceScatter{_name}", False)):
-        define(
-            _op,
-            _infer_scatter,
-            _scatter(_combine, _is_ref),
-            cost=_scatter_cost,
-            traits=Trait.STATEFUL,
-            ref_inputs=(0,) if _is_ref else (),
-        )
+    define_change(f"Scatter{_name}", _infer_scatter, partial(_scatter, _combine), _scatter_cost)
 
 
 def scatter(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor | Node:
@@ -201,10 +194,8 @@ def scatter_max(
 # --- gathering without reading the whole --------------------------------------------------------------------
 def _infer_gather(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, indices = inputs
-    if handle.dtype is not resource:
-        raise TypeError(f"input 0 must be a variable's handle, not a value of type {handle.dtype.name}")
-    dtype, dims = place_of(handle)
-    expect_index(indices)
+    dtype, dims = place_of_handle(handle)
+    need_index(indices, "indices")
     if dims == ():
         raise ValueError("the variable is a scalar; it has no rows to gather")
     return [(dtype, _slices_dims(indices.dims, dims))]
@@ -274,15 +265,7 @@ def _scatter_nd_kernel(ufunc: np.ufunc | None, is_ref: bool) -> Callable[..., An
 
 
 for _name, _ufunc in {"Update": None, "Add": np.add, "Sub": np.subtract}.items():
-    for _op, _is_ref in ((f"ScatterNd{_name}", True), (f"ResourceScatterNd{_name}", False)):
-        define(
-            _op,
-            _nd_rule,
-            _scatter_nd_kernel(_ufunc, _is_ref),
-            cost=_scatter_cost,
-            traits=Trait.STATEFUL,
-            ref_inputs=(0,) if _is_ref else (),
-        )
+    define_change(f"ScatterNd{_name}", _nd_rule, partial(_scatter_nd_kernel, _ufunc), _scatter_cost)
 
 
 def _change(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None) -> Any:
@@ -360,15 +343,7 @@ def _assign(is_ref: bool) -> Callable[..., Any]:
     return reference
 
 
-for _op, _is_ref in (("StridedSliceAssign", True), ("ResourceStridedSliceAssign", False)):
-    define(
-        _op,
-        _slice_rule,
-        _assign(_is_ref),
-        cost=lambda node: Cost(0.0, 2 * nbytes(node.inputs[4])),
-        traits=Trait.STATEFUL,
-        ref_inputs=(0,) if _is_ref else (),
-    )
+define_change("StridedSliceAssign", _slice_rule, _assign, lambda node: Cost(0.0, 2 * nbytes(node.inputs[4])))
 
 
 def _assignment(piece: Tensor) -> Callable[..., Tensor]:

@@ -28,8 +28,9 @@ from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, changing, update_together
+from ..math.static_operands import need_index
 from .scatter_state import check_bounds, row_count
-from .variables import as_place, expect_index, expect_type, place_of
+from .variables import as_place, expect_type, place_of
 
 # (old values of the variable and its slots, gradient, scalars by name, flags by name) -> new values, in the
 # same order
@@ -245,77 +246,30 @@ def _proximal_adagrad(var: Array, accum: Array, grad: Array, *, lr: Array, l1: A
 
 
 _RMS_SCALARS = ("lr", "rho", "momentum", "epsilon")
+_ADAM_SCALARS = ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon")
+_FTRL_SCALARS = ("lr", "l1", "l2")
+_DUAL_SLOTS, _DUAL_SCALARS = ("gradient_accumulator", "gradient_squared_accumulator"), (*_FTRL_SCALARS, "global_step")
+_DECAYED = (*_ADAM_SCALARS, "weight_decay")
+_NESTEROV = {"use_nesterov": False}
+_PROXIMAL = ("alpha", "l1", "l2")
 RULES = {
     rule.name: rule
     for rule in (
         UpdateRule("GradientDescent", (), ("alpha",), (), {}, _gradient_descent, 2, gradient="delta"),
-        UpdateRule("Momentum", ("accum",), ("lr",), ("momentum",), {"use_nesterov": False}, _momentum, 4),
-        UpdateRule(
-            "KerasMomentum",
-            ("accum",),
-            ("lr",),
-            ("momentum",),
-            {"use_nesterov": False},
-            _keras_momentum,
-            5,
-            decays=True,
-        ),
+        UpdateRule("Momentum", ("accum",), ("lr",), ("momentum",), _NESTEROV, _momentum, 4),
+        UpdateRule("KerasMomentum", ("accum",), ("lr",), ("momentum",), _NESTEROV, _keras_momentum, 5, decays=True),
         UpdateRule("Adagrad", ("accum",), ("lr",), (), {"update_slots": True}, _adagrad, 6),
-        UpdateRule(
-            "Adam",
-            ("m", "v"),
-            ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon"),
-            (),
-            {"use_nesterov": False},
-            _adam,
-            12,
-            decays=True,
-        ),
-        UpdateRule(
-            "AdamW",
-            ("m", "v"),
-            ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "weight_decay"),
-            (),
-            {"use_nesterov": False},
-            _adam_w,
-            14,
-            decays=True,
-        ),
-        UpdateRule(
-            "Lamb",
-            ("m", "v"),
-            ("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon", "weight_decay"),
-            (),
-            {},
-            _lamb,
-            16,
-            decays=True,
-        ),
+        UpdateRule("Adam", ("m", "v"), _ADAM_SCALARS, (), _NESTEROV, _adam, 12, decays=True),
+        UpdateRule("AdamW", ("m", "v"), _DECAYED, (), _NESTEROV, _adam_w, 14, decays=True),
+        UpdateRule("Lamb", ("m", "v"), _DECAYED, (), {}, _lamb, 16, decays=True),
         UpdateRule("RMSProp", ("ms", "mom"), _RMS_SCALARS, (), {}, _rms_prop, 11),
         UpdateRule("CenteredRMSProp", ("mg", "ms", "mom"), _RMS_SCALARS, (), {}, _centered_rms_prop, 16),
         UpdateRule("Adadelta", ("accum", "accum_update"), ("lr", "rho", "epsilon"), (), {}, _adadelta, 15),
-        UpdateRule("Ftrl", ("accum", "linear"), (), ("lr", "l1", "l2"), {}, _ftrl, 16),
-        UpdateRule("FtrlV2", ("accum", "linear"), (), ("lr", "l1", "l2", "l2_shrinkage", "lr_power"), {}, _ftrl_v2, 30),
-        UpdateRule(
-            "DualAveraging",
-            ("gradient_accumulator", "gradient_squared_accumulator"),
-            (),
-            ("lr", "l1", "l2", "global_step"),
-            {},
-            _dual_averaging,
-            14,
-        ),
-        UpdateRule(
-            "ProximalGradientDescent",
-            (),
-            ("alpha", "l1", "l2"),
-            (),
-            {},
-            _proximal_gradient_descent,
-            8,
-            gradient="delta",
-        ),
-        UpdateRule("ProximalAdagrad", ("accum",), ("lr", "l1", "l2"), (), {}, _proximal_adagrad, 12),
+        UpdateRule("Ftrl", ("accum", "linear"), (), _FTRL_SCALARS, {}, _ftrl, 16),
+        UpdateRule("FtrlV2", ("accum", "linear"), (), (*_FTRL_SCALARS, "l2_shrinkage", "lr_power"), {}, _ftrl_v2, 30),
+        UpdateRule("DualAveraging", _DUAL_SLOTS, (), _DUAL_SCALARS, {}, _dual_averaging, 14),
+        UpdateRule("ProximalGradientDescent", (), _PROXIMAL, (), {}, _proximal_gradient_descent, 8, gradient="delta"),
+        UpdateRule("ProximalAdagrad", ("accum",), _FTRL_SCALARS, (), {}, _proximal_adagrad, 12),
     )
 }
 
@@ -355,7 +309,7 @@ def _infer(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[[Sequenc
         expected: Dims = dims
         if is_sparse:
             indices = given["indices"]
-            expect_index(indices)
+            need_index(indices, "indices")
             if not compatible(indices.dims, (None,)):
                 raise ValueError(f"indices must have one dimension, not shape {text(indices.dims)}")
             expected = None if dims is None else ((indices.dims or (None,))[0], *dims[1:])

@@ -3,11 +3,9 @@
 TensorFlow 1 has two kinds of variable, and a graph may mix them:
 
 - a *reference* variable (`VariableV2`) gives out its state with a reference type. An op that changes it names that input in
-`ref_inputs`, gets
-  the state, and gives it out again, so that changes can be chained. Every other op gets the value.
-- a *resource* variable (`VarHandleOp`) gives out a handle, a scalar of type `resource`. `ReadVariableOp` gives the value. Reads are
-nodes, so
-  control edges can order them against changes.
+  `ref_inputs`, gets the state, and gives it out again, so that changes can be chained. Every other op gets the value.
+- a *resource* variable (`VarHandleOp`) gives out a handle, a scalar of type `resource`. `ReadVariableOp` gives the value. Reads
+  are nodes, so control edges can order them against changes.
 
 At run time both are one `VariableState`. Every change is atomic, so `use_locking` has no effect: it is accepted because old
 programs pass it.
@@ -16,6 +14,7 @@ programs pass it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import Array, DType, as_dtype, bool_, int32, int64, resource, text_array
 from ...core.errors import OutOfRangeError, invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size, typed_attr
+from ...core.opdef import Attrs, Cost, InferRule, Output, Trait, define, nbytes, size, typed_attr
 from ...core.shape import Dims, as_dims, compatible, merge, text
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState
@@ -59,10 +58,11 @@ def expect_type(tensor: Tensor, dtype: DType, what: str) -> None:
         raise TypeError(f"the variable holds {dtype.name}, the {what} is {tensor.dtype.base.name}; use dt.cast")
 
 
-def expect_index(tensor: Tensor) -> None:
-    """TypeError unless the tensor holds indices."""
-    if tensor.dtype.base not in (int32, int64):
-        raise TypeError(f"indices must be int32 or int64, not {tensor.dtype.base.name}")
+def place_of_handle(tensor: Tensor) -> tuple[DType, Dims]:
+    """`place_of` a handle; TypeError for a reference."""
+    if tensor.dtype is not resource:
+        raise TypeError(f"input 0 must be a variable's handle, not a value of type {tensor.dtype.name}")
+    return place_of(tensor)
 
 
 def _holder(attrs: Attrs) -> tuple[DType, Dims]:
@@ -224,22 +224,26 @@ def _accumulate(combine: Callable[[Array, Array], Any], is_ref: bool) -> Callabl
     return reference
 
 
+def define_change(
+    name: str,
+    infer: InferRule,
+    kernel: Callable[[bool], Callable[..., Any]],
+    cost: Callable[[Node], Cost],
+    on_handle: str | None = None,
+) -> None:
+    """Define an op that changes a variable, in two forms: `name` takes and gives its reference, `on_handle` takes its handle.
+
+    Args:
+        kernel: whether it is the form of the reference -> the kernel.
+        on_handle: name of the second form; None: `Resource<name>`.
+    """
+    for op, is_ref in ((name, True), (on_handle or f"Resource{name}", False)):
+        define(op, infer, kernel(is_ref), cost=cost, traits=Trait.STATEFUL, ref_inputs=(0,) if is_ref else ())
+
+
 for _name, _combine in {"Add": np.add, "Sub": np.subtract}.items():
-    define(
-        f"Assign{_name}",
-        _infer_accumulate,
-        _accumulate(_combine, True),
-        cost=one_pass,
-        traits=Trait.STATEFUL,
-        ref_inputs=(0,),
-    )
-    define(
-        f"Assign{_name}VariableOp",
-        _infer_accumulate,
-        _accumulate(_combine, False),
-        cost=one_pass,
-        traits=Trait.STATEFUL,
-    )
+    _kernel = partial(_accumulate, _combine)
+    define_change(f"Assign{_name}", _infer_accumulate, _kernel, one_pass, f"Assign{_name}VariableOp")
 
 
 def as_place(ref: Any) -> Tensor:
@@ -303,13 +307,6 @@ def assign_sub(ref: Any, value: TensorLike, use_locking: bool | None = None, nam
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def _infer_read(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (handle,) = inputs
-    if handle.dtype is not resource:
-        raise TypeError(f"input 0 must be a variable's handle, not a value of type {handle.dtype.name}")
-    return [place_of(handle)]
-
-
 def _infer_is_initialized(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     place_of(inputs[0])
     return [(bool_, ())]
@@ -321,7 +318,7 @@ def _is_initialized(context: Context, state: VariableState) -> Any:
 
 define(
     "ReadVariableOp",
-    _infer_read,
+    lambda inputs, attrs: [place_of_handle(inputs[0])],
     lambda context, state: state.read(),
     gradient=lambda node, grad: (grad,),
     cost=lambda node: Cost(0.0, nbytes(node.outputs[0])),
