@@ -119,14 +119,9 @@ def scan(
             written = [a.write(i, v) for a, v in zip(arrays, flatten(value), strict=True)]
             return (i - 1 if reverse else i + 1), pack(start, flatten(value)), written
 
-        if reverse:
-            index = count - 1 - begin
-            condition = _at_least_zero
-        else:
-            index = begin
-            condition = _below(count)
+        index = count - 1 - begin if reverse else begin
         _, _, results = while_loop(
-            condition, body, (index, start, results), parallel_iterations=parallel_iterations,
+            lambda i, *_: i >= 0 if reverse else i < count, body, (index, start, results), parallel_iterations=parallel_iterations,
             back_prop=back_prop, swap_memory=swap_memory, maximum_iterations=count,
         )  # fmt: skip
         return pack(start, [_stacked(a, static) for a in results])
@@ -181,33 +176,19 @@ def _fold(
         else:
             start = map_structure(convert, initializer)
 
-        def left(i: Tensor, last: Any) -> Any:
-            return i + 1, fn(last, pack(inputs, [a.read(i) for a in sources]))
-
-        def right(i: Tensor, last: Any) -> Any:
-            before = i - 1
-            return before, fn(last, pack(inputs, [a.read(before) for a in sources]))
+        def body(i: Tensor, last: Any) -> Any:
+            after = i - 1 if from_right else i + 1
+            at = after if from_right else i
+            return after, fn(last, pack(inputs, [a.read(at) for a in sources]))
 
         _, result = while_loop(
-            _above_zero if from_right else _below(count), right if from_right else left, (index, start),
+            lambda i, *_: i > 0 if from_right else i < count, body, (index, start),
             parallel_iterations=parallel, back_prop=back_prop, swap_memory=swap, maximum_iterations=count,
         )  # fmt: skip
         return result
 
 
 # --- shared parts ---------------------------------------------------------------------------------------------
-
-
-def _below(count: Any) -> Callable[..., Any]:
-    return lambda i, *_: i < count
-
-
-def _above_zero(i: Tensor, *_: Any) -> Any:
-    return i > 0
-
-
-def _at_least_zero(i: Tensor, *_: Any) -> Any:
-    return i >= 0
 
 
 @contextmanager

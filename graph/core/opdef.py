@@ -166,8 +166,8 @@ def typed_attr(attrs: Attrs, name: str, kind: type[T]) -> T:
     return value
 
 
-def define(name: str, infer: InferRule, reference: Callable[..., Any], **parts: Any) -> OpDef:
-    """Make an `OpDef` (see its attributes for `parts`) and register it.
+def define(name: str, infer: InferRule, reference: Any, **parts: Any) -> OpDef:
+    """Make an `OpDef` (see its attributes for `parts`) and register it. `reference` is None for what must be fed.
 
     Raises:
         ValueError: an op of that name is defined already.
