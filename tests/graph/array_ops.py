@@ -24,6 +24,7 @@ from dovetail.graph.ops.array.identity_and_placeholders import (
     tuple,
     with_dependencies,
 )
+from dovetail.graph.ops.array.indexing import newaxis
 from dovetail.graph.ops.array.padding import pad, tile
 from dovetail.graph.ops.array.ranges import linspace, range
 from dovetail.graph.ops.array.scatter import (
@@ -60,7 +61,7 @@ from dovetail.graph.ops.array.shapes import (
     squeeze,
     transpose,
 )
-from dovetail.graph.ops.array.slicing import newaxis, slice, strided_slice
+from dovetail.graph.ops.array.slicing import slice, strided_slice
 from dovetail.graph.ops.array.sorting import argsort, in_top_k, searchsorted, sort, top_k
 from dovetail.graph.ops.control.python_function import numpy_function, py_func, py_function
 
