@@ -99,9 +99,8 @@ from .graph.ops.math.scan import argmax
 from .graph.ops.strings.printing import print_v2 as print
 from .graph.tensors.indexed_slices import IndexedSlices
 from .graph.tensors.sparse_tensor import SparseTensor
-from .graph.variables.collections import global_variables, global_variables_initializer, trainable_variables
 from .graph.variables.scope import get_variable, variable_scope
-from .graph.variables.store import AUTO_REUSE
+from .graph.variables.store import AUTO_REUSE, global_variables, global_variables_initializer, trainable_variables
 from .graph.variables.variable import Variable
 from .interop import tensorboard as summary
 from .placer.pipeline import place

@@ -28,9 +28,8 @@ from .graph.core.build import placeholder
 from .graph.core.default_graph import GraphKeys
 from .graph.core.frames import Frames
 from .graph.core.graph import Graph, Node, Tensor
-from .graph.variables.collections import report_uninitialized_variables
 from .graph.variables.scope import variable_scope
-from .graph.variables.store import AUTO_REUSE
+from .graph.variables.store import AUTO_REUSE, report_uninitialized_variables
 from .graph.variables.variable import variable_creator_scope
 from .placer.cluster.load import as_cluster
 from .placer.pipeline import place

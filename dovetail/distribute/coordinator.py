@@ -30,9 +30,8 @@ from ..graph.core.errors import AbortedError, CancelledError, InvalidArgumentErr
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import flatten, map_structure, pack
 from ..graph.ops.state.variables import is_variable_initialized
-from ..graph.variables.collections import global_variables
 from ..graph.variables.scope import get_variable_scope, variable_scope
-from ..graph.variables.store import AUTO_REUSE
+from ..graph.variables.store import AUTO_REUSE, global_variables
 from ..runtime.config import ConfigProto
 from ..runtime.session.session import Session
 from .input import DistributedDataset

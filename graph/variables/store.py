@@ -1,4 +1,4 @@
-"""The variables of a graph by name: `get_variable` returns an existing variable or makes a new one.
+"""The variables of a graph by name: `get_variable` returns an existing variable or makes a new one. Also lists of variables.
 
 A name belongs to one variable or to one partitioned variable, never to both. The parts of `v` are variables
 with their own names, `v/part_0` and so on, and are also stored under those.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..core.build import convert, to_array
+from ..core.build import apply, convert, graph_of, to_array
 from ..core.default_graph import GraphKeys, get_default_graph
 from ..core.dtypes import DType, as_dtype, float32, string
-from ..core.graph import Graph, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..core.shape import Dims, TensorShape, as_dims, compatible, is_static, merge, text
+from ..ops.array.identity_and_placeholders import group
 from ..ops.array.slicing import slice as slice_
+from ..ops.state import variables
 from . import initializers
 from .partitioned import PartitionedVariable, PartitionInfo, SaveSliceInfo, checked_partitions, slices
 from .variable import Variable
@@ -307,3 +309,105 @@ def _required_arguments(function: Any) -> list[str]:
     )
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind in kinds]
+
+
+# --- lists of variables, and what initializes them --------------------------------------------------------------------
+
+
+def global_variables(scope: str | None = None) -> list[Any]:
+    """The variables that all tasks share; with `scope`, those whose name matches that regular expression."""
+    return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
+
+
+def all_variables() -> list[Any]:
+    """Old spelling of `global_variables()`."""
+    return global_variables()
+
+
+def local_variables(scope: str | None = None) -> list[Any]:
+    """The variables that each client has for itself; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
+
+
+def trainable_variables(scope: str | None = None) -> list[Any]:
+    """The variables that optimizers change by default; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
+
+
+def model_variables(scope: str | None = None) -> list[Any]:
+    """The variables that a model needs for inference; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
+
+
+def moving_average_variables(scope: str | None = None) -> list[Any]:
+    """The variables that have a moving average; `scope` as in `global_variables`."""
+    return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
+
+
+def variables_initializer(var_list: Iterable[Any] | None, name: str = "init") -> Node:
+    """One node that gives each of these variables its initial value."""
+    node: Node = group(*[v.initializer for v in var_list or ()], name=name)
+    return node
+
+
+def global_variables_initializer() -> Node:
+    """One node that initializes all global variables made so far."""
+    return variables_initializer(global_variables())
+
+
+def local_variables_initializer() -> Node:
+    """One node that initializes all local variables made so far."""
+    return variables_initializer(local_variables())
+
+
+def initialize_variables(var_list: Iterable[Any], name: str = "init") -> Node:
+    """Old spelling of `variables_initializer`."""
+    return variables_initializer(var_list, name)
+
+
+def initialize_all_variables() -> Node:
+    """Old spelling of `global_variables_initializer`."""
+    return global_variables_initializer()
+
+
+def initialize_local_variables() -> Node:
+    """Old spelling of `local_variables_initializer`."""
+    return local_variables_initializer()
+
+
+def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Node | None:
+    """A node that fails with FailedPreconditionError while one of the variables has no value.
+
+    Args:
+        var_list: variables to ask; None: all global and local ones. Where there are none, the result is None.
+    """
+    if var_list is None:
+        var_list = [*global_variables(), *local_variables()]
+    if not var_list:
+        return None
+    reads = []
+    for v in var_list:
+        with v.graph.colocate_with(v):
+            reads.append(v.read_value().op)
+    node: Node = group(*reads, name="assert_variables_initialized")
+    return node
+
+
+def report_uninitialized_variables(
+    var_list: Sequence[Any] | None = None, name: str = "report_uninitialized_variables"
+) -> Tensor:
+    """The names of the variables that have no value yet, as a string vector: empty means ready.
+
+    Args:
+        var_list: variables to ask; None: all global and local ones.
+    """
+    if var_list is None:
+        var_list = [*global_variables(), *local_variables()]
+    with graph_of(*[variables.as_place(v) for v in var_list]).name_scope(name):
+        flags = [variables.is_variable_initialized(v) for v in var_list]
+        # The names leave as text, which only CPUs hold.
+        with graph_of(*flags).device("/cpu:0"):
+            return apply("UninitializedNames", flags, {"names": tuple([v.op.name for v in var_list])})
+
+
+is_variable_initialized = variables.is_variable_initialized

@@ -15,7 +15,7 @@ from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.gradients.reverse import gradients
 from dovetail.graph.ops.array.embedding import embedding_lookup
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
-from dovetail.graph.variables.collections import global_variables_initializer
+from dovetail.graph.variables.store import global_variables_initializer
 from dovetail.graph.variables.variable import Variable
 
 

@@ -14,7 +14,7 @@ from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.ops.state.scatter_state import scatter_nd_add, scatter_nd_sub, scatter_nd_update
 from dovetail.graph.ops.state.variables import assign
-from dovetail.graph.variables.collections import global_variables_initializer
+from dovetail.graph.variables.store import global_variables_initializer
 from dovetail.graph.variables.variable import Variable
 
 START = real(3, 4).astype(np.float32)

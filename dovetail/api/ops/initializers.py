@@ -1,10 +1,5 @@
 """`dt.initializers`: first values for variables."""
 
-from ...graph.variables.collections import (
-    global_variables_initializer as global_variables,
-    local_variables_initializer as local_variables,
-    variables_initializer as variables,
-)
 from ...graph.variables.initializers import (
     constant_initializer as constant,
     glorot_normal_initializer as glorot_normal,
@@ -22,6 +17,11 @@ from ...graph.variables.initializers import (
     uniform_unit_scaling_initializer as uniform_unit_scaling,
     variance_scaling_initializer as variance_scaling,
     zeros_initializer as zeros,
+)
+from ...graph.variables.store import (
+    global_variables_initializer as global_variables,
+    local_variables_initializer as local_variables,
+    variables_initializer as variables,
 )
 
 __all__ = [

@@ -22,7 +22,7 @@ from ...graph.ops.array.concat_stack import split
 from ...graph.ops.array.identity_and_placeholders import no_op
 from ...graph.ops.math.arithmetic import add, add_n, multiply
 from ...graph.tensors.indexed_slices import IndexedSlices
-from ...graph.variables.collections import trainable_variables
+from ...graph.variables.store import trainable_variables
 from ...placer.schedule.pipeline_parallel import PIPELINES, SCHEDULES, Pass, Pipeline, on_a_clock, stages_of
 from ..optimizers.optimizer import Optimizer, WrapperOptimizer, _without_wholes
 

@@ -40,7 +40,7 @@ from ...graph.ops.state.accumulators import (
 from ...graph.ops.state.queue_api import FIFOQueue
 from ...graph.ops.state.variables import assign
 from ...graph.tensors.indexed_slices import IndexedSlices
-from ...graph.variables.collections import global_variables, report_uninitialized_variables
+from ...graph.variables.store import global_variables, report_uninitialized_variables
 from ...graph.variables.variable import Variable
 from ..loops.queue_runner import QueueRunner
 from ..loops.session_manager import not_ready

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.ops.array.identity_and_placeholders import group
-from ...graph.variables.collections import (
+from ...graph.variables.store import (
     global_variables,
     global_variables_initializer,
     local_variables_initializer,

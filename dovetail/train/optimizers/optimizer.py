@@ -22,9 +22,9 @@ from ...graph.ops.array.identity_and_placeholders import group, identity
 from ...graph.ops.math.cast import cast
 from ...graph.ops.state.variables import assign_add, change_resource
 from ...graph.tensors.indexed_slices import IndexedSlices, map_values
-from ...graph.variables.collections import trainable_variables
 from ...graph.variables.partitioned import PartitionedVariable
 from ...graph.variables.ref_and_resource import ResourceVariable
+from ...graph.variables.store import trainable_variables
 from ...graph.variables.variable import Variable
 from .slot_creator import create_slot, create_slot_with_initializer, create_zeros_slot
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,14 @@ def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, o
 
     A Const when small and the shape is known.
     """
-    return _like("ZerosLike", "zeros_like", zeros, tensor, dtype, name, optimize)
+    with op_scope(name, "zeros_like", tensor) as scope:
+        x = convert(tensor, name="tensor")
+        wanted = x.dtype.base if dtype is None else as_dtype(dtype).base
+        if optimize and is_static(x.dims):
+            return zeros(x.dims, wanted, scope)
+        if wanted is x.dtype.base:
+            return apply("ZerosLike", (x,), None, scope)
+        return zeros(shape(x), wanted, scope)
 
 
 def ones_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
@@ -119,15 +126,11 @@ def ones_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, op
 
     A Const when small and the shape is known.
     """
-    return _like("OnesLike", "ones_like", ones, tensor, dtype, name, optimize)
-
-
-def _like(
-    op: str, default: str, new: Callable[..., Tensor], tensor: TensorLike, dtype: Any, name: str | None, optimize: bool
-) -> Tensor:
-    with op_scope(name, default, tensor) as scope:
+    with op_scope(name, "ones_like", tensor) as scope:
         x = convert(tensor, name="tensor")
         wanted = x.dtype.base if dtype is None else as_dtype(dtype).base
         if optimize and is_static(x.dims):
-            return new(x.dims, wanted, scope)
-        return apply(op, (x,), None, scope) if wanted is x.dtype.base else new(shape(x), wanted, scope)
+            return ones(x.dims, wanted, scope)
+        if wanted is x.dtype.base:
+            return apply("OnesLike", (x,), None, scope)
+        return ones(shape(x), wanted, scope)

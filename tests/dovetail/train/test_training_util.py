@@ -9,8 +9,8 @@ from dovetail.graph.core.default_graph import GraphKeys
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.variables.collections import global_variables, trainable_variables
 from dovetail.graph.variables.scope import variable_scope
+from dovetail.graph.variables.store import global_variables, trainable_variables
 from dovetail.graph.variables.variable import Variable
 from dovetail.train import (
     assert_global_step,

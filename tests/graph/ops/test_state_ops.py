@@ -16,7 +16,7 @@ from dovetail.graph.ops.array.gather import gather
 from dovetail.graph.ops.state import scatter_state, variables as state
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, update_together
-from dovetail.graph.variables.collections import report_uninitialized_variables, variables_initializer
+from dovetail.graph.variables.store import report_uninitialized_variables, variables_initializer
 from dovetail.graph.variables.variable import Variable
 
 

@@ -16,7 +16,7 @@ from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.ops.state.training import RULES, apply_update
-from dovetail.graph.variables.collections import global_variables_initializer
+from dovetail.graph.variables.store import global_variables_initializer
 from dovetail.graph.variables.variable import Variable
 
 

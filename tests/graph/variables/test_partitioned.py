@@ -14,7 +14,6 @@ from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.ops.array.embedding import embedding_lookup
 from dovetail.graph.ops.math.reduce import reduce_sum
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
-from dovetail.graph.variables.collections import global_variables, global_variables_initializer, trainable_variables
 from dovetail.graph.variables.initializers import (
     Constant,
     GlorotUniform,
@@ -33,6 +32,7 @@ from dovetail.graph.variables.partitioned import (
     variable_axis_size_partitioner,
 )
 from dovetail.graph.variables.scope import AUTO_REUSE, create_partitioned_variables, get_variable, variable_scope
+from dovetail.graph.variables.store import global_variables, global_variables_initializer, trainable_variables
 from dovetail.graph.variables.variable import Variable
 from dovetail.placer.rules.replica_device_setter import replica_device_setter
 from dovetail.train import AdamOptimizer, GradientDescentOptimizer, MomentumOptimizer

@@ -9,7 +9,6 @@ from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import GraphKeys
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
-from dovetail.graph.variables.collections import global_variables, local_variables, trainable_variables
 from dovetail.graph.variables.initializers import zeros_initializer
 from dovetail.graph.variables.ref_and_resource import ResourceVariable
 from dovetail.graph.variables.scope import (
@@ -21,6 +20,7 @@ from dovetail.graph.variables.scope import (
     variable_op_scope,
     variable_scope,
 )
+from dovetail.graph.variables.store import global_variables, local_variables, trainable_variables
 from dovetail.graph.variables.variable import VariableAggregation, VariableSynchronization
 
 

@@ -11,7 +11,8 @@ from dovetail.graph.core.graph import Graph
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.ops.array.identity_and_placeholders import group
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
-from dovetail.graph.variables.collections import (
+from dovetail.graph.variables.ref_and_resource import RefVariable, ResourceVariable
+from dovetail.graph.variables.store import (
     all_variables,
     assert_variables_initialized,
     global_variables,
@@ -21,7 +22,6 @@ from dovetail.graph.variables.collections import (
     trainable_variables,
     variables_initializer,
 )
-from dovetail.graph.variables.ref_and_resource import RefVariable, ResourceVariable
 from dovetail.graph.variables.variable import (
     Variable,
     VariableAggregation,

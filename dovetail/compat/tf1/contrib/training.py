@@ -18,7 +18,7 @@ from ....graph.ops.array.shapes import shape
 from ....graph.ops.math.clip import clip_by_global_norm, clip_by_norm, global_norm
 from ....graph.ops.random.random import random_normal
 from ....graph.tensors.indexed_slices import IndexedSlices, map_values
-from ....graph.variables.collections import trainable_variables
+from ....graph.variables.store import trainable_variables
 from ....interop.tensorboard import histogram, scalar
 from ....placer.rules.replica_device_setter import GreedyLoadBalancingStrategy, RandomStrategy, byte_size_load_fn
 from ....train.global_step import get_global_step, get_or_create_global_step

@@ -13,8 +13,8 @@ from ....graph.core.build import placeholder
 from ....graph.core.default_graph import GraphKeys, device as _device, get_default_graph
 from ....graph.core.dtypes import float32
 from ....graph.ops.array.identity_and_placeholders import group
-from ....graph.variables.collections import global_variables
 from ....graph.variables.scope import VariableScope, get_variable, get_variable_scope
+from ....graph.variables.store import global_variables
 from ....graph.variables.variable import Variable
 from ....train.saving.checkpoint_state import load_checkpoint
 from ....train.saving.saver import Saver

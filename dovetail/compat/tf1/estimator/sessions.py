@@ -13,7 +13,7 @@ from ....graph.core.default_graph import get_default_graph
 from ....graph.core.errors import UnavailableError
 from ....graph.core.graph import Graph
 from ....graph.ops.array.identity_and_placeholders import group
-from ....graph.variables.collections import global_variables
+from ....graph.variables.store import global_variables
 from ....runtime.config import ConfigProto
 from ....runtime.session.session import Session
 from ....train.loops.basic_session_run_hooks import StepCounterHook, SummarySaverHook

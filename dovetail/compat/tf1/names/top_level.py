@@ -307,19 +307,6 @@ from ....graph.ops.strings.strings import (
 from ....graph.tensorflow.import_graph_def import import_graph_def
 from ....graph.tensors.indexed_slices import IndexedSlicesValue
 from ....graph.tensors.sparse_tensor import SparseTensorValue, convert_to_tensor_or_sparse_tensor
-from ....graph.variables.collections import (
-    all_variables,
-    assert_variables_initialized,
-    initialize_all_variables,
-    initialize_local_variables,
-    initialize_variables,
-    local_variables,
-    local_variables_initializer,
-    model_variables,
-    moving_average_variables,
-    report_uninitialized_variables,
-    variables_initializer,
-)
 from ....graph.variables.initializers import (
     constant_initializer,
     glorot_normal_initializer,
@@ -346,6 +333,19 @@ from ....graph.variables.scope import (
     make_template,
     no_regularizer,
     variable_op_scope,
+)
+from ....graph.variables.store import (
+    all_variables,
+    assert_variables_initialized,
+    initialize_all_variables,
+    initialize_local_variables,
+    initialize_variables,
+    local_variables,
+    local_variables_initializer,
+    model_variables,
+    moving_average_variables,
+    report_uninitialized_variables,
+    variables_initializer,
 )
 from ....graph.variables.variable import (
     VariableAggregation,

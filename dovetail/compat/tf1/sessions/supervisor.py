@@ -19,11 +19,7 @@ from typing import Any
 from ....graph.core.default_graph import GraphKeys, get_default_graph
 from ....graph.core.errors import AbortedError, OpError
 from ....graph.core.graph import Graph
-from ....graph.variables.collections import (
-    global_variables,
-    global_variables_initializer,
-    report_uninitialized_variables,
-)
+from ....graph.variables.store import global_variables, global_variables_initializer, report_uninitialized_variables
 from ....runtime.config import ConfigProto, RunOptions
 from ....runtime.session.session import Session
 from ....train.global_step import global_step as value_of_step

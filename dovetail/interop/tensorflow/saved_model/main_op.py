@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....api.ops.lookup import tables_initializer
 from ....graph.core.graph import Node
 from ....graph.ops.array.identity_and_placeholders import group
-from ....graph.variables.collections import local_variables_initializer
+from ....graph.variables.store import local_variables_initializer
 
 
 def main_op() -> Node:

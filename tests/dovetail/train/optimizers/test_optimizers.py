@@ -14,7 +14,7 @@ from dovetail.graph.ops.linalg.linalg import matmul
 from dovetail.graph.ops.math.elementwise import square
 from dovetail.graph.ops.math.reduce import reduce_mean, reduce_sum
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
-from dovetail.graph.variables.collections import global_variables_initializer
+from dovetail.graph.variables.store import global_variables_initializer
 from dovetail.graph.variables.variable import Variable
 from dovetail.train import (
     AdagradOptimizer,

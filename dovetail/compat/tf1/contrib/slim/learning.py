@@ -14,7 +14,7 @@ from .....graph.core.graph import Graph, Tensor
 from .....graph.ops.array.identity_and_placeholders import group
 from .....graph.ops.math.arithmetic import floormod
 from .....graph.ops.math.compare import equal, greater_equal
-from .....graph.variables.collections import local_variables_initializer
+from .....graph.variables.store import local_variables_initializer
 from .....runtime.config import ConfigProto, RunMetadata, RunOptions
 from .....runtime.observability.timeline import Timeline
 from .....train.global_step import get_or_create_global_step
