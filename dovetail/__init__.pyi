@@ -73,8 +73,7 @@ from dovetail.graph.gradients.custom import (
     custom_gradient, grad_pass_through as grad_pass_through, hessians as hessians, recompute_grad as recompute_grad,
 )
 from dovetail.graph.gradients.reverse import UnconnectedGradients as UnconnectedGradients, gradients as gradients
-from dovetail.graph.io.deserialize import load as load_graph
-from dovetail.graph.io.serialize import save as save_graph
+from dovetail.graph.io.serialization import load as load_graph, save as save_graph
 from dovetail.graph.ops.array.concat_stack import (
     concat as concat, parallel_stack as parallel_stack, split as split, stack as stack, unstack as unstack,
 )
@@ -162,17 +161,15 @@ from dovetail.graph.ops.math.clip import (
     clip_by_value as clip_by_value, global_norm as global_norm, saturate_cast as saturate_cast,
 )
 from dovetail.graph.ops.math.compare import (
-    equal as equal, greater as greater, greater_equal as greater_equal, less as less, less_equal as less_equal, not_equal as not_equal,
-    where as where, where_v2 as where_v2,
+    equal as equal, greater as greater, greater_equal as greater_equal, less as less, less_equal as less_equal, logical_and as
+    logical_and, logical_not as logical_not, logical_or as logical_or, logical_xor as logical_xor, not_equal as not_equal, where as
+    where, where_v2 as where_v2,
 )
 from dovetail.graph.ops.math.elementwise import (
     acos as acos, acosh as acosh, asin as asin, asinh as asinh, atan as atan, atan2 as atan2, atanh as atanh, ceil as ceil, cos as cos,
     cosh as cosh, digamma as digamma, erf as erf, erfc as erfc, exp as exp, expm1 as expm1, floor as floor, is_finite as is_finite,
     is_inf as is_inf, is_nan as is_nan, lgamma as lgamma, log as log, log1p as log1p, polygamma as polygamma, rint as rint, round as
     round, sigmoid as sigmoid, sin as sin, sinh as sinh, tan as tan, tanh as tanh,
-)
-from dovetail.graph.ops.math.logic import (
-    logical_and as logical_and, logical_not as logical_not, logical_or as logical_or, logical_xor as logical_xor,
 )
 from dovetail.graph.ops.math.reduce import (
     reduce_max as max, reduce_mean as mean, reduce_min as min, reduce_all as reduce_all, reduce_any as reduce_any, reduce_max as
@@ -198,7 +195,8 @@ from dovetail.graph.ops.sparse.arrange import (
     sparse_concat as sparse_concat, sparse_fill_empty_rows as sparse_fill_empty_rows, sparse_mask as sparse_mask, sparse_merge as
     sparse_merge, sparse_placeholder as sparse_placeholder, sparse_reorder as sparse_reorder, sparse_reset_shape as sparse_reset_shape,
     sparse_reshape as sparse_reshape, sparse_retain as sparse_retain, sparse_slice as sparse_slice, sparse_split as sparse_split,
-    sparse_tensor_to_dense as sparse_tensor_to_dense, sparse_to_indicator as sparse_to_indicator, sparse_transpose as sparse_transpose,
+    sparse_tensor_to_dense as sparse_tensor_to_dense, sparse_to_dense as sparse_to_dense, sparse_to_indicator as sparse_to_indicator,
+    sparse_transpose as sparse_transpose,
 )
 from dovetail.graph.ops.sparse.math import (
     sparse_add as sparse_add, sparse_maximum as sparse_maximum, sparse_minimum as sparse_minimum, sparse_reduce_max as
@@ -207,9 +205,8 @@ from dovetail.graph.ops.sparse.math import (
     sparse_segment_sqrt_n, sparse_segment_sum as sparse_segment_sum, sparse_softmax as sparse_softmax, sparse_tensor_dense_matmul as
     sparse_tensor_dense_matmul,
 )
-from dovetail.graph.ops.sparse.to_dense import sparse_to_dense as sparse_to_dense
 from dovetail.graph.ops.state import queue_api as _queue
-from dovetail.graph.ops.state.accumulator_api import (
+from dovetail.graph.ops.state.accumulators import (
     ConditionalAccumulator as ConditionalAccumulator, ConditionalAccumulatorBase as ConditionalAccumulatorBase,
     SparseConditionalAccumulator as SparseConditionalAccumulator,
 )
@@ -227,11 +224,10 @@ from dovetail.graph.ops.state.variables import (
     assign as assign, assign_add as assign_add, assign_sub as assign_sub, count_up_to as count_up_to, is_variable_initialized as
     is_variable_initialized,
 )
-from dovetail.graph.ops.strings.csv import decode_csv as decode_csv
 from dovetail.graph.ops.strings.printing import print_v2 as print
 from dovetail.graph.ops.strings.regular_expressions import regex_replace as regex_replace
 from dovetail.graph.ops.strings.split_join import (
-    reduce_join as reduce_join, string_join as string_join, string_split as string_split, substr as substr,
+    decode_csv as decode_csv, reduce_join as reduce_join, string_join as string_join, string_split as string_split, substr as substr,
 )
 from dovetail.graph.ops.strings.strings import (
     as_string as as_string, decode_base64 as decode_base64, encode_base64 as encode_base64, string_strip as string_strip,
@@ -243,14 +239,6 @@ from dovetail.graph.tensors.indexed_slices import IndexedSlices as IndexedSlices
 from dovetail.graph.tensors.sparse_tensor import (
     SparseTensor as SparseTensor, SparseTensorValue as SparseTensorValue, convert_to_tensor_or_sparse_tensor as
     convert_to_tensor_or_sparse_tensor,
-)
-from dovetail.graph.variables.collections import (
-    all_variables as all_variables, assert_variables_initialized as assert_variables_initialized, global_variables as global_variables,
-    global_variables_initializer as global_variables_initializer, initialize_all_variables as initialize_all_variables,
-    initialize_local_variables as initialize_local_variables, initialize_variables as initialize_variables, local_variables as
-    local_variables, local_variables_initializer as local_variables_initializer, model_variables as model_variables,
-    moving_average_variables as moving_average_variables, report_uninitialized_variables as report_uninitialized_variables,
-    trainable_variables as trainable_variables, variables_initializer as variables_initializer,
 )
 from dovetail.graph.variables.initializers import (
     constant_initializer as constant_initializer, glorot_normal_initializer as glorot_normal_initializer, glorot_uniform_initializer as
@@ -265,11 +253,17 @@ from dovetail.graph.variables.partitioned import (
 )
 from dovetail.graph.variables.scope import (
     VariableScope as VariableScope, create_partitioned_variables as create_partitioned_variables, get_local_variable as
-    get_local_variable, get_variable as get_variable, get_variable_scope as get_variable_scope, no_regularizer as no_regularizer,
-    variable_op_scope as variable_op_scope, variable_scope as variable_scope,
+    get_local_variable, get_variable as get_variable, get_variable_scope as get_variable_scope, make_template as make_template,
+    no_regularizer as no_regularizer, variable_op_scope as variable_op_scope, variable_scope as variable_scope,
 )
-from dovetail.graph.variables.store import AUTO_REUSE as AUTO_REUSE
-from dovetail.graph.variables.templates import make_template as make_template
+from dovetail.graph.variables.store import (
+    AUTO_REUSE as AUTO_REUSE, all_variables as all_variables, assert_variables_initialized as assert_variables_initialized,
+    global_variables as global_variables, global_variables_initializer as global_variables_initializer, initialize_all_variables as
+    initialize_all_variables, initialize_local_variables as initialize_local_variables, initialize_variables as initialize_variables,
+    local_variables as local_variables, local_variables_initializer as local_variables_initializer, model_variables as model_variables,
+    moving_average_variables as moving_average_variables, report_uninitialized_variables as report_uninitialized_variables,
+    trainable_variables as trainable_variables, variables_initializer as variables_initializer,
+)
 from dovetail.graph.variables.variable import (
     Variable as Variable, VariableAggregation as VariableAggregation, VariableSynchronization as VariableSynchronization,
     disable_resource_variables as disable_resource_variables, enable_resource_variables as enable_resource_variables,
