@@ -14,7 +14,6 @@ from typing import Any
 from ..graph.core.dtypes import resource
 from ..graph.core.errors import OpError
 from ..graph.core.graph import Node, Tensor
-from ..graph.core.opdef import nbytes
 from ..graph.resources.resource_manager import Context, Resources, SessionState
 from .backend import Backend
 from .fusion.epilogue import EpilogueKernel
@@ -24,7 +23,7 @@ from .ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
 from .ir.program import Program
-from .memory.plan import Arena, MemoryPlan, plan_memory
+from .memory.plan import GRAPH_SIZES, Arena, MemoryPlan, TensorSizes, plan_memory
 from .options import KernelOptions
 from .passes.rewrite import Fired
 from .pipeline import Compilation, cpu_backend, gpu_rewrites, passes_of, run_graph_passes, run_passes
@@ -38,11 +37,13 @@ class KernelInfo:
         number: its index among the kernels of its device.
         group: the fused nodes.
         on_gpu: whether the source is Triton for a GPU; else it is Python for Numba.
+        sizes: of its values.
     """
 
     number: int
     group: FusedKernel
     on_gpu: bool = False
+    sizes: TensorSizes = GRAPH_SIZES
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -53,26 +54,25 @@ class KernelInfo:
     def bytes_read(self) -> int:
         """Bytes of its inputs, and of the rows that it gathers from tables; an unknown size counts as 1."""
         tables = {table for table, _ in self.group.lookups}
-        looked_up = sum(nbytes(n.outputs[0]) for n in self.group.nodes if n.type in LOOKUPS)
-        return looked_up + sum(nbytes(t) for i, t in enumerate(self.group.inputs) if i not in tables)
+        looked_up = sum(self.sizes.bytes(n.outputs[0]) for n in self.group.nodes if n.type in LOOKUPS)
+        return looked_up + sum(self.sizes.bytes(t) for i, t in enumerate(self.group.inputs) if i not in tables)
 
     @property
     def bytes_written(self) -> int:
         """Bytes of its outputs."""
-        return sum(nbytes(t) for t in self.group.outputs)
+        return sum(map(self.sizes.bytes, self.group.outputs))
 
     @property
     def bytes_saved(self) -> int:
         """Bytes of memory traffic that fusion saves: intermediate values that are not written and read back."""
         inside = {t for n in self.group.nodes for t in n.outputs} - set(self.group.outputs)
-        return sum(nbytes(t) for t in inside) + sum(
-            nbytes(t) for n in self.group.nodes for t in n.inputs if t in inside
-        )
+        taken = [t for n in self.group.nodes for t in n.inputs if t in inside]
+        return sum(map(self.sizes.bytes, [*inside, *taken]))
 
     @property
     def flops(self) -> float:
         """Arithmetic operations of one run."""
-        return sum(n.opdef.cost_of(n).flops for n in self.group.nodes)
+        return sum(self.sizes.cost(n).flops for n in self.group.nodes)
 
     @property
     def loops(self) -> str:
@@ -129,25 +129,25 @@ class OwnKernelInfo:
         return f"{' with '.join(self.ops)}: {moved}\n  " + ", ".join(self.nodes)
 
 
-def _own_info(nodes: Sequence[Node], source: str) -> OwnKernelInfo:
+def _own_info(nodes: Sequence[Node], source: str, sizes: TensorSizes) -> OwnKernelInfo:
     made = {t for n in nodes for t in n.outputs}
     read = [t for n in nodes for t in n.inputs if t not in made]
-    changed = sum(_value_bytes(t) for n in nodes for t in n.inputs if t.dtype.is_ref or t.dtype is resource)
+    changed = sum(_value_bytes(t, sizes) for n in nodes for t in n.inputs if t.dtype.is_ref or t.dtype is resource)
     taken = {t for n in nodes for t in n.inputs}
-    written = sum(nbytes(t) for t in made - taken if not t.dtype.is_ref)
+    written = sum(sizes.bytes(t) for t in made - taken if not t.dtype.is_ref)
     return OwnKernelInfo(
-        tuple(n.name for n in nodes), tuple(n.type for n in nodes), sum(_value_bytes(t) for t in read), written + changed,
-        sum(n.opdef.cost_of(n).flops for n in nodes), source,
+        tuple(n.name for n in nodes), tuple(n.type for n in nodes), sum(_value_bytes(t, sizes) for t in read),
+        written + changed, sum(sizes.cost(n).flops for n in nodes), source,
     )  # fmt: skip
 
 
-def _value_bytes(tensor: Tensor) -> int:
+def _value_bytes(tensor: Tensor, sizes: TensorSizes) -> int:
     """Bytes of a tensor, or of the variable that it refers to."""
     if tensor.dtype is resource and tensor.op.type == "VarHandleOp":
         return _product(1 if d is None else d for d in tensor.op.attrs["shape"] or ()) * int(
             tensor.op.attrs["dtype"].size
         )
-    return nbytes(tensor)
+    return sizes.bytes(tensor)
 
 
 def _product(numbers: Iterable[int]) -> int:
@@ -196,6 +196,7 @@ class DeviceKernels:
         passes: names of the compiler's passes, in order.
         on_gpu: whether kernels are Triton's.
         lower: makes the program of the remaining steps.
+        sizes: of the values; an unknown one counts as 1.
     """
 
     device: str
@@ -206,6 +207,7 @@ class DeviceKernels:
     passes: tuple[str, ...]
     lower: Callable[[], Program]
     on_gpu: bool = False
+    sizes: TensorSizes = GRAPH_SIZES
 
     @property
     def steps(self) -> Sequence[PartitionStep | FusedKernel]:
@@ -260,7 +262,7 @@ class DeviceKernels:
     def kernels(self) -> tuple[KernelInfo, ...]:
         """In the order in which they run."""
         groups = [] if self.fusion is None else self.fusion.kernels
-        return tuple(KernelInfo(i, group, self.on_gpu) for i, group in enumerate(groups))
+        return tuple(KernelInfo(i, group, self.on_gpu, self.sizes) for i, group in enumerate(groups))
 
     @cached_property
     def own(self) -> tuple[OwnKernelInfo, ...]:
@@ -270,14 +272,15 @@ class DeviceKernels:
         from .cpu.regions.formation import own_kernels  # the CPU code generator
 
         found: list[Any] = list(own_kernels(self.program.instructions))
-        return tuple(_own_info(kernel.nodes, "\n\n".join(kernel.sources)) for kernel in found)
+        return tuple(_own_info(kernel.nodes, "\n\n".join(kernel.sources), self.sizes) for kernel in found)
 
     @cached_property
     def memory(self) -> MemoryPlan:
         """Lifetimes and the predicted peak of memory."""
         feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
         arenas = [arena for _, arena in self._regions if arena is not None]
-        return plan_memory(self.steps, feeds, fetches, writes_in_place=writes_in_place).with_arenas(arenas)
+        planned = plan_memory(self.steps, feeds, fetches, writes_in_place=writes_in_place, sizes=self.sizes)
+        return planned.with_arenas(arenas)
 
     @property
     def peak_bytes(self) -> int:
@@ -411,13 +414,20 @@ def _nodes(steps: Iterable[object]) -> list[Node]:
     return [n for n in map(node_of, steps) if n is not None]
 
 
-def explain(graph: PartitionGraph, options: KernelOptions, *, on_gpu: bool = False) -> DeviceKernels:
+def explain(
+    graph: PartitionGraph,
+    options: KernelOptions,
+    *,
+    on_gpu: bool = False,
+    sizes_of: Callable[[Sequence[Node]], TensorSizes] = lambda nodes: GRAPH_SIZES,
+) -> DeviceKernels:
     """Explain a partition. The passes run, but no machine code is made, and no GPU is needed.
 
     Args:
         graph: one device's partition.
         options: the compile options.
         on_gpu: compile for a GPU (an H100).
+        sizes_of: gives the sizes in the rewritten partition, from its nodes in order.
     """
     backend: Backend = cpu_backend(options, cold=True)
     if on_gpu:
@@ -440,7 +450,8 @@ def explain(graph: PartitionGraph, options: KernelOptions, *, on_gpu: bool = Fal
         assert later.program is not None
         return later.program
 
-    return DeviceKernels(graph.device, graph, made.graph, tuple(made.fired), made.fusion, names, lower, on_gpu)
+    sizes = sizes_of(_nodes(made.graph.steps))
+    return DeviceKernels(graph.device, graph, made.graph, tuple(made.fired), made.fusion, names, lower, on_gpu, sizes)
 
 
 def _with_feeds(c: Compilation) -> Compilation:

@@ -24,7 +24,8 @@ from typing import Protocol
 
 from ...graph.core.dtypes import resource
 from ...graph.core.graph import Node, Tensor
-from ...graph.core.opdef import nbytes
+from ...graph.core.opdef import Cost, nbytes
+from ...graph.core.shape import is_static
 from ..ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from ..ir.partition import PartitionStep, node_of
 
@@ -33,6 +34,30 @@ _SAME_MEMORY = frozenset(
     ("Identity", "StopGradient", "PreventGradient", "Reshape", "ExpandDims", "Squeeze", "Transpose", "BroadcastTo",
      "Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond")
 )  # fmt: skip
+
+
+class TensorSizes(Protocol):
+    """The sizes of values, and the costs of nodes: as the graph tells them, or as a plan knows them."""
+
+    def bytes(self, tensor: Tensor, /) -> int: ...
+    def is_known(self, tensor: Tensor, /) -> bool: ...
+    def cost(self, node: Node, /) -> Cost: ...
+
+
+class GraphSizes:
+    """Sizes as the graph tells them; an unknown one counts as 1."""
+
+    def bytes(self, tensor: Tensor) -> int:
+        return nbytes(tensor)
+
+    def is_known(self, tensor: Tensor) -> bool:
+        return is_static(tensor.dims)
+
+    def cost(self, node: Node) -> Cost:
+        return node.opdef.cost_of(node)
+
+
+GRAPH_SIZES = GraphSizes()
 
 
 class Living(Protocol):
@@ -152,6 +177,7 @@ def plan_memory(
     fetches: Iterable[Tensor] = (),
     *,
     writes_in_place: Callable[[Node], bool],
+    sizes: TensorSizes = GRAPH_SIZES,
 ) -> MemoryPlan:
     """The memory plan of a partition's steps after fusion.
 
@@ -159,6 +185,7 @@ def plan_memory(
         steps: in order.
         feeds, fetches: tensors that the client gives, and gets.
         writes_in_place: whether an update of a variable writes in place if the old value is not needed any more.
+        sizes: of the tensors.
 
     Steps inside a loop are counted once: each iteration uses the memory of the one before.
     """
@@ -202,10 +229,10 @@ def plan_memory(
         if node is not None and node.opdef.is_stateful:
             needed_still = {v for v, times in holds.items() if any(a <= i < b for a, b in times)}
             beside[i] = _updated(node, needed_still, writes_in_place(node))
-    lives = tuple(Lifetime(t, nbytes(t), first[t], last[t]) for t in first)
+    lives = tuple(Lifetime(t, sizes.bytes(t), first[t], last[t]) for t in first)
     peak, at = _peak(lives, beside)
     offsets, size = places(lives)
-    exact = all(t.dims is not None and None not in t.dims for t in first)
+    exact = all(map(sizes.is_known, first))
     return MemoryPlan(lives, offsets, peak, at, size, exact, tuple(map(_names_of, steps)), tuple(beside))
 
 

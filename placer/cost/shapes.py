@@ -36,7 +36,7 @@ class Sizes:
     """The sizes of tensors, and the costs of nodes, in one plan.
 
     Args:
-        nodes: what the step runs, in any order.
+        nodes: what the step runs, in any order; nodes that a rewrite made, which share an index, in theirs.
         given: tensor name -> its shape, for fed tensors and for any others whose shape the graph leaves open.
 
     Attributes:
@@ -51,7 +51,7 @@ class Sizes:
         self._stand_ins: dict[Node, Node] = {}
         known = {**_batches(nodes), **self.given}
         if nodes and known:
-            self._infer(sorted(set(nodes), key=lambda n: n.index), known)
+            self._infer(sorted(dict.fromkeys(nodes), key=lambda n: n.index), known)
 
     @property
     def has_stand_ins(self) -> bool:

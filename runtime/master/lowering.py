@@ -54,6 +54,7 @@ from ...codegen.ir.partition import (
 from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import nbytes
+from ...placer.cost.shapes import plan_sizes
 from ...placer.partition.one_sided_access import remote_places
 from ...placer.partition.one_sided_reads import Place, bare_reader, place_read
 from ...placer.partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
@@ -310,7 +311,9 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     options = check_config(config).kernel_options()
     info = next((d for d in plan.cluster.devices if str(d.name) == device), None)
     on_gpu = ":GPU:" in device and info is not None and not info.emulated
-    return explain(unit, options, on_gpu=on_gpu)
+    # What other devices make has here the sizes that it has in the plan.
+    given = plan.sizes.given | {c.name: c.dims for c in plan.channels if c.destination == device and not c.control}
+    return explain(unit, options, on_gpu=on_gpu, sizes_of=lambda nodes: plan_sizes(nodes, given))
 
 
 tools["kernels"] = kernels_of

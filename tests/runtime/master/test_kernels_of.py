@@ -59,6 +59,32 @@ def test_kernels_of_a_plan(graph: dt.Graph) -> None:
     assert kernels.peak_bytes >= 2 * 64 * 128 * 4
 
 
+def test_bytes_and_operations_are_those_of_the_plan_s_sizes() -> None:
+    """A batch that the graph leaves open, on two devices: the second one's kernels take what the first one made."""
+
+    def plan_for(batch: int | None, **shapes: Any) -> dt.Plan:
+        with dt.Graph().as_default() as graph:
+            x = dt.placeholder(dt.float32, [batch, 16], name="x")
+            with dt.device("/job:worker/task:0"):
+                h = dt.matmul(dt.tanh(x * 2.0), dt.ones([16, 8]), name="h")
+            with dt.device("/job:worker/task:1"):
+                y = dt.nn.gelu(dt.exp(h) + 1.0, name="y")
+        return dt.place(graph, {"worker": 2}, fetches=y, **shapes)
+
+    def told(plan: dt.Plan) -> list[Any]:
+        devices = [plan.kernels(d) for d in plan.partitions]
+        assert all(kernels.memory.exact for kernels in devices)
+        return [
+            [(k.nodes, k.bytes_read, k.bytes_written, k.bytes_saved, k.flops) for k in kernels]
+            + [(k.nodes, k.bytes_read, k.bytes_written, k.flops) for k in kernels.own]
+            for kernels in devices
+        ]  # fmt: skip
+
+    assert told(plan_for(None, shapes={"x": (64, 16)})) == told(plan_for(64))
+    (made,) = [k for d in plan_for(64).partitions for k in plan_for(64).kernels(d) if "y" in k.nodes[-1]]
+    assert (made.bytes_read, made.bytes_written) == (64 * 8 * 4, 64 * 8 * 4)
+
+
 def test_kernels_of_a_real_gpu_are_triton_s(graph: dt.Graph) -> None:
     plan = plan_of(graph, devices=GPU)
     kernels = plan.kernels("gpu:0")
