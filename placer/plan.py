@@ -41,9 +41,9 @@ from .views.diff import PlanDiff, diff
 from .views.evaluation import Evaluation, alternatives_text, evaluate
 from .views.facts import without_compiling
 from .views.lint import check
-from .views.plan_page import write_html
+from .views.plan_page import notebook_html, write_html
 from .views.plan_warning import PlanWarning
-from .views.report import render, render_html
+from .views.report import render
 from .views.scale import BatchScaling, scaled
 
 tools: dict[str, Callable[..., Any]] = {}
@@ -352,9 +352,35 @@ class Plan:
         """
         return to_svg(self, graphviz)
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write one self-contained page that shows the plan and opens without a network."""
-        write_html(self, Path(path))
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "",
+        measured: Any = None,
+        before: Plan | None = None,
+        costs: Profile | str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Write one self-contained page that shows the plan and opens without a network.
+
+        Args:
+            path: the file; an existing one is replaced.
+            title: of the browser's tab.
+            measured: a trace of the step (`run_metadata.trace`), to show beside the prediction.
+            before: a plan of the same program, to show beside this one.
+            costs: what the prediction rests on, as `simulate` takes it.
+
+        Raises:
+            OSError: the file cannot be written.
+
+        >>> plan.to_html("plan.html", before=dt.Plan.load("yesterday.plan"))
+        """
+        write_html(self, path, title, kernels=self._kernels, measured=measured, before=before, costs=as_profile(costs))
+
+    @property
+    def _kernels(self) -> Callable[[str], Any] | None:
+        """A device's kernels; None where no compiler is loaded."""
+        return self.kernels if "kernels" in tools else None
 
     def to_networkx(self) -> Any:
         """A `networkx.MultiDiGraph` of the nodes that the step runs.
@@ -388,7 +414,10 @@ class Plan:
         return render(self)
 
     def _repr_html_(self) -> str:
-        return render_html(self)
+        return notebook_html(self, self._kernels)
+
+    def _repr_svg_(self) -> str:
+        return to_svg(self, graphviz=False)
 
     def __repr__(self) -> str:
         return (

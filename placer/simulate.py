@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -27,7 +27,7 @@ from .cost.shapes import Sizes, plan_sizes
 from .cost.static import state_bytes
 from .plan_data import PlanData
 from .render.text import AT_LEAST, short, size_text
-from .render.timeline import Bar, Chart, time_text
+from .render.timeline import Bar, Chart, Track, time_text
 from .search import evaluate
 from .search.from_graph import step_problem
 from .search.memory_profile import Held
@@ -80,6 +80,7 @@ class Timeline:
         peak: bytes that each device holds at most; empty where that was not measured.
         makespan: seconds until the last node has ended, or the client has heard of it, where that counts.
         exact: whether all sizes are known; else times and bytes are lower bounds.
+        memory: of each device, moments and the bytes that it holds from each on; empty where that was not measured.
     """
 
     devices: tuple[str, ...]
@@ -90,6 +91,7 @@ class Timeline:
     peak: tuple[float, ...]
     makespan: float
     exact: bool = True
+    memory: tuple[tuple[Floats, Floats], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def limited_by(self) -> str:
@@ -139,7 +141,12 @@ class Timeline:
         facts: tuple[tuple[str, str], ...] = (("limited by", short(self.limited_by)), ("busy", busy))
         if not self.exact:
             facts = (*facts, ("sizes", "some are unknown, and count as 1: times and bytes are lower bounds"))
-        return Chart(title or "Predicted step", tuple(bars), self.makespan, facts)
+        tracks = [
+            Track(d, at, held, self.exact)
+            for d, (at, held) in zip(self.devices, self.memory, strict=False)
+            if len(at) and held.any()
+        ]
+        return Chart(title or "Predicted step", tuple(bars), self.makespan, facts, tuple(tracks), self.exact)
 
     def folded(self, depth: int = 1) -> Timeline:
         """The same, coarser: spans that follow each other on a device become one where the first `depth` parts of their names agree.
@@ -214,7 +221,11 @@ def plan_timeline(
     for device, place in places:
         if place is not None and place not in run:
             held[device] += state_bytes(place)[0]
-    return replace(step, peak=tuple(p + held[d] for d, p in zip(step.devices, step.peak, strict=True)))
+    return replace(
+        step,
+        peak=tuple(p + held[d] for d, p in zip(step.devices, step.peak, strict=True)),
+        memory=tuple((at, size + held[d]) for d, (at, size) in zip(step.devices, step.memory, strict=True)),
+    )
 
 
 def state_behind(node: Node) -> Node | None:
@@ -331,6 +342,7 @@ def timeline(
         makespan = evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
         travels = _travels(problem, device, finish)
     held = Held(problem, device, start, finish, {key: arrival for key, (_, arrival) in travels.items()})
+    fixed, changes = summed(device, problem.memory, problem.devices), held.over_time(problem.devices)
     spans = [Span(names[i], int(device[i]), float(start[i]), float(finish[i])) for i in range(problem.nodes)]
     moved = {
         key: Transfer(
@@ -345,8 +357,9 @@ def timeline(
         tuple(sorted(moved.values(), key=lambda t: (t.start, t.finish))),
         tuple(_critical(problem, device, start, finish, spans, moved)),
         tuple(np.bincount(device, finish - start, problem.devices).tolist()),
-        tuple((summed(device, problem.memory, problem.devices) + held.peaks(problem.devices)[0]).tolist()),
+        tuple(float(f + max(size.max(initial=0.0), 0.0)) for f, (_, size) in zip(fixed, changes, strict=True)),
         float(makespan),
+        memory=tuple((at, f + size) for f, (at, size) in zip(fixed, changes, strict=True)),
     )
 
 

@@ -1,7 +1,7 @@
-"""A timeline chart (Gantt chart): bars in lanes over one axis of time, as SVG or as an HTML page.
+"""A timeline chart (Gantt chart): bars in lanes over one axis of time, as SVG or as a tab of the page (`page.py`).
 
-Predicted steps (simulate.py) and traced ones (runtime/observability/trace.py) are drawn by the same two pens. `to_html` writes a page
-that zooms, moves and explains each bar, without a network; `to_svg` a still picture, for notebooks and documents.
+Predicted steps (simulate.py) and traced ones (runtime/observability/trace.py) are drawn by the same two pens. The page's tab zooms,
+moves, explains each bar, and shows several charts beside each other; `to_svg` is a still picture, for notebooks and documents.
 
 Bars of one lane that overlap are put into rows: each into the first that is free. A picture cannot show more bars than it has
 points, so bars that are too narrow to be told apart are drawn as one.
@@ -9,20 +9,24 @@ points, so bars that are too narrow to be told apart are drawn as one.
 
 from __future__ import annotations
 
-import gzip
 import heapq
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
 
-from .page import filled, page_file
+import numpy as np
+import numpy.typing as npt
+
+from .page import Columns, page
 from .text import AT_LEAST, short
 
 KINDS = ("kernel", "transfer", "wait")
+TICKS = 2**31
+"""Parts of a chart's time: bars of the page start and end at whole ones."""
+POINTS = 2000  # of a track, at most: more than a screen is wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Bar:
         lane: where it is drawn: a device, or a link (`A -> B`).
         start, finish: seconds after the start of the step.
         name: what it is. kind: `kernel`, `transfer` or `wait`. note: more about it.
-        critical: whether the end of the step depends on it.
+        critical: whether the end of the step depends on it. op: of a kernel, where it is known; the page colours by it.
     """
 
     lane: str
@@ -43,6 +47,21 @@ class Bar:
     kind: str
     note: str = ""
     critical: bool = False
+    op: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Track:
+    """The bytes that a device holds, as they change.
+
+    Attributes:
+        lane: the device. at: (P,) seconds, ascending. bytes: (P,) held from that moment on. exact: whether all sizes are known.
+    """
+
+    lane: str
+    at: npt.NDArray[np.float64]
+    bytes: npt.NDArray[np.float64]
+    exact: bool = True
 
 
 @dataclass(frozen=True)  # no slots: the rows are cached in the instance
@@ -51,12 +70,15 @@ class Chart:
 
     Attributes:
         title: what it shows. bars: in any order. seconds: where the axis ends. facts: (what, how much), shown above it.
+        tracks: memory, on the page below the lane of its device. exact: whether all sizes are known; else times are lower bounds.
     """
 
     title: str
     bars: tuple[Bar, ...]
     seconds: float
     facts: tuple[tuple[str, str], ...] = ()
+    tracks: tuple[Track, ...] = ()
+    exact: bool = True
 
     @cached_property
     def lanes(self) -> dict[str, list[list[Bar]]]:
@@ -76,25 +98,66 @@ class Chart:
 
     def page(self) -> str:
         """The page as text."""
-        script = f'"use strict";\n(() => {{\n{page_file("timeline.js")}\n}})();\n'
-        return filled("timeline.html", self.title, page_file("timeline.css"), script, self._payload())
-
-    def _payload(self) -> bytes:
-        rows = [
-            {
-                "lane": short(lane), "row": i,
-                "start": [b.start for b in row], "finish": [b.finish for b in row],
-                "name": [b.name for b in row], "kind": [KINDS.index(b.kind) for b in row],
-                "note": [b.note for b in row], "critical": [int(b.critical) for b in row],
-            }
-            for lane, rows in self.lanes.items()
-            for i, row in enumerate(rows)
-        ]  # fmt: skip
-        data = {"title": self.title, "seconds": self.seconds, "facts": self.facts, "rows": rows}
-        return gzip.compress(json.dumps(data).encode(), mtime=0)
+        head, columns = packed_charts([("", self)])
+        return page(self.title, {"charts": head}, columns)
 
     def _repr_html_(self) -> str:
         return self.to_svg()
+
+
+def packed_charts(
+    charts: Sequence[tuple[str, Chart]], numbers: Mapping[str, int] | None = None
+) -> tuple[list[dict[str, object]], Columns]:
+    """Charts as the page takes them: a head for each, and columns with a value per bar, lane after lane, row after row.
+
+    Args:
+        charts: (label, chart); the page writes the label beside each lane.
+        numbers: names that the page has already, and their numbers from 0 on; others are numbered behind them.
+    """
+    heads: list[dict[str, object]] = []
+    columns: Columns = {}
+    known = dict(numbers or {})
+    offset = len(known)
+    for at, (label, chart) in enumerate(charts):
+        rows = [row for rows in chart.lanes.values() for row in rows]
+        bars = [b for row in rows for b in row]
+        ticks = TICKS / (chart.seconds or 1.0)
+        ops = list(dict.fromkeys(b.op for b in bars))
+        tracks = [_thinned(t, chart.seconds) for t in chart.tracks]
+        op_number = {op: i for i, op in enumerate(ops)}
+        heads.append(
+            {
+                "label": label, "title": chart.title, "seconds": chart.seconds, "exact": chart.exact, "facts": chart.facts, "ops": ops,
+                "lanes": [[short(lane), len(rows)] for lane, rows in chart.lanes.items()],
+                "tracks": [[short(t.lane), t.exact] for t in chart.tracks],
+            }
+        )  # fmt: skip
+        found: Columns = {
+            "rowSize": [len(row) for row in rows],
+            "start": np.rint([b.start * ticks for b in bars]).astype(np.int64),
+            "finish": np.rint([b.finish * ticks for b in bars]).astype(np.int64),
+            "name": [known.setdefault(b.name, len(known)) for b in bars],
+            "note": [known.setdefault(b.note, len(known)) for b in bars],
+            "op": [op_number[b.op] for b in bars],
+            "kind": [KINDS.index(b.kind) for b in bars],
+            "critical": [int(b.critical) for b in bars],
+            "trackSize": [len(t.at) for t in tracks],
+            "trackAt": np.rint(np.concatenate([[], *(t.at for t in tracks)]) * ticks).astype(np.int64),
+            "trackBytes": np.rint(np.concatenate([[], *(t.bytes for t in tracks)])).astype(np.int64),
+        }
+        columns.update((f"chart{at}.{name}", values) for name, values in found.items())
+    if heads:
+        heads[0]["texts"] = list(known)[offset:]
+    return heads, columns
+
+
+def _thinned(track: Track, seconds: float) -> Track:
+    """A track of at most POINTS moments: of each stretch of time the most that is held in it."""
+    if len(track.at) <= POINTS:
+        return track
+    part = (track.at / (seconds or 1.0) * POINTS).astype(np.int64)
+    first = np.flatnonzero(np.diff(part, prepend=-1))
+    return Track(track.lane, track.at[first], np.maximum.reduceat(track.bytes, first), track.exact)
 
 
 def _rows(bars: Sequence[Bar]) -> list[list[Bar]]:

@@ -74,17 +74,22 @@ class Held:
     def peaks(self, devices: int) -> tuple[Floats, Floats]:
         """(D,) the most bytes that each device holds at one time, and when that is."""
         most, when = np.zeros(devices), np.zeros(devices)
+        for d, (time, held) in enumerate(self.over_time(devices)):
+            if len(held):
+                at = int(held.argmax())
+                most[d], when[d] = max(float(held[at]), 0.0), time[at]
+        return most, when
+
+    def over_time(self, devices: int) -> list[tuple[Floats, Floats]]:
+        """Of each device the moments at which what it holds changes, and the bytes from then on."""
+        found = []
         for d in range(devices):
             rows = np.flatnonzero((self.device == d) & (self.size > 0))
-            if not len(rows):
-                continue
             size = np.concatenate([self.size[rows], -self.size[rows]])
             time = np.concatenate([self.since[rows], self.until[rows]])
             order = np.lexsort((size, time))  # at one moment what ends goes first
-            held = np.cumsum(size[order])
-            at = int(held.argmax())
-            most[d], when[d] = max(float(held[at]), 0.0), time[order[at]]
-        return most, when
+            found.append((time[order], np.cumsum(size[order])))
+        return found
 
     def alive(self, device: int, at: float) -> Ints:
         """The values that a device holds at a moment."""

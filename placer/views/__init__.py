@@ -3,7 +3,7 @@
     report.py       `print(plan)`: tables of devices, links and scopes
     scope_tree.py   nodes folded by name scope
     diagram.py      Graphviz text and SVG
-    plan_page.py    the HTML page; page_data.py: a plan as compressed columns for it
+    plan_page.py    the HTML page, also for notebooks; page_data.py: a plan as columns for it
     diff.py         what differs between two plans
     lint.py         warnings: what a better plan would not do
     lint_devices.py, lint_traffic.py   its checks

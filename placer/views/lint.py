@@ -39,14 +39,17 @@ PREDICTING = frozenset({"slower-than-one", "slow-read", "small-batch", "uneven-w
 """The checks that predict times, or memory at each moment."""
 
 
-def check(plan: PlanData, place: Place | None = None, *, predict: bool = True) -> list[PlanWarning]:
+def check(
+    plan: PlanData, place: Place | None = None, *, predict: bool = True, facts: Facts | None = None
+) -> list[PlanWarning]:
     """All warnings about a plan, those that cost the most bytes first.
 
     Args:
         place: what places the graph again, to apply the changes; None: they are not applied.
         predict: whether times are predicted, which takes seconds in a plan of 100,000 nodes.
+        facts: what is known of the plan already.
     """
-    facts = Facts(plan)
+    facts = facts or Facts(plan)
     with without_compiling(plan):
         found = [w for name, find in CHECKS.items() if predict or name not in PREDICTING for w in find(facts)]
     blamed = {d for w in found if w.kind == "gradients" for d in w.devices[:1]}  # the reason is known then
@@ -74,4 +77,6 @@ def _applied(warning: PlanWarning, facts: Facts, place: Place) -> PlanWarning:
     if sent != was:
         parts.append(f"{size_text(sent)} instead of {size_text(was)} cross between tasks")
     slower = warning.kind in ("idle", "uneven-work") and new.seconds >= facts.seconds
-    return replace(warning, fixed=fixed, result=f"{'Not worth it: w' if slower else 'W'}ith that, {', and '.join(parts)}")
+    return replace(
+        warning, fixed=fixed, result=f"{'Not worth it: w' if slower else 'W'}ith that, {', and '.join(parts)}"
+    )

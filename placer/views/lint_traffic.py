@@ -166,8 +166,8 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
 
 def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:
     """A placement that was searched for unknown sizes."""
-    tensors, sizes = facts.plan.unknown_sizes, facts.plan.sizes
-    if facts.is_searched and tensors:
+    tensors, sizes = facts.plan.unknown_sizes if facts.is_searched else (), facts.plan.sizes
+    if tensors:
         yield PlanWarning(
             "unknown-sizes",
             f"The placement was searched for sizes that are unknown and count as 1: {listed_tensors(tensors, sizes)}. For the "

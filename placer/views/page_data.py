@@ -1,19 +1,12 @@
-"""A plan as columns: all that its page shows, compressed into one HTML file.
+"""A plan as columns: all that its page (`render/page.py`) shows of it.
 
 A graph of 100,000 nodes has as many names, but only some hundred ops, requests, source lines and demands. So
 each text is kept once and nodes refer to it by number; the page puts the words of an explanation together
-on demand. A column is an array of the smallest integers that hold it.
-
-    payload = gzip(length of the head, 4 bytes | head, JSON, padded | columns one after the other)
-
-All numbers are little-endian. The head holds the tables of texts and where each column lies. 0 stands for
-"none" in columns whose comment says "+1".
+on demand. 0 stands for "none" in columns whose comment says "+1".
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -22,8 +15,8 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
 from ...graph.core.opdef import Trait
@@ -34,11 +27,18 @@ from ..cluster.spec import Cluster
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel
 from ..plan_data import PlanData
+from ..render.page import Columns
+from ..render.text import short
+from ..render.timeline import Chart, packed_charts
 from ..rules.placement import Rule
-from .facts import PREDICTED
+from .diff import diff
+from .facts import PREDICTED, Facts
 from .lint import check
+from .report import heading
 
 LISTED = 8  # nodes that a warning leads to
+NAMED = 1000  # nodes of one plan only that the other's page names
+LONGEST = 100  # characters of an attribute
 VERSION = 1
 """Of the payload; a page is written together with its payload, so no page ever reads another version."""
 
@@ -65,49 +65,33 @@ class Table(Generic[K]):
         return number
 
 
-def payload(plan: PlanData) -> bytes:
-    """The compressed columns of a plan."""
+def contents(
+    plan: PlanData,
+    charts: Sequence[tuple[str, Chart]] = (),
+    kernels: Callable[[str], Any] | None = None,
+    before: PlanData | None = None,
+    facts: Facts | None = None,
+) -> tuple[dict[str, Any], Columns]:
+    """Head and columns of a plan's page (`render/page.py`).
+
+    Args:
+        charts: (label, chart) of predicted and measured steps.
+        kernels: what a device's part is compiled to (`codegen.explain.DeviceKernels`); None: the page shows no kernels.
+        before: the plan that this one is compared with.
+        facts: what is known of the plan already.
+    """
     with collector_paused():
-        return _packed(*_Writer(plan).write())
-
-
-def _packed(head: dict[str, Any], columns: dict[str, Sequence[float]]) -> bytes:
-    packed: list[bytes] = []
-    where: dict[str, list[int | str]] = {}
-    offset = 0
-    for name, values in columns.items():
-        array = _smallest(values)
-        where[name] = [_TYPES[array.dtype.str[1:]], offset, len(array)]
-        data = array.astype(array.dtype.newbyteorder("<")).tobytes()
-        data += bytes(-len(data) % 8)  # typed arrays must start at a multiple of their element's size
-        packed.append(data)
-        offset += len(data)
-    head["columns"] = where
-    # ensure_ascii also keeps lone surrogates, which a name may hold and UTF-8 cannot.
-    text_ = json.dumps(head, separators=(",", ":")).encode("ascii")
-    text_ += b" " * (-(len(text_) + 4) % 8)
-    # mtime=0: the same plan gives the same page.
-    return gzip.compress(b"".join([len(text_).to_bytes(4, "little"), text_, *packed]), 6, mtime=0)
-
-
-_TYPES = {"u1": "Uint8", "u2": "Uint16", "u4": "Uint32", "i1": "Int8", "i2": "Int16", "i4": "Int32",
-          "f8": "Float64"}  # fmt: skip
-
-
-def _smallest(values: Sequence[float]) -> npt.NDArray[Any]:
-    """The values as an array of the smallest type that JavaScript can look at."""
-    array = np.asarray(values)
-    if array.size == 0:
-        return np.zeros(0, np.uint8)
-    if array.dtype.kind in "iu":
-        low, high = int(array.min()), int(array.max())
-        kinds: tuple[type[np.integer[Any]], ...] = (
-            (np.uint8, np.uint16, np.uint32) if low >= 0 else (np.int8, np.int16, np.int32)
+        writer = _Writer(plan)
+        head, columns = writer.write(facts or Facts(plan))
+        head["charts"], bars = packed_charts(
+            charts, {name: i for i, name in enumerate(head["names"])} if charts else {}
         )
-        for kind in kinds:
-            if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
-                return array.astype(kind)
-    return array.astype(np.float64)  # byte counts beyond 32 bits are exact up to 2^53
+        columns |= bars
+        if kernels is not None:
+            columns |= writer.kernels(kernels, head)
+        if before is not None:
+            columns["was"] = writer.compared(before, head)
+    return head, columns
 
 
 class _Writer:
@@ -124,14 +108,15 @@ class _Writer:
         self.loops: Table[str] = Table()
         self._value_of: dict[tuple[Any, Any], int] = {}
 
-    def write(self) -> tuple[dict[str, Any], dict[str, Sequence[float]]]:
+    def write(self, facts: Facts) -> tuple[dict[str, Any], Columns]:
         plan, reasons, nodes = self.plan, self.plan.decisions.reasons, self.nodes
         ops: Table[Any] = Table(lambda opdef: [opdef.name, _kind(opdef.traits)])
         requests: Table[str] = Table()
         colocations: Table[tuple[str, ...]] = Table()
         index = [node.index for node in nodes]
         states = [state_bytes(n) if Trait.STATE_HANDLE in n.opdef.traits else None for n in nodes]
-        columns: dict[str, Sequence[float]] = {
+        attrs, attr_texts = self._attributes()
+        columns: Columns = {
             "op": [ops[n.opdef] for n in nodes],
             "device": plan.decisions.index[index].tolist(),
             "request": [requests[n.device] for n in nodes],
@@ -140,6 +125,8 @@ class _Writer:
             "line": self._lines(),
             "block": [0 if n.blocks is None else self.blocks[n.blocks] + 1 for n in nodes],  # +1
             "colocation": [colocations[n.colocation] + 1 if n.colocation else 0 for n in nodes],  # +1
+            "attrs": attrs,
+            "isInitializer": self._initializers(),
             "runs": self._runs(),
             "state": [0 if s is None else s[0] for s in states],
             "isState": [0 if s is None else 1 + s[1] for s in states],  # 0 no, 1 size not known, 2 known
@@ -165,6 +152,7 @@ class _Writer:
             "ops": ops.rows,
             "requests": requests.rows,
             "colocations": colocations.rows,
+            "attrTexts": attr_texts,
             "rules": [rule.text for rule in Rule],
             "demands": [
                 {"required": d.required, "candidates": d.candidates, "refused": d.refused,
@@ -181,11 +169,118 @@ class _Writer:
             "feeds": plan.feeds,
             "relaxations": [[self._number(r.node), r.requested, r.reason] for r in plan.relaxations],
             "warnings": [[w.text, [self._number(name) for name in w.nodes if name in plan.graph][:LISTED]]
-                         for w in check(plan, predict=len(plan.decisions) <= PREDICTED)],
+                         for w in check(plan, predict=len(plan.decisions) <= PREDICTED, facts=facts)],
             "access": {"how": plan.access.how, "reached": plan.access.reached, "refused": plan.access.refused},
             "loops": self.loops.rows,
         }  # fmt: skip
         return head, columns
+
+    def kernels(self, of: Callable[[str], Any], head: dict[str, Any]) -> Columns:
+        """The kernels of all devices, and per node why it is in none; the texts go into `head`."""
+        reasons: Table[str] = Table()
+        found: list[tuple[int, list[int], int, int, int, int, bool]] = []
+        alone = [0] * len(self.nodes)  # +1
+        number = {str(d.name): i for i, d in enumerate(self.plan.cluster.devices)}
+        at = {node.name: i for i, node in enumerate(self.nodes)}
+        for device in self.plan.partitions:
+            told = of(device)
+            for k in (*told.kernels, *told.own):
+                inside = list(
+                    dict.fromkeys(at[name] for name in k.nodes if name in at)
+                )  # a rewrite's nodes have its root's name
+                saved = getattr(k, "bytes_saved", 0)  # of kernels that fusion made
+                found.append(
+                    (number[device], inside, k.bytes_read, k.bytes_written, saved, int(k.flops), told.memory.exact)
+                )
+            for name, reason in told.reasons.items():
+                if name in at and reason:
+                    alone[at[name]] = reasons[reason] + 1
+        head["reasons"] = reasons.rows
+        names = (
+            "kernelDevice",
+            "kernelMembers",
+            "kernelRead",
+            "kernelWritten",
+            "kernelSaved",
+            "kernelFlops",
+            "kernelExact",
+        )
+        columns: Columns = {name: [row[i] for row in found] for i, name in enumerate(names) if i != 1}
+        columns["kernelSize"] = [len(row[1]) for row in found]
+        columns["kernelMember"] = list(chain.from_iterable(row[1] for row in found))
+        columns["reason"] = alone
+        return columns
+
+    def compared(self, before: PlanData, head: dict[str, Any]) -> Sequence[int]:
+        """Per node the device that it had in the plan before, +1 (0: that plan has no such node); the rest goes into `head`."""
+        changes = diff(before, self.plan)
+        devices: Table[str] = Table()
+        for d in (*self.plan.cluster.devices, *before.cluster.devices):
+            devices[short(str(d.name))]
+        head["before"] = {
+            "devices": devices.rows, "headings": [heading(before), heading(self.plan)], "moved": len(changes.moved),
+            "lists": [
+                [title, len(names), names[:NAMED]]
+                for title, names in (("Only before", changes.removed), ("Only after", changes.added),
+                                     ("No longer run", changes.no_longer_run), ("Run only now", changes.newly_run))
+            ],
+            "amounts": [
+                [title, [[short(c.what), c.before, c.after, c.before_exact, c.after_exact] for c in found]]
+                for title, found in (("Bytes per step", changes.traffic), ("Messages per step", changes.messages), ("Held", changes.held))
+            ],
+        }  # fmt: skip
+        old = before.placement
+        return [devices[short(old[n.name])] + 1 if n.name in old else 0 for n in self.nodes]
+
+    def _initializers(self) -> list[int]:
+        """Per node whether it only serves to give variables their first values, where the plan is of a whole graph.
+
+        These are the assignments that variables are made with, the nodes that group them, and all that nothing else takes.
+        """
+        plan, nodes = self.plan, self.nodes
+        if plan.fetches or len(plan.targets) < len(nodes):  # what is asked for is shown
+            return [0] * len(nodes)
+        hidden: set[Node] = set()
+        for n in nodes:
+            op = n.opdef.name
+            if op in ("Assign", "AssignVariableOp"):
+                if n.name == f"{n.inputs[0].op.name}/Assign":
+                    hidden.add(n)
+            elif op == "NoOp" and n.controls and hidden.issuperset(n.controls):
+                hidden.add(n)
+        serving: set[Node] = set()  # what they take, directly or not
+        todo = list(hidden)
+        while todo:
+            for b in todo.pop().before:
+                if b not in serving and b not in hidden and Trait.STATE_HANDLE not in b.opdef.traits:
+                    serving.add(b)
+                    todo.append(b)
+        todo = [n for n in nodes if n not in hidden and n not in serving] if serving else []
+        while todo:  # what others take, too, is shown
+            n = todo.pop()
+            for b in (*[t.op for t in n.inputs], *n.controls):
+                if b in serving:
+                    serving.remove(b)
+                    todo.append(b)
+        hidden |= serving
+        return [int(n in hidden) for n in nodes]
+
+    def _attributes(self) -> tuple[list[int], list[Any]]:
+        """Per node the number of its attributes' texts, +1; and these, each once: [name, text] of each attribute."""
+        texts: Table[tuple[tuple[str, str], ...]] = Table()
+        numbers: dict[tuple[Any, ...], int] = {}  # by the values' identities: hashing them takes longer than all else
+        out = []
+        for n in self.nodes:
+            attrs = n.attrs
+            if not attrs:
+                out.append(0)
+                continue
+            key = (*attrs, *map(id, attrs.values()))
+            number = numbers.get(key)
+            if number is None:
+                number = numbers[key] = texts[tuple([(name, _attr_text(value)) for name, value in attrs.items()])] + 1
+            out.append(number)
+        return out, texts.rows
 
     def _program(self, lines: Sequence[float]) -> str:
         """The name of the file whose lines made most nodes; '' where there is none."""
@@ -227,7 +322,7 @@ class _Writer:
                     out[i] = place
         return out
 
-    def _edges(self) -> dict[str, Sequence[float]]:
+    def _edges(self) -> Columns:
         """What each node makes and takes; the node that a value comes from as the distance back to it."""
         at, value = self.at, self._value
         made: list[int] = []
@@ -265,7 +360,7 @@ class _Writer:
             number = self._value_of[key] = self.values[words, self.plan.sizes.bytes(t), is_static(t.dims)]
         return number
 
-    def _groups(self) -> dict[str, Sequence[float]]:
+    def _groups(self) -> Columns:
         """Nodes that share their group, group after group in order of creation: its size, its members."""
         members: dict[int, list[int]] = {}
         for node, root in self.plan.decisions.reasons.groups.items():
@@ -274,7 +369,7 @@ class _Writer:
         groups = [sorted(m) for m in members.values()]
         return {"groupSize": [len(m) for m in groups], "groupMember": list(chain.from_iterable(groups))}
 
-    def _channels(self) -> dict[str, Sequence[float]]:
+    def _channels(self) -> Columns:
         """Each channel: producer (node, output; output -1 for a control edge), ends, bytes, and its nodes."""
         plan = self.plan
         number = {str(d.name): i for i, d in enumerate(plan.cluster.devices)}
@@ -308,7 +403,7 @@ class _Writer:
         name, _, output = channel.name.rpartition(":")
         return self._number(name), int(output)
 
-    def _takers(self, channels: Sequence[Channel], position: dict[int, int]) -> dict[str, Sequence[float]]:
+    def _takers(self, channels: Sequence[Channel], position: dict[int, int]) -> Columns:
         """Per channel the nodes on its destination that take its value.
 
         A reference is read anew for each consumer, and each read has a channel of its own, which comes just
@@ -374,3 +469,14 @@ def _kind(traits: Trait) -> str:
     if Trait.STATE_HANDLE in traits:
         return "state"
     return "effect" if Trait.STATEFUL in traits else "compute"
+
+
+def _attr_text(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size > LISTED:
+        return f"{value.dtype} {text(value.shape)}"
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    elif isinstance(value, DType):
+        value = value.name
+    words = value if isinstance(value, str) else repr(value)
+    return words if len(words) <= LONGEST else words[:LONGEST] + "…"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
-from html import escape
 
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
 from ..cost.static import Traffic
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
-from ..render.text import AT_LEAST, ROWS, WIDTH, count_text, number_text, seconds_text, short, size_text, table, where
+from ..render.text import ROWS, WIDTH, count_text, number_text, seconds_text, short, size_text, table, where
 from ..render.timeline import time_text
-from .diagram import to_svg
 from .facts import PREDICTED, Facts, without_compiling
 from .scope_tree import fold
 
@@ -28,35 +25,6 @@ def render(plan: PlanData) -> str:
         table(*scopes_table(plan)),
     ]
     return "\n\n".join(p for p in [*parts, _relaxations(plan)] if p)
-
-
-def render_html(plan: PlanData) -> str:
-    """The same tables and a picture, for notebooks."""
-    tables = [devices_table(plan), links_table(plan), scopes_table(plan)[:2]]
-    parts = [f"<p>{escape(heading(plan))}</p>", to_svg(plan, graphviz=False)]
-    parts += [_html_table(*t) for t in tables]
-    text = _relaxations(plan)
-    return "<div>" + "\n".join([*parts, f"<pre>{escape(text)}</pre>" if text else ""]) + "</div>"
-
-
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose text is on the left and whose numbers are on the right, whatever the page around it prefers."""
-    if not rows:
-        return ""
-    sides = [
-        "right" if all(row[i].lstrip(AT_LEAST)[:1].isdigit() for row in rows) else "left" for i in range(len(header))
-    ]
-
-    def line(cell: str, texts: Sequence[str]) -> str:
-        cells = zip(texts, sides, strict=True)
-        return "".join(
-            f'<{cell} style="text-align: {side}; padding: 1px 10px">{escape(c)}</{cell}>' for c, side in cells
-        )
-
-    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows[:ROWS])
-    more = f"<p>... and {len(rows) - ROWS} more</p>" if len(rows) > ROWS else ""
-    style = "border-collapse: collapse; margin: 8px 0; font-size: 12px"
-    return f'<table style="{style}"><thead><tr>{line("th", header)}</tr></thead><tbody>{body}</tbody></table>{more}'
 
 
 def heading(plan: PlanData) -> str:

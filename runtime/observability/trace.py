@@ -234,13 +234,14 @@ class Trace:
             note = (
                 b.note if kernel is None else f"{kernel.op}{': ' + b.note if b.note else ''}, {size_text(kernel.bytes)}"
             )
-            bars.append(Bar(b.lane, b.start, b.finish, b.name, b.kind, note, b.critical))
+            op = "" if kernel is None else kernel.op
+            bars.append(Bar(b.lane, b.start, b.finish, b.name, b.kind, note, b.critical, op))
         bars += [Bar(w.device, w.start, w.finish, f"waits for {w.what}", "wait") for w in self.waits]
         return Chart(drawn.title, tuple(bars), max(self.seconds, line.makespan), drawn.facts)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write one self-contained page that shows the trace and works offline. OSError: the file cannot be written."""
-        self.chart(title).to_html(path)
+        """Write the page of the step's plan, with the prediction beside this trace. OSError: the file cannot be written."""
+        self.plan.to_html(path, title=title, measured=self.chart(title))
 
     def to_svg(self) -> str:
         """The trace as one `<svg>` element."""

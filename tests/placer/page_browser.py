@@ -44,6 +44,7 @@ def browser(profile: Path, width: int = WIDTH, height: int = HEIGHT) -> Iterator
         # The window of a headless Chromium has bars too; this sets the size of the page itself.
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        driver.get("about:blank")  # what the browser opens by itself is over
         yield driver
     finally:
         driver.quit()

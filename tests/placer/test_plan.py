@@ -13,9 +13,10 @@ from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.cost.static import device_loads, state_bytes, traffic
 from dovetail.placer.pipeline import place
+from dovetail.placer.render.page import packed
 from dovetail.placer.render.text import ROWS, WIDTH, size_text
 from dovetail.placer.serialize.write import plan_lines
-from dovetail.placer.views.page_data import payload
+from dovetail.placer.views.page_data import contents
 from dovetail.placer.views.scope_tree import fold
 
 PS0, PS1, W0 = (f"/job:{j}/replica:0/task:{t}/device:CPU:0" for j, t in (("ps", 0), ("ps", 1), ("worker", 0)))
@@ -268,7 +269,7 @@ def test_twice_the_devices_are_twice_the_work():
         made = page_plans.fleet(tasks)  # warms all caches up
         steps, plan = lines_run(lambda made=made: place(made.graph, made.cluster))
         assert len(plan.partitions) == 4 * tasks + 2 and plan.placement == made.placement
-        page, data = lines_run(lambda plan=plan: payload(plan))
+        page, data = lines_run(lambda plan=plan: packed(*contents(plan)))
         saved, lines = lines_run(lambda plan=plan: list(plan_lines(plan)))
         printed, _ = lines_run(lambda plan=plan: str(plan))
         explained, _ = lines_run(lambda plan=plan: plan.explain("tower_0_0/MatMul"))

@@ -200,7 +200,8 @@ def run(
         print(f"error: {e}", file=sys.stderr)
         return UNPLACEABLE
     _write(
-        (html, plan.to_html), (save, plan.save), (svg, lambda path: path.write_text(plan.to_svg(), encoding="utf-8")),
+        (html, lambda path: plan.to_html(path, before=old, costs=measured)), (save, plan.save),
+        (svg, lambda path: path.write_text(plan.to_svg(), encoding="utf-8")),
         (timeline, lambda path: simulate(plan, costs=measured).to_html(path)),
     )  # fmt: skip
     if nodes:
@@ -432,7 +433,7 @@ def plan(
     diff: Annotated[
         Path | None, typer.Option(help="Compare with a saved plan; exit status 3 when they differ.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page that shows the plan.", dir_okay=False)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page that shows the plan; with --diff, both plans.", dir_okay=False)] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a picture of it.", dir_okay=False)] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="Write a page that shows a predicted step on a clock.", dir_okay=False)

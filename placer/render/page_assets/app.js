@@ -2,12 +2,16 @@
 
 const views = {
   map: document.getElementById("view-map"),
+  timeline: document.getElementById("view-timeline"),
   table: document.getElementById("view-table"),
+  name: "map",
 
   show(name) {
-    const isMap = name === "map";
+    const isMap = ["map", "kernels", "diff"].includes(name);
+    this.name = name;
     this.map.hidden = !isMap;
-    this.table.hidden = isMap;
+    this.timeline.hidden = name !== "timeline";
+    this.table.hidden = isMap || name === "timeline";
     for (const tab of document.querySelectorAll("#views [role=tab]")) {
       const isThis = tab.dataset.view === name;
       tab.setAttribute("aria-selected", String(isThis));
@@ -15,10 +19,15 @@ const views = {
     }
     finder.close();
     tip.hide();
-    if (isMap) map.draw();
+    if (isMap) {
+      if (map.selection?.kernel !== undefined) map.selection = null;
+      map.turn(name);
+      if (!map.selection) detail.show(null);
+      this.map.setAttribute("aria-labelledby", "tab-" + name);
+    } else if (name === "timeline") timeline.show();
     else tableView.show(name);
     this.table.setAttribute("aria-labelledby", "tab-" + name);
-    finder.field.placeholder = isMap ? "Search nodes" : "Filter " + name;
+    finder.field.placeholder = isMap ? "Search nodes" : name === "timeline" ? "Find by name" : "Filter " + name;
   },
 };
 
@@ -56,39 +65,31 @@ function goTo(node) {
 
 /* To a box or a line. */
 function pick(selection) {
-  if (views.map.hidden) views.show("map");
+  if (views.map.hidden || map.tab === "diff") views.show("map");
+  if (map.isFlow) map.act("flow"); // devices and channels stand on the map by task
   if (selection.box && !map.isVisible(selection.box)) map.uncover(selection.box);
   map.select(selection);
   map.show(selection.box || (selection.sum.to && map.isVisible(selection.sum.to) ? selection.sum.to : anchor(map.roots[selection.sum.target])));
 }
 
-function legend() {
-  const mark = (className, text) => h("span", {}, h("i", { class: className }), text);
-  document.getElementById("legend").append(mark("fill-state", "state"), mark("fill-source", "source"), mark("fill-compute", "computes"), mark("fill-effect", "effect"),
-    mark("stroke-remote", "between tasks"), mark("stroke-local", "in a task"), mark("stroke-data", "in a device"), mark("stroke-control", "control"));
-}
-
 function keys(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
-  const acts = { "+": "in", "=": "in", "-": "out", 0: "fit", f: "fold", b: "bundle" };
+  const acts = { "+": "in", "=": "in", "-": "out", 0: "fit", f: "fold", b: "bundle", m: "flow", i: "initializers" };
   if (event.key === "/") { finder.field.focus(); finder.field.select(); event.preventDefault(); }
-  else if (event.key === "Escape") { tip.hide(); map.select(null); }
+  else if (event.key === "Escape") { tip.hide(); timeline.chosen = null; if (plan.names) map.select(null); else detail.show(null); if (!views.timeline.hidden) timeline.draw(); }
   else if (acts[event.key] && !views.map.hidden) map.act(acts[event.key]);
+  else if (acts[event.key] && !views.timeline.hidden) timeline.act(acts[event.key]);
 }
 
 /* 'plan.html#layer/MatMul' opens at that node. */
 function goToAsked() {
   let node;
-  try { node = plan.byName.get(decodeURIComponent(location.hash.slice(1))); } catch { /* no name */ }
+  try { node = plan.byName?.get(decodeURIComponent(location.hash.slice(1))); } catch { /* no name */ }
   if (node !== undefined) goTo(node);
   return node !== undefined;
 }
 
-async function openPage() {
-  theme.start();
-  const data = document.getElementById("data");
-  plan = await unpack(data.textContent);
-  data.remove(); // megabytes that nobody needs any more
+function openPlan() {
   if (plan.program) {
     document.querySelector("h1").textContent = plan.program;
     document.title += " · " + plan.program;
@@ -96,18 +97,31 @@ async function openPage() {
   map.start();
   const remote = deviceLinksOnce().filter((l) => l.isRemote);
   document.getElementById("summary").textContent = [countText(ran(), "node"), countText(plan.devices.filter((d) => d.nodes).length, "device"), countText(plan.tasks.length, "task"),
-    bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " between tasks per step"].join(" · ");
+    bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " between tasks per step", ...plan.charts.map((c) => lasts(c) + " " + c.label)].join(" · ");
+}
+
+async function openPage() {
+  theme.start();
+  const data = document.getElementById("data");
+  plan = await unpack(data.textContent);
+  data.remove(); // megabytes that nobody needs any more
+  if (plan.names) openPlan();
+  else document.querySelector("h1").textContent = document.title;
+  if (plan.charts.length) timeline.start(plan.charts);
   finder.start();
-  legend();
+  const has = { timeline: plan.charts.length, kernels: plan.kernelSize?.length, diff: plan.before };
   for (const tab of document.querySelectorAll("#views [role=tab]")) {
+    tab.hidden = !(tab.dataset.view in has ? has[tab.dataset.view] : plan.names);
     tab.addEventListener("click", () => views.show(tab.dataset.view));
     tab.addEventListener("keydown", (event) => {
-      const next = { ArrowRight: tab.nextElementSibling, ArrowLeft: tab.previousElementSibling }[event.key];
+      let next = tab;
+      const step = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
+      do next = step && next?.[step]; while (next?.hidden);
       if (next) { next.focus(); next.click(); }
     });
   }
   addEventListener("keydown", keys);
-  if (!goToAsked()) detail.show(null);
+  if (!goToAsked()) { views.show(plan.names ? plan.view : "timeline"); detail.show(null); }
   addEventListener("hashchange", goToAsked);
   document.getElementById("opening").remove();
   document.documentElement.dataset.ready = "yes";

@@ -1,7 +1,7 @@
-/* The plan as it travels in this file: page_data.py packs it, this unpacks it. All that is asked often lies in
+/* The plan and the charts as they travel in this file: page.py packs them, this unpacks them. All that is asked often lies in
    typed arrays; what is asked about one node only is found when somebody asks. */
 
-let plan; // the unpacked plan, set once before anything is drawn
+let plan; // the unpacked plan, set once before anything is drawn; a page of charts alone has no `names`
 
 async function unpack(text) {
   text = text.trim();
@@ -15,7 +15,22 @@ async function unpack(text) {
   for (const [name, [type, offset, count]] of Object.entries(head.columns)) {
     head[name] = new types[type](buffer, 4 + length + offset, count);
   }
-  return complete(head);
+  completeCharts(head);
+  return head.names ? complete(head) : head;
+}
+
+/* Of each chart its own columns, and the names of its bars. */
+function completeCharts(p) {
+  const names = p.names || [];
+  const texts = p.charts[0]?.texts || [];
+  const textOf = (at) => (at < names.length ? names[at] : texts[at - names.length]);
+  p.charts.forEach((chart, at) => {
+    for (const key of Object.keys(p)) if (key.startsWith("chart" + at + ".")) chart[key.slice(key.indexOf(".") + 1)] = p[key];
+    chart.tick = (chart.seconds || 1) / 2 ** 31;
+    chart.trackStart = starts(chart.trackSize);
+    chart.nameOf = (i) => textOf(chart.name[i]);
+    chart.noteOf = (i) => textOf(chart.note[i]);
+  });
 }
 
 /* Derived columns: where each node's entries start, and nodes instead of distances. */
@@ -25,6 +40,7 @@ function complete(p) {
   p.inputStart = starts(p.inputCount);
   p.controlStart = starts(p.controlCount);
   p.takerStart = starts(p.takerCount);
+  if (p.kernelSize) p.kernelStart = starts(p.kernelSize);
   p.inputFrom = sources(p.inputStart, p.inputBack, n);
   p.controlFrom = sources(p.controlStart, p.controlBack, n);
   const byName = (p.byName = new Map());

@@ -1,5 +1,4 @@
-/* The panel beside the map, and the small one that follows the pointer: why a node is where it is, what a box
-   holds, what a line carries. The words are those of `plan.explain`, put together from the plan's tables. */
+/* The panel beside the views: why a node is where it is, what a box holds, what a line carries, what differs. The words are those of `plan.explain`, put together from the plan's tables. */
 
 const MANY = 12; // entries of a list before the rest is only counted, or opened by a click
 
@@ -8,7 +7,10 @@ const detail = {
 
   show(selection) {
     let parts;
-    if (!selection) parts = aboutPlan();
+    if (selection?.bar) parts = aboutBar(selection.bar);
+    else if (!plan.names) parts = [head("Chart", document.title), chartFacts(), barKeys()];
+    else if (!selection) parts = map.tab === "kernels" ? aboutKernels() : map.tab === "diff" ? aboutDiff() : aboutPlan();
+    else if (selection.kernel !== undefined) parts = aboutKernel(selection.kernel);
     else if (selection.sum) parts = selection.sum.channels ? aboutChannels(selection.sum) : aboutEdge(selection.sum);
     else if (selection.node !== undefined) parts = aboutNode(selection.node);
     else if (selection.box.kind === "device") parts = aboutDevice(selection.box);
@@ -77,6 +79,7 @@ function aboutPlan() {
       ["written", plan.written],
       ["graph", countText(plan.count, "node") + (ran() < plan.count ? ", of which the step runs " + numberText(ran()) : "")],
       ["channels", numberText(plan.channelNode.length) + ", between tasks " + numberText(remote.reduce((n, l) => n + l.channels.length, 0))],
+      ...chartRows(),
       ["between tasks", bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " per step"],
       ["master", shortDevice(plan.master)],
       plan.fetches.length ? ["fetches", listOf(plan.fetches, tensorLink, 4)] : null,
@@ -162,11 +165,12 @@ function aboutScope(box) {
   const { nodes, variables, held, exact, flops, flopsExact } = box.stats;
   const edges = map.outer.filter((e) => (within(e.from, box)) !== (within(e.to, box)));
   return [
-    head(box.kind === "series" ? "Range of names" : "Name scope", box.path, openButton(box)),
+    head(box.kind === "series" ? "Range of names" : box.kind === "flow" ? "Model" : "Name scope", box.path, openButton(box)),
     facts([
-      ["device", deviceTag(box.device)], ["runs", countText(nodes, "node") + ", " + flopsText(flops, flopsExact)],
+      box.device < 0 ? null : ["device", deviceTag(box.device)], ["runs", countText(nodes, "node") + ", " + flopsText(flops, flopsExact)],
       variables ? ["holds", countText(variables, "variable") + ", " + bytesText(held, exact)] : null,
     ]),
+    section("On", box.device < 0 ? listOf(tally(box.nodes, (i) => plan.device[i]), ([d, n]) => h("span", { class: "pair" }, deviceTag(d), h("b", {}, numberText(n))), 8) : null),
     section("Channels", edges.length ? linkList(edges.sort((a, b) => b.bytes - a.bytes)) : null),
     section("Ops", opList(box.nodes)),
   ];
@@ -177,10 +181,15 @@ function openButton(box) {
   return box.isLeaf ? null : h("button", { class: "action", type: "button", onclick: () => map.toggle(box) }, box.isOpen ? "Close" : "Open");
 }
 
-function opList(nodes) {
+/* [key, how many nodes have it], the most first. */
+function tally(nodes, keyOf) {
   const counts = new Map();
-  for (const i of nodes) counts.set(plan.op[i], (counts.get(plan.op[i]) || 0) + 1);
-  const rows = [...counts].sort((a, b) => b[1] - a[1]);
+  for (const i of nodes) counts.set(keyOf(i), (counts.get(keyOf(i)) || 0) + 1);
+  return [...counts].sort((a, b) => b[1] - a[1]);
+}
+
+function opList(nodes) {
+  const rows = tally(nodes, (i) => plan.op[i]);
   return rows.length ? listOf(rows, ([op, n]) => h("span", { class: "pair" }, plan.ops[op][0], h("b", {}, numberText(n)), bar(n / rows[0][1], "nodes")), 8) : null;
 }
 
@@ -200,7 +209,7 @@ function aboutChannels(sum) {
 function aboutEdge(edge) {
   const row = ([from, value]) => [nodeLink(from, value ? plan.names[from] : "^" + plan.names[from]), h("p", { class: "faint" }, value ? value[0] + " · " + bytesText(value[1], value[2]) : "control edge")];
   return [
-    head("Edges inside a device", edge.from.label + " → " + edge.to.label),
+    head(edge.crosses ? "Edges between devices" : "Edges inside a device", edge.from.label + " → " + edge.to.label),
     facts([["values", numberText(edge.values) + ", " + bytesText(edge.bytes, edge.exact)], edge.controls ? ["control", numberText(edge.controls)] : null,
       ["from", edge.from.path], ["to", edge.to.path]]),
     section("Among them", listOf(edge.samples, row)),
@@ -240,6 +249,11 @@ function aboutNode(node) {
       d.required !== d.requested ? h("p", {}, "its group requires ", d.required ? h("code", {}, d.required) : "nothing") : null,
       d.overruled.map((text) => h("p", { class: "note-box" }, "Overruled: " + text))),
     section("Made at", sourceLine(plan.line[node])),
+    section("Attributes", plan.attrs[node] ? facts(plan.attrTexts[plan.attrs[node] - 1]) : null),
+    plan.was && plan.was[node] && plan.before.devices[plan.was[node] - 1] !== deviceText(plan.device[node])
+      ? section("Moved from", h("span", { class: "tag" }, plan.before.devices[plan.was[node] - 1])) : null,
+    section("Time", timesOf(node)),
+    section("Kernel", plan.kernelSize && plan.runs[node] ? kernelOfNode(node) : null),
     section("Device blocks around it, innermost first", d.blocks.map(([what, line]) => h("div", { class: "block" }, h("code", {}, what), sourceLine(line)))),
     section("Colocated with", d.colocation.length ? listOf(d.colocation, colocated, 6) : null),
     section("Shares its device with", d.group.length ? listOf(d.group, (i) => nodeLink(i), 6) : null),
@@ -279,59 +293,93 @@ function outputsList(node) {
   return rows.length ? listOf(rows, ([what, bytes, exact]) => h("span", { class: "pair" }, what, h("b", {}, bytesText(bytes, exact)))) : null;
 }
 
-// -- beside the pointer
+// -- kernels
 
-const tip = {
-  element: document.getElementById("tip"),
-
-  follow(thing, event) {
-    if (thing === this.thing && thing) { this.move(event.clientX, event.clientY); return; }
-    this.thing = thing;
-    if (!thing) { this.hide(); return; }
-    this.element.replaceChildren(...this.about(thing));
-    this.element.hidden = false;
-    this.move(event.clientX, event.clientY);
-  },
-
-  at(box) {
-    const { left, bottom } = box.element.getBoundingClientRect();
-    this.follow(box, { clientX: left, clientY: bottom });
-  },
-
-  move(x, y) {
-    const { width, height } = this.element.getBoundingClientRect();
-    this.element.style.left = Math.max(8, Math.min(innerWidth - width - 12, x + 14)) + "px";
-    this.element.style.top = (y + 18 + height > innerHeight - 8 ? Math.max(8, y - height - 12) : y + 18) + "px";
-  },
-
-  hide() { this.thing = null; this.element.hidden = true; },
-
-  about(thing) {
-    if (!(thing instanceof Box)) return thing.channels ? tipOfChannels(thing) : tipOfEdge(thing);
-    if (thing.kind === "node") return tipOfNode(thing.nodes[0]);
-    const lines = isPlace(thing) ? loads.map((l) => l.text(loadOf(thing))).join(" · ") : subtitle(thing) + " · " + flopsText(thing.stats.flops, thing.stats.flopsExact);
-    return [h("b", {}, thing.kind === "device" ? deviceText(thing.device) : thing.path), thing instanceof Group ? h("p", {}, thing.size) : "", h("p", {}, lines),
-      thing.isLeaf || thing.isOpen ? "" : h("p", { class: "faint" }, "click to open")];
-  },
-};
-
-function tipOfNode(node) {
-  const d = decisionOf(node);
-  const [file, line, code] = plan.lines[plan.line[node]];
-  return [h("b", {}, plan.names[node]), h("p", {}, plan.ops[plan.op[node]][0] + " on " + deviceText(plan.device[node])),
-    h("p", {}, "because: " + d.rule), h("p", {}, d.requested ? "asked for '" + d.requested + "'" : "asked for no device"),
-    ...d.blocks.slice(0, 3).map(([what, at]) => h("p", { class: "faint" }, "in device block " + what + (plan.lines[at][1] ? " at line " + plan.lines[at][1] : ""))),
-    line ? h("p", { class: "faint" }, plan.files[file].split(/[\\/]/).pop() + ":" + line) : "", code ? h("pre", {}, code) : ""];
+function kernelLink(k) {
+  const inside = membersOf(k);
+  const last = inside[inside.length - 1];
+  return h("button", { class: "link", type: "button", onclick: () => { if (views.name !== "kernels") views.show("kernels"); map.revealKernel(k); } },
+    h("i", { class: "dot fill-hue" + (k % HUES) }), countText(inside.length, "node") + (last === undefined ? "" : ", " + (inside.length > 1 ? "up to " : "") + plan.names[last]));
 }
 
-function tipOfChannels(sum) {
-  const sorted = [...sum.channels].sort((a, b) => plan.channelBytes[b] - plan.channelBytes[a]);
-  return [h("b", {}, sum.text + (sum.isRemote ? " between tasks" : " inside a task")), h("p", {}, endsOf(sum)),
-    ...sorted.slice(0, 8).map((c) => h("p", { class: "pair" }, h("span", {}, channelName(c)), h("i", {}, isControl(c) ? "control" : bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)))),
-    sorted.length > 8 ? h("p", { class: "faint" }, "… and " + numberText(sorted.length - 8) + " more") : ""];
+const kernelBytes = (k, bytes) => bytesText(bytes, plan.kernelExact[k] > 0);
+
+function kernelOfNode(node) {
+  const found = kernelsOf(node);
+  if (found.length) return listOf(found, kernelLink);
+  return h("p", {}, plan.reason[node] ? "In none: " + plan.reasons[plan.reason[node] - 1] : "In none: it runs by itself, or nothing is computed.");
 }
 
-function tipOfEdge(edge) {
-  return [h("b", {}, edge.from.label + " → " + edge.to.label), h("p", {}, edge.values ? countText(edge.values, "value") + ", " + bytesText(edge.bytes, edge.exact) : countText(edge.controls, "control edge")),
-    ...edge.samples.slice(0, 5).map(([from, value]) => h("p", { class: "faint" }, plan.names[from] + (value ? " · " + value[0] : "")))];
+function aboutKernels() {
+  const all = Array.from(plan.kernelSize, (_, k) => k);
+  const saved = all.reduce((sum, k) => sum + plan.kernelSaved[k], 0);
+  const row = (k) => [kernelLink(k), h("p", { class: "faint" }, deviceText(plan.kernelDevice[k]) + " · reads " + kernelBytes(k, plan.kernelRead[k]) + ", writes " + kernelBytes(k, plan.kernelWritten[k]) +
+    (plan.kernelSaved[k] ? " · fusion saves " + kernelBytes(k, plan.kernelSaved[k]) : ""))];
+  const by = (column) => [...all].sort((a, b) => column[b] - column[a] || a - b);
+  return [
+    head("Kernels", countText(all.length, "kernel") + " of " + countText(plan.kernelMember.length, "node")),
+    facts([["moved", bytesText(all.reduce((sum, k) => sum + plan.kernelRead[k] + plan.kernelWritten[k], 0), plan.kernelExact.every(Boolean))],
+      ["saved", bytesText(saved, plan.kernelExact.every(Boolean)) + " by fusion"]]),
+    section("Fused, those that save the most first", saved ? listOf(by(plan.kernelSaved).filter((k) => plan.kernelSaved[k]), row) : null),
+    section("Those that move the most", listOf(by(plan.kernelRead.map((read, k) => read + plan.kernelWritten[k])), row)),
+    section("Nodes in no kernel", listOf(tally(allNodes().filter((i) => plan.reason[i]), (i) => plan.reason[i]), ([at, n]) => h("span", { class: "pair" }, plan.reasons[at - 1], h("b", {}, numberText(n))), 8)),
+  ];
+}
+
+const allNodes = () => Array.from({ length: plan.count }, (_, i) => i).filter((i) => plan.runs[i]);
+
+function aboutKernel(k) {
+  return [
+    head("Kernel", "Kernel on " + deviceText(plan.kernelDevice[k]), h("button", { class: "action", type: "button", onclick: () => map.select(null) }, "All kernels")),
+    facts([["reads", kernelBytes(k, plan.kernelRead[k])], ["writes", kernelBytes(k, plan.kernelWritten[k])],
+      plan.kernelSaved[k] ? ["saves", kernelBytes(k, plan.kernelSaved[k]) + ": what its nodes pass to each other is not in memory"] : null,
+      ["work", flopsText(plan.kernelFlops[k], plan.kernelExact[k] > 0)]]),
+    section("Nodes, in order", listOf(Array.from(membersOf(k)), (i) => [nodeLink(i), h("p", { class: "faint" }, plan.ops[plan.op[i]][0])], 40)),
+  ];
+}
+
+// -- two plans
+
+function aboutDiff() {
+  const { headings, lists, amounts, moved, devices } = plan.before;
+  const went = moved ? allNodes().filter((i) => plan.was[i] && devices[plan.was[i] - 1] !== deviceText(plan.device[i])) : [];
+  const ways = tally(went, (i) => devices[plan.was[i] - 1] + " → " + deviceText(plan.device[i]));
+  const amount = (in_bytes) => ([what, old, now, oldExact, nowExact]) => {
+    const text = (count, exact) => (in_bytes ? bytesText(count, exact) : numberText(count));
+    return [h("span", {}, what), h("span", { class: "pair" }, h("span", { class: "faint" }, text(old, oldExact) + " → " + text(now, nowExact)),
+      h("b", {}, oldExact && nowExact ? (now > old ? "+" : "−") + text(Math.abs(now - old), true) : "?"))];
+  };
+  return [
+    head("Two plans", moved ? countText(moved, "node") + " moved" : "No node moved"),
+    section("Before", h("p", {}, headings[0])),
+    section("After", h("p", {}, headings[1])),
+    section("Moved", listOf(ways, ([way, n]) => h("span", { class: "pair" }, way, h("b", {}, numberText(n))), 8)),
+    section("Nodes that moved and run", listOf(went, (i) => nodeLink(i), 8)),
+    ...lists.map(([title, count, names]) => (count ? section(title + ": " + countText(count, "node"), listOf(names, tensorLink, 6)) : null)),
+    ...amounts.map(([title, rows]) => (rows.length ? section(title, listOf(rows, amount(title !== "Messages per step"), 8)) : null)),
+  ];
+}
+
+// -- time
+
+const lasts = (chart) => (chart.exact ? "" : AT_LEAST) + timeText(chart.seconds);
+const chartRows = () => plan.charts.map((c) => [c.label || c.title, lasts(c) + (c.facts[0] ? ", " + c.facts[0].join(" ") : "")]);
+const chartFacts = () => h("div", {}, plan.charts.map((c) => section(c.label || "Step", facts([["time", lasts(c)], ...c.facts]))));
+const barKeys = () => h("p", { class: "help" }, "Drag or ", h("kbd", {}, "←→"), " to move, the wheel or ", h("kbd", {}, "+ − 0"), " to zoom. ", h("kbd", {}, "Enter"), " goes along the critical path.");
+
+function timesOf(node) {
+  const found = plan.charts.length && plan.runs[node] ? secondsOf(plan.names[node]).filter(([, seconds]) => seconds) : [];
+  return found.length ? facts(found.map(([label, seconds]) => [label, timeText(seconds)])) : null;
+}
+
+function aboutBar({ chart, i }) {
+  const [name, time, ...more] = barLines(chart, i);
+  const kind = ["Kernel", "Transfer", "Waiting"][chart.kind[i]];
+  const node = plan.byName?.get(name);
+  const band = timeline.bands.find((b) => b.chart === chart && b.rows.some(([first, last]) => i >= first && i < last));
+  return [
+    h("div", { class: "bar-head" }, node === undefined || chart.kind[i] !== KERNEL ? head(kind, name) : h("p", { class: "kind" }, kind + (chart.label ? ", " + chart.label : "")),
+      facts([["on", band.lane], ["takes", time], ...more.map((text) => ["", text])])),
+    ...(node === undefined ? [chartFacts()] : aboutNode(node)),
+  ];
 }

@@ -13,6 +13,7 @@ function drawMap(scene) {
     titles.append(...taskTitle(group));
   }
   for (const root of scene.ends) {
+    if (root.kind === "flow") { drawInside(root, { scopes, boxes, titles }, scene); continue; }
     devices.append(root instanceof Group ? drawGroup(root, scene) : drawDevice(root, scene));
     if (root.isOpen) for (const child of root.children) drawInside(child, { scopes, boxes, titles }, scene);
   }
@@ -100,7 +101,7 @@ function chevron(box, x, y) {
 }
 
 /* Frames inside frames take turns between two grounds. */
-const sheetOf = (box) => { let even = false; for (let b = box.parent; b && b.kind !== "device"; b = b.parent) even = !even; return even ? " even" : ""; };
+const sheetOf = (box) => { let even = false; for (let b = box.parent; b && b.kind !== "device" && b.kind !== "flow"; b = b.parent) even = !even; return even ? " even" : ""; };
 
 function drawOpen(box, scene) {
   return thing(box, "scope open" + sheetOf(box), scene, box.path + ", open, " + subtitle(box), frame(box, "back", 10),
@@ -110,27 +111,34 @@ function drawOpen(box, scene) {
 
 function drawFolded(box, scene) {
   const under = [2, 1].map((i) => s("rect", { class: "under", x: box.x + 4 * i, y: box.y + 3 * i, width: box.width - 8 * i, height: box.height, rx: 9 }));
-  return thing(box, "scope", scene, box.path + ", " + subtitle(box), ...under, frame(box, "card", 9),
+  return thing(box, "scope" + tint(box, scene), scene, box.path + ", " + subtitle(box), ...under, frame(box, "card", 9),
     chevron(box, box.x + 11, box.y + 17), words(box.shown, box.x + 26, box.y + 19, "name"), words(box.under, box.x + 13, box.y + 34, "small"),
-    ...mixture(box));
+    ...mixture(box, scene));
 }
 
-/* The kinds of nodes inside, as shares of the lower rim. */
-function mixture(box) {
+/* The colours of the nodes inside, as shares of the lower rim. */
+function mixture(box, scene) {
   const width = box.width - 18;
+  const tall = scene.paint === paints.kind ? 2.5 : 4;
   let x = box.x + 9;
-  return ["state", "source", "compute", "effect"].filter((k) => box.stats.kinds[k]).map((kind) => {
-    const share = (box.stats.kinds[kind] / box.stats.nodes) * width;
-    const piece = s("rect", { class: "fill-" + kind, x, y: box.y + box.height - 4, width: share, height: 2.5 });
+  return sharesOf(box, scene.paint).map(([name, count]) => {
+    const share = (count / box.stats.nodes) * width;
+    const piece = s("rect", { class: "fill-" + name, x, y: box.y + box.height - 1.5 - tall, width: share, height: tall });
     x += share;
     return piece;
   });
 }
 
+/* The class of a box whose nodes all have one colour: but for that of kinds, it fills the box. */
+function tint(box, scene) {
+  const [[name], second] = sharesOf(box, scene.paint);
+  return scene.paint === paints.kind || second ? "" : " tint tint-" + name;
+}
+
 function drawNode(box, scene) {
   const node = box.nodes[0];
-  const kind = kindOf(node);
-  return thing(box, "node kind-" + kind, scene, plan.names[node] + ", " + plan.ops[plan.op[node]][0], frame(box, "card", 8),
+  const kind = scene.paint.of(node);
+  return thing(box, "node kind-" + kindOf(node) + tint(box, scene), scene, plan.names[node] + ", " + plan.ops[plan.op[node]][0], frame(box, "card", 8),
     s("path", { class: "fill-" + kind, d: `M${box.x + 8},${box.y}a8,8 0 0 0 -8,8v${box.height - 16}a8,8 0 0 0 8,8h-3v${-box.height}z` }),
     words(box.shown, box.x + 14, box.y + 16, "name"), words(box.under, box.x + 14, box.y + 30, "small"));
 }
@@ -162,8 +170,8 @@ function drawInner(scene, layer) {
     const points = a.parent.routes.get(at.indexOf(a) + ":" + at.indexOf(b));
     const sum = edges.length === 1 ? edges[0] : sumOfEdges(edges);
     const isLit = edges.some(scene.isLit);
-    const arrow = isLit ? "tip-lit" : sum.values ? "tip-data" : "tip-control";
-    const className = "edge" + (sum.values ? "" : " control") + (isLit ? " lit" : "");
+    const arrow = isLit ? "tip-lit" : sum.crosses ? "tip-remote0" : sum.values ? "tip-data" : "tip-control";
+    const className = "edge" + (sum.values ? "" : " control") + (sum.crosses ? " remote" : "") + (isLit ? " lit" : "");
     layer.append(line(smooth(points), className, arrow, sum));
     const stubs = new Map();
     for (const edge of edges) {
@@ -181,7 +189,7 @@ const topOf = (box) => ({ x: box.x + box.width / 2, y: box.y });
 const bottomOf = (box) => ({ x: box.x + box.width / 2, y: box.y + box.height });
 
 function sumOfEdges(edges) {
-  const sum = { from: edges[0].a, to: edges[0].b, values: 0, controls: 0, bytes: 0, exact: true, samples: [] };
+  const sum = { from: edges[0].a, to: edges[0].b, values: 0, controls: 0, bytes: 0, exact: true, samples: [], crosses: edges.some((e) => e.crosses) };
   for (const edge of edges) {
     sum.values += edge.values;
     sum.controls += edge.controls;
@@ -237,6 +245,6 @@ const deviceLinksOnce = () => (links ||= deviceLinks());
 function arrowHeads() {
   const head = (kind, size, name) => s("marker", { id: "tip-" + name, class: "tip " + kind, viewBox: "0 0 8 8", refX: "0.5", refY: "4", markerWidth: String(size),
     markerHeight: String(size), markerUnits: "userSpaceOnUse", orient: "auto" }, s("path", { d: "M0,0.4L8,4L0,7.6z" }));
-  return s("defs", {}, ...["data", "control", "lit"].map((kind) => head(kind, TIP, kind)),
+  return s("defs", {}, ...["data", "control", "lit", "critical"].map((kind) => head(kind, TIP, kind)),
     ...["remote", "local"].flatMap((kind) => HEADS.map((size, i) => head(kind, size, kind + i))));
 }

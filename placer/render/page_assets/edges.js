@@ -13,10 +13,12 @@ function innerEdges(leaves, owner) {
   const add = (from, to, value) => {
     const a = owner[from];
     const b = owner[to];
-    if (a < 0 || b < 0 || a === b || plan.device[from] !== plan.device[to]) return;
+    const crosses = plan.device[from] !== plan.device[to];
+    if (a < 0 || b < 0 || a === b || (crosses && !map.isFlow)) return;
     const key = a * leaves.length + b;
     let edge = found.get(key);
-    if (!edge) found.set(key, (edge = { from: leaves[a], to: leaves[b], values: 0, controls: 0, bytes: 0, exact: true, samples: [] }));
+    if (!edge) found.set(key, (edge = { from: leaves[a], to: leaves[b], values: 0, controls: 0, bytes: 0, exact: true, samples: [], crosses: false }));
+    edge.crosses ||= crosses;
     if (value === null) edge.controls++;
     else { edge.values++; edge.bytes += value[1]; edge.exact &&= value[2]; }
     if (edge.samples.length < 8) edge.samples.push([from, value]);
@@ -24,17 +26,25 @@ function innerEdges(leaves, owner) {
   for (let i = 0; i < plan.count; i++) {
     if (owner[i] < 0) continue;
     for (let e = plan.inputStart[i]; e < plan.inputStart[i + 1]; e++) {
-      const from = plan.inputFrom[e];
-      if (flows(from, plan.inputIndex[e])) add(from, i, plan.values[plan.outputValue[plan.outputStart[from] + plan.inputIndex[e]]]);
+      const from = map.isFlow ? readThrough(plan.inputFrom[e]) : plan.inputFrom[e];
+      if (from !== plan.inputFrom[e]) add(from, i, plan.values[plan.outputValue[plan.outputStart[plan.inputFrom[e]] + plan.inputIndex[e]]]);
+      else if (flows(from, plan.inputIndex[e])) add(from, i, plan.values[plan.outputValue[plan.outputStart[from] + plan.inputIndex[e]]]);
     }
     for (let e = plan.controlStart[i]; e < plan.controlStart[i + 1]; e++) add(plan.controlFrom[e], i, null);
   }
   return [...found.values()];
 }
 
+/* What a node is a mere view of that is not run, because its value is read where it lies: the variable. */
+function readThrough(node) {
+  while (!plan.runs[node] && !plan.hasFed[node] && plan.inputStart[node] < plan.inputStart[node + 1]) node = plan.inputFrom[plan.inputStart[node]];
+  return node;
+}
+
 /* Channels by the boxes that make and take their values; a value passed on inside a task starts at the device that passes it. */
 function outerEdges(leaves, owner) {
   const found = new Map();
+  if (map.isFlow) return [];
   const passing = new Map(leaves.map((box, at) => [box, at]));
   for (let c = 0; c < plan.channelNode.length; c++) {
     const source = plan.channelSource[c];
@@ -42,7 +52,7 @@ function outerEdges(leaves, owner) {
     const passedBy = plan.channelRelays[c] || owner[plan.channelNode[c]] < 0 ? anchor(map.roots[source]) : null;
     const at = passedBy ? passing.get(passedBy) ?? leaves.length + source : owner[plan.channelNode[c]];
     for (const taker of takersOf(c)) {
-      if (owner[taker] === at) continue; // both are in one closed box
+      if (owner[taker] < 0 || owner[taker] === at) continue; // it is hidden, or both are in one closed box
       const key = at * leaves.length + owner[taker];
       let edge = found.get(key);
       if (!edge) found.set(key, (edge = new ChannelSum(source, plan.channelTarget[c])));
@@ -98,7 +108,7 @@ const moreBytes = (a, b) => b.bytes - a.bytes || b.channels.length - a.channels.
 /* The same between what shows of the devices: one sum per pair of boxes. */
 function shownLinks(roots) {
   const found = new Map();
-  for (const link of deviceLinksOnce()) {
+  for (const link of map.isFlow ? [] : deviceLinksOnce()) {
     const from = anchor(roots[link.source]);
     const to = anchor(roots[link.target]);
     if (from === to) continue;

@@ -6,31 +6,78 @@ const map = {
   jobs: [],         // each job's tasks, or ranges of them
   frames: [],       // tasks and ranges that are open
   ends: [],         // what shows of devices: their boxes, and closed tasks and ranges
+  flow: null,       // the box of the whole model
+  tab: "map",       // or kernels, or diff: the same map with other colours
+  wantsFlow: false, // whether the whole model is drawn in one flow; a diff always is
+  initializers: false, // whether they have boxes
+  stages: [],       // what is drawn; of a diff two, side by side
   bundle: true,
   view: { x: 0, y: 0, k: 1 },
   focus: null,      // the box that the keyboard is at
   selection: null,  // {node} | {box} | {sum}, or nothing
 
   start() {
-    const { roots, tops } = plantTree();
-    Object.assign(this, { roots, jobs: tops });
     this.most = mostOf(plan.devices);
-    this.svg.append(arrowHeads(), (this.stage = s("g", {})));
-    this.reset();
+    this.svg.append(arrowHeads());
+    this.hidden = plan.isInitializer.reduce((sum, is, i) => sum + (is && plan.runs[i] > 0), 0);
+    this.tool("initializers").textContent = "Initialisers (" + numberText(this.hidden) + ")";
+    this.tool("initializers").hidden = !this.hidden;
+    this.plant();
     // Few channels say more when each is drawn between the nodes that it joins.
     this.bundle = this.outer.length > 14 || this.ends.some((r) => r.nodes.length && !r.isOpen);
-    this.draw();
-    this.fit(false);
+    this.turn("map", true);
     this.listen();
+  },
+
+  tool: (name) => document.querySelector("#tools [data-do=" + name + "]"),
+  shows(node) { return plan.runs[node] > 0 && (this.initializers || !plan.isInitializer[node]); },
+  get isFlow() { return this.wantsFlow || this.tab === "diff"; },
+  get tops() { return this.isFlow ? [[this.flow]] : this.jobs; },
+  rootOf(node) { return this.isFlow ? this.flow : this.roots[plan.device[node]]; },
+  get paint() { return this.tab === "kernels" ? paints.kernel : this.isFlow ? paints.device : paints.kind; },
+
+  plant() {
+    const { roots, tops, flow } = plantTree((node) => this.shows(node));
+    Object.assign(this, { roots, jobs: tops, flow, focus: null });
+    this.reset();
+  },
+
+  /* What a tab shows: the same boxes in other colours, or, when `anew`, other boxes. */
+  turn(tab, anew = false) {
+    const wasFlow = this.isFlow;
+    const panes = tab === "diff" ? 2 : 1;
+    this.tab = tab;
+    anew ||= wasFlow !== this.isFlow || panes !== this.stages.length;
+    if (panes !== this.stages.length) {
+      for (const stage of this.stages) stage.parentNode.remove();
+      this.svg.querySelectorAll(".pane").forEach((e) => e.remove());
+      this.stages = Array.from({ length: panes }, () => s("g", { class: "stage" }));
+      this.svg.append(...this.stages.map((stage, i) => s("svg", { x: (100 * i) / panes + "%", width: 100 / panes + "%", height: "100%" }, stage)));
+      if (panes > 1) this.svg.append(s("line", { class: "pane", x1: "50%", x2: "50%", y2: "100%" }), ...["Before", "After"].map((text, i) => s("text", { class: "pane title", x: 50 * i + "%", dx: 16, y: 26 }, text)));
+    }
+    if (anew) { if (this.selection?.node === undefined) this.selection = null; this.focus = null; this.reset(); }
+    this.tool("flow").hidden = tab === "diff";
+    this.tool("flow").setAttribute("aria-pressed", String(this.wantsFlow));
+    this.tool("bundle").hidden = this.isFlow;
+    this.tool("initializers").setAttribute("aria-pressed", String(this.initializers));
+    const lines = this.isFlow ? [["stroke-remote", "between devices"]] : [["stroke-remote", "between tasks"], ["stroke-local", "in a task"]];
+    showLegend(document.getElementById("legend"), [...this.paint.legend(), ...lines, ["stroke-data", "in a device"], ["stroke-control", "control"]]);
+    this.draw();
+    if (anew) this.fit(false);
+  },
+
+  window() {
+    const { width, height } = this.svg.getBoundingClientRect();
+    return { width: width / Math.max(1, this.stages.length), height };
   },
 
   /* The first view: as much opened as can still be read. */
   reset() {
-    const { width, height } = this.svg.getBoundingClientRect();
-    const tops = this.jobs.flat();
-    for (const top of tops) top.reset();
+    const { width, height } = this.window();
+    const tops = this.tops.flat();
+    for (const top of tops) top.reset?.();
     if (tops.length === 1) tops[0].isOpen = true;
-    const devices = this.roots.filter((root) => this.isVisible(root));
+    const devices = this.isFlow ? [this.flow] : this.roots.filter((root) => this.isVisible(root));
     for (let budget = devices.length ? 48 : 0; budget > 0; budget = Math.floor(budget / 2)) {
       openSome(devices, budget);
       this.arrange(true);
@@ -46,14 +93,14 @@ const map = {
     const ends = [];
     const collect = (box) => {
       if (box instanceof Group && box.isOpen) frames.push(box);
-      else if (isPlace(box)) ends.push(box);
+      else if (isPlace(box) || box === this.flow) ends.push(box);
       if (box.isOpen) box.children.forEach(collect);
       else leaves.push(box);
     };
-    const tops = this.jobs.flat();
+    const tops = this.tops.flat();
     tops.forEach(collect);
     const { inner, outer } = joinBoxes(leaves);
-    layOut(this.jobs, inner, anew);
+    layOut(this.tops, inner, anew);
     Object.assign(this, { leaves, inner, outer, frames, ends, bundles: shownLinks(this.roots) });
     const right = Math.max(...tops.map((t) => t.x + t.width));
     const bottom = Math.max(...tops.map((t) => t.y + t.height));
@@ -74,15 +121,20 @@ const map = {
     if (picked) {
       lit.add(picked);
       for (const edge of [...this.inner, ...this.outer]) if (edge.from && isLit(edge)) lit.add(edge.from).add(edge.to);
-      if (picked.isOpen) this.jobs.flat().forEach(function visit(b) { if (within(b, picked)) lit.add(b); if (b.isOpen) b.children.forEach(visit); });
+      if (picked.isOpen) this.tops.flat().forEach(function visit(b) { if (within(b, picked)) lit.add(b); if (b.isOpen) b.children.forEach(visit); });
     }
-    this.stage.replaceChildren(...drawMap({ frames: this.frames, ends: this.ends, inner: this.inner, outer: this.outer, bundles: this.bundles, most: this.mostAmong(),
-      bundle: this.bundle, lit, isLit, picked, chosen: picked, solid: this.solid() }));
-    this.stage.setAttribute("class", picked || sum ? "has-choice" : "");
+    const kernel = this.selection?.kernel;
+    if (kernel !== undefined) for (const node of membersOf(kernel)) if (this.shows(node)) lit.add(this.boxOf(node));
+    const scene = { frames: this.frames, ends: this.ends, inner: this.inner, outer: this.outer, bundles: this.bundles, most: this.mostAmong(),
+      bundle: this.bundle, lit, isLit, picked, chosen: picked, solid: this.solid(), paint: this.paint };
+    this.stages.forEach((stage, i) => {
+      stage.replaceChildren(...drawMap(this.tab === "diff" && i === 0 ? { ...scene, paint: paints.before } : scene));
+      stage.setAttribute("class", "stage" + (picked || sum || lit.size ? " has-choice" : ""));
+    });
     this.place();
     const focus = this.focus && this.isVisible(this.focus) ? this.focus : picked || this.ends.find((r) => r.nodes.length) || this.ends[0];
     this.setFocus(focus, had);
-    document.querySelector('[data-do="bundle"]').setAttribute("aria-pressed", String(this.bundle));
+    this.tool("bundle").setAttribute("aria-pressed", String(this.bundle));
   },
 
   /* Where no label may stand: heads of frames, and closed boxes; whole devices when lines run between devices. */
@@ -91,7 +143,7 @@ const map = {
     const add = (b, height = b.height) => out.push({ x: b.x, y: b.y, right: b.x + b.width, bottom: b.y + height });
     for (const t of this.frames) add(t, 30);
     const visit = (box) => { add(box, box.isOpen ? (box.kind === "device" ? deviceHead(box.width) : HEAD) : box.height); if (box.isOpen) box.children.forEach(visit); };
-    for (const root of this.ends) if (this.bundle) add(root); else visit(root);
+    for (const root of this.ends) if (this.bundle && !this.isFlow) add(root); else visit(root);
     return out;
   },
 
@@ -118,8 +170,12 @@ const map = {
       return box;
     }
     const node = this.selection.node;
-    if (node === undefined || !plan.runs[node]) return null;
-    let box = anchor(this.roots[plan.device[node]]);
+    return node === undefined || !this.shows(node) ? null : this.boxOf(node);
+  },
+
+  /* The visible box that is, or holds, a node. */
+  boxOf(node) {
+    let box = anchor(this.rootOf(node));
     while (box.isOpen) box = box.children.find((c) => c.holds(node));
     return box;
   },
@@ -128,14 +184,14 @@ const map = {
 
   place() {
     const { x, y, k } = this.view;
-    this.stage.setAttribute("transform", `translate(${x.toFixed(2)},${y.toFixed(2)}) scale(${k.toFixed(4)})`);
+    for (const stage of this.stages) stage.setAttribute("transform", `translate(${x.toFixed(2)},${y.toFixed(2)}) scale(${k.toFixed(4)})`);
     this.svg.classList.toggle("far", k < 0.6);
   },
 
   fitting(width, height) { return Math.min(1.15, (width - 48) / this.size.width, (height - 104) / this.size.height); },
 
   fit(smoothly = true) {
-    const { width, height } = this.svg.getBoundingClientRect();
+    const { width, height } = this.window();
     const k = Math.max(0.05, this.fitting(width, height));
     this.go({ k, x: (width - this.size.width * k) / 2, y: Math.max(24, (height - 56 - this.size.height * k) / 2) }, smoothly);
   },
@@ -160,8 +216,8 @@ const map = {
   },
 
   zoom(factor, cx, cy) {
-    const { width, height } = this.svg.getBoundingClientRect();
-    cx ??= width / 2;
+    const { width, height } = this.window();
+    cx = cx === undefined ? width / 2 : cx % width; // of two panes the one under the pointer
     cy ??= height / 2;
     const k = Math.min(3, Math.max(0.03, this.view.k * factor));
     const r = k / this.view.k;
@@ -170,7 +226,7 @@ const map = {
 
   /* Moves as little as needed for a box to be in the window; zooms out when it is larger, not further than can be read. */
   show(box, center = false) {
-    const { width, height } = this.svg.getBoundingClientRect();
+    const { width, height } = this.window();
     let { x, y, k } = this.view;
     if (center && k < 0.8) k = 1;
     const least = Math.min((width - 80) / box.width, (height - 120) / box.height);
@@ -225,12 +281,21 @@ const map = {
   /* Opens what hides a node, and goes there. */
   reveal(node) {
     if (plan.runs[node]) {
-      const box = uncover(this.roots, node);
+      if (!this.shows(node)) this.act("initializers");
+      const box = uncover(this.rootOf(node), node);
       this.arrange();
       this.focus = box;
     }
     this.select({ node });
     if (plan.runs[node]) this.show(this.focus, true);
+  },
+
+  /* Opens what hides the nodes of a kernel. */
+  revealKernel(kernel) {
+    const boxes = Array.from(membersOf(kernel)).filter((node) => this.shows(node)).map((node) => uncover(this.rootOf(node), node));
+    this.arrange();
+    this.select({ kernel });
+    if (boxes.length) this.show(boxes[boxes.length - 1], true);
   },
 
   /* Opens what hides a box. */
@@ -245,6 +310,8 @@ const map = {
     else if (name === "fit") this.fit();
     else if (name === "fold") { this.selection = null; this.reset(); this.draw(); this.fit(); detail.show(null); }
     else if (name === "bundle") { this.bundle = !this.bundle; this.draw(); }
+    else if (name === "flow" && this.tab !== "diff") { const { tab } = this; this.wantsFlow = !this.wantsFlow; this.turn(tab, true); }
+    else if (name === "initializers" && this.hidden) { this.initializers = !this.initializers; this.plant(); this.turn(this.tab, true); }
   },
 
   setFocus(box, move = true) {

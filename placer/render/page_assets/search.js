@@ -23,7 +23,8 @@ const finder = {
 
   look() {
     const wanted = this.field.value.trim().toLowerCase();
-    if (!document.getElementById("view-map").hidden) this.fill(wanted);
+    if (!views.map.hidden) this.fill(wanted);
+    else if (!views.timeline.hidden) timeline.find(wanted);
     else tableView.filter(this.field.value);
   },
 
@@ -55,6 +56,7 @@ const finder = {
 
   key(event) {
     if (event.key === "Escape") { this.close(); if (this.field.value) { this.field.value = ""; this.look(); } else this.field.blur(); event.stopPropagation(); }
+    else if (event.key === "Enter" && !views.timeline.hidden) timeline.next(event.shiftKey ? -1 : 1);
     else if (this.list.hidden) return;
     else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       this.at = Math.max(0, Math.min(this.found.length - 1, this.at + (event.key === "ArrowDown" ? 1 : -1)));

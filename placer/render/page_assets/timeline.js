@@ -1,199 +1,297 @@
-/* A timeline: rows of bars over one axis of time. Only what can be seen is drawn: bars outside of the view are skipped, and
-   bars too narrow to be told apart become one, so a step of 100,000 kernels moves as smoothly as one of ten. */
+/* The timeline: rows of bars over one axis of time, a lane for each device and link, a track of its memory below a device. Charts
+   (predicted, measured) stand beside each other in each lane. Only what can be seen is drawn: lanes and bars outside of the view are
+   skipped, and bars too narrow to be told apart become one, so a step of 100,000 kernels moves as smoothly as one of ten. */
 
-const NS = "http://www.w3.org/2000/svg";
-const KINDS = ["kernel", "transfer", "wait"];
-const ROW = 20, TOP = 26, GAP = 8, LETTER = 6.4, NARROW = 1.5;
-const $ = (id) => document.getElementById(id);
-const chart = $("chart");
-let data, from, to, left, found = "", drawn = [];
+const BAR = { row: 20, top: 28, gap: 8, track: 26, letter: 6.4, narrow: 1.5, arrows: 150 };
+const [KERNEL, TRANSFER, WAIT] = [0, 1, 2];
 
-async function unpack(text) {
-  const packed = Uint8Array.from(atob(text.trim()), (c) => c.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
-}
+const timeline = {
+  section: document.getElementById("bars"),
+  svg: document.getElementById("chart"),
+  charts: [],
+  colour: "op",
+  found: "",
+  chosen: null, // {chart, i}
+  drawn: [],    // what stands for each bar that is drawn
 
-function time(seconds) {
-  for (const [unit, size] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]]) {
-    if (Math.abs(seconds) >= size) return `${Number((seconds / size).toPrecision(4))} ${unit}`;
-  }
-  return seconds ? `${Number((seconds / 1e-9).toPrecision(3))} ns` : "0";
-}
+  start(charts) {
+    this.charts = charts;
+    this.seconds = Math.max(...charts.map((c) => c.seconds)) || 1;
+    this.stack();
+    if (!charts.some((c) => c.ops.some(Boolean)) && !plan.names) this.colour = "scope";
+    this.paint();
+    this.listen();
+    this.look(0, this.seconds, false);
+  },
 
-function make(kind, attributes, text) {
-  const element = document.createElementNS(NS, kind);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
+  show() { this.left = Math.min(Math.max(90, ...this.bands.map((b) => textWidth(laneText(b.lane), FONT.chip) + 26)), (this.svg.clientWidth || 900) * 0.34); this.draw(); },
+
+  /* Where each lane stands: those of devices first, then links; of each chart its rows, and its track. */
+  stack() {
+    const lanes = new Map();
+    for (const chart of this.charts) {
+      let at = 0, row = 0;
+      for (const [lane, rows] of chart.lanes) {
+        const band = { lane, chart, rows: [], track: chart.tracks.findIndex(([name]) => name === lane) };
+        for (let r = 0; r < rows; r++, row++) band.rows.push([at, (at += chart.rowSize[row])]);
+        if (!lanes.has(lane)) lanes.set(lane, []);
+        lanes.get(lane).push(band);
+      }
+    }
+    const ordered = [...lanes.values()].sort((a, b) => a[0].lane.includes(" -> ") - b[0].lane.includes(" -> "));
+    this.bands = ordered.flat();
+    let y = BAR.top;
+    ordered.forEach((bands) => bands.forEach((band, i) => {
+      Object.assign(band, { y, isFirst: i === 0, height: band.rows.length * BAR.row + (band.track < 0 ? 0 : BAR.track) });
+      y += band.height + (i === bands.length - 1 ? BAR.gap : 2);
+    }));
+    this.height = y + 8;
+    for (const chart of this.charts) chart.bandOf = new Map(this.bands.filter((b) => b.chart === chart).map((b) => [b.lane, b]));
+  },
+
+  // -- colours
+
+  keyOf(chart, i) {
+    const name = chart.nameOf(i);
+    if (this.colour === "scope") return name.split("/").slice(0, this.depth).join("/");
+    const node = plan.byName?.get(name);
+    return chart.ops[chart.op[i]] || (node === undefined ? "" : plan.ops[plan.op[node]][0]);
+  },
+
+  paint() {
+    for (this.depth = 1; this.depth < 4; this.depth++) {
+      const sums = new Map();
+      for (const chart of this.charts) {
+        chart.keys = Array(chart.start.length);
+        for (let i = 0; i < chart.start.length; i++) {
+          if (chart.kind[i] !== KERNEL) continue;
+          const key = (chart.keys[i] = this.keyOf(chart, i));
+          sums.set(key, (sums.get(key) || 0) + (chart.finish[i] - chart.start[i]) * chart.tick);
+        }
+      }
+      this.hues = huesByShare(sums);
+      if (this.colour === "op" || this.hues.size > 1) break;
+    }
+    const marks = [...this.hues].map(([key, hue]) => [hue, key || "kernel"]);
+    showLegend(document.getElementById("bars-legend"), [...marks, ...(marks.length === HUES ? [["none", "other"]] : []), ["transfer", "transfer"], ["wait", "waiting"], ["line-critical", "critical path"]]);
+    document.querySelector('[data-do="colour"]').textContent = "Colour: " + this.colour;
+  },
+
+  // -- drawing
+
+  draw() {
+    const width = this.svg.clientWidth || 900;
+    const top = this.section.scrollTop, bottom = top + this.section.clientHeight;
+    this.scale = (width - this.left - 12) / (this.to - this.from);
+    this.drawn = [];
+    const under = [], bars = [], arrows = [];
+    for (const band of this.bands) {
+      if (band.y + band.height < top || band.y > bottom) continue;
+      under.push(s("rect", { class: "band", x: 0, y: band.y - 2, width, height: band.height + 2 }));
+      if (band.isFirst) under.push(s("text", { x: 10, y: band.y + 13, class: "lane" }, fitText(laneText(band.lane), FONT.chip, this.left - 18)));
+      if (this.charts.length > 1) under.push(s("text", { x: 10, y: band.y + (band.isFirst ? 26 : 13), class: "soft" }, band.chart.label));
+      band.rows.forEach(([first, last], r) => this.drawRow(band, first, last, band.y + r * BAR.row, bars, arrows));
+      if (band.track >= 0) this.drawTrack(band, under, bars);
+    }
+    const marks = [s("rect", { class: "axis", x: 0, y: top, width, height: BAR.top - 6 })];
+    const lines = [];
+    const step = roundStep(this.to - this.from, (width - this.left) / 110);
+    for (let t = Math.ceil(this.from / step - 1e-9) * step; t <= this.to + step * 1e-6; t += step) {
+      const x = this.x(t);
+      lines.push(s("line", { class: "tick", x1: x, x2: x, y1: top, y2: Math.min(this.height, bottom) }));
+      marks.push(s("text", { class: "soft", x, y: top + 14, "text-anchor": x > width - 30 ? "end" : "middle" }, timeText(Math.abs(t) < step * 1e-6 ? 0 : t)));
+    }
+    const clip = s("clipPath", { id: "plot" }, s("rect", { x: this.left, y: 0, width: Math.max(width - this.left, 0), height: this.height }));
+    this.svg.setAttribute("height", Math.max(this.height, this.section.clientHeight - 4));
+    const few = arrows.length <= BAR.arrows ? arrows : arrows.filter((a) => a.classList.contains("critical") || a.classList.contains("lit"));
+    this.svg.replaceChildren(clip, ...under, ...lines, s("g", { "clip-path": "url(#plot)" }, bars, few), ...marks);
+  },
+
+  x(seconds) { return this.left + (seconds - this.from) * this.scale; },
+
+  drawRow(band, first, last, y, bars, arrows) {
+    const { chart } = band;
+    let i = firstAfter(chart, first, last, this.from);
+    const isHit = (k) => chart.nameOf(k).toLowerCase().includes(this.found);
+    while (i < last && chart.start[i] * chart.tick <= this.to) {
+      const start = chart.start[i] * chart.tick;
+      let end = i + 1, finish = chart.finish[i] * chart.tick, critical = chart.critical[i], hit = !this.found || isHit(i);
+      while (end < last && (finish - start) * this.scale < BAR.narrow && (chart.start[end] * chart.tick - finish) * this.scale < BAR.narrow) {
+        finish = chart.finish[end] * chart.tick;
+        critical |= chart.critical[end];
+        hit ||= isHit(end);
+        end++;
+      }
+      const kind = chart.kind[i];
+      const fill = kind === KERNEL ? this.hues.get(chart.keys[i]) || "none" : kind === TRANSFER ? "transfer" : "wait";
+      const isChosen = this.chosen?.chart === chart && this.chosen.i >= i && this.chosen.i < end;
+      const x = this.x(start), wide = Math.max((finish - start) * this.scale, 1);
+      const bar = s("rect", { class: "bar fill-" + fill + (critical ? " critical" : "") + (hit ? "" : " faded") + (isChosen ? " chosen" : ""),
+        x, y, width: wide, height: BAR.row - 4, rx: 2, "data-bar": this.drawn.length, role: "img", "aria-label": chart.nameOf(i) });
+      this.drawn.push({ bar: true, chart, i, end, band });
+      bars.push(bar);
+      if (critical) bars.push(s("rect", { class: "under-critical", x, y: y + BAR.row - 4, width: wide, height: 3 }));
+      const shown = Math.max(x, this.left), fits = Math.floor((x + wide - shown - 6) / BAR.letter);
+      if (fits >= 3 && kind !== WAIT) bars.push(s("text", { class: "inside", x: shown + 3, y: y + 12 }, clipped(chart.nameOf(i), fits)));
+      if (kind === TRANSFER && (end === i + 1 || critical)) this.drawArrow(chart, i, band, critical, isChosen, arrows);
+      i = end;
+    }
+  },
+
+  /* From the device that sends to the one that receives, from when a value leaves until it arrives. */
+  drawArrow(chart, i, band, critical, isChosen, arrows) {
+    const [from, to] = band.lane.split(" -> ").map((lane) => chart.bandOf.get(lane));
+    if (!from || !to) return;
+    const a = { x: this.x(chart.start[i] * chart.tick), y: from.y + BAR.row / 2 - 2 };
+    const b = { x: this.x(chart.finish[i] * chart.tick), y: to.y + BAR.row / 2 - 2 };
+    const bend = Math.max(14, (b.x - a.x) / 2);
+    arrows.push(s("path", { class: "arrow" + (critical ? " critical" : "") + (isChosen ? " lit" : ""), d: `M${a.x},${a.y}C${a.x + bend},${a.y} ${b.x - bend},${b.y} ${b.x},${b.y}`,
+      "marker-end": "url(#" + (isChosen ? "tip-lit" : critical ? "tip-critical" : "tip-data") + ")" }));
+  },
+
+  /* What a device holds, as a share of the most that any device holds. */
+  drawTrack(band, under, bars) {
+    const { chart, track } = band;
+    const first = chart.trackStart[track], last = chart.trackStart[track + 1];
+    const floor = band.y + band.height - 2;
+    const high = (bytes) => floor - (bytes / (this.mostHeld ||= this.charts.flatMap((c) => Array.from(c.trackBytes)).reduce((a, b) => Math.max(a, b), 1))) * (BAR.track - 5);
+    const points = [];
+    let y = floor, most = 0;
+    for (let k = first; k < last; k++) {
+      const t = chart.trackAt[k] * chart.tick, next = high(chart.trackBytes[k]);
+      most = Math.max(most, chart.trackBytes[k]);
+      if (t > this.to) break;
+      const x = this.x(Math.max(t, this.from)).toFixed(1);
+      points.push(x + "," + y.toFixed(1), x + "," + next.toFixed(1));
+      y = next;
+    }
+    const end = this.x(Math.min(this.to, chart.seconds)).toFixed(1);
+    if (points.length) bars.push(s("polygon", { class: "held", points: [points[0].split(",")[0] + "," + floor, ...points, end + "," + y.toFixed(1), end + "," + floor].join(" ") }));
+    under.push(s("text", { x: this.left - 8, y: floor - 4, class: "soft", "text-anchor": "end" }, "holds up to " + bytesText(most, chart.tracks[track][1])));
+  },
+
+  // -- moving, choosing
+
+  look(a, b, draw = true) {
+    const span = Math.min(Math.max(b - a, this.seconds * 1e-7), this.seconds * 1.02);
+    this.from = Math.max(-0.01 * this.seconds, Math.min(a, this.seconds * 1.01 - span));
+    this.to = this.from + span;
+    Object.assign(document.documentElement.dataset, { from: this.from, to: this.to });
+    if (draw) this.draw();
+  },
+
+  zoom(factor, at = (this.from + this.to) / 2) { this.look(at - (at - this.from) * factor, at + (this.to - at) * factor); },
+
+  act(name) {
+    if (name === "in") this.zoom(0.5);
+    else if (name === "out") this.zoom(2);
+    else if (name === "fit") this.look(0, this.seconds);
+    else if (name === "colour") { this.colour = this.colour === "op" ? "scope" : "op"; this.paint(); this.draw(); }
+  },
+
+  choose(chart, i, goes = false) {
+    this.chosen = { chart, i };
+    const start = chart.start[i] * chart.tick, finish = chart.finish[i] * chart.tick;
+    if (goes) { const room = (finish - start) * 0.5 || this.seconds * 1e-4; this.look(start - room, finish + room, false); }
+    const y = this.bands.find((b) => b.chart === chart && b.rows.some(([first, last]) => i >= first && i < last)).y;
+    if (y < this.section.scrollTop + BAR.top || y + BAR.row > this.section.scrollTop + this.section.clientHeight) this.section.scrollTop = y - 80;
+    this.draw();
+    detail.show({ bar: this.chosen });
+    say(barLines(chart, i).slice(0, 2).join(": "));
+  },
+
+  /* To the next bar of the critical path, or of what is searched for; the first one after the last. */
+  next(by = 1) {
+    const hits = [];
+    for (const chart of this.charts) for (let i = 0; i < chart.start.length; i++) if (this.found ? chart.nameOf(i).toLowerCase().includes(this.found) : chart.critical[i]) hits.push({ chart, i });
+    hits.sort((a, b) => this.charts.indexOf(a.chart) - this.charts.indexOf(b.chart) || a.chart.start[a.i] - b.chart.start[b.i]);
+    const at = hits.findIndex(({ chart, i }) => chart === this.chosen?.chart && i === this.chosen.i);
+    if (hits.length) { const { chart, i } = hits[(at < 0 && by < 0 ? hits.length : at + by + hits.length) % hits.length]; this.choose(chart, i, true); }
+  },
+
+  find(text) {
+    this.found = text.trim().toLowerCase();
+    let count = 0;
+    if (this.found) for (const chart of this.charts) for (let i = 0; i < chart.start.length; i++) count += chart.nameOf(i).toLowerCase().includes(this.found);
+    say(this.found ? numberText(count) + " found" : "");
+    this.draw();
+  },
+
+  barAt(event) { const at = event.target.dataset.bar; return at === undefined ? null : this.drawn[at]; },
+
+  key(event) {
+    const move = (this.to - this.from) / 8;
+    const acts = { ArrowLeft: () => this.look(this.from - move, this.to - move), ArrowRight: () => this.look(this.from + move, this.to + move), c: () => this.act("colour"),
+      ArrowDown: () => (this.section.scrollTop += 60), ArrowUp: () => (this.section.scrollTop -= 60), Enter: () => this.next(event.shiftKey ? -1 : 1), n: () => this.next(), p: () => this.next(-1) };
+    if (!acts[event.key]) return;
+    acts[event.key]();
+    event.preventDefault();
+  },
+
+  listen() {
+    const { svg } = this;
+    let held = null;
+    svg.addEventListener("wheel", (e) => {
+      if (!e.ctrlKey && !e.shiftKey && this.height > this.section.clientHeight && e.offsetX < this.left) return; // beside the bars it scrolls
+      if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) {
+        const move = ((e.deltaX || e.deltaY) / svg.clientWidth) * (this.to - this.from);
+        this.look(this.from + move, this.to + move);
+      } else this.zoom(1.0015 ** e.deltaY, this.from + (e.clientX - svg.getBoundingClientRect().left - this.left) / this.scale);
+      e.preventDefault();
+    }, { passive: false });
+    svg.addEventListener("pointerdown", (e) => { held = { x: e.clientX, from: this.from, to: this.to, moved: false }; });
+    svg.addEventListener("pointermove", (e) => { if (!held) tip.follow(this.barAt(e), e); });
+    svg.addEventListener("pointerleave", () => tip.hide());
+    addEventListener("pointermove", (e) => {
+      if (!held) return;
+      if (Math.abs(held.x - e.clientX) > 3) held.moved = true;
+      const move = (held.x - e.clientX) / this.scale;
+      if (held.moved) { tip.hide(); this.look(held.from + move, held.to + move); }
+    });
+    addEventListener("pointerup", () => setTimeout(() => (held = null)));
+    // Each click draws anew, so there is no double click on one element.
+    svg.addEventListener("click", (e) => { const bar = this.barAt(e); if (!held?.moved && bar) this.choose(bar.chart, bar.i, e.detail > 1); });
+    svg.addEventListener("keydown", (e) => { if (!e.ctrlKey && !e.metaKey && !e.altKey) this.key(e); });
+    this.section.addEventListener("scroll", () => this.draw());
+    document.getElementById("bar-tools").addEventListener("click", (e) => this.act(e.target.dataset.do));
+    addEventListener("resize", () => { if (!views.timeline.hidden) this.show(); });
+  },
+};
 
 /* The first bar of a row that ends after a moment: bars of a row do not overlap, so their ends ascend. */
-function firstAfter(row, moment) {
-  let a = 0, b = row.finish.length;
-  while (a < b) {
-    const m = (a + b) >> 1;
-    if (row.finish[m] < moment) a = m + 1; else b = m;
+function firstAfter(chart, first, last, moment) {
+  while (first < last) {
+    const mid = (first + last) >> 1;
+    if (chart.finish[mid] * chart.tick < moment) first = mid + 1;
+    else last = mid;
   }
-  return a;
+  return first;
 }
 
-function draw() {
-  const width = chart.clientWidth || 900;
-  const scale = (width - left - 10) / (to - from);
-  const parts = [];
-  drawn = [];
-  let y = TOP;
-  data.rows.forEach((row, i) => {
-    if (row.row === 0) {
-      if (i) y += GAP;
-      const rows = data.rows.filter((r) => r.lane === row.lane).length;
-      parts.push(make("rect", { class: "band", x: 0, y: y - 2, width, height: rows * ROW + 2 }));
-      parts.push(make("text", { x: 8, y: y + 14, class: "lane" }, row.lane));
-    }
-    drawRow(row, y, scale, parts);
-    y += ROW;
-  });
-  const step = stepOf(to - from, (width - left) / 110);
-  const ticks = [];
-  for (let t = Math.ceil(from / step) * step; t <= to + step * 1e-6; t += step) {
-    const x = left + (t - from) * scale;
-    ticks.push(make("line", { class: "tick", x1: x, x2: x, y1: 18, y2: y + 4 }));
-    ticks.push(make("text", { class: "soft", x, y: 13, "text-anchor": x > width - 30 ? "end" : "middle" }, time(Math.abs(t) < step * 1e-6 ? 0 : t)));
-  }
-  const clip = make("clipPath", { id: "plot" });
-  clip.append(make("rect", { x: left, y: 0, width: Math.max(width - left, 0), height: y + 8 }));
-  const bars = make("g", { "clip-path": "url(#plot)" });
-  const under = parts.filter((p) => p.classList.contains("band") || p.classList.contains("lane"));
-  bars.append(...parts.filter((p) => !under.includes(p)));
-  chart.setAttribute("height", y + 8);
-  chart.replaceChildren(clip, ...under, ...ticks, bars);
-}
+const laneText = (lane) => (lane.includes(" -> ") ? brief(lane) : lane);
+const clipped = (text, letters) => (text.length <= letters ? text : text.slice(0, letters - 1) + "…");
 
-function drawRow(row, y, scale, parts) {
-  const n = row.start.length;
-  let i = firstAfter(row, from);
-  while (i < n && row.start[i] <= to) {
-    let end = i + 1, finish = row.finish[i], critical = row.critical[i];
-    let hit = row.name[i].toLowerCase().includes(found);
-    while (end < n && (finish - row.start[i]) * scale < NARROW && (row.start[end] - finish) * scale < NARROW) {
-      finish = row.finish[end];
-      critical |= row.critical[end];
-      hit ||= row.name[end].toLowerCase().includes(found);
-      end += 1;
-    }
-    const x = left + (row.start[i] - from) * scale, wide = Math.max((finish - row.start[i]) * scale, 1);
-    const kind = KINDS[row.kind[i]];
-    const classes = `bar ${kind}${critical ? " critical" : ""}${found && !hit ? " faded" : ""}`;
-    const label = tell(row, i, end, finish);
-    const bar = make("rect", { class: classes, x, y, width: wide, height: ROW - 4, rx: 2, "data-bar": drawn.length,
-      role: "img", "aria-label": label });
-    drawn.push({ row, i, end, finish, label });
-    parts.push(bar);
-    const shownFrom = Math.max(x, left), fits = Math.floor((x + wide - shownFrom - 6) / LETTER);
-    if (fits >= 3 && kind !== "wait") {
-      const name = row.name[i];
-      parts.push(make("text", { class: "inside", x: shownFrom + 3, y: y + 12 }, name.length <= fits ? name : name.slice(0, fits - 1) + "…"));
-    }
-    i = end;
+/* A round time, so that at most `most` of them are in `span`. */
+function roundStep(span, most) {
+  for (let step = 10 ** Math.floor(Math.log10(span / Math.max(most, 2) || 1)); ; step *= 10) {
+    for (const part of [1, 2, 5]) if (span / (step * part) <= Math.max(most, 2)) return step * part;
   }
 }
 
-function tell(row, i, end, finish) {
-  const more = end - i > 1 ? ` and ${end - i - 1} more` : "";
-  const lines = [`${row.name[i]}${more}`, `${time(finish - row.start[i])}, from ${time(row.start[i])}`];
-  if (row.note[i] && !more) lines.push(row.note[i]);
-  if (row.critical[i]) lines.push("the end of the step depends on it");
-  return lines.join("\n");
+/* What a bar says of itself; `end`: behind the last of the bars that are drawn as one. */
+function barLines(chart, i, end = i + 1) {
+  const more = end - i > 1 ? " and " + numberText(end - i - 1) + " more" : "";
+  const lines = [chart.nameOf(i) + more, timeText((chart.finish[end - 1] - chart.start[i]) * chart.tick) + ", from " + timeText(chart.start[i] * chart.tick)];
+  if (!more && chart.noteOf(i)) lines.push(chart.noteOf(i));
+  if (chart.critical[i]) lines.push("the end of the step depends on it");
+  return lines;
 }
 
-function stepOf(span, most) {
-  let step = 10 ** Math.ceil(Math.log10(span || 1));
-  for (;;) {
-    for (const part of [0.5, 0.2, 0.1]) {
-      if (span / (step * part) > Math.max(most, 2)) return step * (part === 0.5 ? 1 : part === 0.2 ? 0.5 : 0.2);
-    }
-    step /= 10;
-  }
-}
-
-function look(a, b) {
-  const whole = data.seconds || 1, span = Math.min(Math.max(b - a, whole * 1e-7), whole * 1.02);
-  from = Math.max(-0.01 * whole, Math.min(a, whole * 1.01 - span));
-  to = from + span;
-  document.documentElement.dataset.from = from;
-  document.documentElement.dataset.to = to;
-  draw();
-}
-
-function zoom(factor, at = (from + to) / 2) {
-  look(at - (at - from) * factor, at + (to - at) * factor);
-}
-
-const timeAt = (x) => from + ((x - chart.getBoundingClientRect().left - left) / (chart.clientWidth - left - 10)) * (to - from);
-const actions = { in: () => zoom(0.5), out: () => zoom(2), fit: () => look(0, data.seconds), theme };
-
-function theme() {
-  const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
-}
-
-function hover(event) {
-  const tip = $("tip"), at = event.target.dataset.bar;
-  tip.hidden = at === undefined;
-  if (tip.hidden) return;
-  tip.textContent = drawn[at].label;
-  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
-  tip.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8))}px`;
-}
-
-function listen() {
-  let held = null;
-  chart.addEventListener("wheel", (e) => {
-    if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) {
-      const move = ((e.deltaX || e.deltaY) / chart.clientWidth) * (to - from);
-      look(from + move, to + move);
-    } else zoom(1.0015 ** e.deltaY, timeAt(e.clientX));
-    e.preventDefault();
-  }, { passive: false });
-  chart.addEventListener("pointerdown", (e) => { held = { x: e.clientX, from, to, moved: false, bar: e.target.dataset.bar }; });
-  addEventListener("pointermove", (e) => {
-    if (!held) return hover(e);
-    const move = ((held.x - e.clientX) / (chart.clientWidth - left)) * (held.to - held.from);
-    if (Math.abs(held.x - e.clientX) > 3) held.moved = true;
-    if (held.moved) look(held.from + move, held.to + move);
+/* How long a node takes in each chart, in all. */
+function secondsOf(name) {
+  return plan.charts.map((chart) => {
+    let sum = 0;
+    for (let i = 0; i < chart.start.length; i++) if (chart.kind[i] === KERNEL && chart.nameOf(i) === name) sum += (chart.finish[i] - chart.start[i]) * chart.tick;
+    return [chart.label || "takes", sum];
   });
-  addEventListener("pointerup", () => {
-    if (held && !held.moved && held.bar !== undefined) {
-      const { row, i, finish, label } = drawn[held.bar], room = (finish - row.start[i]) * 0.5 || data.seconds * 1e-4;
-      $("said").textContent = label.split("\n").slice(0, 2).join(": ");
-      look(row.start[i] - room, finish + room);
-    }
-    held = null;
-  });
-  addEventListener("keydown", (e) => {
-    if (e.target === $("search")) return;
-    const move = (to - from) / 8;
-    const does = { "+": actions.in, "=": actions.in, "-": actions.out, 0: actions.fit,
-      ArrowLeft: () => look(from - move, to - move), ArrowRight: () => look(from + move, to + move), "/": () => $("search").focus() }[e.key];
-    if (does && !e.ctrlKey && !e.metaKey) { does(); e.preventDefault(); }
-  });
-  for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", actions[button.dataset.do]);
-  $("search").addEventListener("input", (e) => {
-    found = e.target.value.toLowerCase();
-    const count = data.rows.reduce((sum, r) => sum + r.name.filter((n) => n.toLowerCase().includes(found)).length, 0);
-    $("said").textContent = found ? `${count} found` : "";
-    draw();
-  });
-  addEventListener("resize", draw);
 }
-
-unpack($("data").textContent).then((unpacked) => {
-  data = unpacked;
-  $("title").textContent = data.title;
-  $("facts").textContent = [time(data.seconds), ...data.facts.map(([what, much]) => `${what}: ${much}`)].join(" · ");
-  left = Math.min(Math.max(60, ...data.rows.map((r) => r.lane.length * LETTER + 20)), (chart.clientWidth || 900) * 0.4);
-  listen();
-  actions.fit();
-  document.documentElement.dataset.ready = "yes";
-});

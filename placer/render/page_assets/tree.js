@@ -11,7 +11,8 @@ const SHOWN = 30; // devices up to which all are shown
 let boxes = 0;
 
 class Box {
-  /* kind: device | scope | series | node; nodes: their numbers, ascending; start: length of the scope's prefix. */
+  /* kind: flow | device | scope | series | node; nodes: their numbers, ascending; start: length of the scope's prefix.
+     In the flow of the whole model no box has a device (-1). */
   constructor(kind, label, device, nodes, start = 0) {
     Object.assign(this, { id: boxes++, kind, label, device, nodes, start, parent: null, isOpen: false, parts: null, items: null });
   }
@@ -30,12 +31,10 @@ class Box {
   /* Nodes, bytes of state, flop: of all that is inside. */
   get stats() {
     if (!this.sums) {
-      const sums = (this.sums = { nodes: this.nodes.length, held: 0, variables: 0, exact: true, flops: 0, flopsExact: true, kinds: {} });
+      const sums = (this.sums = { nodes: this.nodes.length, held: 0, variables: 0, exact: true, flops: 0, flopsExact: true });
       for (const i of this.nodes) {
         sums.flops += plan.flops[i];
         sums.flopsExact &&= !!plan.flopsExact[i];
-        const kind = kindOf(i);
-        sums.kinds[kind] = (sums.kinds[kind] || 0) + 1;
         if (plan.isState[i]) { sums.variables++; sums.held += plan.state[i]; if (plan.isState[i] === 1) sums.exact = false; }
       }
     }
@@ -47,9 +46,10 @@ class Box {
     if (this.kind === "node") return plan.names[this.nodes[0]];
     if (this.kind === "scope") return longer(this.nodes, this.start).slice(0, this.start);
     if (this.kind === "device") return deviceText(this.device);
+    if (this.kind === "flow") return this.label;
     let scope = this.parent;
     while (scope.kind === "series") scope = scope.parent;
-    return (scope.kind === "device" ? "" : scope.path) + this.label;
+    return (scope.kind === "scope" ? scope.path : "") + this.label;
   }
 
   holds(node) {
@@ -184,8 +184,9 @@ function series(items, device) {
   return box;
 }
 
-/* One box per device of the cluster, with the nodes that the step runs there; and for each job its tasks, or ranges of them. */
-function plantTree() {
+/* One box per device of the cluster, with the nodes that the step runs there; for each job its tasks, or ranges of them; and the
+   whole model in one flow. `shows`: whether a node has a box. */
+function plantTree(shows) {
   const roots = plan.devices.map((d, at) => new Box("device", d.type + ":" + d.number, at, []));
   const tasks = new Map();
   for (const root of roots) {
@@ -200,8 +201,13 @@ function plantTree() {
     jobs.get(job).push(new Group("task", String(index), parts));
   }
   const tops = [...jobs.values()].map((list) => ranges(list.sort((a, b) => a.label - b.label)));
-  for (let i = 0; i < plan.count; i++) if (plan.runs[i]) for (let b = roots[plan.device[i]]; b; b = b.parent) b.nodes.push(i);
-  return { roots, tops };
+  const flow = Object.assign(new Box("flow", plan.program || "Model", -1, []), { devices: [0] });
+  for (let i = 0; i < plan.count; i++) {
+    if (!shows(i)) continue;
+    for (let b = roots[plan.device[i]]; b; b = b.parent) b.nodes.push(i);
+    flow.nodes.push(i);
+  }
+  return { roots, tops, flow };
 }
 
 /* At most LIMIT boxes in place of any number of tasks. */
@@ -223,7 +229,7 @@ function openSome(roots, budget) {
   roots.forEach(close);
   const used = roots.filter((box) => !box.isLeaf);
   let shown = used.reduce((sum, box) => sum + box.children.length, 0);
-  if (shown > budget) return;
+  if (shown > budget && roots[0]?.kind !== "flow") return; // one box alone says nothing
   used.forEach((box) => (box.isOpen = true));
   const closed = used.flatMap((box) => box.children.filter((c) => !c.isLeaf));
   while (closed.length) {
@@ -236,9 +242,8 @@ function openSome(roots, budget) {
   }
 }
 
-/* The smallest box that shows when all of `node`'s ancestors are opened; opens them. */
-function uncover(roots, node) {
-  let box = roots[plan.device[node]];
+/* The smallest box that shows when all of `node`'s ancestors are opened, from its outermost box on; opens them. */
+function uncover(box, node) {
   for (let b = box.parent; b; b = b.parent) b.isOpen = true;
   while (!box.isLeaf) {
     box.isOpen = true;

@@ -20,13 +20,19 @@ function flopsText(count, exact = true) {
   return count.toFixed(1) + " Pflop";
 }
 
+function timeText(seconds) {
+  for (const [unit, size] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]]) if (Math.abs(seconds) >= size) return Number((seconds / size).toPrecision(4)) + " " + unit;
+  return seconds ? Number((seconds / 1e-9).toPrecision(3)) + " ns" : "0";
+}
+
 const numberText = (count) => count.toLocaleString("en-US");
 const countText = (count, word) => numberText(count) + " " + word + (count === 1 ? "" : "s");
 
 /* '/job:ps/task:1/GPU:0': without the parts that are the same in every cluster of today. */
 const shortDevice = (name) => name.replace("/replica:0", "").replace("/device:", "/");
 /* 'ps:1 GPU:0', where room is short. */
-const briefDevice = (at) => plan.devices[at].job + ":" + plan.devices[at].index + " " + plan.devices[at].type + ":" + plan.devices[at].number;
+const briefDevice = (at) => brief(deviceText(at));
+const brief = (names) => names.replace(/\/job:([^/]+)\/task:(\d+)\//g, "$1:$2 ").replace(" -> ", " → ");
 const deviceText = (at) => shortDevice(plan.devices[at].name);
 
 const pen = document.createElement("canvas").getContext("2d");

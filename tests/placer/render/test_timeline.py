@@ -8,11 +8,12 @@ import json
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 import dovetail as dt
-from dovetail.placer.render.timeline import Bar, Chart, ticks_of, time_text
+from dovetail.placer.render.timeline import POINTS, TICKS, Bar, Chart, Track, packed_charts, ticks_of, time_text
 from dovetail.placer.simulate import simulate
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -82,8 +83,36 @@ def test_the_page_needs_nothing_and_holds_all_bars() -> None:
     assert not re.search(r"(src|href)=", page) and "default-src 'none'" in page
     data = re.search(r'id="data">([^<]*)<', page)
     assert data is not None
-    found = json.loads(gzip.decompress(base64.b64decode(data[1])))
-    assert [row["start"] for row in found["rows"]] == [[0], [1]] and found["seconds"] == 10.0
+    raw = gzip.decompress(base64.b64decode(data[1]))
+    size = int.from_bytes(raw[:4], "little")
+    head = json.loads(raw[4 : 4 + size])
+    _, offset, count = head["columns"]["chart0.start"]
+    starts = np.frombuffer(raw, "<u4", count, 4 + size + offset) / TICKS * 10.0
+    assert starts.tolist() == pytest.approx([0, 1]) and head["charts"][0]["lanes"] == [["d", 2]]
+
+
+def test_a_long_track_keeps_its_peak() -> None:
+    at = np.linspace(0, 10, 50_000)
+    held = np.random.default_rng(0).random(50_000) * 1000
+    held[12_345] = 5000
+    _, columns = packed_charts([("", Chart("", (), 10.0, tracks=(Track("d", at, held),)))])
+    assert len(columns["chart0.trackAt"]) <= POINTS + 1 and max(columns["chart0.trackBytes"]) == 5000
+
+
+def test_the_memory_of_a_simulated_step_rises_to_its_peak() -> None:
+    with dt.Graph().as_default() as graph:
+        big = dt.ones([1000, 100], name="big") * 2.0
+        y = dt.reduce_sum(dt.exp(big), name="end")
+    line = simulate(dt.place(graph, {"worker": 1}, fetches=y))
+    assert [held.max() for _, held in line.memory] == list(line.peak) and line.peak[0] >= 2 * 400_000
+    ((lane, at, held, exact),) = [(t.lane, t.at, t.bytes, t.exact) for t in line.chart().tracks]
+    assert (
+        lane == line.devices[0]
+        and (np.diff(at) >= 0).all()
+        and at[-1] <= line.makespan
+        and exact
+        and held[-1] == held.min()
+    )
 
 
 def test_a_simulated_step_draws_its_devices_links_and_critical_chain(tmp_path: object) -> None:

@@ -1,4 +1,4 @@
-"""The page of a timeline in a real browser: zoom, move, hover, find, both themes, and no network."""
+"""The timeline in a real browser, on a page of its own: zoom, move, hover, find, both themes, and no network."""
 
 from __future__ import annotations
 
@@ -55,10 +55,12 @@ def view(driver):
 def test_it_opens_from_a_file_and_draws_every_lane(driver, page):
     open_page(driver, page)
     lanes = [e.text for e in find_all(driver, "#chart text.lane")]
-    assert lanes == ["/job:a/task:0/CPU:0", "/job:b/task:0/CPU:0", "a -> b"]
+    assert lanes == ["/job:a/task:0/CPU:0", "/job:b/task:0/CPU:0", "a → b"]
     assert len(find_all(driver, "#chart .bar")) == 4 and len(find_all(driver, "#chart .bar.critical")) == 1
-    assert driver.find_element("id", "facts").text == "1 s · limited by: the link"
+    assert driver.find_element("id", "detail").text.splitlines()[3:7] == ["time", "1 s", "limited by", "the link"]
     assert driver.title == "A step"  # no name has become part of the page's code
+    tabs = [t for t in find_all(driver, "[role=tab]") if t.is_displayed()]
+    assert [t.text for t in tabs] == ["Timeline"], "there is no plan to show"
 
 
 def test_hovering_tells_what_a_bar_is(driver, page):
@@ -76,7 +78,7 @@ def test_it_zooms_by_button_key_and_wheel_and_comes_back(driver, page):
 
     open_page(driver, page)
     a, b = view(driver)
-    driver.find_element("css selector", '[data-do="in"]').click()
+    driver.find_element("css selector", '#bar-tools [data-do="in"]').click()
     c, d = view(driver)
     assert d - c == pytest.approx((b - a) / 2, rel=0.05)
     ActionChains(driver).send_keys("+").perform()
@@ -91,22 +93,35 @@ def test_it_zooms_by_button_key_and_wheel_and_comes_back(driver, page):
     assert view(driver) == pytest.approx([a, b])
 
 
-def test_a_click_goes_to_a_bar_and_dragging_moves_the_view(driver, page):
+def test_a_click_explains_a_bar_a_double_click_goes_there_and_dragging_moves_the_view(driver, page):
     from selenium.webdriver import ActionChains
 
     open_page(driver, page)
-    find_all(driver, "#chart .bar.transfer")[0].click()
+    whole = view(driver)
+    find_all(driver, "#chart .fill-transfer.bar")[0].click()
+    shown = driver.find_element("id", "detail").text
+    assert "Transfer" in shown and "100 ms, from 400 ms" in shown and view(driver) == whole
+    ActionChains(driver).double_click(find_all(driver, "#chart .fill-transfer.bar")[0]).perform()
     a, b = view(driver)
-    assert 0.3 < a < 0.4 and 0.5 < b < 0.6 and driver.find_element("id", "said").text.startswith("x: 100 ms")
+    assert 0.3 < a < 0.4 and 0.5 < b < 0.6
     chart = driver.find_element("id", "chart")
     ActionChains(driver).move_to_element(chart).click_and_hold().move_by_offset(-100, 0).release().perform()
     assert view(driver)[0] > a
 
 
+def test_the_keyboard_goes_along_the_critical_path(driver, page):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(driver, page)
+    driver.find_element("id", "chart").send_keys(Keys.ENTER)
+    assert driver.find_element("css selector", "#detail h2").text == "dense/MatMul"
+    assert find_all(driver, "#chart .bar.chosen.critical") and view(driver)[1] < 0.8
+
+
 def test_finding_fades_the_others(driver, page):
     open_page(driver, page)
     driver.find_element("id", "search").send_keys("matmul")
-    until(lambda: driver.find_element("id", "said").text == "1 found")
+    until(lambda: driver.find_element("id", "said").get_attribute("textContent") == "1 found")
     assert len(find_all(driver, "#chart .bar.faded")) == 3
 
 
@@ -115,9 +130,10 @@ def test_it_follows_the_theme_and_can_change_it(driver, page, dark):
     open_page(driver, page, dark=dark)
     ground = "return getComputedStyle(document.body).backgroundColor"
     shown = driver.execute_script(ground)
-    assert shown == ("rgb(15, 20, 26)" if dark else "rgb(255, 255, 255)")
-    driver.find_element("css selector", '[data-do="theme"]').click()
+    assert shown == ("rgb(15, 20, 26)" if dark else "rgb(243, 245, 248)")
+    driver.find_element("id", "theme").click()
     assert driver.execute_script(ground) != shown
+    driver.execute_script("localStorage.clear()")
 
 
 def test_a_hundred_thousand_bars_open_and_move_quickly(driver, tmp_path):
@@ -125,5 +141,5 @@ def test_a_hundred_thousand_bars_open_and_move_quickly(driver, tmp_path):
     Chart("large", bars, 1.0).to_html(tmp_path / "large.html")
     open_page(driver, tmp_path / "large.html")
     assert 8 <= len(find_all(driver, "#chart .bar")) < 10_000
-    driver.find_element("css selector", '[data-do="in"]').click()
+    driver.find_element("css selector", '#bar-tools [data-do="in"]').click()
     assert view(driver)[1] - view(driver)[0] < 0.6

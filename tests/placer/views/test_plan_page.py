@@ -15,15 +15,17 @@ import pytest
 import dovetail as dt
 import dovetail.placer
 from dovetail.placer.plan import Plan
-from dovetail.placer.views.page_data import NARROW, PACES, payload
-from dovetail.placer.views.plan_page import LIBRARY, SCRIPTS, render_html, write_html
+from dovetail.placer.render.page import LIBRARY, SCRIPTS, packed
+from dovetail.placer.render.text import short
+from dovetail.placer.views.page_data import NARROW, PACES, contents
+from dovetail.placer.views.plan_page import render_html, write_html
 
-TIMELINE = {
-    "timeline.html",
-    "timeline.css",
-    "timeline.js",
-}  # the page of render/timeline.py, tested in render/test_timeline.py
 HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def payload(plan, **more):
+    """What a page holds of a plan, compressed."""
+    return packed(*contents(plan, **more))
 
 
 class Tags(HTMLParser):
@@ -101,7 +103,7 @@ def test_the_browser_is_told_to_run_nothing_else(plan):
 
 def test_every_file_of_the_page_is_used_and_licensed(plan):
     names = {f.name for f in (files(dovetail.placer) / "render" / "page_assets").iterdir()}
-    assert names == {f"{s}.js" for s in SCRIPTS} | {LIBRARY, "page.html", "page.css", "dagre.LICENSE.txt", *TIMELINE}
+    assert names == {f"{s}.js" for s in SCRIPTS} | {LIBRARY, "page.html", "page.css", "dagre.LICENSE.txt"}
     page = render_html(plan)
     assert "Copyright (c) 2012-2014 Chris Pettitt" in page and "{{" not in page.partition("<script>")[0]
 
@@ -133,7 +135,9 @@ def test_nodes_and_their_decisions(plan, data):
         assert [devices[d] for d in demand["candidates"]] == list(decision.candidates)
         against = {devices[d]: why for why, some in demand["refused"] for d in some}
         others = set(devices) - set(decision.candidates)
-        assert {d: against.get(d, demand["otherwise"]) for d in others} == {r.device: r.reason for r in decision.rejected}
+        assert {d: against.get(d, demand["otherwise"]) for d in others} == {
+            r.device: r.reason for r in decision.rejected
+        }
         file, line, code = data["lines"][data["line"][i]]
         assert (data["files"][file], line, code) == (node.source.file, node.source.line, node.source.text)
         assert data["runs"][i] == runs.get(name, 0)
@@ -301,6 +305,73 @@ def test_a_kept_plan_gives_the_same_columns(plan, data, tmp_path):
     ):
         assert again[name] == data[name], name
     assert [line[:2] for line in again["lines"]] == [line[:2] for line in data["lines"]]
+
+
+def test_kernels_and_why_nodes_are_in_none(plan):
+    data = unpack(payload(plan, kernels=plan.kernels))
+    devices = [d["name"] for d in data["devices"]]
+    kernels = rows(data["kernelSize"], data["kernelMember"])
+    found = [
+        (devices[d], tuple(data["names"][i] for i in inside), *amounts)
+        for d, inside, *amounts in zip(
+            data["kernelDevice"], kernels, data["kernelRead"], data["kernelWritten"], data["kernelFlops"], strict=True
+        )
+    ]
+    assert found == [
+        (
+            d,
+            tuple(dict.fromkeys(n for n in k.nodes if n in plan.placement)),
+            k.bytes_read,
+            k.bytes_written,
+            int(k.flops),
+        )
+        for d in plan.partitions
+        for k in (*plan.kernels(d).kernels, *plan.kernels(d).own)
+    ]
+    reasons = {n: r for d in plan.partitions for n, r in plan.kernels(d).reasons.items() if r and n in plan.placement}
+    told = {n: data["reasons"][r - 1] for n, r in zip(data["names"], data["reason"], strict=True) if r}
+    assert told == reasons != {}
+
+
+def test_initializers_are_known_where_nothing_is_asked_for():
+    with dt.Graph().as_default() as graph:
+        v = dt.Variable(dt.zeros([3]) + 1.0, name="v")
+        other = dt.Variable([2.0], name="other", use_resource=True)
+        y = dt.add(v, other, name="y")
+        v.assign(y, name="used")
+        dt.global_variables_initializer()
+    whole, asked = (unpack(payload(dt.place(graph, {"worker": 1}, fetches=f))) for f in (None, "y:0"))
+    hidden = {n for n, is_one in zip(whole["names"], whole["isInitializer"], strict=True) if is_one}
+    assert {"v/Assign", "other/Assign", "init", "zeros"} <= hidden
+    assert not hidden & {"v", "other", "y", "used"} and not any("ead" in n for n in hidden)
+    assert not any(asked["isInitializer"])
+
+
+def test_attributes_are_told(data):
+    of = dict(zip(data["names"], data["attrs"], strict=True))
+    told = {name: dict(data["attrTexts"][at - 1]) for name, at in of.items() if at}
+    assert told["tower_0/MatMul"]["transpose_a"] == "False" and told["tower_0/images"]["dtype"] == "float32"
+
+
+def test_another_plan_stands_beside():
+    before, after = page_plans.training(), page_plans.training()
+    assert not before.diff(after)
+    nodes = before.decisions
+    after = dt.place(
+        before.graph, {"ps": 2, "worker": 3}, devices={"/job:worker/task:1": ["gpu:0"]}, fetches=before.fetches, targets=before.targets
+    )  # fmt: skip
+    changes, data = before.diff(after), unpack(payload(after, before=before))
+    devices = data["before"]["devices"]
+    was = [devices[d - 1] if d else None for d in data["was"]]
+    assert was == [short(before.placement[n]) if n in before.placement else None for n in data["names"]] and len(nodes)
+    assert data["before"]["moved"] == len(changes.moved) > 0
+    amounts = {title: [row[:3] for row in found] for title, found in data["before"]["amounts"]}
+    assert amounts["Bytes per step"] == [[short(c.what), c.before, c.after] for c in changes.traffic]
+
+
+def test_a_notebook_shows_the_page_itself(plan):
+    [(tag, frame)] = Tags(plan._repr_html_()).tags
+    assert tag == "iframe" and frame["srcdoc"] == render_html(plan, kernels=plan.kernels)
 
 
 def test_an_empty_plan_has_a_page():

@@ -1,6 +1,7 @@
 """The page of a plan in a real browser: what people click, type and see."""
 
 import re
+from dataclasses import replace
 
 import page_browser
 import page_plans
@@ -9,6 +10,7 @@ from page_browser import complaints, open_page, requests, until
 
 import dovetail as dt
 from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes
+from dovetail.placer.render.timeline import Chart
 from dovetail.placer.views.plan_page import write_html
 
 pytestmark = [
@@ -76,7 +78,8 @@ def press(driver, *keys):
 def test_it_opens_from_a_file_and_shows_every_device(driver, pages):
     open_page(driver, pages("training"))
     assert re.fullmatch(
-        r"\d+ nodes · 4 devices · 4 tasks · [\d.]+ MiB between tasks per step", find(driver, "#summary").text
+        r"\d+ nodes · 4 devices · 4 tasks · [\d.]+ MiB between tasks per step · ≥ [\d.]+ [µm]s predicted",
+        find(driver, "#summary").text,
     )
     labels = [e.get_attribute("aria-label") for e in find_all(driver, "#map g.device")]
     assert [label.partition(",")[0] for label in labels] == [
@@ -123,8 +126,12 @@ def test_hovering_tells_the_same_in_short(driver, pages):
     from selenium.webdriver import ActionChains
 
     open_page(driver, pages("training"), "model/hidden/weights")
-    ActionChains(driver).move_to_element(box(driver, "model/hidden/weights,")).perform()
-    until(lambda: find(driver, "#tip").is_displayed())
+
+    def hover():  # the map glides to the node first
+        ActionChains(driver).move_to_element(box(driver, "model/hidden/weights,")).perform()
+        return "model/hidden/weights" in find(driver, "#tip").text
+
+    until(hover)
     tip = find(driver, "#tip").text
     assert "model/hidden/weights" in tip and "because: the only candidate" in tip
     assert "asked for '/job:ps/task:0'" in tip and "in device block function replica_device_setter" in tip
@@ -215,7 +222,7 @@ def test_zoom_and_fit(driver, pages):
     open_page(driver, pages("training"))
 
     def scale():
-        return float(re.search(r"scale\(([\d.]+)\)", find(driver, "#map > g").get_attribute("transform"))[1])
+        return float(re.search(r"scale\(([\d.]+)\)", find(driver, "#map .stage").get_attribute("transform"))[1])
 
     first = scale()
     find(driver, '[data-do="in"]').click()
@@ -328,7 +335,11 @@ def test_many_devices_are_folded_into_tasks_and_ranges_of_tasks(driver, pages):
     assert find(driver, "#detail h2").text == ranges[3]
     click("/job:worker/task:34,")
     devices = [e.get_attribute("aria-label").partition(",")[0] for e in find_all(driver, "#map g.device:not(.group)")]
-    assert devices == [*(f"/job:worker/task:34/GPU:{i}" for i in range(4)), "/job:ps/task:0/CPU:0", "/job:ps/task:1/CPU:0"]
+    assert devices == [
+        *(f"/job:worker/task:34/GPU:{i}" for i in range(4)),
+        "/job:ps/task:0/CPU:0",
+        "/job:ps/task:1/CPU:0",
+    ]
     assert len(find_all(driver, "#map g[aria-label]")) < 60
     click(f"{ranges[3]}, open")
     assert labels() == ranges and len(find_all(driver, "#map .channel")) == lines
@@ -390,6 +401,111 @@ def test_labels_do_not_cover_each_other(driver, pages):
         ):
             count, hits = driver.execute_script(script, selector)
             assert hits == 0 and count > 0 or count == 0, (name, node, selector, hits)
+
+
+def test_the_whole_model_is_one_flow_coloured_by_device(driver, pages):
+    plan = page_plans.training()
+    open_page(driver, pages("training"))
+    find(driver, '[data-do="flow"]').click()
+    assert not find_all(driver, "#map g.device") and find_all(driver, "#map .edge.remote"), (
+        "values that cross stand out"
+    )
+    assert {"ps:0 CPU:0", "worker:1 CPU:0"} <= set(texts(driver, "#legend span"))
+    first, second = (box(driver, f"tower_{i}/,").get_attribute("class").split(" tint-")[1] for i in range(2))
+    assert first != second and plan.placement["tower_0/MatMul"] != plan.placement["tower_1/MatMul"]
+    press(driver, "m")
+    assert len(find_all(driver, "#map g.device")) == 4
+
+
+def test_the_timeline_predicts_and_measures_side_by_side(driver, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    plan = page_plans.training().at(batch=64)
+    step = plan.simulate()
+    bars = tuple(replace(b, start=2 * b.start, finish=2 * b.finish, op="Op") for b in step.chart().bars)
+    plan.to_html(tmp_path / "page.html", measured=Chart("A trace", bars, 2 * step.makespan))
+    open_page(driver, tmp_path / "page.html")
+    assert find(driver, "#view-timeline").is_displayed(), "what was measured is shown first"
+    lanes, labels = texts(driver, "#chart .lane"), texts(driver, "#chart text.soft")
+    assert lanes[:2] == ["/job:ps/task:0/CPU:0", "/job:ps/task:1/CPU:0"] and "worker:0 CPU:0 → ps:0 CPU:0" in lanes
+    assert [t for t in labels if t in ("predicted", "measured")][:6] == ["predicted", "measured"] * 3
+    assert find_all(driver, "#chart .arrow.critical") and len(find_all(driver, "#chart .held")) == 4
+    assert {"MatMul", "Op"} <= set(texts(driver, "#bars-legend span"))
+    find(driver, '[data-do="colour"]').click()
+    assert "tower_0" in texts(driver, "#bars-legend span")
+    find(driver, "#search").send_keys("tower_1/hidden", Keys.ENTER)
+    assert find(driver, "#detail h2").text == "tower_1/hidden"
+    times = dict(zip(texts(driver, "#detail section dt"), texts(driver, "#detail section dd"), strict=True))
+    (span,) = [s for s in step.spans if s.name == "tower_1/hidden"]
+    for label, factor in (("predicted", 1), ("measured", 2)):
+        value, unit = times[label].split()
+        assert float(value) * {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3}[unit] == pytest.approx(
+            factor * (span.finish - span.start), rel=1e-2
+        )
+
+
+def test_kernels_are_fusion_groups_over_the_map(driver, pages):
+    plan = page_plans.training()
+    open_page(driver, pages("training"))
+    find(driver, "#tab-kernels").click()
+    kernels = [k for d in plan.partitions for k in plan.kernels(d).kernels]
+    best = max(kernels, key=lambda k: k.bytes_saved)
+    find(driver, "#detail li .link").click()
+    inside = [n for n in best.nodes if n in plan.placement]
+    assert texts(driver, "#detail li .link") == inside
+    lit = [e.get_attribute("aria-label").partition(",")[0] for e in find_all(driver, "#map g.node.lit")]
+    assert sorted(lit) == sorted(inside) and len(inside) > 1
+    colours = {e.get_attribute("class").split(" tint-")[1].split()[0] for e in find_all(driver, "#map g.node.lit")}
+    assert len(colours) == 1 and colours.pop().startswith("hue")
+    find(driver, "#detail li .link").click()
+    assert "Kernel" in texts(driver, "#detail h3")
+
+
+def test_two_plans_stand_side_by_side(driver, tmp_path):
+    before = page_plans.training()
+    gpus = {"worker": ["cpu:0", "gpu:0"]}
+    after = dt.place(before.graph, {"ps": 2, "worker": 2}, fetches=before.fetches, targets=before.targets, devices=gpus)
+    after.to_html(tmp_path / "diff.html", before=before)
+    open_page(driver, tmp_path / "diff.html")
+    assert texts(driver, "#map .pane.title") == ["Before", "After"]
+    assert find(driver, "#detail h2").text == f"{len(before.diff(after).moved)} nodes moved"
+    assert "/job:worker/task:0/CPU:0 → /job:worker/task:0/GPU:0" in find(driver, "#detail").text
+    old, new = (
+        e.get_attribute("class").split(" tint-")[1] for e in find_all(driver, '#map g[aria-label^="tower_0/,"]')
+    )
+    same = [e.get_attribute("class").split("lit")[0] for e in find_all(driver, '#map g[aria-label^="model/,"]')]
+    assert old != new and same[0] == same[1]
+    find(driver, "#tab-map").click()
+    assert not find_all(driver, "#map .pane") and find_all(driver, "#map g.device")
+
+
+def test_initializers_are_hidden_until_asked_for(driver, tmp_path):
+    with dt.Graph().as_default() as graph:
+        v = dt.Variable(dt.zeros([3], name="first"), name="v")
+        dt.add(v, 1.0, name="y")
+    dt.place(graph, {"worker": 1}).to_html(tmp_path / "whole.html")
+    open_page(driver, tmp_path / "whole.html")
+
+    def labels():
+        return " ".join(e.get_attribute("aria-label") for e in find_all(driver, "#map g.node"))
+
+    assert "y," in labels() and "Assign" not in labels() and "first" not in labels()
+    find(driver, '[data-do="initializers"]').click()
+    assert "v/Assign," in labels() and "first," in labels()
+    open_page(driver, tmp_path / "whole.html", "v/Assign")
+    assert "v/Assign," in labels() and find(driver, "#detail h2").text == "v/Assign"
+
+
+def test_a_notebook_shows_the_page_in_a_frame(driver, tmp_path):
+    page = "<!DOCTYPE html><body>" + page_plans.training()._repr_html_()
+    (tmp_path / "notebook.html").write_text(page, encoding="utf-8")
+    driver.get((tmp_path / "notebook.html").as_uri())
+    driver.switch_to.frame(find(driver, "iframe"))
+    until(lambda: driver.execute_script("return document.documentElement.dataset.ready") == "yes", 30)
+    assert len(find_all(driver, "#map g.device")) == 4
+    find(driver, "#tab-timeline").click()
+    assert find_all(driver, "#chart .bar")
+    driver.switch_to.default_content()
 
 
 def test_hostile_names_stay_text(driver, tmp_path):
