@@ -115,14 +115,14 @@ class _Writer:
         colocations: Table[tuple[str, ...]] = Table()
         index = [node.index for node in nodes]
         states = [state_bytes(n) if Trait.STATE_HANDLE in n.opdef.traits else None for n in nodes]
-        attrs, attr_texts = self._attributes()
+        (attrs, attr_texts), lines = self._attributes(), self._lines()
         columns: Columns = {
             "op": [ops[n.opdef] for n in nodes],
             "device": plan.decisions.index[index].tolist(),
             "request": [requests[n.device] for n in nodes],
             "rule": plan.decisions.rules[index].tolist(),
             "demand": reasons.demand_of[index].tolist(),
-            "line": self._lines(),
+            "line": lines,
             "block": [0 if n.blocks is None else self.blocks[n.blocks] + 1 for n in nodes],  # +1
             "colocation": [colocations[n.colocation] + 1 if n.colocation else 0 for n in nodes],  # +1
             "attrs": attrs,
@@ -138,7 +138,7 @@ class _Writer:
         }
         head = {
             "version": VERSION,
-            "program": self._program(columns["line"]),
+            "program": self._program(lines),
             "cluster": cluster_text(plan.cluster),
             "written": f"{date.today()}, by Dovetail {_release()}",
             "names": [n.name for n in nodes],
@@ -178,8 +178,10 @@ class _Writer:
     def kernels(self, of: Callable[[str], Any], head: dict[str, Any]) -> Columns:
         """The kernels of all devices, and per node why it is in none; the texts go into `head`."""
         reasons: Table[str] = Table()
-        found: list[tuple[int, list[int], int, int, int, int, bool]] = []
         alone = [0] * len(self.nodes)  # +1
+        columns: dict[str, list[int]] = {
+            name: [] for name in ("Device", "Size", "Member", "Read", "Written", "Saved", "Flops", "Exact")
+        }
         number = {str(d.name): i for i, d in enumerate(self.plan.cluster.devices)}
         at = {node.name: i for i, node in enumerate(self.nodes)}
         for device in self.plan.partitions:
@@ -188,28 +190,26 @@ class _Writer:
                 inside = list(
                     dict.fromkeys(at[name] for name in k.nodes if name in at)
                 )  # a rewrite's nodes have its root's name
+                columns["Member"] += inside
                 saved = getattr(k, "bytes_saved", 0)  # of kernels that fusion made
-                found.append(
-                    (number[device], inside, k.bytes_read, k.bytes_written, saved, int(k.flops), told.memory.exact)
+                row = (
+                    number[device],
+                    len(inside),
+                    k.bytes_read,
+                    k.bytes_written,
+                    saved,
+                    int(k.flops),
+                    int(told.memory.exact),
                 )
+                for name, value in zip(
+                    ("Device", "Size", "Read", "Written", "Saved", "Flops", "Exact"), row, strict=True
+                ):
+                    columns[name].append(value)
             for name, reason in told.reasons.items():
                 if name in at and reason:
                     alone[at[name]] = reasons[reason] + 1
         head["reasons"] = reasons.rows
-        names = (
-            "kernelDevice",
-            "kernelMembers",
-            "kernelRead",
-            "kernelWritten",
-            "kernelSaved",
-            "kernelFlops",
-            "kernelExact",
-        )
-        columns: Columns = {name: [row[i] for row in found] for i, name in enumerate(names) if i != 1}
-        columns["kernelSize"] = [len(row[1]) for row in found]
-        columns["kernelMember"] = list(chain.from_iterable(row[1] for row in found))
-        columns["reason"] = alone
-        return columns
+        return {"reason": alone, **{f"kernel{name}": values for name, values in columns.items()}}
 
     def compared(self, before: PlanData, head: dict[str, Any]) -> Sequence[int]:
         """Per node the device that it had in the plan before, +1 (0: that plan has no such node); the rest goes into `head`."""

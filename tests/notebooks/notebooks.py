@@ -1,8 +1,8 @@
 """The notebooks: run as Jupyter would run them, compared with what they show, written anew on request.
 
 A notebook's code cells run in order in one process of their own, where every warning is an error. What a cell
-prints, and what its last expression shows of itself (`_repr_html_`, `_repr_svg_`, `repr`), are its outputs. A cell
-that raises ends the run. No Jupyter is needed, and the outputs are the same on every machine.
+prints, and what its last expression shows of itself (`_repr_svg_`, else `_repr_html_`; `repr`), are its outputs: of what has a
+still picture that is kept, not a page that is dated and runs scripts. A cell that raises ends the run. No Jupyter is needed, and the outputs are the same on every machine.
 
     python tests/notebooks/notebooks.py --update notebooks/*.ipynb
 
@@ -90,7 +90,8 @@ def _outputs(source: str, number: int, names: dict[str, Any]) -> list[dict[str, 
     if printed.getvalue():
         outputs.append({"output_type": "stream", "name": "stdout", "text": _lines(printed.getvalue())})
     if value is not None:
-        data = {kind: _lines(getattr(value, show)()) for show, kind in SHOWN_AS if hasattr(value, show)}
+        shown_as = [(show, kind) for show, kind in SHOWN_AS if hasattr(value, show)][:1]
+        data = {kind: _lines(getattr(value, show)()) for show, kind in shown_as}
         data["text/plain"] = _lines(repr(value))
         shown = {"output_type": "execute_result", "execution_count": number, "data": data, "metadata": {}}
         outputs.append(shown)

@@ -369,7 +369,7 @@ const barKeys = () => h("p", { class: "help" }, "Drag or ", h("kbd", {}, "←→
 
 function timesOf(node) {
   const found = plan.charts.length && plan.runs[node] ? secondsOf(plan.names[node]).filter(([, seconds]) => seconds) : [];
-  return found.length ? facts(found.map(([label, seconds]) => [label, timeText(seconds)])) : null;
+  return found.length ? facts(found.map(([label, seconds, exact]) => [label, (exact ? "" : AT_LEAST) + timeText(seconds)])) : null;
 }
 
 function aboutBar({ chart, i }) {

@@ -292,6 +292,6 @@ function secondsOf(name) {
   return plan.charts.map((chart) => {
     let sum = 0;
     for (let i = 0; i < chart.start.length; i++) if (chart.kind[i] === KERNEL && chart.nameOf(i) === name) sum += (chart.finish[i] - chart.start[i]) * chart.tick;
-    return [chart.label || "takes", sum];
+    return [chart.label || "takes", sum, chart.exact];
   });
 }
