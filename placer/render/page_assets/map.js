@@ -63,7 +63,7 @@ const map = {
     const lines = this.isFlow ? [["stroke-remote", "between devices"]] : [["stroke-remote", "between tasks"], ["stroke-local", "in a task"]];
     showLegend(document.getElementById("legend"), [...this.paint.legend(), ...lines, ["stroke-data", "in a device"], ["stroke-control", "control"]]);
     this.draw();
-    if (anew) this.fit(false);
+    if (anew) this.fit(false, this.isFlow ? 0.6 : 0.05); // a flow may be much wider than high: its middle can be read
   },
 
   window() {
@@ -190,9 +190,9 @@ const map = {
 
   fitting(width, height) { return Math.min(1.15, (width - 48) / this.size.width, (height - 104) / this.size.height); },
 
-  fit(smoothly = true) {
+  fit(smoothly = true, least = 0.05) {
     const { width, height } = this.window();
-    const k = Math.max(0.05, this.fitting(width, height));
+    const k = Math.max(least, this.fitting(width, height));
     this.go({ k, x: (width - this.size.width * k) / 2, y: Math.max(24, (height - 56 - this.size.height * k) / 2) }, smoothly);
   },
 

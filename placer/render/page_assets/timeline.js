@@ -42,7 +42,7 @@ const timeline = {
     this.bands = ordered.flat();
     let y = BAR.top;
     ordered.forEach((bands) => bands.forEach((band, i) => {
-      Object.assign(band, { y, isFirst: i === 0, height: band.rows.length * BAR.row + (band.track < 0 ? 0 : BAR.track) });
+      Object.assign(band, { y, isFirst: i === 0, height: Math.max(band.rows.length * BAR.row + (band.track < 0 ? 0 : BAR.track), i === 0 && this.charts.length > 1 ? 32 : 0) });
       y += band.height + (i === bands.length - 1 ? BAR.gap : 2);
     }));
     this.height = y + 8;
@@ -191,6 +191,7 @@ const timeline = {
 
   choose(chart, i, goes = false) {
     this.chosen = { chart, i };
+    tip.hide();
     const start = chart.start[i] * chart.tick, finish = chart.finish[i] * chart.tick;
     if (goes) { const room = (finish - start) * 0.5 || this.seconds * 1e-4; this.look(start - room, finish + room, false); }
     const y = this.bands.find((b) => b.chart === chart && b.rows.some(([first, last]) => i >= first && i < last)).y;
