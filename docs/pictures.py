@@ -44,14 +44,19 @@ class Picture(NamedTuple):
 SHOWN = {
     "plan-page-training": Picture("training", "tower_1/MatMul"),
     "plan-page-large": Picture("large", dark=True),
+    "plan-page-timeline": Picture("sized", clicks=["#tab-timeline", "#chart .bar.critical"]),
+    "plan-page-diff": Picture("compared"),
 }
 ALL = SHOWN | {
     "50-first": Picture("training"),
     "50-lines": Picture("training", clicks=['[data-do="bundle"]']),
     "50-dark": Picture("training", "model/hidden/weights", dark=True),
+    "50-flow": Picture("training", clicks=['[data-do="flow"]']),
+    "50-kernel": Picture("training", clicks=["#tab-kernels", "#detail li .link"]),
     "2000-first": Picture("deep"),
     "2000-device": Picture("deep", clicks=['#map g[aria-label^="/job:worker/task:1/GPU:0"]']),
     "2000-node": Picture("deep", "layer_70/MatMul"),
+    "2000-timeline": Picture("deep", clicks=["#tab-timeline"], dark=True),
     "2000-table": Picture("deep", clicks=["#tab-nodes", ".heads > :nth-child(6) button"]),
     "2000-channels": Picture("deep", clicks=["#tab-channels", ".rows .row:nth-child(3)"]),
     "100000-first": Picture("large"),
@@ -61,11 +66,24 @@ ALL = SHOWN | {
 }
 
 
+def write(name: str, page: Path) -> None:
+    """The page of a plan of page_plans.py; `sized`, `compared`: of the small one with a known batch, and with GPUs beside that."""
+    if name not in ("sized", "compared"):
+        getattr(page_plans, name)().to_html(page)
+        return
+    plan = page_plans.training().at(batch=64)
+    if name == "sized":
+        plan.to_html(page)
+    else:
+        asked = {"fetches": plan.fetches, "targets": plan.targets, "devices": {"worker": ["cpu:0", "gpu:0"]}}
+        tf.place(plan.graph, {"ps": 2, "worker": 2}, **asked).at(batch=64).to_html(page, before=plan)
+
+
 def take(driver: Any, folder: Path, name: str, picture: Picture, images: Path) -> None:
     """Write a page, bring it to its view, take the picture."""
     page = folder / f"{picture.plan}.html"
     if not page.exists():
-        getattr(page_plans, picture.plan)().to_html(page)
+        write(picture.plan, page)
     seconds = page_browser.open_page(driver, page, picture.node, dark=picture.dark)
     for selector in picture.clicks:
         driver.find_element("css selector", selector).click()

@@ -2,7 +2,8 @@
 
 A notebook's code cells run in order in one process of their own, where every warning is an error. What a cell
 prints, and what its last expression shows of itself (`_repr_svg_`, else `_repr_html_`; `repr`), are its outputs: of what has a
-still picture that is kept, not a page that is dated and runs scripts. A cell that raises ends the run. No Jupyter is needed, and the outputs are the same on every machine.
+still picture that is kept, not a page that is dated and runs scripts. A cell that raises ends the run.
+No Jupyter is needed, and the outputs are the same on every machine.
 
     python tests/notebooks/notebooks.py --update notebooks/*.ipynb
 
