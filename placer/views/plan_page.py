@@ -42,15 +42,21 @@ def render_html(
 ) -> str:
     """The page of a plan, as text; `write_html` says what the arguments are."""
     nodes = sum(len(p.nodes) for p in plan.partitions.values())
-    facts, charts = Facts(plan), []
-    if 0 < nodes <= PREDICTED and len(plan.cluster.devices) <= MOST_DEVICES:
+    facts, charts, left_out = Facts(plan), [], []
+    if nodes > PREDICTED or len(plan.cluster.devices) > MOST_DEVICES:
+        left_out.append(f"the predicted timeline: it is drawn for up to {PREDICTED:,} nodes and {MOST_DEVICES:,} devices")
+    elif nodes:
         with without_compiling(plan):
             predicted = simulate(plan, costs=costs) if costs is not None else facts.timeline
         assert predicted is not None
         charts.append(("predicted", replace(predicted, exact=predicted.exact and facts.is_exact).chart()))
     if measured is not None:
         charts.append(("measured", measured.chart() if hasattr(measured, "chart") else measured))
-    head, columns = contents(plan, charts, kernels if nodes <= COMPILED else None, before, facts)
+    if kernels is not None and nodes > COMPILED:
+        kernels = None
+        left_out.append(f"kernels: they are made for up to {COMPILED:,} nodes")
+    head, columns = contents(plan, charts, kernels, before, facts)
+    head["left_out"] = left_out
     head["view"] = "diff" if before is not None else "timeline" if measured is not None else "map"
     return page(title or f"Plan: {nodes:,} nodes on {len(plan.partitions)} devices", head, columns)
 

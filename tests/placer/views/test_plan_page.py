@@ -17,6 +17,7 @@ import dovetail.placer
 from dovetail.placer.plan import Plan
 from dovetail.placer.render.page import LIBRARY, SCRIPTS, packed
 from dovetail.placer.render.text import short
+from dovetail.placer.views import plan_page
 from dovetail.placer.views.page_data import NARROW, PACES, contents
 from dovetail.placer.views.plan_page import render_html, write_html
 
@@ -397,3 +398,18 @@ def test_a_hundred_thousand_nodes_of_all_names_fit():
                     t = dt.add(t, t, name="".join(random.choice(list("abcdefghijklmnop"), 16)))
     page = render_html(dt.place(graph, {"worker": 4}, fetches=t))
     assert len(page) < 15e6
+
+
+def test_a_page_says_what_is_left_out_of_it(monkeypatch):
+    plan = page_plans.training()
+
+    def head():
+        page = render_html(plan, kernels=plan.kernels)
+        return unpack(base64.b64decode(Tags(page).inside["data"]))
+
+    assert head()["left_out"] == [] and head()["charts"]
+    monkeypatch.setattr(plan_page, "PREDICTED", 10)
+    monkeypatch.setattr(plan_page, "COMPILED", 10)
+    found = head()
+    assert [text.partition(":")[0] for text in found["left_out"]] == ["the predicted timeline", "kernels"]
+    assert not found["charts"]
