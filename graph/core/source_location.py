@@ -55,7 +55,7 @@ UNKNOWN: Origin = ("", 0)
 
 def _own_folders() -> tuple[str, ...]:
     parent = Path(__file__).absolute().parent.parent.parent  # not resolved: code objects name files as they were found
-    if parent.name == "dovetail":  # installed: everything lies under dovetail/
+    if (parent / "__init__.py").exists():  # installed: everything lies under dovetail/
         return (f"{parent}{os.sep}",)
     names = ("graph", "placer", "codegen", "runtime", "dovetail")  # a checkout: the five folders lie side by side
     return tuple(f"{parent / name}{os.sep}" for name in names)
