@@ -100,3 +100,6 @@ def _event(n: NodeExecStats, pid: int) -> dict[str, Any]:
         "name": op, "cat": "Op", "ph": "X", "pid": pid, "tid": n.thread_id,
         "ts": n.all_start_nanos / 1e3, "dur": n.all_end_rel_nanos / 1e3, "args": args,
     }  # fmt: skip
+
+
+__all__ = ["DeviceStepStats", "NodeExecStats", "StepStats", "Timeline"]

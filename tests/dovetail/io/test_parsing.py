@@ -148,8 +148,6 @@ def test_sparse_features_come_out_of_data_sets():
     again = data.map(lambda s: tf.parse_example(s, {"x": tf.VarLenFeature(tf.int64)})["x"]).repeat(2).batch(2)
     both = run(tf.sparse.to_dense(again.make_one_shot_iterator().get_next()))
     np.testing.assert_array_equal(both, [[[1, 2, 0], [0, 0, 0], [3, 4, 5]]] * 2)
-    with pytest.raises(tf.errors.UnimplementedError, match="from_tensor_slices"):
-        tf.data.Dataset.from_tensor_slices({"x": tf.SparseTensorValue([[0], [1]], [1, 2], [2, 2])})
 
 
 def test_what_is_refused():
