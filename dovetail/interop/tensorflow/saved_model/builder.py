@@ -225,3 +225,6 @@ def _named(node: Any) -> str:
 
 
 SavedModelBuilder = Builder
+
+
+__all__ = ["Builder", "SavedModelBuilder", "simple_save"]

@@ -93,3 +93,6 @@ def _read(folder: Path) -> Any:
     except Exception as e:  # protobuf's errors, which have no class without the package
         raise OSError(f"Cannot parse the saved model in {folder}: {e}") from None
     return model
+
+
+__all__ = ["contains_saved_model", "load", "maybe_saved_model_directory"]

@@ -11,3 +11,6 @@ from ....graph.variables.store import local_variables_initializer
 def main_op() -> Node:
     """A node that initialises local variables and tables."""
     return group(local_variables_initializer(), tables_initializer(), name="main_op")
+
+
+__all__ = ["main_op"]

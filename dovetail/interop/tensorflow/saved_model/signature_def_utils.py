@@ -76,3 +76,12 @@ def _need_text(examples: Any, what: str) -> None:
         raise ValueError(f"{what} cannot be None")
     if examples.dtype.base is not string:
         raise ValueError(f"{what} must be serialised, of type string, not {examples.dtype.name}")
+
+
+__all__ = [
+    "build_signature_def",
+    "classification_signature_def",
+    "is_valid_signature",
+    "predict_signature_def",
+    "regression_signature_def",
+]

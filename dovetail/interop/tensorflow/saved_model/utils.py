@@ -28,3 +28,6 @@ def get_tensor_from_tensor_info(tensor_info: Any, graph: Any = None, import_scop
     name = f"{import_scope}/{tensor_info.name}" if import_scope else tensor_info.name
     found: Tensor = (graph or get_default_graph()).get_tensor_by_name(name)
     return found
+
+
+__all__ = ["build_tensor_info", "get_tensor_from_tensor_info"]
