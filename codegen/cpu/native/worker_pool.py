@@ -24,7 +24,7 @@ from . import table as launches
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-PATIENCE_NS = 200_000  # for which helpers look for the next launch
+PATIENCE_NS = 50_000  # for which helpers look for the next launch
 
 
 class WorkerPool:
