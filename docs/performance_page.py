@@ -114,6 +114,12 @@ PARTS = (
         picture=("four chains, 100,000 nodes",),
     ),
     Part(
+        "Checkpoints",
+        "checkpoints",
+        "Many small variables of one process, saved and restored by `Saver`, beside the same values as one safetensors file, which has "
+        "neither a graph nor devices to ask.",
+    ),
+    Part(
         "Pipelines",
         "pipeline",
         "Six layers on two processes, 8 micro-batches ([how](automatic-placement.md#pipelines)).",

@@ -23,6 +23,7 @@ from ...graph.core.device import DeviceSpec
 from ...graph.core.dtypes import DType
 from ...graph.core.errors import InvalidArgumentError, NotFoundError
 from ...graph.core.graph import Graph, Node, Tensor
+from ...graph.core.interpreter_state import collector_paused
 from ...graph.core.shape import Dims
 from ...graph.formats.atomic_files import is_remote, path_of
 from ...graph.formats.checkpoints import CheckpointReader, Region, checkpoint_exists, remove_leftovers, save_turn
@@ -417,7 +418,8 @@ class Saver:
                 f"The passed save_path is not a valid checkpoint: {save_path}. dt.train.latest_checkpoint(FOLDER) gives the path of the "
                 "newest one in a folder"
             )
-        report = self._compare(CheckpointReader(save_path))
+        with collector_paused():
+            report = self._compare(CheckpointReader(save_path))
         if not partial:
             text = "\n  ".join([f"Checkpoint '{save_path}' does not fit the graph:", *report.problems])
             if report.missing:

@@ -17,6 +17,7 @@ import numpy as np
 from ...core.dtypes import Array, DType, as_dtype, resource, string, text_array
 from ...core.errors import OpError, PermissionDeniedError, UnknownError, invalid
 from ...core.graph import Tensor
+from ...core.interpreter_state import collector_paused
 from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, define_on_host, nbytes, typed_attr
 from ...core.settings import setting
 from ...core.shape import Dims, as_dims
@@ -76,6 +77,7 @@ def _infer_save(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(string, ())]
 
 
+@collector_paused()
 def _save(
     context: Context,
     prefix: Array,
@@ -105,6 +107,7 @@ def _infer_merge(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return []
 
 
+@collector_paused()
 def _merge(context: Context, prefix: Array, *described: Array) -> tuple[()]:
     path = _path(context, prefix)
     try:
@@ -127,6 +130,7 @@ def _infer_restore(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(d, as_dims(s)) for d, s in zip(dtypes, shapes, strict=True)]
 
 
+@collector_paused()
 def _restore(
     context: Context,
     prefix: Array,
