@@ -215,16 +215,15 @@ def gather_nd(params: TensorLike, indices: TensorLike, name: str | None = None, 
 
 def _with_batchcoordinates_of(indices: Tensor, batch: int) -> Tensor:
     """Coordinates that name their batch too: their position in the leading dimensions comes in front."""
-    if indices.dims is None:
-        raise ValueError("batch_dims needs to know the rank of indices")
-    rank = len(indices.dims)
-    if not 0 <= batch < rank:
-        raise ValueError(f"batch_dims {batch} must be less than the rank {rank} of indices")
+    if batch < 0 or (indices.dims is not None and batch >= len(indices.dims)):
+        rank = "unknown" if indices.dims is None else len(indices.dims)
+        raise ValueError(f"batch_dims {batch} must not be negative, and less than the rank {rank} of indices")
     sizes = shape(indices, out_type=indices.dtype.base)
     one_each = concat([sizes[:-1], [1]], 0)
+    ones = 0 * one_each + 1
     grids = []
     for i in range(batch):
-        steps = reshape(range_(sizes[i]), [-1 if j == i else 1 for j in range(rank)])
+        steps = reshape(range_(sizes[i]), concat([ones[:i], [-1], ones[i + 1 :]], 0))
         grids.append(broadcast_to(steps, one_each))
     return concat([*grids, indices], -1)
 

@@ -86,6 +86,13 @@ def test_all_axes_but_the_last_are_batches():
     np.testing.assert_array_equal(run(tf.gather(params, indices, batch_dims=None)), wanted)
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 2), (2, 0, 2)])
+def test_ranks_of_gather_nd_with_batches_are_late(shape):
+    params, indices = np.arange(24).reshape(2, 3, 2, 2), np.ones(shape, np.int32)
+    wanted = np.stack([p[tuple(i.T)] for p, i in zip(params, indices, strict=True)])
+    np.testing.assert_array_equal(run(tf.gather_nd(late(params), late(indices, tf.int32), batch_dims=1)), wanted)
+
+
 @pytest.mark.parametrize("axes", [[[1, 2], [1, 0]], [[-2, 2], [1, 0]], [[2], [0]], [2, 0]])
 def test_tensordot_takes_its_axes_late(axes):
     x, y = np.arange(24.0).reshape(2, 3, 4), np.arange(60.0).reshape(4, 3, 5)
