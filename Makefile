@@ -51,7 +51,7 @@ bench-gpu: .venv/stamp-test .venv/stamp-cuda
 	$(BIN)/python bench/gpu.py --json bench/results/gpu.json
 
 docs: $(CHECKED)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -73,14 +73,15 @@ PARTS = (
         "training",
         "The digits classifier 64-256-256-10, batches of 64, with two parameter servers and two workers, or two workers alone. "
         "All are processes of one machine; in asynchronous training the workers change the variables in the parameter servers' memory "
-        "([direct updates](architecture.md#between-processes-of-one-machine)); between machines, gradients travel.",
+        "([direct updates](concepts/architecture.md#between-processes-of-one-machine)); between machines, gradients travel.",
         (", cpu",),
         ("asynchronous training", "synchronous training", "MultiWorkerMirroredStrategy"),
     ),
     Part(
         "Mechanisms of the runtime",
         "runtime_ablation",
-        "The same cluster with a [mechanism](architecture.md#transport-optimizations) and without it, at the same time: the fastest batch "
+        "The same cluster with a [mechanism](concepts/architecture.md#transport-optimizations) and without it, at the same time: "
+        "the fastest batch "
         "with it, and that times the median of the ratios. The machine was busy with other work, so less than a tenth says nothing.",
     ),
     Part(
@@ -122,7 +123,7 @@ PARTS = (
     Part(
         "Pipelines",
         "pipeline",
-        "Six layers on two processes, 8 micro-batches ([how](automatic-placement.md#pipelines)).",
+        "Six layers on two processes, 8 micro-batches ([how](guides/automatic-placement.md#pipelines)).",
         ("memory", "the same"),
     ),
 )
@@ -184,7 +185,7 @@ def page() -> str:
         parts.append(f"## {part.title}\n\n{part.text} {when}\n\n{table(part)}\n")
     parts.append(
         "## Elsewhere\n\nSearch against the best values known, and predicted against measured steps: "
-        f"[automatic placement](automatic-placement.md#how-good-it-is). {planning()} An "
+        f"[automatic placement](guides/automatic-placement.md#how-good-it-is). {planning()} An "
         "hour's use of a cluster whose clients are killed: `bench/results/soak.json`. What a GPU's step costs the host, with a driver that "
         "does nothing: `bench/results/gpu_host.json`.\n"
     )

@@ -1,9 +1,9 @@
 """The pictures of the documentation: of a plan's page and of a timeline's page, in a real browser, and of pipelines.
 
-    python docs/pictures.py plan                  # those of docs/plan-page.md: look at them after changing the page
+    python docs/pictures.py plan                  # those of docs/guides/plan-page.md: look at them after changing the page
     python docs/pictures.py plan --all FOLDER     # pages and pictures of all sizes and views
-    python docs/pictures.py timeline              # those of docs/tracing.md
-    python docs/pictures.py pipeline              # those of docs/automatic-placement.md
+    python docs/pictures.py timeline              # those of docs/guides/tracing.md
+    python docs/pictures.py pipeline              # those of docs/guides/automatic-placement.md
 
 A browser is Chromium, its driver and selenium; tests/placer/page_browser.py says how to get them.
 """

@@ -1,12 +1,12 @@
 """The tables of the documentation that are made from the code: the settings, and the ops.
 
-`docs/settings.md` and `docs/onnx.md` hold their tables, and tests see that they are those made here. The table of ops is long and
-grows with every op, so it is put into `docs/ops.md` when the site is built: MkDocs calls `on_page_markdown`.
+`docs/reference/settings.md` and `docs/guides/onnx.md` hold their tables, and tests see that they are those made here. The table of ops
+is long and grows with every op, so `docs/hooks.py` puts it into `docs/reference/ops.md` when the site is built.
 
     python docs/tables.py settings|ops|onnx
 
 The tables of `bench/results/auto_real.json`, `placement_quality.json` and `auto_large.json` are put into
-`docs/automatic-placement.md`, after those were recorded, by
+`docs/guides/automatic-placement.md`, after those were recorded, by
 
     python docs/tables.py auto_real|placement_quality|auto_large
 """
@@ -17,7 +17,6 @@ import ast
 import importlib
 import inspect
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +35,6 @@ from dovetail.graph.core.settings import SETTINGS  # noqa: E402
 from dovetail.graph.ops import all as _all_ops  # noqa: E402, F401  (defines every op)
 from dovetail.interop.onnx.registry import IMPORTERS  # noqa: E402
 from dovetail.interop.onnx.writing import EXPORTERS  # noqa: E402
-from dovetail.public_paths import HOMES  # noqa: E402
 
 MARK = "<!-- the table of ops -->"
 OLD_NAMES_MARK = "<!-- the table of old names -->"
@@ -138,7 +136,7 @@ def _recorded(name: str) -> list[dict[str, Any]]:
 
 def _put(rows: list[str]) -> str:
     """Put a table in the place of the one with the same head."""
-    page = ROOT / "docs" / "automatic-placement.md"
+    page = ROOT / "docs" / "guides" / "automatic-placement.md"
     text = page.read_text(encoding="utf-8")
     begin = text.index(rows[0])
     page.write_text(text[:begin] + "\n".join(rows) + text[text.index("\n\n", begin) :], encoding="utf-8")
@@ -273,34 +271,6 @@ def old_names_table() -> str:
             about = about.replace("\n", " ").replace("|", "/")
             rows.append(f"| `{path}.{name}` | {about} |")
     return "\n".join(rows)
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """MkDocs' hook: put the tables of ops and of old names where their marks stand."""
-    for mark, table in ((MARK, ops_table), (OLD_NAMES_MARK, old_names_table)):
-        if mark in markdown:
-            markdown = markdown.replace(mark, table())
-    return markdown
-
-
-def on_post_page(output: str, **_: Any) -> str:
-    """MkDocs' hook: show public paths, `dovetail.math.abs`, in place of those of the source tree, and as headings."""
-    output = with_public_paths(output)
-    return re.sub(r'(<h2 id="(dovetail[\w.]*)" class="doc doc-heading">\s*<span class="[^"]*">)[^<]*', r"\1\2", output)
-
-
-def on_post_build(config: Any, **_: Any) -> None:
-    """MkDocs' hook: the same for the index that the search uses."""
-    index = Path(config["site_dir"], "search", "search_index.json")
-    if index.is_file():
-        index.write_text(with_public_paths(index.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def with_public_paths(text: str) -> str:
-    """A text with the public path in place of each path below `dovetail` that has one."""
-    for public, home in sorted(HOMES.items(), key=lambda pair: -len(pair[1])):
-        text = re.sub(rf"\bdovetail\.{re.escape(home)}(?!\w)", f"dovetail.{public}", text)
-    return text
 
 
 if __name__ == "__main__":

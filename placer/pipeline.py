@@ -344,7 +344,7 @@ def place(
         results: what the step returns or runs: tensors, variables or nodes, one or a list, as objects or names. Their graph is
             planned. Or a graph, whose step `fetches` and `targets` say.
         cluster: jobs with their tasks as `train.ClusterSpec` takes them, or numbers of tasks
-            (`{"ps": 2, "worker": 2}`); the path of a YAML file (docs/devices.md shows one); what runs and
+            (`{"ps": 2, "worker": 2}`); the path of a YAML file (docs/guides/devices.md shows one); what runs and
             knows its devices: a session, a server, a `LocalCluster`; None: one local task.
         graph: the graph; None: that of `results`, or the default graph.
         fetches: tensors (or nodes) that the step returns, as `results`, which it stands for where that is a graph.

@@ -12,7 +12,7 @@ A cluster file is YAML (JSON is YAML, too):
     links:                                   # between tasks; the first that fits a pair counts
       - {between: [/job:ps, /job:worker], latency: 50 us, bandwidth: 25 Gbit/s}
 
-`dovetail cluster schema` prints the schema; docs/plans.md shows how an editor finds it.
+`dovetail cluster schema` prints the schema; docs/guides/plans.md shows how an editor finds it.
 """
 
 from __future__ import annotations

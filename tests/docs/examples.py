@@ -7,7 +7,7 @@ stands for anything. A block without a text block must neither print nor raise.
 
 Pages that no longer tell the truth are mended by
 
-    python tests/docs/examples.py --update README.md docs/*.md
+    python tests/docs/examples.py --update README.md docs/*.md docs/*/*.md
 
 which rewrites those text blocks that do not match, and leaves the others, with their `...`, as they are.
 """

@@ -101,13 +101,13 @@ def test_a_page_that_is_wrong_is_found(shown: str, printed: str, same: bool) -> 
 
 
 def test_the_table_of_settings_is_the_one_made_from_the_settings() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert settings_table() in page, f"docs/settings.md must hold\n{settings_table()}"
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    assert settings_table() in page, f"docs/reference/settings.md must hold\n{settings_table()}"
 
 
 def test_the_tables_of_onnx_are_those_made_from_what_is_registered() -> None:
-    page = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
-    assert onnx_tables() in page, f"docs/onnx.md must hold\n{onnx_tables()}"
+    page = (ROOT / "docs" / "guides" / "onnx.md").read_text(encoding="utf-8")
+    assert onnx_tables() in page, f"docs/guides/onnx.md must hold\n{onnx_tables()}"
 
 
 def test_the_page_of_figures_says_what_was_recorded() -> None:
@@ -122,11 +122,11 @@ def test_every_op_is_in_the_table_of_ops() -> None:
         assert f"\n| `{name}` |" in table
     assert "| `Exp` | `exp` | floats | yes | 10 |" in table
     assert "| `ScatterAdd` | `scatter_add` |" in table
-    assert MARK in (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
+    assert MARK in (ROOT / "docs" / "reference" / "ops.md").read_text(encoding="utf-8")
 
 
 def test_names_that_are_said_to_be_there_are_there_and_the_others_are_not() -> None:
-    page = (ROOT / "docs" / "tensorflow.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "tensorflow.md").read_text(encoding="utf-8")
     there, missing = (page.partition(f"## {title}\n")[2].partition("\n## ")[0] for title in TITLES)
     assert len(names_in(there)) > 50 and len(names_in(missing)) > 5
     assert [n for n in names_in(there) if not has(n)] == []

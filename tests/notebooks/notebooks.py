@@ -21,12 +21,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
 SHOWN_AS = (("_repr_svg_", "image/svg+xml"), ("_repr_html_", "text/html"))
+PAGES = "--pages"  # for the site: of what has a page and a still picture, the page
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -45,8 +47,12 @@ def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
     return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 
-def run(notebook: dict[str, Any]) -> list[list[dict[str, Any]]]:
+def run(notebook: dict[str, Any], *, pages: bool = False) -> list[list[dict[str, Any]]]:
     """The outputs of each code cell, from a process of their own.
+
+    Args:
+        notebook: the notebook as JSON.
+        pages: show plans as their interactive pages.
 
     Raises:
         RuntimeError: a cell raised, warned or wrote to stderr.
@@ -54,7 +60,7 @@ def run(notebook: dict[str, Any]) -> list[list[dict[str, Any]]]:
     sources = json.dumps(["".join(cell["source"]) for cell in code_cells(notebook)])
     with tempfile.TemporaryDirectory() as folder:
         ended = subprocess.run(
-            [sys.executable, "-W", "error", str(Path(__file__).resolve()), "--run"],
+            [sys.executable, "-W", "error", str(Path(__file__).resolve()), "--run", *([PAGES] if pages else [])],
             input=sources,
             capture_output=True,
             text=True,
@@ -68,13 +74,15 @@ def run(notebook: dict[str, Any]) -> list[list[dict[str, Any]]]:
     return outputs
 
 
-def _run_here(sources: list[str]) -> list[list[dict[str, Any]]]:
+def _run_here(sources: list[str], shown_as: Iterable[tuple[str, str]]) -> list[list[dict[str, Any]]]:
     """Run cells in this process."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    return [_outputs(source, number, names) for number, source in enumerate(sources, 1)]
+    return [_outputs(source, number, names, shown_as) for number, source in enumerate(sources, 1)]
 
 
-def _outputs(source: str, number: int, names: dict[str, Any]) -> list[dict[str, Any]]:
+def _outputs(
+    source: str, number: int, names: dict[str, Any], shown_as: Iterable[tuple[str, str]]
+) -> list[dict[str, Any]]:
     file = f"cell {number}"  # what plans and errors name
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     body = ast.parse(source, file).body
@@ -91,8 +99,8 @@ def _outputs(source: str, number: int, names: dict[str, Any]) -> list[dict[str, 
     if printed.getvalue():
         outputs.append({"output_type": "stream", "name": "stdout", "text": _lines(printed.getvalue())})
     if value is not None:
-        shown_as = [(show, kind) for show, kind in SHOWN_AS if hasattr(value, show)][:1]
-        data = {kind: _lines(getattr(value, show)()) for show, kind in shown_as}
+        first = [(show, kind) for show, kind in shown_as if hasattr(value, show)][:1]
+        data = {kind: _lines(getattr(value, show)()) for show, kind in first}
         data["text/plain"] = _lines(repr(value))
         shown = {"output_type": "execute_result", "execution_count": number, "data": data, "metadata": {}}
         outputs.append(shown)
@@ -114,7 +122,7 @@ def update(path: Path) -> None:
 def main(arguments: list[str]) -> None:
     """`--run`: cells as JSON in, outputs as JSON out. `--update NOTEBOOK...`: store outputs."""
     if arguments[:1] == ["--run"]:
-        outputs = _run_here(json.load(sys.stdin))
+        outputs = _run_here(json.load(sys.stdin), SHOWN_AS[::-1] if PAGES in arguments else SHOWN_AS)
         json.dump(outputs, sys.stdout)
     elif arguments[:1] == ["--update"] and arguments[1:]:
         for name in arguments[1:]:

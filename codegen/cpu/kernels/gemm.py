@@ -3,7 +3,7 @@
 OpenBLAS hands a product of more than 64 x 64 x 64 to threads that spin while they wait for each other. That is fastest on an idle
 machine. On a busy one (several tasks, as clusters on one machine have) each product costs several time slices of the scheduler, a
 hundred times what the product itself does. So these products are shared like any other kernel (`worker_pool`), in tiles as fast as
-those of BLAS (docs/kernels-cpu.md has the numbers). BLAS does smaller ones, without threads, and larger ones, which last so long
+those of BLAS (docs/concepts/kernels-cpu.md has the numbers). BLAS does smaller ones, without threads, and larger ones, which last so long
 that waiting does not matter.
 """
 

@@ -1,6 +1,6 @@
 """What the machine code of kernels that are bound by memory says, for an H200: they can be as fast as a copy.
 
-The table in docs/kernels-gpu.md is made here: DOVETAIL_UPDATE_GOLDEN=1 writes it anew.
+The table in docs/concepts/kernels-gpu.md is made here: DOVETAIL_UPDATE_GOLDEN=1 writes it anew.
 """
 
 import math
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(disassembler() is None, reason="Triton's package has no disassembler here"),
 ]
 
-PAGE = Path(__file__).parents[3] / "docs" / "kernels-gpu.md"
+PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "kernels-gpu.md"
 BEGIN, END = "<!-- machine code: begin -->\n", "<!-- machine code: end -->\n"
 MULTIPROCESSORS = 132
 CYCLES_PER_BYTE = MULTIPROCESSORS * 1.7e9 / 4.3e12  # of a multiprocessor at 1.7 GHz, while memory moves a byte

@@ -365,7 +365,7 @@ def test_values_that_do_not_fit_at_one_moment():
 
 
 def test_every_kind_of_warning_is_in_the_documentation():
-    told = (Path(dt.__file__).resolve().parents[1] / "docs" / "plans.md").read_text()
+    told = (Path(dt.__file__).resolve().parents[1] / "docs" / "guides" / "plans.md").read_text()
     assert [kind for kind in CHECKS if f"| `{kind}` |" not in told] == []
 
 

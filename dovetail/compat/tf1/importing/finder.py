@@ -77,7 +77,7 @@ def _missing(path: str) -> str:
         said = (
             f"{' and '.join(public)} is public"
             if public
-            else "no public name is like it; docs/tensorflow.md lists what is there"
+            else "no public name is like it; docs/guides/tensorflow.md lists what is there"
         )
     return f"Dovetail has no {ROOT}.{path}: {said}"
 

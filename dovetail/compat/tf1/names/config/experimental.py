@@ -10,7 +10,7 @@ def enable_op_determinism() -> None:
 
     Steps that sessions prepare from now on have every kernel compiled before it first runs, on all tasks that take part, and no kernel
     is chosen by measuring. So the first step waits for the compiler. Random ops need a seed: `dt.set_random_seed`, or one of their own.
-    What it covers is told under "The same bits in every run" in docs/kernels.md. It sets DOVETAIL_DETERMINISTIC, so processes that
+    What it covers is told under "The same bits in every run" in docs/concepts/kernels.md. It sets DOVETAIL_DETERMINISTIC, so processes that
     this one starts follow it, too.
     """
     os.environ["DOVETAIL_DETERMINISTIC"] = "1"
