@@ -30,7 +30,7 @@ from .partition.control_edges import passed_over
 from .partition.one_sided_access import AssumedAccess, MemoryAccess, OneSidedPasses, at_hand
 from .partition.one_sided_updates import moved_parts
 from .partition.partition import partition
-from .partition.prune import needed
+from .partition.prune import initializers, needed
 from .plan import Plan, tools
 from .rules.place import Search, place as place_nodes
 from .rules.placement import Placement
@@ -96,7 +96,8 @@ class Kept:
     Attributes:
         placement: the placement of the whole graph, which stands; None: nodes are placed now.
         assigned: the devices that stateful nodes keep, by node name.
-        later_steps: whether nodes are placed for later steps, too: a search then minds the whole graph, or what was measured.
+        later_steps: whether nodes are placed for later steps, too: a search then minds the whole graph but what initializes variables,
+            or what was measured.
         pruned: whether only the nodes that the step runs are placed.
     """
 
@@ -289,14 +290,16 @@ def _search(step: _Step, kept: Kept, solutions: list[Solution]) -> Search | None
     from .search.assign import searching  # the searches and their compiled loops
 
     graph, cluster, options, sizes = step.graph, step.cluster, step.options, step.sizes
-    feeds, fetches, running = step.feeds, step.fetches, None if kept.later_steps else step.nodes
+    feeds, fetches, running = step.feeds, step.fetches, step.nodes
     if kept.later_steps:
-        feeds, fetches, running = _placeholders(graph.nodes), (), None
+        feeds, fetches = _placeholders(graph.nodes), ()
         if options.costs is not None:
             running = [n for n in graph.nodes if n.name in options.costs.nodes]
-        placed = graph.nodes if running is None else running
-        sizes = plan_sizes(placed, NO_SHAPES, options.costs)
-        unknown = sizes.unknown(placed, set(feeds))
+        else:  # variables are initialized once
+            once = initializers(graph.nodes)
+            running = [n for n in graph.nodes if n not in once] or graph.nodes
+        sizes = plan_sizes(running, NO_SHAPES, options.costs)
+        unknown = sizes.unknown(running, set(feeds))
         if unknown:
             logger.warning(
                 "The session's placement is searched for sizes that are unknown and count as 1: %s. Measure a step, and give what was "
@@ -307,7 +310,7 @@ def _search(step: _Step, kept: Kept, solutions: list[Solution]) -> Search | None
         costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=solutions.append, contended=options.contended,
         objective=_minimized(options),
         fetches=fetches if options.objective == "latency" else None, sizes=sizes,
-        at_hand=at_hand(graph.nodes if running is None else running, cluster, step.access, set(feeds)),
+        at_hand=at_hand(running, cluster, step.access, set(feeds)),
     )  # fmt: skip
 
 

@@ -1,11 +1,12 @@
-"""Pruning: the nodes that one step runs, in one global order."""
+"""Pruning: the nodes that one step runs, in one global order; and those that only initialize variables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ...graph.core.frames import in_order
 from ...graph.core.graph import Graph, Node, Tensor
+from ...graph.core.opdef import Trait
 
 
 def needed(
@@ -43,6 +44,39 @@ def needed(
     if any(n.opdef.is_blocking for n in found):
         found = _waiting_last(found)
     return found
+
+
+def initializers(nodes: Sequence[Node]) -> set[Node]:
+    """The nodes that only serve to give variables their first values.
+
+    These are the assignments that variables are made with, the nodes that group them, and all that nothing else takes.
+
+    Args:
+        nodes: nodes of one graph, inputs first.
+    """
+    found: set[Node] = set()
+    for n in nodes:
+        op = n.opdef.name
+        if op in ("Assign", "AssignVariableOp"):
+            if n.name == f"{n.inputs[0].op.name}/Assign":
+                found.add(n)
+        elif op == "NoOp" and n.controls and found.issuperset(n.controls):
+            found.add(n)
+    serving: set[Node] = set()  # what they take, directly or not
+    todo = list(found)
+    while todo:
+        for b in todo.pop().before:
+            if b not in serving and b not in found and Trait.STATE_HANDLE not in b.opdef.traits:
+                serving.add(b)
+                todo.append(b)
+    todo = [n for n in nodes if n not in found and n not in serving] if serving else []
+    while todo:  # what others take, too, serves more
+        n = todo.pop()
+        for b in (*[t.op for t in n.inputs], *n.controls):
+            if b in serving:
+                serving.remove(b)
+                todo.append(b)
+    return found | serving
 
 
 def _waiting_last(nodes: list[Node]) -> list[Node]:

@@ -26,6 +26,7 @@ from ...graph.core.source_location import SourceLine, locate
 from ..cluster.spec import Cluster
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel
+from ..partition.prune import initializers
 from ..plan_data import PlanData
 from ..render.page import Columns
 from ..render.text import short
@@ -233,36 +234,11 @@ class _Writer:
         return [devices[short(old[n.name])] + 1 if n.name in old else 0 for n in self.nodes]
 
     def _initializers(self) -> list[int]:
-        """Per node whether it only serves to give variables their first values, where the plan is of a whole graph.
-
-        These are the assignments that variables are made with, the nodes that group them, and all that nothing else takes.
-        """
+        """Per node whether it only serves to give variables their first values, where the plan is of a whole graph."""
         plan, nodes = self.plan, self.nodes
         if plan.fetches or len(plan.targets) < len(nodes):  # what is asked for is shown
             return [0] * len(nodes)
-        hidden: set[Node] = set()
-        for n in nodes:
-            op = n.opdef.name
-            if op in ("Assign", "AssignVariableOp"):
-                if n.name == f"{n.inputs[0].op.name}/Assign":
-                    hidden.add(n)
-            elif op == "NoOp" and n.controls and hidden.issuperset(n.controls):
-                hidden.add(n)
-        serving: set[Node] = set()  # what they take, directly or not
-        todo = list(hidden)
-        while todo:
-            for b in todo.pop().before:
-                if b not in serving and b not in hidden and Trait.STATE_HANDLE not in b.opdef.traits:
-                    serving.add(b)
-                    todo.append(b)
-        todo = [n for n in nodes if n not in hidden and n not in serving] if serving else []
-        while todo:  # what others take, too, is shown
-            n = todo.pop()
-            for b in (*[t.op for t in n.inputs], *n.controls):
-                if b in serving:
-                    serving.remove(b)
-                    todo.append(b)
-        hidden |= serving
+        hidden = initializers(nodes)
         return [int(n in hidden) for n in nodes]
 
     def _attributes(self) -> tuple[list[int], list[Any]]:

@@ -47,6 +47,23 @@ def test_a_session_places_by_search_and_keeps_state_where_it_is():
             assert "keeps the device" in session.last_plan.explain("w") or len(session.last_plan.partitions) == 2
 
 
+def test_initializers_do_not_decide_where_training_runs():
+    """A small network's step is fastest in one task, however many tasks could initialize its variables at once."""
+    with dt.LocalCluster({"ps": 1, "worker": 1}) as cluster, dt.Graph().as_default():
+        hidden = dt.ones([64, 128])
+        for i in range(4):
+            hidden = dt.nn.relu(hidden @ dt.get_variable(f"w{i}", [128, 128]))
+        loss = dt.reduce_mean(hidden)
+        train = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
+        with dt.Session(cluster.target("worker"), config=dt.ConfigProto(placement_strategy="auto")) as session:
+            session.run(dt.global_variables_initializer())
+            planned = session.plan([loss, train])
+            session.run([loss, train])
+            ran = session.last_plan
+    assert len(ran.partitions) == 1
+    assert str(planned) == str(ran)
+
+
 def test_what_was_asked_for_stays_hard():
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [64, 64])
