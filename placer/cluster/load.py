@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...graph.core.device import DeviceName, DeviceSpec, parse_strict
 from ...graph.core.errors import InvalidArgumentError
-from .spec import Cluster, ClusterDef, ClusterSpec, DeviceInfo, Link
+from .spec import Cluster, ClusterDef, ClusterSpec, DeviceInfo, Link, masters_job
 
 if TYPE_CHECKING:
     from .file_format import LinkFacts
@@ -103,8 +103,7 @@ def make_cluster(
     if master is not None:
         return Cluster(tuple(infos), _master(master, names), tuple(links))
     jobs_there = [job for job, _ in tasks]
-    first = next((j for j in ("chief", "master", "worker") if j in jobs_there), min(jobs_there))
-    return Cluster(tuple(infos), names[jobs_there.index(first)], tuple(links))
+    return Cluster(tuple(infos), names[jobs_there.index(masters_job(jobs_there))], tuple(links))
 
 
 def _master(text: str, tasks: Sequence[str]) -> str:

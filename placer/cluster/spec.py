@@ -46,6 +46,12 @@ class ClusterDef:
         self.job = Repeated(self.job, JobDef)
 
 
+def masters_job(jobs: Iterable[str]) -> str:
+    """The job whose first task is the master unless another is named: `chief`, `master` or `worker`, else the first by name."""
+    there = set(jobs)
+    return next((job for job in ("chief", "master", "worker") if job in there), min(there))
+
+
 class ClusterSpec:
     """The jobs of a cluster and their tasks' addresses. Immutable, compared by content, false when empty.
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from ...graph.core.errors import UnavailableError
 from ...graph.core.interpreter_state import process_id
-from ...placer.cluster.spec import ClusterSpec, DeviceInfo
+from ...placer.cluster.spec import ClusterSpec, DeviceInfo, masters_job
 from ..rpc.pending_call import ConnectionPool, call
 from ..transport.address import is_loopback
 from ..transport.keys import client_keys
@@ -126,8 +126,14 @@ class LocalCluster:
         """(job, index) of all tasks."""
         return list(self._processes)
 
-    def target(self, job: str, task_index: int = 0) -> str:
-        """The session target of a task: `zmq://host:port`."""
+    def target(self, job: str | None = None, task_index: int = 0) -> str:
+        """The session target of a task: `zmq://host:port`.
+
+        Args:
+            job: the task's job; None: `chief`, `master` or `worker`, else the first by name.
+            task_index: which of the job's tasks.
+        """
+        job = masters_job(self.cluster_spec.jobs) if job is None else job
         return f"zmq://{self.cluster_spec.task_address(job, task_index)}"
 
     def process(self, job: str, task_index: int) -> subprocess.Popen[bytes]:
@@ -216,8 +222,7 @@ class LocalCluster:
                 asked = Message("status", {"request": number})
                 reply = call(connections, address, f"/job:{job}/task:{i}", asked, "devices", ANSWER_S, ANSWER_S)
                 found += [device_from_fields(d) for d in reply.fields["devices"]]
-        jobs = self.cluster_spec.jobs
-        first = next((job for job in ("chief", "master", "worker") if job in jobs), jobs[0])
+        first = masters_job(self.cluster_spec.jobs)
         return sorted(found, key=lambda d: (d.name.job != first, d.name))
 
     def kill(self, job: str, task_index: int, number: int = signal.SIGKILL) -> None:

@@ -55,11 +55,12 @@ def test_initializers_do_not_decide_where_training_runs():
             hidden = dt.nn.relu(hidden @ dt.get_variable(f"w{i}", [128, 128]))
         loss = dt.reduce_mean(hidden)
         train = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
-        with dt.Session(cluster.target("worker"), config=dt.ConfigProto(placement_strategy="auto")) as session:
+        with dt.Session(cluster.target(), config=dt.ConfigProto(placement_strategy="auto")) as session:
             session.run(dt.global_variables_initializer())
             planned = session.plan([loss, train])
             session.run([loss, train])
             ran = session.last_plan
+    assert ran.cluster.master == "/job:worker/replica:0/task:0"  # what `target()` names
     assert len(ran.partitions) == 1
     assert str(planned) == str(ran)
 
