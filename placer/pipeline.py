@@ -367,10 +367,11 @@ def place(
             which the step is predicted to be fastest; `single`, `heft`, `m-etf`, `contiguous`,
             `local-search`, `exact`: one part of that search. A function from the problem
             (`placer.search.problem.Problem`) to the device of each of its nodes: that.
-        budget_s: search effort in reference-CPU seconds (deterministic, not wall-clock). seed: random seed of the search;
-            the same input, budget and seed give the same plan on any machine.
-        enable_bfloat16_sendrecv, enable_recv_scheduling: what a session does that has these `GraphOptions`:
-            float32 crosses as bfloat16; sends are held back while their receiver is far behind.
+        budget_s: search effort in reference-CPU seconds (deterministic, not wall-clock).
+        seed: random seed of the search; the same input, budget and seed give the same plan on any machine.
+        enable_bfloat16_sendrecv: what a session does that has these `GraphOptions`: float32 crosses as bfloat16;
+            sends are held back while their receiver is far behind.
+        enable_recv_scheduling: see `enable_bfloat16_sendrecv`.
         objective: what a search makes small: `makespan`: the time of one step, on the devices; `latency`: the time of one step for
             its client, with what is fed and fetched; `throughput`: the largest load of a device, which is the time from one step to
             the next when many are under way at once.

@@ -161,15 +161,18 @@ class ConfigProto(Options):
         isolate_session_state: the session has its own variables, which are deleted when it is closed.
         wait_for_cluster_s: how long creating a session waits for tasks that have not started, in seconds.
         peer_timeout_s: a task that is silent for this long counts as dead, in seconds.
-        intra_op_parallelism_threads, inter_op_parallelism_threads: threads per kernel, and concurrent kernels; 0: automatic.
-        use_per_session_threads, session_inter_op_thread_pool: the threads for a session's kernels: True, or a list of
-            `ThreadPoolOptionProto`. Accepted without effect for a session in this process, which uses its caller's thread. An
+        intra_op_parallelism_threads: threads per kernel, and concurrent kernels; 0: automatic.
+        inter_op_parallelism_threads: threads per kernel, and concurrent kernels; 0: automatic.
+        use_per_session_threads: the threads for a session's kernels: True, or a list of `ThreadPoolOptionProto`.
+            Accepted without effect for a session in this process, which uses its caller's thread. An
             InvalidArgumentError for one on a cluster, as in TensorFlow: the threads belong to the servers.
+        session_inter_op_thread_pool: see `use_per_session_threads`.
         placement_period: accepted; nodes are placed once.
         cluster_def: the cluster that the program expects: a `ClusterDef`, or an argument of `ClusterSpec`. A session on another
             cluster fails with InvalidArgumentError. On this cluster it has state of its own, as with
             `isolate_session_state`. A session in this process has no cluster and ignores it, as in TensorFlow.
-        gpu_options, graph_options: see those classes.
+        gpu_options: see those classes.
+        graph_options: see those classes.
         kernel_backend: the backend of kernels: "auto", "numba" or "numpy"; "": DOVETAIL_BACKEND of the session's process.
         kernel_check: 2: compare every fused kernel with the NumPy references; -1: DOVETAIL_CHECK of that process.
         graph_rewrite: 0: run graphs as written; 1: rewrite by `graph_options.optimizer_options`; -1: DOVETAIL_REWRITE of that

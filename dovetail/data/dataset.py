@@ -133,8 +133,10 @@ class Dataset(Described):
         """What a Python function generates, each time it is called. It runs in this process only.
 
         Args:
-            generator: gives something to iterate over. args: arrays or tensors that it is called with, as arrays.
-            output_types: the element types, in the structure of an element. output_shapes: their shapes; None: unknown.
+            generator: gives something to iterate over.
+            args: arrays or tensors that it is called with, as arrays.
+            output_types: the element types, in the structure of an element.
+            output_shapes: their shapes; None: unknown.
         """
         if not callable(generator):
             raise TypeError("`generator` must be callable.")
@@ -152,7 +154,8 @@ class Dataset(Described):
 
         Args:
             file_pattern: text, several, or a tensor of them.
-            shuffle: in random order, another one in each round; None: so, too. False: sorted. seed: as of `shuffle`.
+            shuffle: in random order, another one in each round; None: so, too. False: sorted.
+            seed: as of `shuffle`.
         """
         if isinstance(file_pattern, (list, tuple)):
             file_pattern = [os.fsdecode(p) if isinstance(p, os.PathLike) else p for p in file_pattern]
@@ -418,8 +421,9 @@ class Dataset(Described):
 
         Args:
             map_func: gives a `Dataset` for an element; it is traced as the function of `map`.
-            cycle_length: AUTOTUNE: one per processor. num_parallel_calls: make the elements of the data sets that are open ahead, each
-                in a thread. The order stays. Numbers may be tensors.
+            cycle_length: AUTOTUNE: one per processor.
+            num_parallel_calls: make the elements of the data sets that are open ahead, each in a thread. The order
+                stays. Numbers may be tensors.
         """
         cycle, block = whole_number(cycle_length), whole_number(block_length)
         if as_known(cycle) != AUTOTUNE:
@@ -444,7 +448,8 @@ class Dataset(Described):
         """What a function of the state and an element gives at the last element, as tensors. Each step goes through all elements.
 
         Args:
-            initial_state: in any structure. reduce_func: (state, element) -> the next state; traced as the function of `map`.
+            initial_state: in any structure.
+            reduce_func: (state, element) -> the next state; traced as the function of `map`.
 
         >>> session.run(Dataset.range(5).reduce(np.int64(0), lambda total, x: total + x))
         10

@@ -56,7 +56,8 @@ class TextLineDataset(_FromFiles):
 
     Args:
         filenames: a file, or several; also a tensor of names: see `Dataset.from_tensor_slices`; or a data set of names.
-        compression_type: "", "ZLIB" or "GZIP"; None: none. buffer_size: accepted.
+        compression_type: "", "ZLIB" or "GZIP"; None: none.
+        buffer_size: accepted.
         num_parallel_reads: number of files that are read at once, one line of each, round-robin.
 
     Raises:
@@ -78,7 +79,8 @@ class TFRecordDataset(_FromFiles):
 
     Args:
         filenames: a file, or several, or a tensor of names, or a data set of names.
-        compression_type: "", "ZLIB" or "GZIP"; None: none. buffer_size: accepted.
+        compression_type: "", "ZLIB" or "GZIP"; None: none.
+        buffer_size: accepted.
         num_parallel_reads: number of files that are read at once, one record of each, round-robin.
 
     Raises:
@@ -101,9 +103,13 @@ class FixedLengthRecordDataset(_FromFiles):
     """Records of one size, as bytes: one file after the other.
 
     Args:
-        filenames: as of `TFRecordDataset`. record_bytes: the size of a record.
-        header_bytes, footer_bytes: bytes to skip at the beginning and the end of each file. Numbers may be tensors.
-        buffer_size: accepted. compression_type, num_parallel_reads: as of `TFRecordDataset`.
+        filenames: as of `TFRecordDataset`.
+        record_bytes: the size of a record.
+        header_bytes: bytes to skip at the beginning and the end of each file. Numbers may be tensors.
+        footer_bytes: bytes to skip at the beginning and the end of each file. Numbers may be tensors.
+        buffer_size: accepted.
+        compression_type: as of `TFRecordDataset`.
+        num_parallel_reads: as of `TFRecordDataset`.
 
     Raises:
         NotFoundError: in a step: a file is not there. InvalidArgumentError: likewise: a file holds no whole number of records.

@@ -38,7 +38,8 @@ class Iterator:
     """Takes elements of a data set in a graph. Steps that take from one iterator get elements in the order in which they run.
 
     Attributes:
-        initializer: starts it. position: the variable that holds its position: a seed, the number of elements given so far and, after
+        initializer: starts it.
+        position: the variable that holds its position: a seed, the number of elements given so far and, after
             `from_structure`, the data set.
     """
 
@@ -72,8 +73,10 @@ class Iterator:
         """An iterator for any data set of this structure: `make_initializer` chooses one.
 
         Args:
-            output_types, output_shapes: of the elements, in their structure; None: shapes are unknown.
-            shared_name: name of its nodes. output_classes: accepted: elements are tensors.
+            output_types: of the elements, in their structure; None: shapes are unknown.
+            output_shapes: of the elements, in their structure; None: shapes are unknown.
+            shared_name: name of its nodes.
+            output_classes: accepted: elements are tensors.
 
         >>> iterator = dt.data.Iterator.from_structure(train.output_types, train.output_shapes)
         >>> to_train, to_test = iterator.make_initializer(train), iterator.make_initializer(test)
@@ -96,7 +99,9 @@ class Iterator:
 
         Args:
             string_handle: a placeholder of one text, for what `session.run(iterator.string_handle())` gave.
-            output_types, output_shapes, output_classes: as of `from_structure`.
+            output_types: as of `from_structure`.
+            output_shapes: as of `from_structure`.
+            output_classes: as of `from_structure`.
         """
         return HandleIterator(string_handle, *described(output_types, output_shapes))
 

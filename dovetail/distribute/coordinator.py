@@ -152,7 +152,8 @@ class ClusterCoordinator:
         Args:
             fn: builds nodes from its arguments, and gives tensors, nodes or a structure of them. It is called once per worker for
                 each combination of types of the arguments; schedule the same function object again.
-            args, kwargs: numbers and arrays, which are fed; tensors; and `PerWorkerValues`, of which each worker gets its own.
+            args: numbers and arrays, which are fed; tensors; and `PerWorkerValues`, of which each worker gets its own.
+            kwargs: see `args`.
 
         Raises:
             TypeError: `fn` is not callable. ValueError: a `RemoteValue` among the arguments.

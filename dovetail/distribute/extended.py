@@ -66,7 +66,8 @@ class Extended:
         Args:
             fn: function of a `MultiStepContext` and of an element, called across replicas; it mostly calls `call_for_each_replica`.
                 The nodes that it returns run in each iteration.
-            iterator: gives the elements, one for each iteration. iterations: how many iterations.
+            iterator: gives the elements, one for each iteration.
+            iterations: how many iterations.
             initial_loop_values: the same structure as the outputs of the last step, before the first one.
 
         Returns:

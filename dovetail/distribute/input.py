@@ -104,7 +104,8 @@ class InputContext:
     """What an input function can know about whom it makes input for.
 
     Attributes:
-        num_input_pipelines: how many processes each make input. input_pipeline_id: which of them this is.
+        num_input_pipelines: how many processes each make input.
+        input_pipeline_id: which of them this is.
         num_replicas_in_sync: how many replicas go in step, in all of them.
     """
 

@@ -33,8 +33,15 @@ class TFRecordOptions:
     """Options of record files.
 
     Args:
-        compression_type: a `TFRecordCompressionType`, or "", "ZLIB" or "GZIP". compression_level: from 0 to 9; None: zlib's own.
-        flush_mode, input_buffer_size, output_buffer_size, window_bits, compression_method, mem_level, compression_strategy: accepted.
+        compression_type: a `TFRecordCompressionType`, or "", "ZLIB" or "GZIP".
+        compression_level: from 0 to 9; None: zlib's own.
+        flush_mode: accepted.
+        input_buffer_size: accepted.
+        output_buffer_size: accepted.
+        window_bits: accepted.
+        compression_method: accepted.
+        mem_level: accepted.
+        compression_strategy: accepted.
     """
 
     compression_type_map = {0: "", 1: "ZLIB", 2: "GZIP"}
@@ -72,7 +79,8 @@ class TFRecordWriter:
     """Writes a record file.
 
     Args:
-        path: the file; what was there is gone. options: a `TFRecordOptions`, or the compression.
+        path: the file; what was there is gone.
+        options: a `TFRecordOptions`, or the compression.
 
     >>> with TFRecordWriter("/tmp/data.tfrecord") as writer:
     ...     writer.write(example.SerializeToString())
@@ -144,7 +152,8 @@ def tf_record_iterator(path: Any, options: Any = None) -> Iterator[bytes]:
     """The records of a file, one after the other.
 
     Args:
-        path: the file. options: a `TFRecordOptions`, or the compression.
+        path: the file.
+        options: a `TFRecordOptions`, or the compression.
 
     Raises:
         NotFoundError: there is no such file. DataLossError: it is damaged, or ends in a record.

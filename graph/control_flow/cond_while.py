@@ -61,10 +61,13 @@ def cond(
 
     Args:
         pred: a bool tensor of rank 0.
-        true_fn, false_fn: functions without arguments; both return the same structure of tensors (lists,
-            tuples, dicts, nested), of the same types, or both an operation.
+        true_fn: functions without arguments; both return the same structure of tensors (lists, tuples, dicts,
+            nested), of the same types, or both an operation.
+        false_fn: see `true_fn`.
         strict: return a list or tuple of one element as such, not its element.
-        name: scope of the nodes. fn1, fn2: old names of the functions.
+        name: scope of the nodes.
+        fn1: old names of the functions.
+        fn2: old names of the functions.
 
     Returns:
         The result of the chosen branch.

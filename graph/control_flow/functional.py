@@ -35,7 +35,9 @@ def map_fn(
         fn: function of one element in the structure of `elems`.
         elems: a tensor, or a structure of tensors of the same first size.
         dtype: types of the results, in their structure; None: those of `elems`.
-        parallel_iterations, back_prop, swap_memory: as in `while_loop`.
+        parallel_iterations: as in `while_loop`.
+        back_prop: as in `while_loop`.
+        swap_memory: as in `while_loop`.
         infer_shape: all results have one shape.
         name: scope of the nodes.
 
@@ -80,14 +82,13 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Fold `fn` along the first axis, and stack its result at each element.
+    """Fold `fn` along the first axis, and stack its result at each element. Other arguments are as in `map_fn`.
 
     Args:
         fn: function of its previous result and the next element.
         elems: a tensor, or a structure of tensors of the same first size.
         initializer: the previous result for the first element; None: the first element is the first result.
         reverse: begin with the last element.
-        Others as in `map_fn`.
 
     >>> scan(lambda total, x: total + x, constant([1, 2, 3]))   # evaluates to [1, 3, 6]
     """

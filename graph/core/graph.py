@@ -305,7 +305,8 @@ class Graph:
         """The graph as TensorFlow's `GraphDef`, which `import_graph_def`, TensorFlow, TensorBoard and Netron read.
 
         Args:
-            from_version: nodes from this number on. add_shapes: tell the shapes of outputs, as `_output_shapes`.
+            from_version: nodes from this number on.
+            add_shapes: tell the shapes of outputs, as `_output_shapes`.
 
         Raises:
             UnimplementedError: the package `protobuf` is not installed. InvalidArgumentError: a node cannot be written (a `py_func`).
@@ -451,9 +452,15 @@ class Graph:
         """Add a node of one of TensorFlow's ops.
 
         Args:
-            op_type: name of the op. inputs: tensors of this graph. name: as of `create`.
+            op_type: name of the op.
+            inputs: tensors of this graph.
+            name: as of `create`.
             attrs: `AttrValue` messages, by name, for attributes that differ from the op's defaults.
-            dtypes, input_types, op_def, compute_shapes, compute_device: accepted for compatibility with TensorFlow and ignored.
+            dtypes: accepted for compatibility with TensorFlow and ignored.
+            input_types: accepted for compatibility with TensorFlow and ignored.
+            op_def: accepted for compatibility with TensorFlow and ignored.
+            compute_shapes: accepted for compatibility with TensorFlow and ignored.
+            compute_device: accepted for compatibility with TensorFlow and ignored.
 
         Raises:
             ValueError: there is no such op, or it consists of several nodes. Others: as for `create`.

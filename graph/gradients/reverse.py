@@ -65,7 +65,8 @@ def gradients(
         name: scope of the new nodes.
         colocate_gradients_with_ops: give each gradient node the device of the node that it differentiates;
             otherwise the device blocks around this call apply.
-        gate_gradients, aggregation_method: accepted for compatibility with TensorFlow 1; they do not change the values.
+        gate_gradients: accepted for compatibility with TensorFlow 1; they do not change the values.
+        aggregation_method: accepted for compatibility with TensorFlow 1; they do not change the values.
         stop_gradients: tensors to treat as constants.
         unconnected_gradients: the result for an x that no y depends on, an `UnconnectedGradients`.
 

@@ -45,7 +45,8 @@ def import_graph_def(
         input_map: name of a tensor of the message (`x:0`, `x`, or `^x` for a control input) -> what takes its place.
         return_elements: names of nodes and tensors of the message, whose counterparts are given back.
         name: put before all names; None: `import`, `import_1`...; '' leaves them as they are.
-        op_dict, producer_op_list: as TensorFlow has them; not needed.
+        op_dict: as TensorFlow has them; not needed.
+        producer_op_list: as TensorFlow has them; not needed.
 
     Returns:
         what `return_elements` names, or None without it.

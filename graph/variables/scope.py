@@ -155,8 +155,14 @@ def variable_scope(
             one is.
         default_name: a name for `name_or_scope=None`, made unique: `dense`, `dense_1`, ...
         values: tensors that determine the graph.
-        initializer, regularizer, caching_device, partitioner, custom_getter, dtype, use_resource, constraint:
-            defaults in the block.
+        initializer: defaults in the block.
+        regularizer: defaults in the block.
+        caching_device: defaults in the block.
+        partitioner: defaults in the block.
+        custom_getter: defaults in the block.
+        dtype: defaults in the block.
+        use_resource: defaults in the block.
+        constraint: defaults in the block.
         reuse: True, False, AUTO_REUSE, or None to inherit. Reuse that is on outside cannot be turned off by
             False.
         auxiliary_name_scope: whether a name scope is opened as well.
@@ -289,8 +295,14 @@ def get_variable(
         initializer: an initializer object or class, a function of (shape, dtype), or a value. None: the
             scope's, or else `glorot_uniform_initializer` for floating types and zeros for ints and bools.
         regularizer: function of the variable whose result joins the regularization losses.
-        trainable, collections, caching_device, validate_shape, use_resource, constraint, synchronization, aggregation: as
-            for `Variable`.
+        trainable: as for `Variable`.
+        collections: as for `Variable`.
+        caching_device: as for `Variable`.
+        validate_shape: as for `Variable`.
+        use_resource: as for `Variable`.
+        constraint: as for `Variable`.
+        synchronization: as for `Variable`.
+        aggregation: as for `Variable`.
         partitioner: function of (shape, dtype) that returns the number of parts along each axis, such as
             `fixed_size_partitioner(3)`; None: the scope's, or else one part. A scalar is never partitioned.
         custom_getter: function that is called as `custom_getter(getter, name, ...)` instead.

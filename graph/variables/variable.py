@@ -169,7 +169,8 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
         import_scope: for `variable_def`: the scope that the nodes were imported into.
         constraint: function that optimizers apply to the value after each update.
         use_resource: whether it is a resource variable; None: see `enable_resource_variables`.
-        synchronization, aggregation: how its copies are kept, where a distribution strategy makes several.
+        synchronization: how its copies are kept, where a distribution strategy makes several.
+        aggregation: how its copies are kept, where a distribution strategy makes several.
         shape: the static shape of all its values; None: the initial value's. `TensorShape(None)` allows it to change.
 
     Raises:

@@ -37,7 +37,8 @@ class Profile:
     Attributes:
         nodes: name -> {complete device name -> seconds in one step}; a node that needed no kernel took 0.
         links: what was measured between tasks.
-        seconds: how long a step took for its client, the median. steps: how many were measured.
+        seconds: how long a step took for its client, the median.
+        steps: how many were measured.
         shapes: tensor name -> shape, of what the measured steps were fed. Plans that use the profile take their sizes from it.
     """
 

@@ -24,9 +24,12 @@ class NodeExecStats:
     Attributes:
         node_name: the node; the last node of a fused kernel.
         all_start_micros: start, since 1970.
-        op_start_rel_micros, op_end_rel_micros, all_end_rel_micros: start and end of the work, relative to that.
+        op_start_rel_micros: start and end of the work, relative to that.
+        op_end_rel_micros: start and end of the work, relative to that.
+        all_end_rel_micros: start and end of the work, relative to that.
         timeline_label: `name = Op(input, ...)`, or `[1.0KiB] x:0 from DEVICE to DEVICE`.
-        scheduled_micros: as `all_start_micros`. thread_id: number of the thread in its task.
+        scheduled_micros: as `all_start_micros`.
+        thread_id: number of the thread in its task.
         output_bytes: size of the outputs.
     """
 

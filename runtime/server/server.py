@@ -104,7 +104,8 @@ class Server:
 
     Args:
         server_or_cluster_def: the cluster: a ClusterSpec, or what makes one; or a `ServerDef`, which the other arguments override.
-        job_name, task_index: which task this is; may be left out where only one is possible.
+        job_name: which task this is; may be left out where only one is possible.
+        task_index: which task this is; may be left out where only one is possible.
         protocol: None or "zmq" ("grpc" is accepted and means the same).
         config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`), and defaults for the options of its sessions.
         start: listen at once.

@@ -151,7 +151,8 @@ def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None 
 
     Args:
         session: the session that runs it.
-        fetches, feed_dict: as for `session.run`.
+        fetches: as for `session.run`.
+        feed_dict: as for `session.run`.
         steps: number of measured steps; the result has medians over them.
 
     Returns:

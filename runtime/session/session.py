@@ -178,7 +178,8 @@ class Session:
         """Declare a step that is run in several calls of `partial_run`.
 
         Args:
-            fetches: everything that will be fetched or run, in any structure. feeds: every tensor that will be fed.
+            fetches: everything that will be fetched or run, in any structure.
+            feeds: every tensor that will be fed.
 
         Returns:
             A handle for `partial_run`. It is valid until everything has been fetched, or a step has failed.
@@ -206,7 +207,8 @@ class Session:
 
         Args:
             handle: the result of `partial_run_setup`.
-            fetches, feed_dict: as for `run`; each feed and each fetch once.
+            fetches: as for `run`; each feed and each fetch once.
+            feed_dict: as for `run`; each feed and each fetch once.
 
         Raises:
             InvalidArgumentError: a feed or fetch was not declared, was used before, or needs a tensor that has not been fed.

@@ -36,7 +36,10 @@ class KeyValueTensorInitializer:
     """What fills a table: keys and values.
 
     Args:
-        keys, values: as many of one as of the other. key_dtype, value_dtype: their types; None: their own.
+        keys: as many of one as of the other.
+        values: as many of one as of the other.
+        key_dtype: their types; None: their own.
+        value_dtype: their types; None: their own.
     """
 
     def __init__(
@@ -58,9 +61,13 @@ class TextFileInitializer:
     """What fills a table from a file, which the table's task reads when the table is filled.
 
     Args:
-        filename: the file, a text or a tensor. key_dtype, value_dtype: int64 or string, or float32 for values.
-        key_index, value_index: the part of each line: a column, `TextFileIndex.WHOLE_LINE` or `TextFileIndex.LINE_NUMBER`, from 0.
-        vocab_size: number of lines to read; None: all. delimiter: between columns.
+        filename: the file, a text or a tensor.
+        key_dtype: int64 or string, or float32 for values.
+        value_dtype: int64 or string, or float32 for values.
+        key_index: the part of each line: a column, `TextFileIndex.WHOLE_LINE` or `TextFileIndex.LINE_NUMBER`, from 0.
+        value_index: see `key_index`.
+        vocab_size: number of lines to read; None: all.
+        delimiter: between columns.
 
     Tables of the same parts of one file share their contents in a task, where the file is named by a text.
 
@@ -125,10 +132,13 @@ class StaticHashTable:
     """A table that is filled once.
 
     Args:
-        initializer: a `KeyValueTensorInitializer` or `TextFileInitializer`. default_value: what belongs to other keys.
+        initializer: a `KeyValueTensorInitializer` or `TextFileInitializer`.
+        default_value: what belongs to other keys.
 
     Attributes:
-        initializer: the node that fills it. resource_handle: the handle. default_value: as given, a tensor.
+        initializer: the node that fills it.
+        resource_handle: the handle.
+        default_value: as given, a tensor.
 
     >>> table = StaticHashTable(KeyValueTensorInitializer(["a", "b"], [1, 2]), default_value=-1)
     >>> table.lookup(dt.constant(["b", "c"]))   # evaluates to [2, -1]
@@ -221,8 +231,10 @@ class IdTableWithHashBuckets:
     """Ids of words: those of a table, then hash buckets for all other words.
 
     Args:
-        table: from words (or int64) to ids from 0 on; None: only buckets. num_oov_buckets: how many.
-        hasher_spec: a `HasherSpec`. key_dtype: type of the keys; None: the table's, or string. int32 and int64 go with tables of int64.
+        table: from words (or int64) to ids from 0 on; None: only buckets.
+        num_oov_buckets: how many.
+        hasher_spec: a `HasherSpec`.
+        key_dtype: type of the keys; None: the table's, or string. int32 and int64 go with tables of int64.
 
     Raises:
         ValueError: no buckets and no table; when words are looked up: an unknown hasher. TypeError: ids that are not int64,
@@ -302,7 +314,8 @@ class StaticVocabularyTable(IdTableWithHashBuckets):
     """Ids of words: those of a vocabulary, then hash buckets for all other words.
 
     Args:
-        initializer: from words (or int64) to ids from 0 on; None: only buckets. num_oov_buckets: how many.
+        initializer: from words (or int64) to ids from 0 on; None: only buckets.
+        num_oov_buckets: how many.
         lookup_key_dtype: type of the keys; None: the vocabulary's, or string.
 
     Raises:
@@ -328,9 +341,13 @@ class DenseHashTable:
     """A table that may be changed while it is used, of tensors of one shape.
 
     Args:
-        key_dtype, value_dtype: their types. default_value: what belongs to other keys; its shape is that of all values.
-        empty_key, deleted_key: two keys of one shape, which no key of the table may equal.
-        checkpoint: savers save it beside the variables, as `<table>-keys` and `<table>-values`. initial_num_buckets: accepted.
+        key_dtype: their types.
+        value_dtype: their types.
+        default_value: what belongs to other keys; its shape is that of all values.
+        empty_key: two keys of one shape, which no key of the table may equal.
+        deleted_key: two keys of one shape, which no key of the table may equal.
+        checkpoint: savers save it beside the variables, as `<table>-keys` and `<table>-values`.
+        initial_num_buckets: accepted.
 
     >>> table = DenseHashTable(dt.int64, dt.float32, 0.0, empty_key=-1, deleted_key=-2)
     >>> session.run(table.insert([7], [0.5]))

@@ -37,9 +37,12 @@ class Layer(_base.Layer):
     """A layer whose variables are made by `get_variable`, in a variable scope of the layer's name.
 
     Args:
-        name: name of the variable scope; None: after the class, numbered.
-        dtype: element type of its variables; None: that of its first input.
-        _reuse: whether variables of that name are used again. _scope: a variable scope to use.
+        _reuse: whether variables of that name are used again.
+        _scope: a variable scope to use.
+
+    Keyword Args:
+        name (str | None): name of the variable scope; None: after the class, numbered.
+        dtype (DType | None): element type of its variables; None: that of its first input.
     """
 
     _by_function = False  # whether a function such as `dense` has made it, whose `name` is the scope's
@@ -218,10 +221,13 @@ def dense(
         activation: function or name of one of `dt.keras.activations`; None: none.
         use_bias: whether there is a bias.
         kernel_initializer: None: the variable scope's, or Glorot's uniform one.
-        kernel_regularizer, bias_regularizer: function of the variable whose result joins the regularization losses.
-        kernel_constraint, bias_constraint: function that is applied after each update.
+        kernel_regularizer: function of the variable whose result joins the regularization losses.
+        bias_regularizer: function of the variable whose result joins the regularization losses.
+        kernel_constraint: function that is applied after each update.
+        bias_constraint: function that is applied after each update.
         trainable: whether optimizers change the variables.
-        name: name of the variable scope; None: `dense`, made unique. reuse: whether its variables are used again.
+        name: name of the variable scope; None: `dense`, made unique.
+        reuse: whether its variables are used again.
 
     Returns:
         `[..., units]`.
@@ -258,11 +264,15 @@ def conv2d(
 ) -> Tensor:
     """A convolution over images: `[batch, height, width, channels]` -> `[batch, height, width, filters]`.
 
+    Other arguments are as of `dense`.
+
     Args:
         filters: how many channels come out.
-        kernel_size, strides, dilation_rate: a number, or one for height and one for width.
-        padding: "valid" or "same". data_format: "channels_last" or "channels_first".
-        activation and what follows: as of `dense`.
+        kernel_size: a number, or one for height and one for width.
+        strides: a number, or one for height and one for width.
+        dilation_rate: a number, or one for height and one for width.
+        padding: "valid" or "same".
+        data_format: "channels_last" or "channels_first".
     """
     layer = Conv2D(
         filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias, kernel_initializer, bias_initializer,
@@ -342,7 +352,9 @@ def max_pooling2d(
     """The largest of each window of images.
 
     Args:
-        pool_size, strides: a number, or one for height and one for width. padding: "valid" or "same".
+        pool_size: a number, or one for height and one for width.
+        strides: a number, or one for height and one for width.
+        padding: "valid" or "same".
     """
     return _called(MaxPooling2D(pool_size, strides, padding, data_format, name=name), inputs)
 
@@ -402,7 +414,9 @@ def dropout(
     """While `training` (a bool, or a bool tensor): elements set to 0 at random, the others scaled up.
 
     Args:
-        rate: share of the elements, in [0, 1): a number, or a tensor. noise_shape, seed: as of `dt.nn.dropout`.
+        rate: share of the elements, in [0, 1): a number, or a tensor.
+        noise_shape: as of `dt.nn.dropout`.
+        seed: as of `dt.nn.dropout`.
     """
     return _called(Dropout(rate, noise_shape, seed, name=name), inputs, training=training)
 
@@ -438,13 +452,17 @@ def batch_normalization(
     The nodes that move the averages join the collection `UPDATE_OPS`: run them with the training op.
 
     Args:
-        axis: the channels' axis. momentum: how much of the averages stays in each step. epsilon: added to the variance.
-        center, scale: whether there are `beta` and `gamma`.
+        axis: the channels' axis.
+        momentum: how much of the averages stays in each step.
+        epsilon: added to the variance.
+        center: whether there are `beta` and `gamma`.
+        scale: whether there are `beta` and `gamma`.
         fused: False: images are not normalised by one node, and the average of their variances is then of the biased ones, as in
             TensorFlow.
         renorm: normalise by batch renormalisation, whose statistics move by `renorm_momentum`, and whose correction has the limits
             `rmax`, `rmin` and `dmax` of `renorm_clipping`.
-        virtual_batch_size, adjustment: TensorFlow's variants, which are not there: leave them.
+        virtual_batch_size: TensorFlow's variants, which are not there: leave them.
+        adjustment: TensorFlow's variants, which are not there: leave them.
 
     Raises:
         UnimplementedError: one of those variants is asked for.

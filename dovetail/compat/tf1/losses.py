@@ -79,7 +79,8 @@ def compute_weighted_loss(
     """The losses, weighted and reduced; the result joins `loss_collection` (None: no collection).
 
     Args:
-        losses: of floating type, any shape. weights: broadcasts to it: a scalar, or sizes of 1 where they differ.
+        losses: of floating type, any shape.
+        weights: broadcasts to it: a scalar, or sizes of 1 where they differ.
 
     Raises:
         ValueError: weights of a shape that does not fit, or an unknown reduction.

@@ -19,8 +19,10 @@ def scalar(
     """A number to be drawn over the steps.
 
     Args:
-        name: of the node; its full name is the tag. tensor: a scalar.
-        collections: where to keep the summary; None: where `merge_all` finds it. family: comes before the tag.
+        name: of the node; its full name is the tag.
+        tensor: a scalar.
+        collections: where to keep the summary; None: where `merge_all` finds it.
+        family: comes before the tag.
 
     Returns:
         a string scalar: a serialised `Summary`.

@@ -32,8 +32,10 @@ class FileWriter:
     """Writes one event file into a folder.
 
     Args:
-        logdir: the folder; made if it is not there. graph: a graph to write at once, or None.
-        max_queue: how many events may wait before they are on the disk. flush_secs: or for how long, in seconds.
+        logdir: the folder; made if it is not there.
+        graph: a graph to write at once, or None.
+        max_queue: how many events may wait before they are on the disk.
+        flush_secs: or for how long, in seconds.
         filename_suffix: end of the file's name.
 
     Raises:

@@ -24,7 +24,8 @@ def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
     """The nodes that these nodes need, and they.
 
     Args:
-        graph_def: a `GraphDef`. dest_nodes: names of nodes.
+        graph_def: a `GraphDef`.
+        dest_nodes: names of nodes.
 
     Raises:
         TypeError: `dest_nodes` is a text. AssertionError: a node is not in the graph, as in TensorFlow.
@@ -55,9 +56,11 @@ def convert_variables_to_constants(
     """The subgraph that these nodes need, with each variable replaced by its current value.
 
     Args:
-        sess: a session in which the variables have values. input_graph_def: the `GraphDef` of its graph.
+        sess: a session in which the variables have values.
+        input_graph_def: the `GraphDef` of its graph.
         output_node_names: names of the output nodes.
-        variable_names_whitelist: names of variables that become constants; None: all. variable_names_blacklist: those that do not.
+        variable_names_whitelist: names of variables that become constants; None: all.
+        variable_names_blacklist: those that do not.
 
     Raises:
         FailedPreconditionError: a variable has no value. AssertionError: a node is not in the graph.
@@ -129,7 +132,8 @@ def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | Non
     """The graph without identities and checks, which matter only for training. Their consumers take their inputs instead.
 
     Args:
-        input_graph: a `GraphDef`. protected_nodes: names of nodes that stay.
+        input_graph: a `GraphDef`.
+        protected_nodes: names of nodes that stay.
 
     >>> remove_training_nodes(frozen, protected_nodes=["logits"])
     """

@@ -103,7 +103,9 @@ class PipelineOptimizer(WrapperOptimizer):
         Args:
             loss: a scalar, the mean or the sum over a batch.
             var_list: variables to change; None: the trainable ones.
-            gate_gradients, aggregation_method, colocate_gradients_with_ops: accepted; a pass is on its stage's device.
+            gate_gradients: accepted; a pass is on its stage's device.
+            aggregation_method: accepted; a pass is on its stage's device.
+            colocate_gradients_with_ops: accepted; a pass is on its stage's device.
             grad_loss: weight of the loss, a number.
 
         Raises:

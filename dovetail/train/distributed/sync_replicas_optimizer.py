@@ -55,7 +55,8 @@ class SyncReplicasOptimizer(WrapperOptimizer):
         opt: the optimizer that applies them.
         replicas_to_aggregate: gradients per update.
         total_num_replicas: how many replicas there are; None: as many as gradients per update. The more are backups.
-        variable_averages: an `ExponentialMovingAverage`, or None. variables_to_average: what it averages.
+        variable_averages: an `ExponentialMovingAverage`, or None.
+        variables_to_average: what it averages.
         use_locking: see `Optimizer`.
         name: name of its nodes.
 

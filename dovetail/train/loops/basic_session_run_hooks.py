@@ -78,7 +78,8 @@ class StopAtStepHook(SessionRunHook):
     """Stops at a global step.
 
     Args:
-        num_steps: number of steps after the one at which the session starts. last_step: or the step to stop at.
+        num_steps: number of steps after the one at which the session starts.
+        last_step: or the step to stop at.
 
     Raises:
         ValueError: not exactly one of the two is given. RuntimeError: the graph has no global step.
@@ -111,8 +112,10 @@ class StepCounterHook(SessionRunHook):
     """Tells how many steps a second are done: in the log, and as summary `global_step/sec` where there is a writer.
 
     Args:
-        every_n_steps, every_n_secs: how often; exactly one of them.
-        output_dir: where to write summaries. summary_writer: or by which writer. None: only the log.
+        every_n_steps: how often; exactly one of them.
+        every_n_secs: how often; exactly one of them.
+        output_dir: where to write summaries.
+        summary_writer: or by which writer. None: only the log.
     """
 
     def __init__(
@@ -181,7 +184,9 @@ class LoggingTensorHook(SessionRunHook):
 
     Args:
         tensors: tensors or their names, where `loss` means `loss:0`; or a dictionary from what to call them.
-        every_n_iter, every_n_secs: how often; at most one. at_end: also, or only, at the end.
+        every_n_iter: how often; at most one.
+        every_n_secs: how often; at most one.
+        at_end: also, or only, at the end.
         formatter: from a dictionary of values to the line; None: `name = value, ...`.
 
     Raises:
@@ -277,9 +282,12 @@ class SummarySaverHook(SessionRunHook):
     """Writes summaries every so often.
 
     Args:
-        save_steps, save_secs: how often; exactly one of them.
-        output_dir: the folder. summary_writer: or the writer.
-        scaffold, summary_op: whose summaries: the scaffold's, or a string tensor (or a list); exactly one of them.
+        save_steps: how often; exactly one of them.
+        save_secs: how often; exactly one of them.
+        output_dir: the folder.
+        summary_writer: or the writer.
+        scaffold: whose summaries: the scaffold's, or a string tensor (or a list); exactly one of them.
+        summary_op: whose summaries: the scaffold's, or a string tensor (or a list); exactly one of them.
     """
 
     def __init__(
@@ -388,9 +396,11 @@ class ProfilerHook(SessionRunHook):
     Each trace is a file `timeline-STEP.json`, which Perfetto and chrome://tracing show. The first step is never traced: it compiles.
 
     Args:
-        save_steps, save_secs: how often; exactly one of them.
+        save_steps: how often; exactly one of them.
+        save_secs: how often; exactly one of them.
         output_dir: the folder; made if it is not there.
-        show_dataflow, show_memory: accepted; what was not measured is not shown.
+        show_dataflow: accepted; what was not measured is not shown.
+        show_memory: accepted; what was not measured is not shown.
 
     >>> hooks = [ProfilerHook(save_steps=1000, output_dir="/tmp/traces")]
     """

@@ -37,9 +37,13 @@ class CheckpointSaverHook(SessionRunHook):
     """Saves a checkpoint at the start, every so often, and at the end.
 
     Args:
-        checkpoint_dir: the folder; made if it is not there. save_secs, save_steps: how often; exactly one of them.
-        saver, scaffold: what saves: a `Saver`, or the scaffold's; exactly one of them, or none: the graph's only saver.
-        checkpoint_basename: how checkpoints are called. listeners: `CheckpointSaverListener`s.
+        checkpoint_dir: the folder; made if it is not there.
+        save_secs: how often; exactly one of them.
+        save_steps: how often; exactly one of them.
+        saver: what saves: a `Saver`, or the scaffold's; exactly one of them, or none: the graph's only saver.
+        scaffold: see `saver`.
+        checkpoint_basename: how checkpoints are called.
+        listeners: `CheckpointSaverListener`s.
         save_graph_def: write the graph beside each checkpoint, and as `graph.pbtxt`.
     """
 

@@ -168,8 +168,11 @@ class LooperThread(threading.Thread):
     """Runs a function again and again until the coordinator stops; its error stops all.
 
     Args:
-        coord: the coordinator. timer_interval_secs: seconds between two runs; None: as fast as it can.
-        target, args, kwargs: the function; else override `run_loop`.
+        coord: the coordinator.
+        timer_interval_secs: seconds between two runs; None: as fast as it can.
+        target: the function; else override `run_loop`.
+        args: the function; else override `run_loop`.
+        kwargs: the function; else override `run_loop`.
     """
 
     def __init__(

@@ -333,7 +333,8 @@ class MonitoredSession(_Monitored):
 
     Args:
         session_creator: a `ChiefSessionCreator` or `WorkerSessionCreator`; None: the chief's, in this process.
-        hooks: `SessionRunHook`s. stop_grace_period_secs: how long threads have to end.
+        hooks: `SessionRunHook`s.
+        stop_grace_period_secs: how long threads have to end.
 
     >>> with MonitoredSession(hooks=[StopAtStepHook(last_step=100)]) as session:
     ...     while not session.should_stop():
@@ -359,7 +360,12 @@ class SingularMonitoredSession(_Monitored):
     """A monitored session that ends when a task dies, instead of recreating itself.
 
     Args:
-        hooks, scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path: as of `ChiefSessionCreator`.
+        hooks: as of `ChiefSessionCreator`.
+        scaffold: as of `ChiefSessionCreator`.
+        master: as of `ChiefSessionCreator`.
+        config: as of `ChiefSessionCreator`.
+        checkpoint_dir: as of `ChiefSessionCreator`.
+        checkpoint_filename_with_path: as of `ChiefSessionCreator`.
         stop_grace_period_secs: how long threads have to end.
     """
 
@@ -404,14 +410,21 @@ def MonitoredTrainingSession(
     """The session of a training loop. The chief's initialises or restores, saves checkpoints and writes summaries; others wait for it.
 
     Args:
-        master: the target. is_chief: whether this is the chief. config: a `ConfigProto`. scaffold: a `Scaffold`.
+        master: the target.
+        is_chief: whether this is the chief.
+        config: a `ConfigProto`.
+        scaffold: a `Scaffold`.
         checkpoint_dir: where the chief saves and looks for checkpoints; None: nowhere. All tasks must see it.
-        hooks: for all tasks. chief_only_hooks: for the chief; they come before `hooks`.
-        save_checkpoint_secs, save_checkpoint_steps: how often to save; default: every 600 s; None: never.
-        save_summaries_steps, save_summaries_secs: how often to write summaries; default: every 100 steps.
+        hooks: for all tasks.
+        chief_only_hooks: for the chief; they come before `hooks`.
+        save_checkpoint_secs: how often to save; default: every 600 s; None: never.
+        save_checkpoint_steps: how often to save; default: every 600 s; None: never.
+        save_summaries_steps: how often to write summaries; default: every 100 steps.
+        save_summaries_secs: how often to write summaries; default: every 100 steps.
         summary_dir: where to; None: `checkpoint_dir`.
         log_step_count_steps: how often to log the steps per second; None: never.
-        stop_grace_period_secs: how long threads have to end. max_wait_secs: how long to wait for the chief.
+        stop_grace_period_secs: how long threads have to end.
+        max_wait_secs: how long to wait for the chief.
 
     >>> with MonitoredTrainingSession(server.target, is_chief, "/shared/run", hooks=[StopAtStepHook(last_step=1000)]) as session:
     ...     while not session.should_stop():

@@ -29,7 +29,11 @@ class QueueRunner:
             means it, too, because enqueues that are cancelled at a stop end with it.
 
     Attributes:
-        queue, enqueue_ops, close_op, cancel_op, queue_closed_exception_types: see above.
+        queue: see above.
+        enqueue_ops: see above.
+        close_op: see above.
+        cancel_op: see above.
+        queue_closed_exception_types: see above.
         exceptions_raised: errors of threads that had no coordinator to tell them to.
 
     Raises:

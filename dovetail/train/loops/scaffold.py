@@ -21,7 +21,9 @@ class Scaffold:
     """What is not given is found in the graph's collections when the scaffold is finalised, or made and kept there.
 
     Args:
-        init_op, init_feed_dict, init_fn: initialise the variables: a node, what to feed it, and `init_fn(scaffold, session)` after it.
+        init_op: initialise the variables: a node, what to feed it, and `init_fn(scaffold, session)` after it.
+        init_feed_dict: see `init_op`.
+        init_fn: see `init_op`.
         ready_op: gives the names of variables without a value.
         ready_for_local_init_op: the same for what `local_init_op` needs.
         local_init_op: initialises local variables, and whatever else each process has for itself.
@@ -31,8 +33,14 @@ class Scaffold:
         copy_from_scaffold: another scaffold to take over what is not given.
 
     Attributes:
-        init_op, init_feed_dict, ready_op, ready_for_local_init_op, local_init_op, local_init_feed_dict, summary_op, saver: as given; after
-            `finalize` those that were found or made. A `summary_op` of None: there are no summaries.
+        init_op: as given; after `finalize` those that were found or made. A `summary_op` of None: there are no summaries.
+        init_feed_dict: see `init_op`.
+        ready_op: see `init_op`.
+        ready_for_local_init_op: see `init_op`.
+        local_init_op: see `init_op`.
+        local_init_feed_dict: see `init_op`.
+        summary_op: see `init_op`.
+        saver: see `init_op`.
     """
 
     def __init__(

@@ -36,7 +36,8 @@ class SessionManager:
         ready_for_local_init_op: the same for what `local_init_op` needs.
         graph: the graph; None: the default one.
         recovery_wait_secs: how long `wait_for_session` waits between two looks.
-        local_init_run_options: options for `local_init_op`. local_init_feed_dict: what to feed it.
+        local_init_run_options: options for `local_init_op`.
+        local_init_feed_dict: what to feed it.
 
     Raises:
         ValueError: `ready_for_local_init_op` without `local_init_op`.
@@ -82,8 +83,12 @@ class SessionManager:
 
         Args:
             master: the session's target.
-            init_op, init_feed_dict, init_fn: what initialises: a node, what to feed it, and a function of the session after it.
-            saver, checkpoint_dir, checkpoint_filename_with_path: what restores, and from which folder or checkpoint.
+            init_op: what initialises: a node, what to feed it, and a function of the session after it.
+            init_feed_dict: what initialises: a node, what to feed it, and a function of the session after it.
+            init_fn: what initialises: a node, what to feed it, and a function of the session after it.
+            saver: what restores, and from which folder or checkpoint.
+            checkpoint_dir: what restores, and from which folder or checkpoint.
+            checkpoint_filename_with_path: what restores, and from which folder or checkpoint.
             wait_for_checkpoint: wait until the folder has one, at most `max_wait_secs`.
 
         Raises:
@@ -239,8 +244,11 @@ class ChiefSessionCreator:
     """Makes the chief's sessions: restores the latest checkpoint, or initialises.
 
     Args:
-        scaffold: a `Scaffold`; None: one of defaults. master: the target. config: a `ConfigProto`.
-        checkpoint_dir: the folder of checkpoints. checkpoint_filename_with_path: or one checkpoint.
+        scaffold: a `Scaffold`; None: one of defaults.
+        master: the target.
+        config: a `ConfigProto`.
+        checkpoint_dir: the folder of checkpoints.
+        checkpoint_filename_with_path: or one checkpoint.
     """
 
     def __init__(
@@ -268,7 +276,10 @@ class WorkerSessionCreator:
     """Makes the other workers' sessions: waits until the chief has initialised the variables.
 
     Args:
-        scaffold, master, config: as of `ChiefSessionCreator`. max_wait_secs: how long to wait.
+        scaffold: as of `ChiefSessionCreator`.
+        master: as of `ChiefSessionCreator`.
+        config: as of `ChiefSessionCreator`.
+        max_wait_secs: how long to wait.
     """
 
     def __init__(

@@ -21,7 +21,9 @@ class SessionRunArgs:
     """What a hook, or the program, wants of a step: the arguments of `Session.run`.
 
     Attributes:
-        fetches: as `Session.run` takes them. feed_dict: what to feed. options: limits of the step.
+        fetches: as `Session.run` takes them.
+        feed_dict: what to feed.
+        options: limits of the step.
     """
 
     fetches: Any
@@ -34,7 +36,9 @@ class SessionRunValues:
     """What a step gave to a hook.
 
     Attributes:
-        results: the values of its fetches. options: the step's options. run_metadata: facts about the step.
+        results: the values of its fetches.
+        options: the step's options.
+        run_metadata: facts about the step.
     """
 
     results: Any
@@ -46,7 +50,8 @@ class SessionRunContext:
     """A step, as hooks see it.
 
     Attributes:
-        original_args: the program's fetches and feeds. session: the session below all hooks: runs in it call no hooks.
+        original_args: the program's fetches and feeds.
+        session: the session below all hooks: runs in it call no hooks.
         stop_requested: whether a stop was requested.
     """
 

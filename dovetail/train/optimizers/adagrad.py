@@ -63,8 +63,10 @@ class AdagradDAOptimizer(RuleOptimizer):
         learning_rate: number, scalar tensor, or function that gives one.
         global_step: the global step: how many updates there were.
         initial_gradient_squared_accumulator_value: where the sums of squares start; positive.
-        l1_regularization_strength, l2_regularization_strength: penalties; not negative.
-        use_locking: see `Optimizer`. name: name of its nodes and slots.
+        l1_regularization_strength: penalties; not negative.
+        l2_regularization_strength: penalties; not negative.
+        use_locking: see `Optimizer`.
+        name: name of its nodes and slots.
 
     Raises:
         ValueError: the initial value is not positive, or a penalty is negative.
@@ -108,8 +110,10 @@ class AdadeltaOptimizer(RuleOptimizer):
 
     Args:
         learning_rate: number, scalar tensor, or function that gives one; the paper has 1.0.
-        rho: how much of the mean squares is kept; as `learning_rate`. epsilon: added under both roots.
-        use_locking: see `Optimizer`. name: name of its nodes and slots.
+        rho: how much of the mean squares is kept; as `learning_rate`.
+        epsilon: added under both roots.
+        use_locking: see `Optimizer`.
+        name: name of its nodes and slots.
     """
 
     rule = "Adadelta"

@@ -66,8 +66,10 @@ class ProximalGradientDescentOptimizer(RuleOptimizer):
 
     Args:
         learning_rate: number, scalar tensor, or function that gives one.
-        l1_regularization_strength, l2_regularization_strength: penalties; not negative.
-        use_locking: see `Optimizer`. name: name of its nodes.
+        l1_regularization_strength: penalties; not negative.
+        l2_regularization_strength: penalties; not negative.
+        use_locking: see `Optimizer`.
+        name: name of its nodes.
     """
 
     rule = "ProximalGradientDescent"
@@ -91,8 +93,10 @@ class ProximalAdagradOptimizer(RuleOptimizer):
     Args:
         learning_rate: number, scalar tensor, or function that gives one.
         initial_accumulator_value: where the sums of squares start; positive.
-        l1_regularization_strength, l2_regularization_strength: penalties; not negative.
-        use_locking: see `Optimizer`. name: name of its nodes and slots.
+        l1_regularization_strength: penalties; not negative.
+        l2_regularization_strength: penalties; not negative.
+        use_locking: see `Optimizer`.
+        name: name of its nodes and slots.
     """
 
     rule = "ProximalAdagrad"
@@ -122,9 +126,11 @@ class FtrlOptimizer(RuleOptimizer):
         learning_rate: number, scalar tensor, or function that gives one.
         learning_rate_power: the rate falls with this power of the sum of squares; not positive.
         initial_accumulator_value: where the sums of squares start; not negative.
-        l1_regularization_strength, l2_regularization_strength: penalties; not negative.
+        l1_regularization_strength: penalties; not negative.
+        l2_regularization_strength: penalties; not negative.
         l2_shrinkage_regularization_strength: an L2 penalty on the size of the weights; the other L2 penalty only stabilises; not negative.
-        use_locking: see `Optimizer`. name: name of its nodes and slots.
+        use_locking: see `Optimizer`.
+        name: name of its nodes and slots.
 
     Raises:
         ValueError: a setting below zero, or a power above.

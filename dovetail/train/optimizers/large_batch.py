@@ -32,8 +32,11 @@ class LARSOptimizer(MomentumOptimizer):
     """Momentum, with a rate for each variable: `eeta * |var| / (|gradient| + weight_decay * |var| + epsilon)` of the learning rate.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one. momentum: as `learning_rate`.
-        weight_decay: part of the variable that is added to its gradient. eeta: the trust coefficient. epsilon: added below.
+        learning_rate: number, scalar tensor, or function that gives one.
+        momentum: as `learning_rate`.
+        weight_decay: part of the variable that is added to its gradient.
+        eeta: the trust coefficient.
+        epsilon: added below.
         name: name of its nodes and slots.
         skip_list: a variable whose name has one of these in it gets plain momentum: ["bias"].
         use_nesterov: as of `MomentumOptimizer`.
@@ -77,7 +80,10 @@ class LAMBOptimizer(AdamOptimizer):
     for their start at zero.
 
     Args:
-        learning_rate, beta1, beta2: numbers, scalar tensors, or functions that give one. epsilon: added to the root.
+        learning_rate: numbers, scalar tensors, or functions that give one.
+        beta1: numbers, scalar tensors, or functions that give one.
+        beta2: numbers, scalar tensors, or functions that give one.
+        epsilon: added to the root.
         weight_decay: part of the variable that is added to its step.
         exclude_from_weight_decay: a variable whose name has one of these in it does not decay.
         name: name of its nodes and slots.

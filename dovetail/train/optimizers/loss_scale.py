@@ -52,7 +52,9 @@ class DynamicLossScale(FixedLossScale):
     """A scale that is as large as the gradients allow.
 
     Args:
-        initial_loss_scale: where it starts. increment_period: good steps before it grows. multiplier: by what it grows and shrinks.
+        initial_loss_scale: where it starts.
+        increment_period: good steps before it grows.
+        multiplier: by what it grows and shrinks.
     """
 
     def __init__(
@@ -88,7 +90,8 @@ class LossScaleOptimizer(WrapperOptimizer):
     """Another optimizer, with its loss scaled.
 
     Args:
-        optimizer: the optimizer. loss_scale: a number, "dynamic", a `FixedLossScale` or a `DynamicLossScale`.
+        optimizer: the optimizer.
+        loss_scale: a number, "dynamic", a `FixedLossScale` or a `DynamicLossScale`.
 
     Raises:
         ValueError: none of those.

@@ -229,7 +229,8 @@ def checkpoints_iterator(
     """Checkpoints of a folder, each when it appears. A slow consumer misses some.
 
     Args:
-        min_interval_secs: at least so long between two. timeout: how long to wait for the next one; None: for ever.
+        min_interval_secs: at least so long between two.
+        timeout: how long to wait for the next one; None: for ever.
         timeout_fn: called when the time is over; True: end. None: end.
     """
     seen: str | None = None

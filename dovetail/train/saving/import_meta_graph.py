@@ -19,7 +19,8 @@ def import_meta_graph(
     Args:
         meta_graph_or_file: the file (`Saver.save` writes `<checkpoint>.meta`; TensorFlow's are read, too), what `export_meta_graph` gave,
             or a `MetaGraphDef`.
-        clear_devices: let its nodes ask for no device. import_scope: a scope to put before all names.
+        clear_devices: let its nodes ask for no device.
+        import_scope: a scope to put before all names.
 
     Returns:
         a `Saver` of its variables: as the one that wrote it, or of all global variables; None where there are none.

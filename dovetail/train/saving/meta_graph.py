@@ -29,11 +29,13 @@ def export_meta_graph(
     """Keep a graph with its collections and variables.
 
     Args:
-        filename: a file to write; None: keep it in memory. graph: None: the default graph.
+        filename: a file to write; None: keep it in memory.
+        graph: None: the default graph.
         collection_list: names of the collections that are kept; None: all. Values that are no nodes, tensors, variables, numbers or
             texts are left out.
         as_text: write the graph's text for people, which cannot be imported.
-        saver: a `Saver` that `import_meta_graph` shall give again. clear_devices: accepted; say it when you import.
+        saver: a `Saver` that `import_meta_graph` shall give again.
+        clear_devices: accepted; say it when you import.
 
     Returns:
         what `import_meta_graph` takes, as it takes the file's name.

@@ -85,7 +85,9 @@ class Saver:
             (`Session.between_steps`); the variables of each server, which other sessions change, too, are read at one moment.
             TensorFlow does not have it.
         saver_def: what `as_saver_def` of a saver of the default graph gave: the same nodes, with a list of checkpoints of its own.
-        restore_sequentially, write_version: accepted; the format is always the same. builder: only its default is there.
+        restore_sequentially: accepted; the format is always the same.
+        write_version: accepted; the format is always the same.
+        builder: only its default is there.
 
     Raises:
         ValueError: no variables, two of one name, or an argument that is not there. TypeError: what is no variable.

@@ -179,8 +179,10 @@ class VocabInfo(NamedTuple):
     """How the vocabulary of a variable differs from that in a checkpoint, for `train.warm_start`.
 
     Attributes:
-        new_vocab, old_vocab: files with a word per line: of this model, and of the checkpoint's.
-        new_vocab_size, old_vocab_size: how many of their lines count; -1: all of the old ones.
+        new_vocab: files with a word per line: of this model, and of the checkpoint's.
+        old_vocab: files with a word per line: of this model, and of the checkpoint's.
+        new_vocab_size: how many of their lines count; -1: all of the old ones.
+        old_vocab_size: how many of their lines count; -1: all of the old ones.
         num_oov_buckets: how many entries follow the words', for words that are in no vocabulary.
         backup_initializer: makes the values of entries that the checkpoint does not have; None: zeros.
         axis: which axis of the variable is the vocabulary's: 0 or 1.

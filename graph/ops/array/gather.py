@@ -271,7 +271,8 @@ def one_hot(
 
     Args:
         indices: integers; those outside [0, depth) give a row of `off_value`.
-        on_value, off_value: by default 1 and 0.
+        on_value: by default 1 and 0.
+        off_value: by default 1 and 0.
         axis: where the dimension goes; by default last.
         dtype: element type; by default that of the values, or else float32.
     """

@@ -31,7 +31,8 @@ class TensorArray:
         dynamic_size: let writes beyond the end make the list longer.
         clear_after_read: free an element when it is read; it can then be read only once. None: true.
         tensor_array_name: a name for errors.
-        handle, flow: those of an existing list.
+        handle: those of an existing list.
+        flow: those of an existing list.
         infer_shape: all elements have one shape, known from the first that is written.
         element_shape: what is known of that shape.
         colocate_with_first_write_call: live on the device of the first value written.

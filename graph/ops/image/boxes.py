@@ -161,8 +161,11 @@ def non_max_suppression(
     """Which boxes to keep, best first: those that overlap no better one by more than the threshold.
 
     Args:
-        boxes: `[n, 4]`: two opposite corners, y and x of each. scores: `[n]`. max_output_size: how many at most, int32.
-        iou_threshold: the share of intersection and union up to which a box is kept. score_threshold: what a score must exceed.
+        boxes: `[n, 4]`: two opposite corners, y and x of each.
+        scores: `[n]`.
+        max_output_size: how many at most, int32.
+        iou_threshold: the share of intersection and union up to which a box is kept.
+        score_threshold: what a score must exceed.
 
     Returns:
         Their places, int32 `[kept]`.
@@ -317,10 +320,12 @@ def sample_distorted_bounding_box(
     """A part of a picture, drawn at random so that it covers enough of one of some boxes: for training on parts.
 
     Args:
-        image_size: height, width and channels, int32 or int64. bounding_boxes: float32 `[batch, n, 4]`: top, left, bottom and right as
-            shares of the picture.
-        min_object_covered: the share of a box that the part must cover. aspect_ratio_range: of width to height; 0.75 to 1.33.
-        area_range: the part's share of the picture; 0.05 to 1. max_attempts: how often to draw, 100; then all of the picture is taken.
+        image_size: height, width and channels, int32 or int64.
+        bounding_boxes: float32 `[batch, n, 4]`: top, left, bottom and right as shares of the picture.
+        min_object_covered: the share of a box that the part must cover.
+        aspect_ratio_range: of width to height; 0.75 to 1.33.
+        area_range: the part's share of the picture; 0.05 to 1.
+        max_attempts: how often to draw, 100; then all of the picture is taken.
         use_image_if_no_bounding_boxes: whether all of it is the box where there is none.
 
     >>> begin, size, _ = sample_distorted_bounding_box(dt.shape(image), boxes)

@@ -277,7 +277,8 @@ def decode_jpeg(
     """The picture in a JPEG file (or PNG, GIF of one frame, BMP): uint8 `[height, width, channels]`. Needs Pillow.
 
     Args:
-        contents: the file's bytes, a scalar, such as `read_file` gives. channels: 0: as in the file; 1: grey; 3: RGB.
+        contents: the file's bytes, a scalar, such as `read_file` gives.
+        channels: 0: as in the file; 1: grey; 3: RGB.
         ratio: 1, 2, 4 or 8: as much smaller. The others are accepted for TensorFlow's sake: all of the file must be there.
 
     Raises:
@@ -309,7 +310,8 @@ def decode_png(contents: TensorLike, channels: int = 0, dtype: Any = uint8, name
     """The picture in a PNG file (or another that `decode_jpeg` reads): `[height, width, channels]` of `dtype`, uint8 or uint16.
 
     Args:
-        contents: the file's bytes. channels: 0: as in the file; 1: grey; 2: with alpha; 3: RGB; 4: RGBA.
+        contents: the file's bytes.
+        channels: 0: as in the file; 1: grey; 2: with alpha; 3: RGB; 4: RGBA.
     """
     with op_scope(name, "DecodePng", contents) as scope:
         attrs = {"channels": int(channels or 0), "dtype": as_dtype(dtype).base}
@@ -338,8 +340,10 @@ def decode_image(
     """The picture in a file of any format that is read here; `[frames, height, width, 3]` of a GIF.
 
     Args:
-        contents: the file's bytes. channels: 0 or None: as in the file; 1: grey; 3: RGB; 4: RGBA.
-        dtype: what `convert_image_dtype` takes. expand_animations: False: of a GIF the first frame, so that the rank is always 3.
+        contents: the file's bytes.
+        channels: 0 or None: as in the file; 1: grey; 3: RGB; 4: RGBA.
+        dtype: what `convert_image_dtype` takes.
+        expand_animations: False: of a GIF the first frame, so that the rank is always 3.
     """
     if channels not in (None, 0, 1, 3, 4):
         raise ValueError("channels must be in (None, 0, 1, 3, 4)")
@@ -383,9 +387,11 @@ def encode_jpeg(
     """A picture, uint8 `[height, width, 1 or 3]`, as the bytes of a JPEG file. Needs Pillow.
 
     Args:
-        quality: from 0 to 100. progressive: seen roughly before it is whole. optimize_size: smaller, slower.
-        chroma_downsampling: colours at half of the resolution. format: "" or what fits the channels. The others are accepted for
-            TensorFlow's sake.
+        quality: from 0 to 100.
+        progressive: seen roughly before it is whole.
+        optimize_size: smaller, slower.
+        chroma_downsampling: colours at half of the resolution.
+        format: "" or what fits the channels. The others are accepted for TensorFlow's sake.
     """
     if format not in ("", "grayscale", "rgb"):
         raise ValueError(f"format must be '', 'grayscale' or 'rgb', not {format!r}")

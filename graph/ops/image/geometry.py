@@ -304,7 +304,8 @@ def resize_images(
     """In another size.
 
     Args:
-        images: a picture or a batch. size: height and width, two int32.
+        images: a picture or a batch.
+        size: height and width, two int32.
         method: `ResizeMethod.BILINEAR`, `BICUBIC` or `AREA` (float32 comes out), or `NEAREST_NEIGHBOR`; or their names, "bilinear",
             "bicubic", "area" and "nearest".
         align_corners: the middles of the pixels in the corners fall on each other; else, as TensorFlow 1 has it, pixel i of the

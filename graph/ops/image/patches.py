@@ -81,8 +81,11 @@ def extract_image_patches(
     """What a window sees at each of its positions, as one row of numbers.
 
     Args:
-        images: [batch, height, width, channels]. ksizes (`sizes`): [1, taps high, taps wide, 1]. strides: [1, down, across, 1].
-        rates: [1, down, across, 1], the distances between neighbouring taps. padding: "SAME" or "VALID".
+        images: [batch, height, width, channels].
+        ksizes (`sizes`): [1, taps high, taps wide, 1].
+        strides: [1, down, across, 1].
+        rates: [1, down, across, 1], the distances between neighbouring taps.
+        padding: "SAME" or "VALID".
 
     Returns:
         [batch, rows, columns, taps high * taps wide * channels].

@@ -47,7 +47,9 @@ def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = N
     """The peak signal-to-noise ratio in decibels, one number for each picture; infinite for equal ones.
 
     Args:
-        a, b: `[..., height, width, channels]` of one type and shape. max_val: the largest value that there can be: 255 for bytes.
+        a: `[..., height, width, channels]` of one type and shape.
+        b: `[..., height, width, channels]` of one type and shape.
+        max_val: the largest value that there can be: 255 for bytes.
     """
     with op_scope(name, "PSNR", a, b):
         x, y, most = _pair(a, b, max_val)
@@ -98,9 +100,13 @@ def ssim(
     """The structural similarity of pictures, one number up to 1 for each (Wang, Bovik, Sheikh and Simoncelli, 2004).
 
     Args:
-        img1, img2: `[..., height, width, channels]` of one type; axes before these three broadcast.
-        max_val: the largest value that there can be. filter_size, filter_sigma: of the window, a bell curve.
-        k1, k2: small numbers that keep the quotients away from 0 / 0.
+        img1: `[..., height, width, channels]` of one type; axes before these three broadcast.
+        img2: `[..., height, width, channels]` of one type; axes before these three broadcast.
+        max_val: the largest value that there can be.
+        filter_size: of the window, a bell curve.
+        filter_sigma: of the window, a bell curve.
+        k1: small numbers that keep the quotients away from 0 / 0.
+        k2: small numbers that keep the quotients away from 0 / 0.
     """
     x, y, most = _pair(img1, img2, max_val)
     return reduce_mean(_similarity(x, y, most, filter_size, filter_sigma, k1, k2)[0], [-1])

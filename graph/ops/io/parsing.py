@@ -53,7 +53,9 @@ class FixedLenFeature:
     """A feature that has the same shape in each example.
 
     Attributes:
-        shape: its shape. dtype: float32, int64 or string. default_value: its value where an example lacks it; None: that is an error.
+        shape: its shape.
+        dtype: float32, int64 or string.
+        default_value: its value where an example lacks it; None: that is an error.
     """
 
     shape: Any
@@ -66,7 +68,9 @@ class FixedLenSequenceFeature:
     """A feature with any number of values of a shape. In a batch, shorter ones are filled up.
 
     Attributes:
-        shape: of one value. dtype: float32, int64 or string. allow_missing: must be True: an example that lacks it has no values.
+        shape: of one value.
+        dtype: float32, int64 or string.
+        allow_missing: must be True: an example that lacks it has no values.
         default_value: what to fill up with; None: 0, or empty text.
     """
 
@@ -92,8 +96,11 @@ class SparseFeature:
     """A `SparseTensor` of features: one has its values, others their coordinates.
 
     Attributes:
-        index_key: the feature with the coordinates, int64; a list of them for several axes. value_key: the one with as many values.
-        dtype: of the values. size: of the axis, or of each axis. already_sorted: whether the coordinates of each example rise.
+        index_key: the feature with the coordinates, int64; a list of them for several axes.
+        value_key: the one with as many values.
+        dtype: of the values.
+        size: of the axis, or of each axis.
+        already_sorted: whether the coordinates of each example rise.
     """
 
     index_key: Any
@@ -247,7 +254,8 @@ def parse_example(
 
     Args:
         serialized: text of any shape; of each a `dt.train.Example`.
-        features: name -> `FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature` or `SparseFeature`. example_names: accepted.
+        features: name -> `FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature` or `SparseFeature`.
+        example_names: accepted.
 
     Returns:
         name -> tensor: the feature's shape after that of `serialized`; of a `VarLenFeature` a `SparseTensor` with one axis more than
@@ -422,7 +430,9 @@ def decode_raw(input_bytes: TensorLike, out_type: Any, little_endian: bool = Tru
     """The bytes of text as numbers: [...] -> [..., bytes / size of a number].
 
     Args:
-        input_bytes: text, all of one size. out_type: type of the numbers. little_endian: which byte of each comes first.
+        input_bytes: text, all of one size.
+        out_type: type of the numbers.
+        little_endian: which byte of each comes first.
     """
     attrs = {"out_type": as_dtype(out_type), "little_endian": bool(little_endian)}
     return make("DecodeRaw", (convert(input_bytes, string, name="bytes"),), attrs, name).outputs[0]

@@ -146,9 +146,11 @@ def parse_single_sequence_example(
     """The features of one serialized `SequenceExample`.
 
     Args:
-        serialized: text, a scalar. context_features: name -> `FixedLenFeature` or `VarLenFeature`, of the whole.
-        sequence_features: name -> `FixedLenSequenceFeature` (the shape of one step; allow_missing: no list is an empty one) or
-            `VarLenFeature` (any number of values each step). example_name: accepted.
+        serialized: text, a scalar.
+        context_features: name -> `FixedLenFeature` or `VarLenFeature`, of the whole.
+        sequence_features: name -> `FixedLenSequenceFeature` (the shape of one step; allow_missing: no list is an
+            empty one) or `VarLenFeature` (any number of values each step).
+        example_name: accepted.
 
     Returns:
         (name -> tensor of the context, name -> tensor of the lists: `[steps, ...]`, a `SparseTensor` of a `VarLenFeature`).

@@ -147,11 +147,14 @@ def matmul(
     """The matrix product over the last two dimensions; leading ones are batches and broadcast.
 
     Args:
-        a, b: numbers of one type, rank 2 or more.
-        transpose_a, transpose_b: take the operand transposed.
-        adjoint_a, adjoint_b: the same, since the types are real.
-        a_is_sparse, b_is_sparse: TensorFlow's hints that many entries are zero; accepted, they change
-            nothing.
+        a: numbers of one type, rank 2 or more.
+        b: numbers of one type, rank 2 or more.
+        transpose_a: take the operand transposed.
+        transpose_b: take the operand transposed.
+        adjoint_a: the same, since the types are real.
+        adjoint_b: the same, since the types are real.
+        a_is_sparse: TensorFlow's hints that many entries are zero; accepted, they change nothing.
+        b_is_sparse: TensorFlow's hints that many entries are zero; accepted, they change nothing.
 
     Raises:
         ValueError: the sizes do not fit, or both transpose and adjoint are set for one operand.

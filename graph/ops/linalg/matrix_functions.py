@@ -262,7 +262,8 @@ def matrix_rank(a: TensorLike, tol: TensorLike = None, validate_args: bool = Fal
     """How many singular values of matrices `[..., m, n]` are greater than `tol`; int32.
 
     Args:
-        tol: None: the largest one, times the larger side, times the precision of the type. validate_args: accepted.
+        tol: None: the largest one, times the larger side, times the precision of the type.
+        validate_args: accepted.
     """
     with op_scope(name, "matrix_rank", a):
         x = convert(a, name="a")
@@ -278,8 +279,9 @@ def pinv(a: TensorLike, rcond: TensorLike = None, validate_args: bool = False, n
     """The Moore-Penrose pseudo-inverses of matrices: `[..., m, n]` gives `[..., n, m]`.
 
     Args:
-        rcond: singular values that are not greater than this share of the largest count as 0; None: 10 times the larger side, times
-            the precision of the type. validate_args: accepted.
+        rcond: singular values that are not greater than this share of the largest count as 0; None: 10 times the
+            larger side, times the precision of the type.
+        validate_args: accepted.
     """
     with op_scope(name, "pinv", a):
         x = convert(a, name="a")

@@ -180,7 +180,8 @@ def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, nam
 
     Args:
         condition: bool, of the shape of x; or a vector that chooses whole rows; or a scalar.
-        x, y: tensors of one shape: taken where the condition holds, and where it does not.
+        x: tensors of one shape: taken where the condition holds, and where it does not.
+        y: tensors of one shape: taken where the condition holds, and where it does not.
 
     Returns:
         Of the shape and type of x. Without x and y: the coordinates of the true elements in row-major order,

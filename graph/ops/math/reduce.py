@@ -202,7 +202,8 @@ def reduce_sum(
         axis: an axis, a list of axes or an int tensor of them, negative ones counting from the end; None:
             all; []: none.
         keepdims: keep the reduced axes with size 1.
-        reduction_indices, keep_dims: old names of `axis` and `keepdims`.
+        reduction_indices: old names of `axis` and `keepdims`.
+        keep_dims: old names of `axis` and `keepdims`.
 
     >>> reduce_sum([[1, 1, 1], [1, 1, 1]], axis=0)   # [2, 2, 2]
     """

@@ -45,9 +45,11 @@ def confusion_matrix(
     """How often each label was taken for each class: rows are labels, columns predictions.
 
     Args:
-        labels, predictions: classes from 0 on, vectors of one size; one of them may have a second axis, of size 1.
+        labels: classes from 0 on, vectors of one size; one of them may have a second axis, of size 1.
+        predictions: classes from 0 on, vectors of one size; one of them may have a second axis, of size 1.
         num_classes: how many; None: as many as are seen.
-        dtype: of the result. weights: how much each pair counts.
+        dtype: of the result.
+        weights: how much each pair counts.
 
     Returns:
         [num_classes, num_classes].
@@ -82,8 +84,10 @@ def bincount(
     """How often each number from 0 on is in an array.
 
     Args:
-        arr: whole numbers, not negative, of any shape. weights: how much each counts, of the same shape.
-        minlength, maxlength: how many counts there are at least, and at most: numbers beyond are left out.
+        arr: whole numbers, not negative, of any shape.
+        weights: how much each counts, of the same shape.
+        minlength: how many counts there are at least, and at most: numbers beyond are left out.
+        maxlength: how many counts there are at least, and at most: numbers beyond are left out.
         dtype: of the result, without weights.
 
     Returns:

@@ -177,7 +177,8 @@ def sufficient_statistics(
     """What mean and variance over axes follow from, by `normalize_moments`.
 
     Args:
-        shift: near the mean, so that less is lost by rounding; broadcasts to x. keep_dims: keep the axes, with size 1.
+        shift: near the mean, so that less is lost by rounding; broadcasts to x.
+        keep_dims: keep the axes, with size 1.
 
     Returns:
         (how many elements each sum has, the sum of x - shift, the sum of its squares, shift).

@@ -178,8 +178,10 @@ def log_uniform_candidate_sampler(
     """Classes drawn by Zipf's law: right where classes are numbered by falling frequency, as words mostly are.
 
     Args:
-        true_classes: int64 `[batch, num_true]`. num_sampled: how many are drawn for the whole batch.
-        unique: whether each class is drawn at most once. range_max: number of classes.
+        true_classes: int64 `[batch, num_true]`.
+        num_sampled: how many are drawn for the whole batch.
+        unique: whether each class is drawn at most once.
+        range_max: number of classes.
 
     Returns:
         Classes int64 `[num_sampled]`, and the expected counts float32 `[batch, num_true]` and `[num_sampled]`.
@@ -211,9 +213,11 @@ def fixed_unigram_candidate_sampler(
 
     Args:
         vocab_file: a file of lines whose last entry behind a comma is a count; it is read here, when the graph is built.
-        unigrams: the counts, instead of a file. distortion: the power to which they are raised; word2vec takes 0.75.
+        unigrams: the counts, instead of a file.
+        distortion: the power to which they are raised; word2vec takes 0.75.
         num_reserved_ids: how many classes before the first count are never drawn.
-        num_shards, shard: only 1 and 0: cut the vocabulary yourself.
+        num_shards: only 1 and 0: cut the vocabulary yourself.
+        shard: only 1 and 0: cut the vocabulary yourself.
     """
     if bool(vocab_file) == bool(len(unigrams)):
         raise ValueError("Must provide exactly one of vocab_file and unigrams")
@@ -257,7 +261,8 @@ def compute_accidental_hits(
     """Where drawn classes meet true ones of the same row, to be taken out.
 
     Args:
-        true_classes: int64 `[batch, num_true]`. sampled_candidates: int64 `[num_sampled]`, each class once.
+        true_classes: int64 `[batch, num_true]`.
+        sampled_candidates: int64 `[num_sampled]`, each class once.
 
     Returns:
         Rows int32, places int64 and weights float32 (the lowest number), all `[hits]`.
@@ -289,9 +294,13 @@ def nce_loss(
     """Noise-contrastive estimation: tell the true classes from drawn ones. For training only.
 
     Args:
-        weights: `[num_classes, dim]`, or a list of shards, or a partitioned variable. biases: `[num_classes]`, likewise.
-        labels: int64 `[batch, num_true]`. inputs: `[batch, dim]`.
-        num_sampled: how many classes are drawn for the batch. num_classes: how many there are. num_true: true ones per row.
+        weights: `[num_classes, dim]`, or a list of shards, or a partitioned variable.
+        biases: `[num_classes]`, likewise.
+        labels: int64 `[batch, num_true]`.
+        inputs: `[batch, dim]`.
+        num_sampled: how many classes are drawn for the batch.
+        num_classes: how many there are.
+        num_true: true ones per row.
         sampled_values: what a candidate sampler gave; None: those of `log_uniform_candidate_sampler`.
         remove_accidental_hits: whether drawn classes that are true ones are left out.
         partition_strategy: of the shards, as of `embedding_lookup`.

@@ -417,8 +417,12 @@ def conv2d_transpose(
         value: images with `in` channels.
         filter: `[taps high, taps wide, out, in]`.
         output_shape: the result's shape; several sizes can lead to one size of `value`.
-        strides, padding, data_format, dilations: those of the convolution that is transposed.
-        input, filters: newer names of `value` and `filter`.
+        strides: those of the convolution that is transposed.
+        padding: those of the convolution that is transposed.
+        data_format: those of the convolution that is transposed.
+        dilations: those of the convolution that is transposed.
+        input: newer names of `value` and `filter`.
+        filters: newer names of `value` and `filter`.
     """
     images = input if value is None else value
     kernel = _one_filter(filter, filters)
@@ -493,7 +497,10 @@ def depthwise_conv2d_native(
     Args:
         input: images with `channels` channels.
         filter: `[taps high, taps wide, channels, multiplier]`.
-        strides, padding, data_format, dilations: as for `conv2d`.
+        strides: as for `conv2d`.
+        padding: as for `conv2d`.
+        data_format: as for `conv2d`.
+        dilations: as for `conv2d`.
 
     Returns:
         Images with `channels * multiplier` channels: channel `c * multiplier + m` is channel c under its
@@ -572,7 +579,11 @@ def separable_conv2d(
         input: images with `channels` channels.
         depthwise_filter: `[taps high, taps wide, channels, multiplier]`.
         pointwise_filter: `[1, 1, channels * multiplier, out]`.
-        strides, padding, rate, data_format, dilations: of the depthwise convolution.
+        strides: of the depthwise convolution.
+        padding: of the depthwise convolution.
+        rate: of the depthwise convolution.
+        data_format: of the depthwise convolution.
+        dilations: of the depthwise convolution.
     """
     with op_scope(name, "separable_conv2d", input, depthwise_filter, pointwise_filter) as scope:
         mixed = convert(pointwise_filter, name="pointwise_filter")

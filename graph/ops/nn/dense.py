@@ -129,7 +129,9 @@ def log_poisson_loss(
     """exp(log_input) - log_input * targets: the Poisson loss for the logarithm of a prediction.
 
     Args:
-        targets, log_input: of one shape. compute_full_loss: with log(targets!) by Stirling's formula, for targets above 1.
+        targets: of one shape.
+        log_input: of one shape.
+        compute_full_loss: with log(targets!) by Stirling's formula, for targets above 1.
     """
     with op_scope(name, "log_poisson_loss", log_input, targets) as scope:
         z = convert(log_input, name="log_input")

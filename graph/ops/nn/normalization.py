@@ -92,7 +92,8 @@ def moments(
         x: of floating type; float16 and bfloat16 are summed in float32.
         axes: axis or axes to reduce: [0] for batch normalisation of vectors, [0, 1, 2] for images.
         shift: accepted for TensorFlow 1's sake; not used.
-        keep_dims, keepdims: keep the reduced axes with size 1.
+        keep_dims: keep the reduced axes with size 1.
+        keepdims: keep the reduced axes with size 1.
 
     Returns:
         (mean, variance) in x's type; the variance is that of the numbers themselves (divided by n).
@@ -128,7 +129,10 @@ def batch_normalization(
 
     Args:
         x: of floating type.
-        mean, variance, offset, scale: broadcast against x; offset and scale may be None.
+        mean: broadcast against x; offset and scale may be None.
+        variance: broadcast against x; offset and scale may be None.
+        offset: broadcast against x; offset and scale may be None.
+        scale: broadcast against x; offset and scale may be None.
         variance_epsilon: small number that keeps the root from 0.
     """
     with op_scope(name, "batchnorm", x, mean, variance, offset, scale):
@@ -177,8 +181,8 @@ def layer_norm(
 
     Args:
         x: of floating type.
-        gain, bias: what the normalised numbers are multiplied with and moved by; broadcast against x; None:
-        neither.
+        gain: what the normalised numbers are multiplied with and moved by; broadcast against x; None: neither.
+        bias: see `gain`.
         axis: axis or axes of one example's features.
         epsilon: small number that keeps the root from 0.
 
@@ -428,9 +432,10 @@ def fused_batch_norm(
 
     Args:
         x: `[batch, height, width, channels]`, or `[batch, channels, height, width]` for "NCHW".
-        scale, offset: one number per channel; float32, also where x is narrower.
-        mean, variance: statistics of the population, one number per channel; needed when not training, and
-        for a moving average.
+        scale: one number per channel; float32, also where x is narrower.
+        offset: one number per channel; float32, also where x is narrower.
+        mean: statistics of the population, one number per channel; needed when not training, and for a moving average.
+        variance: see `mean`.
         epsilon: small number that keeps the root from 0; less than 1.001e-5 is taken for that.
         data_format: "NHWC" or "NCHW".
         is_training: normalise with the batch's own statistics; otherwise with those given.
@@ -483,7 +488,9 @@ def local_response_normalization(
     Args:
         input: `[batch, height, width, channels]` of a floating type, the number of channels known.
         depth_radius: how many channels to each side the sum takes.
-        bias, alpha, beta: as in the formula.
+        bias: as in the formula.
+        alpha: as in the formula.
+        beta: as in the formula.
 
     Returns:
         Shape and type as `input`.

@@ -128,8 +128,12 @@ def convolution(
 
     Args:
         input: `[batch, space..., in]`, or `[batch, in, space...]` for a `data_format` that begins with "NC".
-        filter: `[taps..., in, out]`. padding: "SAME" or "VALID".
-        strides, dilation_rate: one number, or one for each axis of space. filters, dilations: newer names.
+        filter: `[taps..., in, out]`.
+        padding: "SAME" or "VALID".
+        strides: one number, or one for each axis of space.
+        dilation_rate: one number, or one for each axis of space.
+        filters: newer names.
+        dilations: newer names.
 
     Raises:
         ValueError: the rank is unknown, or not 3, 4 or 5; strides and dilations above 1 at one time.
@@ -165,7 +169,10 @@ def conv3d(
     Args:
         input: `[batch, depth, height, width, in]`, or `[batch, in, depth, height, width]` for "NCDHW".
         filter: `[taps deep, taps high, taps wide, in, out]`, of known shape but for `out`.
-        strides, dilations: one number, three, or one for each axis. padding: "SAME" or "VALID". filters: newer name of `filter`.
+        strides: one number, three, or one for each axis.
+        dilations: one number, three, or one for each axis.
+        padding: "SAME" or "VALID".
+        filters: newer name of `filter`.
     """
     kernel = filters if filter is None else filter
     first = _first(data_format)
@@ -327,7 +334,9 @@ def max_pool_v2(
 
     Args:
         input: `[batch, space..., channels]`, or `[batch, channels, space...]` for a `data_format` that begins with "NC".
-        ksize, strides: size of the window, and how far it moves: one number, or one for each axis. padding: as of `max_pool`.
+        ksize: size of the window, and how far it moves: one number, or one for each axis.
+        strides: size of the window, and how far it moves: one number, or one for each axis.
+        padding: as of `max_pool`.
 
     Raises:
         ValueError: the rank is unknown, or not 3, 4 or 5.
@@ -394,8 +403,11 @@ def pool(
     """The largest element ("MAX") or the mean ("AVG") of what each window sees, along one to three axes of space.
 
     Args:
-        input: as of `max_pool_v2`. window_shape: size of the window along each axis. padding: "SAME" or "VALID".
-        dilation_rate: distance between neighbouring taps, for "VALID" and strides of 1. strides: how far the window moves.
+        input: as of `max_pool_v2`.
+        window_shape: size of the window along each axis.
+        padding: "SAME" or "VALID".
+        dilation_rate: distance between neighbouring taps, for "VALID" and strides of 1.
+        strides: how far the window moves.
         dilations: newer name of `dilation_rate`.
 
     Raises:
@@ -436,8 +448,11 @@ def dilation2d(
     """The largest sum of a pixel and its tap that each window sees: the grey-scale dilation of images, channel by channel.
 
     Args:
-        input: `[batch, height, width, channels]`. filter: `[taps high, taps wide, channels]`, of known shape.
-        strides, rates: how far the window moves, and the distance between its taps, as of `conv2d`. padding: "SAME" or "VALID".
+        input: `[batch, height, width, channels]`.
+        filter: `[taps high, taps wide, channels]`, of known shape.
+        strides: how far the window moves, and the distance between its taps, as of `conv2d`.
+        rates: how far the window moves, and the distance between its taps, as of `conv2d`.
+        padding: "SAME" or "VALID".
     """
     (down, right), (high, wide) = _along(strides, 2, 1, "strides"), _along(rates, 2, 1, "rates")
     with op_scope(name, "Dilation2D", input, filter):

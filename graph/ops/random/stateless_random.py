@@ -97,7 +97,9 @@ def stateless_random_uniform(
     Args:
         shape: shape of the result.
         seed: two integers (int32 or int64), which may be computed by the graph.
-        minval, maxval, dtype: as for `random_uniform`.
+        minval: as for `random_uniform`.
+        maxval: as for `random_uniform`.
+        dtype: as for `random_uniform`.
 
     >>> stateless_random_uniform([2], seed=[1, 2])   # the same two numbers in every step, session and process
     """

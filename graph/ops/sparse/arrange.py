@@ -146,7 +146,8 @@ def sparse_merge(
 
     Args:
         sp_ids: a sparse tensor of ids, or a list of them: the last coordinate is replaced by as many.
-        vocab_size: how many ids there are; a list for a list. already_sorted: the result is in order without sorting.
+        vocab_size: how many ids there are; a list for a list.
+        already_sorted: the result is in order without sorting.
 
     Raises:
         TypeError: a list, and no list. ValueError: lists of different lengths.
@@ -332,7 +333,8 @@ def sparse_concat(
     """Concatenate several along an axis.
 
     Args:
-        axis: which (`concat_dim`, TF1's first name for it). sp_inputs: of one rank, and one shape but for that axis.
+        axis: which (`concat_dim`, TF1's first name for it).
+        sp_inputs: of one rank, and one shape but for that axis.
         expand_nonconcat_dim: the other sizes may differ; the largest counts.
     """
     parts = [sparse(sp) for sp in sp_inputs]
@@ -397,7 +399,8 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
     """A `SparseTensor` that must be fed in every step that needs it, with a `SparseTensorValue` or a tuple of its three parts.
 
     Args:
-        dtype: element type. shape: of the whole, complete, and then not fed where only indices and values are; or None: fed.
+        dtype: element type.
+        shape: of the whole, complete, and then not fed where only indices and values are; or None: fed.
         name: the placeholders are called `name/indices`, `name/values`, `name/shape`.
 
     >>> x = sparse_placeholder(dt.float32)

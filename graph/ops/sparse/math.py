@@ -80,8 +80,9 @@ def sparse_add(a: Any, b: Any, threshold: TensorLike = None, thresh: TensorLike 
     """The sum of two sparse tensors, as a sparse one; or of a sparse and a dense one, as a dense one.
 
     Args:
-        a, b: of one shape and type; at least one is sparse. threshold (`thresh`): sums of two elements with a smaller absolute
-            value are left out.
+        a: of one shape and type; at least one is sparse.
+        b: of one shape and type; at least one is sparse.
+        threshold (`thresh`): sums of two elements with a smaller absolute value are left out.
 
     Raises:
         TypeError: both are dense.
@@ -249,7 +250,8 @@ def sparse_tensor_dense_matmul(
     """A sparse matrix times a dense one: only the rows of `b` that a column of `a` has an element for are read.
 
     Args:
-        sp_a: `[m, k]`, `[k, m]` with `adjoint_a`. b: `[k, n]`, `[n, k]` with `adjoint_b`.
+        sp_a: `[m, k]`, `[k, m]` with `adjoint_a`.
+        b: `[k, n]`, `[n, k]` with `adjoint_b`.
 
     Returns:
         `[m, n]`.
@@ -355,7 +357,8 @@ def embedding_lookup_sparse(
         params: the table, or its shards: as of `embedding_lookup`.
         sp_ids: int32 or int64, `[examples, at most so many ids]`; each example has at least one id.
         sp_weights: a weight of each id, with the same indices; None: 1.
-        partition_strategy, max_norm: as of `embedding_lookup`.
+        partition_strategy: as of `embedding_lookup`.
+        max_norm: as of `embedding_lookup`.
         combiner: "sum", "mean" (of weighted rows by the sum of weights) or "sqrtn" (by the root of the sum of their squares);
             default "mean".
 

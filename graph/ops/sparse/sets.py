@@ -80,7 +80,8 @@ def set_size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
     """How many different elements each row has.
 
     Args:
-        a: a sparse tensor `[d1, ..., dn]` of whole numbers or text. validate_indices: refuse coordinates out of order.
+        a: a sparse tensor `[d1, ..., dn]` of whole numbers or text.
+        validate_indices: refuse coordinates out of order.
 
     Returns:
         int32 `[d1, ..., dn-1]`.
@@ -157,7 +158,8 @@ def set_intersection(a: TensorLike, b: TensorLike, validate_indices: bool = True
     """What the sets of two tensors have in common, row by row.
 
     Args:
-        a, b: tensors or sparse tensors of one type, whole numbers or text, with the same sizes but for the last axis.
+        a: tensors or sparse tensors of one type, whole numbers or text, with the same sizes but for the last axis.
+        b: see `a`.
         validate_indices: refuse coordinates of sparse tensors that are out of order or bounds, in a step.
 
     Returns:

@@ -23,8 +23,11 @@ class QueueBase:
     """What all queues can do.
 
     Attributes:
-        dtypes: element type per component. shapes: shape per component. names: name per component, or None.
-        name: of the node that makes the queue. queue_ref: its handle.
+        dtypes: element type per component.
+        shapes: shape per component.
+        names: name per component, or None.
+        name: of the node that makes the queue.
+        queue_ref: its handle.
 
     Elements are tuples of components: one tensor, a list, or with `names` a dictionary, and so they come out.
     """

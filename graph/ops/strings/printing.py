@@ -88,7 +88,8 @@ def string_format(
     """A text scalar in which each placeholder is replaced by the value of a tensor.
 
     Args:
-        template: the text. inputs: a tensor, or a list of as many as there are placeholders.
+        template: the text.
+        inputs: a tensor, or a list of as many as there are placeholders.
         summarize: how many elements at both ends of each axis are shown; -1: all.
 
     Raises:
@@ -152,7 +153,8 @@ def print_v2(
         output_stream: `sys.stderr` (None), `sys.stdout`, `dt.logging.info`, `dt.logging.warning`, `dt.logging.error`, or
             "file://path": of the task that runs the node.
         summarize: how many elements at both ends of each axis are shown; None: 3, -1: all.
-        sep, end: between the inputs, and after them.
+        sep: between the inputs, and after them.
+        end: between the inputs, and after them.
 
     Raises:
         ValueError: there is no such stream.

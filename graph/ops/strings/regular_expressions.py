@@ -127,7 +127,8 @@ def regex_replace(
     r"""What matches a pattern of [RE2](https://github.com/google/re2/wiki/Syntax) replaced by `rewrite`; all that match, or the first.
 
     Args:
-        pattern, rewrite: text, or scalar tensors of text; in `rewrite`, `\0` is the match, `\1` its first group.
+        pattern: text, or scalar tensors of text; in `rewrite`, `\0` is the match, `\1` its first group.
+        rewrite: text, or scalar tensors of text; in `rewrite`, `\0` is the match, `\1` its first group.
 
     Raises:
         InvalidArgumentError: in a step: no pattern, or no rewrite.

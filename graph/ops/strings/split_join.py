@@ -348,8 +348,10 @@ def decode_csv(
         records: text, a line each.
         record_defaults: for each column the value of an empty field, which also gives the type: float32, float64, int32, int64 or
             string. An empty vector of that type: the field must not be empty.
-        field_delim: what is between fields. use_quote_delim: `"` may be around a field, and is doubled in it.
-        na_value: text that counts as empty, too. select_cols: the columns to return, in rising order; None: all.
+        field_delim: what is between fields.
+        use_quote_delim: `"` may be around a field, and is doubled in it.
+        na_value: text that counts as empty, too.
+        select_cols: the columns to return, in rising order; None: all.
 
     Raises:
         ValueError, TypeError: defaults of other types or shapes. InvalidArgumentError, in a step: a line with other fields.

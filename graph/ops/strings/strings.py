@@ -204,7 +204,9 @@ def as_string(
     """Numbers and truth values as text.
 
     Args:
-        precision: digits after the decimal point; -1: 6. scientific, shortest: how floats are written; else as `1.500000`.
+        precision: digits after the decimal point; -1: 6.
+        scientific: how floats are written; else as `1.500000`.
+        shortest: how floats are written; else as `1.500000`.
         width: shorter text is padded with blanks on the left; with fill="-" on the right; with fill="0" with zeros.
     """
     attrs = {

@@ -104,9 +104,12 @@ def fully_connected(
         inputs: `[..., features]`, the last size known.
         num_outputs: size of the output's last axis.
         activation_fn: function of the output; None: none.
-        normalizer_fn, normalizer_params: a layer that stands in the place of the biases, such as `batch_norm`, and its arguments.
-        weights_initializer: None: Glorot's uniform one. biases_initializer: None: there are no biases.
-        weights_regularizer, biases_regularizer: function of the variable; its result joins the regularization losses.
+        normalizer_fn: a layer that stands in the place of the biases, such as `batch_norm`, and its arguments.
+        normalizer_params: a layer that stands in the place of the biases, such as `batch_norm`, and its arguments.
+        weights_initializer: None: Glorot's uniform one.
+        biases_initializer: None: there are no biases.
+        weights_regularizer: function of the variable; its result joins the regularization losses.
+        biases_regularizer: function of the variable; its result joins the regularization losses.
         reuse: whether the scope's variables are used again.
         variables_collections: collections that the variables join, or a mapping from "weights" and "biases" to them.
         outputs_collections: collections that the output joins, under the name of its scope.
@@ -155,7 +158,9 @@ def convolution(
     Args:
         inputs: `[batch, steps, channels]` or `[batch, height, width, channels]`; the channels second for "NCHW".
         num_outputs: how many channels come out.
-        kernel_size, stride, rate: a number, or one for each axis; `rate` is the distance between the elements of a window.
+        kernel_size: a number, or one for each axis; `rate` is the distance between the elements of a window.
+        stride: a number, or one for each axis; `rate` is the distance between the elements of a window.
+        rate: a number, or one for each axis; `rate` is the distance between the elements of a window.
         padding: "SAME" or "VALID".
 
     Raises:
@@ -245,7 +250,8 @@ def separable_conv2d(
 
     Args:
         num_outputs: how many channels come out; None: the second convolution is left out.
-        depth_multiplier: how many channels the first one makes of each. pointwise_initializer: of the second one's weights; None: the same.
+        depth_multiplier: how many channels the first one makes of each.
+        pointwise_initializer: of the second one's weights; None: the same.
     """
     x = convert(inputs)
     first = order_of(data_format) == "channels_first"

@@ -54,15 +54,22 @@ def batch_norm(
 
     Args:
         inputs: `[batch, channels]` or `[batch, height, width, channels]`; the channels second for "NCHW".
-        decay: how much of the averages stays in each step. epsilon: added to the variance.
-        center, scale: whether there are `beta` and `gamma`.
+        decay: how much of the averages stays in each step.
+        epsilon: added to the variance.
+        center: whether there are `beta` and `gamma`.
+        scale: whether there are `beta` and `gamma`.
         activation_fn: function of the output; None: none.
-        param_initializers, param_regularizers: mappings from "beta", "gamma", "moving_mean", "moving_variance".
+        param_initializers: mappings from "beta", "gamma", "moving_mean", "moving_variance".
+        param_regularizers: mappings from "beta", "gamma", "moving_mean", "moving_variance".
         updates_collections: the collections of the nodes that move the averages, which are to be run with the training op;
             None: they run before the output is there.
         is_training: a bool, or a bool tensor.
         fused: one node does it in any case; with False the average of variances is of the biased ones, as in TensorFlow.
-        reuse, variables_collections, outputs_collections, trainable, scope: as of `fully_connected`.
+        reuse: as of `fully_connected`.
+        variables_collections: as of `fully_connected`.
+        outputs_collections: as of `fully_connected`.
+        trainable: as of `fully_connected`.
+        scope: as of `fully_connected`.
 
     Returns:
         as the input.

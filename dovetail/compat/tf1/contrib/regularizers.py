@@ -33,7 +33,8 @@ def variance_scaling_initializer(
     """`dt.variance_scaling_initializer` with other names and defaults: He's initializer (ICCV 2015).
 
     Args:
-        factor: of the variance. mode: "FAN_IN", "FAN_OUT" or "FAN_AVG": what it is divided by.
+        factor: of the variance.
+        mode: "FAN_IN", "FAN_OUT" or "FAN_AVG": what it is divided by.
         uniform: uniformly distributed; else normally, truncated.
     """
     if mode not in ("FAN_IN", "FAN_OUT", "FAN_AVG"):

@@ -176,7 +176,8 @@ def optimize_loss(
     """A tensor that makes a step of training when it is fetched, and is the loss.
 
     Args:
-        loss: a scalar. global_step: counts the steps; None: the graph's own, if it has one.
+        loss: a scalar.
+        global_step: counts the steps; None: the graph's own, if it has one.
         learning_rate: a number or scalar; None: the optimizer knows it.
         optimizer: the name of one of `OPTIMIZERS`, a class, an optimizer, or a function of the learning rate (or of nothing).
         gradient_noise_scale: how much normal noise is added to the gradients.

@@ -251,7 +251,8 @@ def assign_from_checkpoint(
     """What gives variables the values of a checkpoint, as `assign_from_values`.
 
     Args:
-        var_list: variables, or a mapping from their names in the checkpoint. ignore_missing_vars: leave out what it does not have.
+        var_list: variables, or a mapping from their names in the checkpoint.
+        ignore_missing_vars: leave out what it does not have.
 
     Raises:
         ValueError: the checkpoint lacks one, or has it in another shape.
@@ -281,7 +282,8 @@ def assign_from_checkpoint_fn(
     """A function of the session that restores variables from a checkpoint: an `init_fn`; None: it has none of them.
 
     Args:
-        var_list, ignore_missing_vars: as of `assign_from_checkpoint`.
+        var_list: as of `assign_from_checkpoint`.
+        ignore_missing_vars: as of `assign_from_checkpoint`.
         reshape_variables: take a value of another shape with as many elements.
 
     Raises:

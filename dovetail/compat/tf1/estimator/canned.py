@@ -33,11 +33,15 @@ class LinearClassifier(Estimator):
 
     Args:
         feature_columns: what the sum is of: numeric and categorical columns (`dt.feature_column`).
-        model_dir, config, warm_start_from: as of `Estimator`.
-        n_classes: how many classes. weight_column: name of the feature, or numeric column, that says how much an example counts.
+        model_dir: as of `Estimator`.
+        config: as of `Estimator`.
+        warm_start_from: as of `Estimator`.
+        n_classes: how many classes.
+        weight_column: name of the feature, or numeric column, that says how much an example counts.
         label_vocabulary: names of the classes, where labels are text; else labels are whole numbers below `n_classes`.
         optimizer: of `dt.train`, or a function that makes one, or "Ftrl", "Adagrad", "Adam", "RMSProp", "SGD".
-        partitioner: how variables are cut. loss_reduction: how the losses of a batch become one: their sum, as in TensorFlow 1.
+        partitioner: how variables are cut.
+        loss_reduction: how the losses of a batch become one: their sum, as in TensorFlow 1.
         sparse_combiner: how weights of several ids of an example are combined.
 
     Raises:
@@ -92,13 +96,16 @@ class LinearRegressor(Estimator):
 
 
 class DNNClassifier(Estimator):
-    """Classes by a network of dense layers.
+    """Classes by a network of dense layers. Other arguments are as of `LinearClassifier`.
 
     Args:
-        hidden_units: sizes of the layers. feature_columns: what the first one takes: dense columns, such as embeddings.
-        optimizer: as of `LinearClassifier`. activation_fn: of the layers. dropout: share of a layer's results that is dropped in
-            training; None: none. input_layer_partitioner: how tables are cut. batch_norm: whether layers are normalized.
-        The others: as of `LinearClassifier`.
+        hidden_units: sizes of the layers.
+        feature_columns: what the first one takes: dense columns, such as embeddings.
+        optimizer: as of `LinearClassifier`.
+        activation_fn: of the layers.
+        dropout: share of a layer's results that is dropped in training; None: none.
+        input_layer_partitioner: how tables are cut.
+        batch_norm: whether layers are normalized.
 
     >>> model = DNNClassifier([64, 32], [dt.feature_column.embedding_column(city, 8)], n_classes=10)
     """

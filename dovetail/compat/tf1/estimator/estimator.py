@@ -164,8 +164,10 @@ class Estimator:
         Args:
             input_fn: gives a `Dataset` of (features, labels), or these as tensors; it may ask for `mode`, `params`, `config` and
                 `input_context`. Under a strategy it is called once in each process, and each replica takes batches of its own.
-            hooks: `SessionRunHook`s. saving_listeners: `CheckpointSaverListener`s.
-            steps: how many steps; max_steps: or up to which global step; neither: until the input ends.
+            hooks: `SessionRunHook`s.
+            saving_listeners: `CheckpointSaverListener`s.
+            steps: how many steps.
+            max_steps: or up to which global step; neither: until the input ends.
 
         Raises:
             ValueError: both are given, or one is not positive.
@@ -244,8 +246,10 @@ class Estimator:
         """Evaluate a checkpoint: its metrics over all batches.
 
         Args:
-            input_fn: as of `train`. steps: how many batches; None: until the input ends.
-            hooks: `SessionRunHook`s. checkpoint_path: the checkpoint; None: the newest; where there is none, first values.
+            input_fn: as of `train`.
+            steps: how many batches; None: until the input ends.
+            hooks: `SessionRunHook`s.
+            checkpoint_path: the checkpoint; None: the newest; where there is none, first values.
             name: of the evaluation, where there are several: summaries go to `eval_dir(name)`.
 
         Returns:
@@ -308,8 +312,10 @@ class Estimator:
         """Predictions for what the input gives, one after the other, until it ends.
 
         Args:
-            input_fn: as of `train`; labels are left out. predict_keys: which of the predictions to give; None: all.
-            hooks: `SessionRunHook`s. checkpoint_path: the checkpoint; None: the newest.
+            input_fn: as of `train`; labels are left out.
+            predict_keys: which of the predictions to give; None: all.
+            hooks: `SessionRunHook`s.
+            checkpoint_path: the checkpoint; None: the newest.
             yield_single_examples: one example at a time; False: one batch.
 
         Raises:
@@ -354,8 +360,10 @@ class Estimator:
         Args:
             export_dir_base: a folder, in which one is made that is named by the time.
             serving_input_receiver_fn: gives a `dt.estimator.export.ServingInputReceiver`: what is fed, and the features made of it.
-            assets_extra: name in the folder `assets.extra` -> a file to copy there. as_text: write the graph as text.
-            checkpoint_path: the checkpoint; None: the newest. strip_default_attrs: accepted.
+            assets_extra: name in the folder `assets.extra` -> a file to copy there.
+            as_text: write the graph as text.
+            checkpoint_path: the checkpoint; None: the newest.
+            strip_default_attrs: accepted.
 
         Returns:
             the new folder.

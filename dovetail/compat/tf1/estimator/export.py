@@ -32,8 +32,9 @@ class ServingInputReceiver(
 ):
     """What a serving model takes.
 
-    Args:
-        features: what the model function gets. receiver_tensors: placeholders that are fed: one, or by name.
+    Attributes:
+        features: what the model function gets.
+        receiver_tensors: placeholders that are fed: one, or by name.
         receiver_tensors_alternatives: None, or name -> other tensors that may be fed instead.
     """
 
@@ -76,7 +77,8 @@ def build_parsing_serving_input_receiver_fn(
     """A function that makes a placeholder for serialised `Example`s, called `examples`, and parses them.
 
     Args:
-        feature_spec: name -> `FixedLenFeature` and so on. default_batch_size: how many there are at a time; None: any.
+        feature_spec: name -> `FixedLenFeature` and so on.
+        default_batch_size: how many there are at a time; None: any.
     """
 
     def receive() -> ServingInputReceiver:

@@ -16,8 +16,11 @@ class LatestExporter(Exporter):
     """Exports the model at each evaluation, and keeps the newest ones.
 
     Args:
-        name: of its folder in `<model_dir>/export`. serving_input_receiver_fn: as of `Estimator.export_saved_model`.
-        assets_extra, as_text: as there. exports_to_keep: how many; None: all.
+        name: of its folder in `<model_dir>/export`.
+        serving_input_receiver_fn: as of `Estimator.export_saved_model`.
+        assets_extra: as there.
+        as_text: as there.
+        exports_to_keep: how many; None: all.
     """
 
     def __init__(
@@ -99,7 +102,11 @@ class BestExporter(LatestExporter):
     """Exports the model whenever an evaluation is better than all before.
 
     Args:
-        name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep: as of `LatestExporter`.
+        name: as of `LatestExporter`.
+        serving_input_receiver_fn: as of `LatestExporter`.
+        assets_extra: as of `LatestExporter`.
+        as_text: as of `LatestExporter`.
+        exports_to_keep: as of `LatestExporter`.
         event_file_pattern: accepted: what was best is kept in the exporter's own folder.
         compare_fn: a function of `best_eval_result` and `current_eval_result`: whether the second is better.
     """

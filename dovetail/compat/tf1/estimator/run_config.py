@@ -22,7 +22,8 @@ class DistributeConfig(NamedTuple):
     """Which strategies train and evaluate: what `RunConfig(experimental_distribute=...)` takes.
 
     Attributes:
-        train_distribute: the strategy that trains; None: none. eval_distribute: the one that evaluates.
+        train_distribute: the strategy that trains; None: none.
+        eval_distribute: the one that evaluates.
         remote_cluster: not supported: run the same program in each task instead, with TF_CONFIG.
     """
 
@@ -41,13 +42,17 @@ class RunConfig:
     Args:
         model_dir: the folder of checkpoints and summaries, which all tasks must see; None: that of TF_CONFIG, or one for the time
             being.
-        tf_random_seed: the seed of the graph. save_summary_steps: how often to write summaries; None: never.
-        save_checkpoints_steps, save_checkpoints_secs: how often to save; at most one of them; default: every 600 s; both None: never.
+        tf_random_seed: the seed of the graph.
+        save_summary_steps: how often to write summaries; None: never.
+        save_checkpoints_steps: how often to save; at most one of them; default: every 600 s; both None: never.
+        save_checkpoints_secs: how often to save; at most one of them; default: every 600 s; both None: never.
         session_config: options of sessions; None: a session sees this task and the parameter servers, and places softly.
-        keep_checkpoint_max: how many checkpoints to keep; 0 or None: all. keep_checkpoint_every_n_hours: and one in so many hours for
-            good.
+        keep_checkpoint_max: how many checkpoints to keep; 0 or None: all.
+        keep_checkpoint_every_n_hours: and one in so many hours for good.
         log_step_count_steps: how often to tell loss and steps per second; None: never.
-        train_distribute, eval_distribute: strategies. experimental_distribute: both, as a `DistributeConfig`.
+        train_distribute: strategies.
+        eval_distribute: strategies.
+        experimental_distribute: both, as a `DistributeConfig`.
         device_fn: a device function for the graph; None: where there are parameter servers, a `replica_device_setter`.
         protocol: accepted: "grpc" or None.
         experimental_max_worker_delay_secs: accepted: workers wait for what they need, and not for a time.

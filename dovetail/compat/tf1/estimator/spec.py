@@ -31,7 +31,10 @@ class EstimatorSpec:
         train_op: a node that makes a training step; needed to train.
         eval_metric_ops: name -> (value, update), as functions of `dt.metrics` give them.
         export_outputs: name of a signature -> what a saved model gives (`export.PredictOutput` and so on); None: the predictions.
-        training_chief_hooks: hooks of the chief alone; training_hooks, evaluation_hooks, prediction_hooks: of everybody.
+        training_chief_hooks: hooks of the chief alone.
+        training_hooks: of everybody.
+        evaluation_hooks: of everybody.
+        prediction_hooks: of everybody.
         scaffold: what initializes, saves and says that a session is ready; None: one of defaults.
 
     Raises:

@@ -56,7 +56,9 @@ class TrainSpec:
     """How to train.
 
     Attributes:
-        input_fn, hooks, saving_listeners: as of `Estimator.train`.
+        input_fn: as of `Estimator.train`.
+        hooks: as of `Estimator.train`.
+        saving_listeners: as of `Estimator.train`.
         max_steps: up to which global step; None: until the input ends.
 
     Raises:
@@ -80,10 +82,13 @@ class EvalSpec:
     """How to evaluate.
 
     Attributes:
-        input_fn, name, hooks: as of `Estimator.evaluate`. steps: how many batches; None: until the input ends.
+        input_fn: as of `Estimator.evaluate`.
+        name: as of `Estimator.evaluate`.
+        hooks: as of `Estimator.evaluate`.
+        steps: how many batches; None: until the input ends.
         exporters: `Exporter`s that are told of each evaluation.
-        start_delay_secs: the evaluator begins so long after its start. throttle_secs: evaluations begin so long after each other at
-            least. The last step's checkpoint is evaluated at once.
+        start_delay_secs: the evaluator begins so long after its start.
+        throttle_secs: evaluations begin so long after each other at least. The last step's checkpoint is evaluated at once.
 
     Raises:
         ValueError: a number that is too small. TypeError: what is no hook or no function.

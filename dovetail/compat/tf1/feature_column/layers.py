@@ -27,8 +27,10 @@ def input_layer(
     """What dense columns give, beside each other in the order of their names: float32 `[examples, width]`.
 
     Args:
-        features: name -> tensor or `SparseTensor`. feature_columns: numeric, bucketized, indicator and embedding columns.
-        weight_collections: accepted. trainable: whether tables are trained.
+        features: name -> tensor or `SparseTensor`.
+        feature_columns: numeric, bucketized, indicator and embedding columns.
+        weight_collections: accepted.
+        trainable: whether tables are trained.
         cols_to_vars: gets each column's variables.
 
     Raises:
@@ -62,9 +64,13 @@ def linear_model(
     """A weighted sum of what columns give, and a bias: float32 `[examples, units]`. All weights begin with zero.
 
     Args:
-        features: as of `input_layer`. feature_columns: numeric and categorical columns, bucketized ones among them.
-        units: numbers of an example. sparse_combiner: how the weights of an example's ids are combined: "sum", "mean", "sqrtn".
-        weight_collections: accepted. trainable: whether weights are trained. cols_to_vars: gets each column's variables, and "bias".
+        features: as of `input_layer`.
+        feature_columns: numeric and categorical columns, bucketized ones among them.
+        units: numbers of an example.
+        sparse_combiner: how the weights of an example's ids are combined: "sum", "mean", "sqrtn".
+        weight_collections: accepted.
+        trainable: whether weights are trained.
+        cols_to_vars: gets each column's variables, and "bias".
     """
     with variable_scope(None, "linear_model"):
         sums = []

@@ -36,8 +36,11 @@ def numeric_column(
     """Numbers as they are.
 
     Args:
-        key: the feature's name. shape: of an example's value; it becomes a row. default_value: for records that lack it.
-        dtype: the feature's; numbers are cast to float32. normalizer_fn: what is done with them first.
+        key: the feature's name.
+        shape: of an example's value; it becomes a row.
+        default_value: for records that lack it.
+        dtype: the feature's; numbers are cast to float32.
+        normalizer_fn: what is done with them first.
 
     >>> numeric_column("age", normalizer_fn=lambda x: (x - 40.0) / 15.0)
     """
@@ -72,8 +75,9 @@ def categorical_column_with_identity(key: str, num_buckets: int, default_value: 
     """Whole numbers that are ids themselves.
 
     Args:
-        key: the feature's name. num_buckets: ids are smaller. default_value: the id in place of others; without it they are as
-            if they were not there.
+        key: the feature's name.
+        num_buckets: ids are smaller.
+        default_value: the id in place of others; without it they are as if they were not there.
     """
     count = _count(num_buckets, "num_buckets")
     if default_value is not None and not 0 <= default_value < count:
@@ -102,8 +106,11 @@ def categorical_column_with_vocabulary_list(
     """Text or whole numbers, by their place in a list.
 
     Args:
-        key: the feature's name. vocabulary_list: each value once. dtype: of them; None: as they are.
-        default_value: the id of others; -1: as if they were not there. num_oov_buckets: or so many ids behind those of the list, by hash.
+        key: the feature's name.
+        vocabulary_list: each value once.
+        dtype: of them; None: as they are.
+        default_value: the id of others; -1: as if they were not there.
+        num_oov_buckets: or so many ids behind those of the list, by hash.
     """
     entries = [e.item() if hasattr(e, "item") else e for e in vocabulary_list]
     if not entries:
@@ -152,7 +159,8 @@ def crossed_column(keys: Iterable[Any], hash_bucket_size: int, hash_key: int | N
 
     Args:
         keys: names of features (text or whole numbers), or categorical columns; not those by hash.
-        hash_bucket_size: ids are smaller. hash_key: another one spreads them otherwise.
+        hash_bucket_size: ids are smaller.
+        hash_key: another one spreads them otherwise.
 
     >>> crossed_column([bucketized_column(age, [30, 60]), "city"], 1000)
     """
@@ -184,10 +192,12 @@ def embedding_column(
     """A row of a table for each id, learned; those of an example's ids are combined to one.
 
     Args:
-        categorical_column: what gives the ids. dimension: numbers of a row.
+        categorical_column: what gives the ids.
+        dimension: numbers of a row.
         combiner: "mean", "sum" or "sqrtn" (by the root of their number).
         initializer: of the table; None: normal numbers, truncated, of deviation 1 / sqrt(dimension).
-        max_norm: rows that are longer are cut to this length first. trainable: whether the table is trained.
+        max_norm: rows that are longer are cut to this length first.
+        trainable: whether the table is trained.
     """
     if dimension is None or dimension < 1:
         raise ValueError(f"Invalid dimension {dimension}.")

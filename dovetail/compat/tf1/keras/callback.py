@@ -108,7 +108,8 @@ class History(Callback):
     """What the logs of all epochs were; `fit` gives one.
 
     Attributes:
-        epoch: the numbers of the epochs. history: name -> a number per epoch.
+        epoch: the numbers of the epochs.
+        history: name -> a number per epoch.
     """
 
     def __init__(self) -> None:

@@ -44,9 +44,11 @@ class Optimizer(_Optimizer, Configured):
     Args:
         learning_rate: a number, or a schedule of `keras.optimizers.schedules`.
         weight_decay: share of a weight, times the learning rate, that each update takes off it first; None: none.
-        clipnorm: L2 norm down to which each gradient is scaled. clipvalue: limit of each of its numbers.
+        clipnorm: L2 norm down to which each gradient is scaled.
+        clipvalue: limit of each of its numbers.
         global_clipnorm: L2 norm down to which all gradients together are scaled.
-        name: its name, and that of its nodes. lr: the learning rate under its old name.
+        name: its name, and that of its nodes.
+        lr: the learning rate under its old name.
         settings: the numbers of the rule.
     """
 
@@ -88,8 +90,8 @@ class Optimizer(_Optimizer, Configured):
         """As of `dt.train.Optimizer`, in Keras' order of arguments.
 
         Args:
-            loss: a tensor, or a function without arguments that builds it. var_list: variables to change, or a function that gives
-                them, which is called after that of the loss; None: the trainable ones.
+            loss: a tensor, or a function without arguments that builds it.
+            var_list: variables to change, or a function that gives them, which is called after that of the loss; None: the trainable ones.
         """
         loss = loss() if callable(loss) else loss
         chosen = var_list() if callable(var_list) else var_list

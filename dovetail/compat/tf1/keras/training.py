@@ -130,15 +130,18 @@ class Trainer(Stepper):
                 `keras.utils.Sequence`, or a `keras.utils.experimental.DatasetCreator`.
             y: arrays of targets; left out where x gives them, too.
             batch_size: rows of a batch, for arrays; 32 by default. Under a strategy all replicas share a batch.
-            epochs: number of the last epoch; initial_epoch: that of the first, counted from 0.
+            epochs: number of the last epoch.
+            initial_epoch: that of the first, counted from 0.
             verbose: 0: says nothing, 1: a bar, 2: a line per epoch; "auto": 1.
             callbacks: objects of `keras.callbacks`.
             validation_split: share of the rows, the last ones, that are kept to validate with.
             validation_data: (x, y) or (x, y, weights), or anything that x may be, to validate with after each epoch (each
                 `validation_freq`-th).
             shuffle: whether arrays come in another order in each epoch.
-            class_weight: how much the samples of each class count. sample_weight: how much each sample counts.
-            steps_per_epoch, validation_steps: batches of an epoch, where they are not all.
+            class_weight: how much the samples of each class count.
+            sample_weight: how much each sample counts.
+            steps_per_epoch: batches of an epoch, where they are not all.
+            validation_steps: batches of an epoch, where they are not all.
 
         Returns:
             A `History`, whose `history` has lists of numbers by name.

@@ -49,8 +49,11 @@ class EarlyStopping(_Watching):
     """Ends training when a number has not got better for some epochs.
 
     Args:
-        monitor: its name in the logs. min_delta: what counts as better. patience: how many epochs.
-        baseline: a value that must be beaten. restore_best_weights: whether the model gets back the weights of the best epoch.
+        monitor: its name in the logs.
+        min_delta: what counts as better.
+        patience: how many epochs.
+        baseline: a value that must be beaten.
+        restore_best_weights: whether the model gets back the weights of the best epoch.
         start_from_epoch: epochs before this one do not count.
     """
 
@@ -106,7 +109,8 @@ class ModelCheckpoint(_Watching):
 
     Args:
         filepath: where; `{epoch:02d}` and numbers of the logs, as `{val_loss:.2f}`, are put in.
-        save_best_only: only when `monitor` got better. save_weights_only: without the model's config and optimizer.
+        save_best_only: only when `monitor` got better.
+        save_weights_only: without the model's config and optimizer.
         save_freq: "epoch", or after how many batches.
     """
 

@@ -14,8 +14,10 @@ class TensorBoard(Callback):
     """Writes the logs of each epoch, and the graph, for TensorBoard: `train/` and `validation/` in `log_dir`. The chief does.
 
     Args:
-        log_dir: the folder. histogram_freq: after how many epochs histograms of the weights are written; 0: never.
-        write_graph: whether the graph is written. update_freq: "epoch", "batch", or after how many batches.
+        log_dir: the folder.
+        histogram_freq: after how many epochs histograms of the weights are written; 0: never.
+        write_graph: whether the graph is written.
+        update_freq: "epoch", "batch", or after how many batches.
 
     Raises:
         UnimplementedError: tensorboardX is not installed.

@@ -40,8 +40,12 @@ def mean_iou(
     """Intersection over union of what is of a class and what was taken for it, as the mean over the classes that were seen.
 
     Args:
-        labels: the right classes, from 0 to num_classes - 1. predictions: the model's.
-        weights, metrics_collections, updates_collections, name: as of `mean`.
+        labels: the right classes, from 0 to num_classes - 1.
+        predictions: the model's.
+        weights: as of `mean`.
+        metrics_collections: as of `mean`.
+        updates_collections: as of `mean`.
+        name: as of `mean`.
 
     Returns:
         (the value so far, a float32 scalar; the confusion matrix after this batch was added, float64, a row for each right class).

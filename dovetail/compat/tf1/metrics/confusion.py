@@ -200,11 +200,16 @@ def auc(
     """The area under a curve that is drawn by moving the threshold, as a sum over so many thresholds.
 
     Args:
-        labels: what is right: booleans, or what is cast to them. predictions: scores from 0 to 1.
-        num_thresholds: how many, evenly from 0 to 1. thresholds: or these, between 0 and 1, which are then added to.
+        labels: what is right: booleans, or what is cast to them.
+        predictions: scores from 0 to 1.
+        num_thresholds: how many, evenly from 0 to 1.
+        thresholds: or these, between 0 and 1, which are then added to.
         curve: "ROC": recall over the share of wrong alarms; "PR": precision over recall.
         summation_method: "trapezoidal", "minoring", "majoring", or for "PR" "careful_interpolation" (Davis and Goadrich, 2006).
-        weights, metrics_collections, updates_collections, name: as of `mean`.
+        weights: as of `mean`.
+        metrics_collections: as of `mean`.
+        updates_collections: as of `mean`.
+        name: as of `mean`.
 
     Returns:
         (the value so far, the value after this batch was added), float32 scalars.

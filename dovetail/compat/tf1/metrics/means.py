@@ -26,8 +26,10 @@ def mean(
     """The mean of all values of all batches.
 
     Args:
-        values: numbers of any shape. weights: how much each counts; of the same rank, axes may have size 1; or a scalar.
-        metrics_collections, updates_collections: names of collections that the two tensors join.
+        values: numbers of any shape.
+        weights: how much each counts; of the same rank, axes may have size 1; or a scalar.
+        metrics_collections: names of collections that the two tensors join.
+        updates_collections: names of collections that the two tensors join.
         name: of the scope; None: the metric's own name.
 
     Returns:

@@ -145,9 +145,12 @@ def recall_at_k(
     Args:
         labels: the right classes of each row, int64 (..., labels) or (...), or a sparse tensor where rows have different numbers of
             them. One that stands twice in a row counts once.
-        predictions: the scores, (..., classes). class_id: count this class alone.
+        predictions: the scores, (..., classes).
+        class_id: count this class alone.
         weights: how much each row counts: of shape (...), axes may have size 1; or a scalar.
-        metrics_collections, updates_collections, name: as of `mean`.
+        metrics_collections: as of `mean`.
+        updates_collections: as of `mean`.
+        name: as of `mean`.
 
     Returns:
         (the value so far, the value after this batch was added): float64 scalars, NaN while nothing was counted.

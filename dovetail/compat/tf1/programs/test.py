@@ -80,7 +80,8 @@ class TestCase(unittest.TestCase):
         """A session as the default one, for a `with` block.
 
         Args:
-            graph: None: the default one. config: None: soft placement is allowed, unless a GPU is forced.
+            graph: None: the default one.
+            config: None: soft placement is allowed, unless a GPU is forced.
             use_gpu: put nodes without a device on the first GPU, if there is one; else they are on the CPU.
             force_gpu: put them there in any case.
         """
@@ -390,7 +391,8 @@ def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any =
     """Whether this process has a GPU, emulated ones included.
 
     Args:
-        cuda_only, min_cuda_compute_capability: accepted: kernels are compiled for the GPU that is there.
+        cuda_only: accepted: kernels are compiled for the GPU that is there.
+        min_cuda_compute_capability: accepted: kernels are compiled for the GPU that is there.
     """
     return bool(gpu_device_name())
 
@@ -410,7 +412,9 @@ def create_local_cluster(
     """Servers of a cluster, all in this process: the workers, and the parameter servers. `dt.LocalCluster` has processes.
 
     Args:
-        protocol: accepted. worker_config, ps_config: their configurations.
+        protocol: accepted.
+        worker_config: their configurations.
+        ps_config: their configurations.
 
     >>> workers, ps = dt.test.create_local_cluster(num_workers=2, num_ps=1)
     >>> session = dt.Session(workers[0].target)
@@ -445,10 +449,15 @@ def compute_gradient(
     """The derivative of `y` by `x` twice, in the default session: as gradients give it, and as differences do.
 
     Args:
-        x, y: tensors of floating type. x_shape, y_shape: their shapes. `x` may be a list of tensors; `x_shape` and `x_init_value`
-            are lists then, too, and each tensor is moved by itself.
-        x_init_value: where; None: a random point. delta: how far `x` is moved.
-        init_targets: what is run first. extra_feed_dict: fed in each step.
+        x: tensors of floating type.
+        y: tensors of floating type.
+        x_shape: their shapes. `x` may be a list of tensors; `x_shape` and `x_init_value` are lists then, too, and
+            each tensor is moved by itself.
+        y_shape: see `x_shape`.
+        x_init_value: where; None: a random point.
+        delta: how far `x` is moved.
+        init_targets: what is run first.
+        extra_feed_dict: fed in each step.
 
     Returns:
         two `[elements of x, elements of y]`; a list of such pairs for a list.

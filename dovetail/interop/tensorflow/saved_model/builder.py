@@ -63,9 +63,13 @@ class Builder:
         """Add the graph of a session, and write the values that its variables have now.
 
         Args:
-            sess: variables have values in it. tags: what this graph is for, such as `[tag_constants.SERVING]`.
-            signature_def_map: name -> `SignatureDef`. assets_collection: not supported: must be empty.
-            main_op, legacy_init_op: a node that runs once the model is loaded. clear_devices: ask for no devices.
+            sess: variables have values in it.
+            tags: what this graph is for, such as `[tag_constants.SERVING]`.
+            signature_def_map: name -> `SignatureDef`.
+            assets_collection: not supported: must be empty.
+            main_op: a node that runs once the model is loaded.
+            legacy_init_op: a node that runs once the model is loaded.
+            clear_devices: ask for no devices.
             strip_default_attrs: accepted; attributes that a node does not have are not written anyway.
             saver: its variables are written; None: all that can be saved.
 
@@ -161,7 +165,10 @@ def simple_save(
     """Write a session's graph and variables as a saved model for serving.
 
     Args:
-        session: variables have values in it. export_dir: a new folder. inputs, outputs: name -> tensor.
+        session: variables have values in it.
+        export_dir: a new folder.
+        inputs: name -> tensor.
+        outputs: name -> tensor.
         legacy_init_op: a node that runs once the model is loaded.
 
     Errors as of `Builder`.

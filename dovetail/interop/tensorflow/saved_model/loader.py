@@ -34,8 +34,11 @@ def load(
     """Add a saved model's graph to that of a session, and give its variables their values.
 
     Args:
-        sess: the session. tags: exactly the tags of the graph to load. export_dir: the folder.
-        import_scope: put before all names. saver_kwargs: accepted, for TensorFlow's sake.
+        sess: the session.
+        tags: exactly the tags of the graph to load.
+        export_dir: the folder.
+        import_scope: put before all names.
+        saver_kwargs: accepted, for TensorFlow's sake.
 
     Returns:
         the `MetaGraphDef`, whose `signature_def` names inputs and outputs.

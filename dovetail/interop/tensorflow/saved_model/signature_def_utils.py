@@ -17,7 +17,9 @@ def build_signature_def(
     """A `SignatureDef`.
 
     Args:
-        inputs, outputs: name -> `TensorInfo` (`build_tensor_info`). method_name: how it is to be called.
+        inputs: name -> `TensorInfo` (`build_tensor_info`).
+        outputs: name -> `TensorInfo` (`build_tensor_info`).
+        method_name: how it is to be called.
     """
     found = message("SignatureDef")(method_name=method_name or "")
     for told, field in ((inputs, found.inputs), (outputs, found.outputs)):

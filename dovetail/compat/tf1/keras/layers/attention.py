@@ -27,11 +27,16 @@ class MultiHeadAttention(Layer):
     """Attention by several heads, each with projections of its own: `layer(query, value, key=value)`.
 
     Args:
-        num_heads: how many heads. key_dim: size of each head's queries and keys. value_dim: of its values; None: `key_dim`.
+        num_heads: how many heads.
+        key_dim: size of each head's queries and keys.
+        value_dim: of its values; None: `key_dim`.
         dropout: share of the attention's weights that are dropped in training.
         use_bias: whether projections have biases.
         output_shape: size of the output's last axis; None: the query's.
-        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer: as of `Dense`.
+        kernel_initializer: as of `Dense`.
+        bias_initializer: as of `Dense`.
+        kernel_regularizer: as of `Dense`.
+        bias_regularizer: as of `Dense`.
 
     Called with [batch, targets, features] and [batch, sources, features]; `attention_mask`, bool [batch, targets, sources], says who
     sees whom; `use_causal_mask`: nobody sees a later place; `return_attention_scores`: the weights come out beside.

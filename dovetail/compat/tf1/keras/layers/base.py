@@ -55,9 +55,12 @@ class Layer(Configured):
         name: name of the layer, and first part of its weights' names; None: after the class, numbered.
         dtype: element type of its weights; None: `keras.backend.floatx()`.
         activity_regularizer: function of its output whose result joins the loss.
-        input_shape, batch_input_shape, input_dim: shape of what it gets, for the first layer of a `Sequential`; `input_shape`
-            leaves out the batch.
-        weights: arrays that its weights start with.
+
+    Keyword Args:
+        input_shape (Sequence[int | None]): shape of what it gets, for the first layer of a `Sequential`; `input_shape` leaves out the batch.
+        batch_input_shape (Sequence[int | None]): see `input_shape`.
+        input_dim (int): see `input_shape`.
+        weights (Sequence[Any]): arrays that its weights start with.
 
     >>> class Scale(dt.keras.layers.Layer):
     ...     def build(self, input_shape):
@@ -150,12 +153,14 @@ class Layer(Configured):
         """Make a weight: a variable called `<layer>/<name>`.
 
         Args:
-            shape: its complete shape. dtype: None: the layer's.
+            shape: its complete shape.
+            dtype: None: the layer's.
             initializer: name, object or function of (shape, dtype); None: Glorot's uniform one for floating types, else zeros.
             regularizer: function of the weight whose result joins the loss.
             trainable: whether optimizers change it; None: yes, unless `synchronization` is ON_READ.
             constraint: function that is applied to it after each update.
-            synchronization, aggregation: how a strategy keeps its copies: see `dt.Variable`.
+            synchronization: how a strategy keeps its copies: see `dt.Variable`.
+            aggregation: how a strategy keeps its copies: see `dt.Variable`.
 
         Returns:
             The variable.
@@ -314,7 +319,8 @@ class Layer(Configured):
 
         Args:
             inputs: a tensor or a structure of them; arrays become constants.
-            args, kwargs: for `call`. `training` is that of the pass around where it is left out.
+            args: for `call`. `training` is that of the pass around where it is left out.
+            kwargs: for `call`. `training` is that of the pass around where it is left out.
         """
         inputs = _as_tensors(inputs)
         graph = get_default_graph()

@@ -40,7 +40,6 @@ class _Conv(Layer):
         kernel_size, strides, dilation_rate: a number, or one for each axis.
         padding: "valid", or "same": as many steps as went in, over the stride; "causal" (one dimension): only what came before.
         data_format: "channels_last" or "channels_first"; None: `keras.backend.image_data_format()`.
-        activation, use_bias, kernel_initializer and so on: as of `Dense`.
     """
 
     _rank = 2
@@ -146,14 +145,15 @@ class Conv2D(_Conv):
 
 
 class Conv1D(_Conv):
-    """A convolution over steps: [batch, steps, channels] -> [batch, steps, filters].
+    """A convolution over steps: [batch, steps, channels] -> [batch, steps, filters]. Other arguments are as of `Dense`.
 
     Args:
         filters: how many channels come out.
-        kernel_size, strides, dilation_rate: numbers of steps.
+        kernel_size: numbers of steps.
+        strides: numbers of steps.
+        dilation_rate: numbers of steps.
         padding: "valid", "same", or "causal": a step sees only itself and those before it.
         data_format: "channels_last" or "channels_first".
-        activation, use_bias, kernel_initializer and so on: as of `Dense`.
     """
 
     _rank = 1

@@ -47,8 +47,12 @@ class Dense(Layer):
         units: size of the output's last axis.
         activation: name or function; None: none.
         use_bias: whether a bias is added.
-        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, kernel_constraint, bias_constraint: names or
-            objects of `keras.initializers`, `keras.regularizers`, `keras.constraints`.
+        kernel_initializer: names or objects of `keras.initializers`, `keras.regularizers`, `keras.constraints`.
+        bias_initializer: names or objects of `keras.initializers`, `keras.regularizers`, `keras.constraints`.
+        kernel_regularizer: names or objects of `keras.initializers`, `keras.regularizers`, `keras.constraints`.
+        bias_regularizer: names or objects of `keras.initializers`, `keras.regularizers`, `keras.constraints`.
+        kernel_constraint: names or objects of `keras.initializers`, `keras.regularizers`, `keras.constraints`.
+        bias_constraint: names or objects of `keras.initializers`, `keras.regularizers`, `keras.constraints`.
 
     Raises:
         ValueError: the last size of the input is unknown.
@@ -336,7 +340,8 @@ class Embedding(Layer):
     """A row of a table for each whole number; its gradient is made of rows, too.
 
     Args:
-        input_dim: rows of the table. output_dim: size of a row.
+        input_dim: rows of the table.
+        output_dim: size of a row.
         mask_zero: whether 0 is padding that later layers leave out.
 
     Raises:

@@ -54,7 +54,8 @@ def Input(
     """A tensor with which a functional model begins: a placeholder.
 
     Args:
-        shape: its shape without the batch; None where a size may vary. batch_shape: with the batch.
+        shape: its shape without the batch; None where a size may vary.
+        batch_shape: with the batch.
         batch_size: size of the batch, where it is fixed.
         dtype: element type; None: `keras.backend.floatx()`.
         tensor: a tensor to use instead of a new placeholder.

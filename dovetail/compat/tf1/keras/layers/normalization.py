@@ -28,7 +28,8 @@ class BatchNormalization(Layer):
         axis: the channels' axis.
         momentum: how much of the moving averages stays in each step.
         epsilon: added to the variance.
-        center: whether `beta` is added. scale: whether it is multiplied by `gamma`.
+        center: whether `beta` is added.
+        scale: whether it is multiplied by `gamma`.
         fused: whether images are normalised by one node (`dt.nn.fused_batch_norm`); None: they are.
     """
 
@@ -163,8 +164,10 @@ class LayerNormalization(Layer):
     """Each sample gets mean 0 and variance 1 along some axes (Ba et al., 2016).
 
     Args:
-        axis: that axis, or axes. epsilon: added to the variance.
-        center: whether `beta` is added. scale: whether it is multiplied by `gamma`.
+        axis: that axis, or axes.
+        epsilon: added to the variance.
+        center: whether `beta` is added.
+        scale: whether it is multiplied by `gamma`.
     """
 
     supports_masking = True

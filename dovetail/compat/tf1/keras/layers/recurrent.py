@@ -37,16 +37,19 @@ States = list[Tensor]
 class RNN(Layer):
     """What recurrent layers share: [batch, steps, features] -> [batch, units], or with `return_sequences` [batch, steps, units].
 
+    Initializers, regularizers and constraints are as of `Dense`.
+
     Args:
         units: size of the state and of the output.
-        activation, recurrent_activation: of the candidate, and of the gates.
+        activation: of the candidate; the gates of `LSTM` and `GRU` have `recurrent_activation`.
         use_bias: whether biases are added.
-        return_sequences: whether the outputs of all steps come out. return_state: whether the last states come out beside.
+        return_sequences: whether the outputs of all steps come out.
+        return_state: whether the last states come out beside.
         go_backwards: from the last step to the first; the outputs come in that order, too.
         stateful: not supported: an error that says so.
         unroll: nodes for each step instead of a loop: more to compile, for few steps.
-        dropout, recurrent_dropout: share of the inputs' (the states') numbers that are dropped in training, the same ones in all steps.
-        kernel_initializer, recurrent_initializer, bias_initializer and so on: as of `Dense`.
+        dropout: share of the inputs' (the states') numbers that are dropped in training, the same ones in all steps.
+        recurrent_dropout: see `dropout`.
 
     Raises:
         ValueError: `stateful`; or `unroll` with an unknown number of steps.
@@ -260,8 +263,9 @@ class SimpleRNN(RNN):
 class LSTM(RNN):
     """Long short-term memory: i, f, o = gates(x W + h U + b); c = f c + i activation(...); h = o activation(c).
 
+    Other arguments are as of `RNN`.
+
     Args:
-        units, return_sequences and so on: see `RNN`.
         unit_forget_bias: whether the forget gate's bias starts at 1 (Jozefowicz et al., 2015).
     """
 
@@ -307,8 +311,9 @@ class LSTM(RNN):
 class GRU(RNN):
     """Gated recurrent unit: z, r = gates(...); h = z h + (1 - z) activation(candidate).
 
+    Other arguments are as of `RNN`.
+
     Args:
-        units, return_sequences and so on: see `RNN`.
         reset_after: whether the reset gate acts after the product with the recurrent kernel (and there is a bias of its own there), or
             before it (Cho et al., 2014).
     """
