@@ -57,9 +57,10 @@ class Layer(Configured):
         activity_regularizer: function of its output whose result joins the loss.
 
     Keyword Args:
-        input_shape (Sequence[int | None]): shape of what it gets, for the first layer of a `Sequential`; `input_shape` leaves out the batch.
-        batch_input_shape (Sequence[int | None]): see `input_shape`.
-        input_dim (int): see `input_shape`.
+        input_shape (Sequence[int | None]): shape of what it gets, for the first layer of a `Sequential`,
+            without the batch.
+        batch_input_shape (Sequence[int | None]): the same with the batch.
+        input_dim (int): the only size after the batch, where there is one.
         weights (Sequence[Any]): arrays that its weights start with.
 
     >>> class Scale(dt.keras.layers.Layer):
