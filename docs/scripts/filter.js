@@ -1,4 +1,24 @@
-/* A field above each long table of a page that asks for it (<div class="filtered" markdown>): it hides the rows that lack its words. */
+/* A field above the tables in <div class="filtered" markdown>: it hides the rows that lack its words, and marks the words in the others. */
+function mark(rows, words) {
+  if (!CSS.highlights) return;  // an older browser: rows are filtered, words are not marked
+  const ranges = [];
+  for (const row of words.length ? rows : []) {
+    const texts = document.createTreeWalker(row, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const text = texts.currentNode.data.toLowerCase();
+      for (const word of words) {
+        for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + word.length)) {
+          const range = new Range();
+          range.setStart(texts.currentNode, at);
+          range.setEnd(texts.currentNode, at + word.length);
+          ranges.push(range);
+        }
+      }
+    }
+  }
+  CSS.highlights.set("found", new Highlight(...ranges));
+}
+
 document.addEventListener("DOMContentLoaded", () => {
   for (const box of document.querySelectorAll(".filtered")) {
     const tables = [...box.querySelectorAll("table")];
@@ -17,6 +37,7 @@ document.addEventListener("DOMContentLoaded", () => {
         row.hidden = !words.every((word) => text.includes(word));
         shown += row.hidden ? 0 : 1;
       }
+      mark(rows.filter((row) => !row.hidden), words);
       count.textContent = words.length ? `${shown} of ${rows.length} rows` : "";
     };
     field.addEventListener("input", apply);

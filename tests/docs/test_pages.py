@@ -28,9 +28,9 @@ PAGES = [
 ]
 
 
-def _needs(path: Path) -> Any:
+def _needs(text: str) -> Any:
     """A mark for a page whose examples need a package that may not be installed."""
-    missing = path.name == "onnx.md" and importlib.util.find_spec("onnx") is None
+    missing = any("dt.onnx." in e.code for e in examples(text)) and importlib.util.find_spec("onnx") is None
     return pytest.mark.skipif(missing, reason="the package onnx is not installed")
 
 
@@ -38,7 +38,7 @@ def pages(only_with_examples: bool = False) -> list[Any]:
     """A parameter per page."""
     texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
     return [
-        pytest.param(text, path, id=str(path.relative_to(ROOT)), marks=_needs(path) if only_with_examples else ())
+        pytest.param(text, path, id=str(path.relative_to(ROOT)), marks=_needs(text) if only_with_examples else ())
         for path, text in texts.items()
         if not only_with_examples or examples(text)
     ]
