@@ -194,7 +194,7 @@ def _in_top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         raise ValueError(
             f"predictions have {predictions.dims[0]} rows, targets {targets.dims[0] if targets.dims else '?'} entries"
         )
-    return [(bool_, merge(None if predictions.dims is None else predictions.dims[:1], targets.dims))]
+    return [(bool_, merge((None,) if predictions.dims is None else predictions.dims[:1], targets.dims))]
 
 
 def _in_top_k(predictions: Array, targets: Array, k: Array) -> Array:

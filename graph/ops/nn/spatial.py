@@ -17,6 +17,7 @@ from ...core.hooks import hooks
 from ..array.concat_stack import concat, stack
 from ..array.creation import zeros
 from ..array.gather import reverse
+from ..array.identity_and_placeholders import identity
 from ..array.padding import pad
 from ..array.shapes import expand_dims, reshape, shape, squeeze, transpose
 from ..math.arithmetic import add, divide, maximum, multiply, negative
@@ -80,6 +81,9 @@ def _first(data_format: str | None) -> int:
 
 
 def _last_channels(x: Tensor, n: int, data_format: str | None) -> Tensor:
+    if x.dims is None:
+        x = identity(x)
+        x.set_shape([None] * (n + 2))
     return transpose(x, [0, *range(2, n + 2), 1]) if _first(data_format) == 2 else x
 
 

@@ -266,7 +266,9 @@ def sparse_tensor_dense_matmul(
         row, column = (1, 0) if adjoint_a else (0, 1)
         dense = _rows_for(dense, sp, column)
         parts = multiply(gather(dense, sp.indices[:, column]), expand_dims(sp.values, 1))
-        return unsorted_segment_sum(parts, sp.indices[:, row], sp.dense_shape[row])
+        product = unsorted_segment_sum(parts, sp.indices[:, row], sp.dense_shape[row])
+        product.set_shape([sp.shape[row], None if dense.dims is None else dense.dims[1]])
+        return product
 
 
 def _rows_for(dense: Tensor, sp: SparseTensor, axis: int) -> Tensor:

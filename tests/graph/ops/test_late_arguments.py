@@ -151,3 +151,18 @@ def test_an_array_of_numbers_is_a_condition():
         assert run(tf.where(condition)).tolist() == [[0, 0], [2, 0]]
     with pytest.raises(TypeError, match="condition must be bool"):  # nor does TensorFlow take a list
         tf.where([1, 0], [1, 2], [3, 4])
+
+
+def test_pooling_and_convolution_of_volumes_take_their_ranks_late():
+    x, taps = np.arange(54.0).reshape(1, 3, 3, 3, 2), np.ones((2, 1, 1, 2, 1))
+    np.testing.assert_allclose(run(tf.nn.max_pool3d(late(x), 2, 1, "VALID")), x[:, 1:, 1:, 1:])
+    np.testing.assert_allclose(run(tf.nn.avg_pool3d(late(x), [1, 1, 3], 3, "VALID")), x[:, ::3, ::3, 1:2])
+    wanted = (x[:, :-1] + x[:, 1:]).sum(-1, keepdims=True)
+    np.testing.assert_allclose(run(tf.nn.conv3d(late(x), taps, 1, "VALID")), wanted)
+
+
+def test_what_is_known_of_results_whose_arguments_are_late():
+    assert tf.tile(late([1.0]), [0]).shape.as_list() == [0]
+    assert tf.nn.in_top_k(late([[1.0]]), late([0]), 1).shape.as_list() == [None]
+    sparse = tf.SparseTensor([[0, 1]], [2.0], [3, 2])
+    assert tf.sparse_tensor_dense_matmul(sparse, tf.ones([2, 4])).shape.as_list() == [3, 4]
