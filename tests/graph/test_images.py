@@ -147,6 +147,14 @@ def test_resized_by_areas_and_by_cubes(kind, align, size):
     assert nodes[0].shape.as_list() == [2, *size, 3]
 
 
+@pytest.mark.parametrize("method", [m for n, m in vars(tf.image.ResizeMethod).items() if n.isupper()])
+@pytest.mark.parametrize("align", [False, True])
+def test_a_single_row_of_pixels_is_repeated(method, align):
+    x = np.random.default_rng(0).random((2, 1, 4, 3)).astype(np.float32)
+    resized = run(tf.image.resize_images(x, [5, 4], method, align))
+    np.testing.assert_allclose(resized, np.repeat(x, 5, 1), atol=1e-6)
+
+
 def test_pictures_of_unknown_rank_are_pictures():
     f = np.random.default_rng(0).random((4, 5, 3)).astype(np.float32)
     x, k, n = tf.placeholder(tf.float32), tf.placeholder(tf.int32, []), tf.placeholder(tf.int64, [])

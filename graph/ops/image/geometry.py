@@ -422,12 +422,12 @@ def _steps(count: TensorLike) -> Tensor:
 
 
 def _scale(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
-    """The scale along an axis: old pixels per new pixel."""
+    """The scale along an axis: old pixels per new pixel. The corners of a single pixel cannot be aligned."""
     old, count = cast(convert(_size(x, axis)), float32), cast(new, float32)
     whole = divide(old, count)
     if not align:
         return whole
-    return where(greater(new, 1), divide(subtract(old, 1.0), maximum(subtract(count, 1.0), 1.0)), whole)
+    return where(greater(minimum(old, count), 1.0), divide(subtract(old, 1.0), maximum(subtract(count, 1.0), 1.0)), whole)
 
 
 def _beside(along: Tensor, x: Tensor, axis: int) -> Tensor:
