@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "notebooks").glob("*.ipynb")),
 ]
 
 
@@ -34,9 +36,17 @@ def _needs(text: str) -> Any:
     return pytest.mark.skipif(missing, reason="the package onnx is not installed")
 
 
+def text_of(path: Path) -> str:
+    """A page's text; of a notebook, its Markdown cells."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".ipynb":
+        return text
+    return "\n\n".join("".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == "markdown")
+
+
 def pages(only_with_examples: bool = False) -> list[Any]:
     """A parameter per page."""
-    texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    texts = {path: text_of(path) for path in PAGES}
     return [
         pytest.param(text, path, id=str(path.relative_to(ROOT)), marks=_needs(text) if only_with_examples else ())
         for path, text in texts.items()
@@ -73,8 +83,22 @@ def test_links_lead_to_files_that_exist(page: str, path: Path) -> None:
 
 def anchors(path: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
-    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text_of(path), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("folder", ["graph", "placer", "codegen", "runtime", "dovetail", "bench", "tests"])
+def test_pages_that_the_source_names_exist(folder: str) -> None:
+    """In docstrings, comments and error messages, such as `docs/guides/plans.md`."""
+    for source in (ROOT / folder).rglob("*.py"):
+        for name in re.findall(r"\bdocs/[\w./-]+\.(?:md|py)\b", source.read_text(encoding="utf-8")):
+            assert (ROOT / name).exists(), f"{source.relative_to(ROOT)} names {name}"
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    named = set(re.findall(r"[\w./-]+\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    there = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert named == there | {f"tutorial/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")}
 
 
 @pytest.mark.parametrize(("page", "path"), pages())
