@@ -91,7 +91,7 @@ def anchors(path: Path) -> set[str]:
 def test_pages_that_the_source_names_exist(folder: str) -> None:
     """In docstrings, comments and error messages, such as `docs/guides/plans.md`."""
     for source in (ROOT / folder).rglob("*.py"):
-        for name in re.findall(r"\bdocs/[\w./-]+\.(?:md|py)\b", source.read_text(encoding="utf-8")):
+        for name in re.findall(r"(?<![\w/])docs/[\w./-]+\.(?:md|py)\b", source.read_text(encoding="utf-8")):
             assert (ROOT / name).exists(), f"{source.relative_to(ROOT)} names {name}"
 
 
