@@ -33,11 +33,12 @@ def _tile_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if multiples.dims is not None and multiples.dims[0] not in (rank, None):
         raise ValueError(f"multiples must have one number for each of the {rank} dimensions, not {multiples.dims[0]}")
     times = partly_known(multiples)
+    dims = (None,) * rank if x.dims is None else x.dims
     if times is None:
         return [(x.dtype.base, of_rank(rank))]
     if any(m is not None and m < 0 for m in times):
         raise ValueError(f"multiples must not be negative: {times}")
-    return [(x.dtype.base, tuple(_times(d, m) for d, m in zip(x.dims or of_rank(rank), times, strict=True)))]
+    return [(x.dtype.base, tuple(_times(d, m) for d, m in zip(dims, times, strict=True)))]
 
 
 def _times(d: int | None, m: int | None) -> int | None:
