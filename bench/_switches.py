@@ -86,14 +86,14 @@ def _waiting_on_the_stream() -> None:
 
 def _unix_streams() -> None:
     """Peers of one machine have TCP streams, and still map each other's memory."""
-    streams = _module("transport.server_streams").ServerStreams
-    made = streams.__init__
+    peers = _module("transport.server_peers").ServerPeers
+    made = peers.__init__
 
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
-        self._listeners[0].offer = self._listeners[1].offer
+        self.listeners["unix"].offer = self.listeners["tcp"].offer
 
-    streams.__init__ = make
+    peers.__init__ = make
 
 
 def _streams() -> None:

@@ -7,14 +7,14 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...graph.core.device import is_compatible, parse_strict
 from ...graph.core.errors import CancelledError, DeadlineExceededError, UnavailableError, invalid
 from ...placer.cluster.spec import Cluster, ClusterSpec, DeviceInfo
 from ..config import ConfigProto
-from ..rpc.pending_call import ConnectionPool, call
+from ..rpc.pending_call import ConnectionPool, call_all
 from ..transport.endpoint import Endpoint
 from ..transport.keys import Keys
 from ..wire.messages import Message
@@ -148,13 +148,22 @@ class ClusterWorkers(WorkerClients):
                         tell([f"{t} at {a}" for t, a in wanted.items()])
         return Cluster(tuple(found), self._worker.task).filtered(config.device_filters)
 
-    def register(self, task: str, registration: Registration) -> int:
-        """As `WorkerClients.register`."""
-        if task == self._worker.task:
-            return super().register(task, registration)
-        reply = self._call(task, "register", registration.to_fields(), "registered", registration.peer_timeout_s)
-        incarnation: int = reply.fields["incarnation"]
-        return incarnation
+    def register(self, registrations: Mapping[str, Registration]) -> dict[str, int]:
+        """As `WorkerClients.register`: the other tasks compile their parts while this one compiles its own."""
+        others = {task: new.to_fields() for task, new in registrations.items() if task != self._worker.task}
+        mine = {task: new for task, new in registrations.items() if task == self._worker.task}
+        found: dict[str, int] = {}
+
+        def own() -> None:
+            found.update(super(ClusterWorkers, self).register(mine))
+
+        if others:
+            patience = next(iter(registrations.values())).peer_timeout_s
+            for task, reply in self._call_all(others, "register", "registered", patience, own).items():
+                found[task] = reply.fields["incarnation"]
+        else:
+            own()
+        return found
 
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
         """As `WorkerClients.sees`."""
@@ -208,12 +217,23 @@ class ClusterWorkers(WorkerClients):
             endpoint.send(self._addresses[task], message)
 
     def _call(self, task: str, kind: str, fields: dict[str, Any], answer: str, patience: float) -> Message:
-        message = Message(kind, {"request": next(self._requests), **fields})
+        return self._call_all({task: fields}, kind, answer, patience)[task]
+
+    def _call_all(
+        self, fields: Mapping[str, dict[str, Any]], kind: str, answer: str, patience: float,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> dict[str, Message]:  # fmt: skip
+        """Call several tasks at once."""
+        request = next(self._requests)
+        requests = {
+            self._addresses[task]: (task, Message(kind, {"request": request, **more})) for task, more in fields.items()
+        }
         with self._connections.borrow() as connections:
             try:
-                return call(connections, self._addresses[task], task, message, answer, patience, CONTROL_TIMEOUT_S)
+                replies = call_all(connections, requests, answer, patience, CONTROL_TIMEOUT_S, meanwhile=meanwhile)
             except DeadlineExceededError as e:
                 raise UnavailableError(None, None, e.message) from None
+        return {task: replies[self._addresses[task]] for task in fields}
 
     def close(self) -> None:
         """Close the connections, and stop waiting for tasks that have not started."""

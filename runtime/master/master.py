@@ -123,22 +123,27 @@ class Master:
             by_task: dict[str, list[PartitionGraph]] = {}
             for unit in lower_partitions(plan.partitioned, session.graph, plan.decisions.device_of, published):
                 by_task.setdefault(task_of(unit.device), []).append(unit)
-            program = secrets.token_hex(8)
-            parts = []
-            for task, units in by_task.items():
-                config = session.config
-                registration = Registration(
+            program, config = secrets.token_hex(8), session.config
+            registrations = {
+                task: Registration(
                     program, handle, tuple(units), session.seed, config.isolate_session_state,
                     config.kernel_options(warm, deterministic), config.peer_timeout_s, config.graph_options.compress_sendrecv,
                     session.client,
-                )  # fmt: skip
-                incarnation = self._workers.register(task, registration)
+                )
+                for task, units in by_task.items()
+            }  # fmt: skip
+            for task in by_task:
                 session.programs.setdefault(task, set()).add(program)
-                feeds_of = dict.fromkeys(name for u in units for name, _ in u.feeds)
-                fetches_of = dict.fromkeys(name for u in units for name, _ in u.fetches)
-                parts.append(TaskPart(task, incarnation, program, tuple(feeds_of), tuple(fetches_of)))
+            incarnations = self._workers.register(registrations)
             session.plans[program] = plan
-            return parts
+            return [
+                TaskPart(
+                    task, incarnations[task], program,
+                    tuple(dict.fromkeys(name for u in units for name, _ in u.feeds)),
+                    tuple(dict.fromkeys(name for u in units for name, _ in u.fetches)),
+                )
+                for task, units in by_task.items()
+            ]  # fmt: skip
 
     def plan(
         self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...placer.cluster.spec import Cluster
 from ..config import ConfigProto
@@ -37,10 +37,11 @@ class WorkerClients:
         """
         return Cluster(self._worker.devices, self._worker.task)
 
-    def register(self, task: str, registration: Registration) -> int:
-        """Register one task's part of a signature, and return the incarnation of the task's process."""
-        self._worker.register(registration)
-        return self._incarnation
+    def register(self, registrations: Mapping[str, Registration]) -> dict[str, int]:
+        """Register the tasks' parts of a signature with all tasks at once. Returns the incarnations of the tasks' processes."""
+        for registration in registrations.values():
+            self._worker.register(registration)
+        return dict.fromkeys(registrations, self._incarnation)
 
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
         """Whether `task` can read variables in the memory of `owner`, another task."""

@@ -85,24 +85,51 @@ def call(
 ) -> Message:
     """Send a request and wait for its reply of kind `answer`. `told` gets other messages about it that come earlier.
 
-    Without a limit it waits as long as the other side shows signs of life: placing a large graph may take a while.
+    Without a limit it waits as long as the other side shows signs of life: placing a large graph may take a while. Raises as `call_all`.
+    """
+    return call_all(connections, {address: (name, message)}, answer, peer_timeout_s, limit_s, told)[address]
+
+
+def call_all(
+    connections: Connections,
+    requests: Mapping[str, tuple[str, Message]],
+    answer: str,
+    peer_timeout_s: float,
+    limit_s: float | None,
+    told: Callable[[Message], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
+) -> dict[str, Message]:
+    """Send requests of one kind and number to several servers at once, and wait for all replies; see `call`.
+
+    Args:
+        requests: address -> the name of the server, for errors, and its request.
+        meanwhile: what to do while the servers work.
 
     Raises:
-        UnavailableError: no sign of life. DeadlineExceededError: the limit ran out. OpError: what the other side reports.
+        UnavailableError: no sign of life. DeadlineExceededError: the limit ran out. OpError: what another side reports.
     """
+    replies: dict[str, Message] = {}
+    message = next(iter(requests.values()))[1]
     request = message.fields["request"]
-    wait = PendingReplies({address: name}, peer_timeout_s, limit_s, f"{message.kind} call", request=request)
-    wait.send(connections, address, message)
-    while True:
-        for _, reply in wait.messages(connections):
+    names = {address: name for address, (name, _) in requests.items()}
+    wait = PendingReplies(names, peer_timeout_s, limit_s, f"{message.kind} call", request=request)
+    for address, (_, message) in requests.items():
+        wait.send(connections, address, message)
+    if meanwhile is not None:
+        meanwhile()
+        wait.was_away()
+    while len(replies) < len(requests):
+        for address, reply in wait.messages(connections):
             if reply.fields.get("request") != request:
                 continue  # the late reply to an abandoned call
             if reply.kind == "error":
                 raise error_of(reply)
             if reply.kind == answer:
-                return reply
-            if told is not None:
+                replies[address] = reply
+                wait.settled(address)
+            elif told is not None:
                 told(reply)
+    return replies
 
 
 class PendingReplies:
@@ -131,7 +158,7 @@ class PendingReplies:
         self._forgotten: dict[str, int] = {}  # how often each task answered that it does not work on the request
         self._began = self._last_ping = time.monotonic()
         self._heard = dict.fromkeys(owing, self._began)
-        self._moved: dict[str, tuple[int, int]] = {}  # bytes of large messages sent and received at the last check
+        self._moved: dict[str, int] = {}  # progress of large messages at the last check
 
     def send(self, connections: Connections, address: str, message: Message) -> None:
         """Send; a full queue or a broken connection raises the matching error."""

@@ -6,8 +6,8 @@
     zmq_router          a server's ZeroMQ sockets; zmq_sockets: their options; zmq_auth: CurveZMQ; zmq_liveness: their monitor
     stream              a framed stream socket, Unix or TCP: faster than ZeroMQ where no encryption is needed
     stream_listener     accepts streams
-    connection_upgrade  the handshake of two peers: shared memory, and the upgrade from ZeroMQ to a stream
-    server_streams      the streams of an endpoint
+    peer                one end of a connection, without sockets and clocks: handshake, upgrade to a stream, what waits, chunks
+    server_peers        the peers of an endpoint: does what `peer` asks for
     keys                key files; access_control: decides which clients may connect, and logs refusals
     address, file_descriptors, fault_injection
 

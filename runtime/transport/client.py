@@ -1,6 +1,6 @@
 """A client's connection to one server, and the poller that waits for several of them.
 
-A `Connection` has a ZeroMQ DEALER and, after the upgrade (`connection_upgrade.py`), a stream as well. One thread uses it at a time.
+A `Connection` has a ZeroMQ DEALER and, after the upgrade (`peer.py`), a stream as well. One thread uses it at a time.
 `ConnectionPoller` waits for the descriptors of all connections of one client and collects their messages.
 """
 
@@ -11,24 +11,24 @@ import os
 import select
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import zmq
 
 from ..shared_memory.pool import borrow
-from ..wire.chunking import ChunkedSender, Reassembler, is_chunk, is_large
+from ..wire.chunking import is_large
 from ..wire.codec import decode, encode
-from ..wire.messages import Frame, Message, UnmappedTensorError, WireError
+from ..wire.messages import MAX_FRAMES, Frame, Message, UnmappedTensorError, WireError
 from ..wire.reassembly import most_bytes
 from .access_control import why_silent
-from .connection_upgrade import STOP_LENDING, MemoryNegotiation, first_hello
 from .fault_injection import link_faults
 from .keys import Keys
+from .peer import HANDSHAKE, STOP_LENDING, Command, Connect, Peer, Read
 from .stream import Stream
-from .stream_listener import OFFERS, connect_stream
+from .stream_listener import connect_stream
 from .zmq_sockets import (
     HIGH_WATER,
     LINGER_MS,
-    MAX_FRAMES,
     RETRY_MS,
     descriptor,
     dial,
@@ -111,7 +111,6 @@ class ConnectionPoller:
 
 
 SEND_TIMEOUT_S = 5.0
-_SERVER = b""  # the one peer of a client's connection
 
 
 class Connection:
@@ -121,7 +120,7 @@ class Connection:
 
     Attributes:
         closed: whether `close` was called, or a call was interrupted in the middle of a message.
-        sender: the chunked sender of a large message and of what follows it, if any.
+        peer: the states of the connection.
 
     >>> with Connection("localhost:2222") as connection:   # doctest: +SKIP
     ...     connection.send(Message("status", {"request": 1}))
@@ -145,17 +144,13 @@ class Connection:
         self._fd = descriptor(self._socket)
         self._watch.add(self._fd, self)
         self._watch.unsettled.add(self)
-        self._stream: Stream | None = None
-        self.sender: ChunkedSender | None = None
-        self._reassembler: Reassembler | None = None
-        self._sharing = MemoryNegotiation()
+        self.peer = Peer(b"", True, keys is None)
         self._faults = link_faults()
         self._greet()
 
     def _greet(self) -> None:
-        hello = first_hello(self._sharing, _SERVER, self._keys)
-        if hello is not None:
-            self._send(encode(hello))
+        for message in self.peer.greeting():
+            self._send(encode(message))
 
     def __enter__(self) -> Connection:
         return self
@@ -171,10 +166,10 @@ class Connection:
             TimeoutError: `HIGH_WATER` messages wait, and the server has taken none for too long.
             ConnectionError: the connection is closed.
         """
-        frames = encode(message, self._sharing.lender(_SERVER))
+        frames = encode(message, self.peer.lend)
         if self._faults is not None and not self._faults.passes(self.address):
             return
-        stream = self._stream
+        stream = self.peer.stream
         if stream is not None:
             try:
                 if stream.send(frames):
@@ -190,25 +185,17 @@ class Connection:
         self._send(frames)
 
     def _send(self, frames: list[Frame]) -> None:
-        if self.sender is None:
-            if not is_large(frames):
-                self._give(frames, 0)
-                return
-            self.sender = ChunkedSender(_nothing)
-            self._watch.sending.add(self)
-        elif len(self.sender) >= HIGH_WATER:
+        if self.peer.sender is None and not is_large(frames):
+            self._give(frames, 0)
+            return
+        if not self.peer.post(frames, self._has_given, HIGH_WATER):
             raise TimeoutError(self._takes_nothing())
-        self.sender.put(frames)
-        self.pump()
+        self._watch.sending.add(self)
 
     def pump(self) -> None:
         """Send more of what waits, as far as there is room."""
-        sender = self.sender
-        if sender is None:
-            return
-        sender.pump(self._has_given)
-        if sender.is_done():
-            self.sender = None
+        self.peer.pump(self._has_given)
+        if self.peer.sender is None:
             self._watch.sending.discard(self)
 
     def _has_given(self, frames: list[Frame]) -> bool:
@@ -218,12 +205,9 @@ class Connection:
             return False
         return True
 
-    def moved(self) -> tuple[int, int]:
-        """Bytes of large messages that were sent and received. While they change, the server makes progress."""
-        return (
-            0 if self.sender is None else self.sender.bytes_left(),
-            0 if self._reassembler is None else self._reassembler.received,
-        )
+    def moved(self) -> int:
+        """A number that changes while large messages are sent or received: the server makes progress."""
+        return self.peer.moved()
 
     def _give(self, frames: list[Frame], flags: int) -> None:
         self._watch.unsettled.add(self)
@@ -264,10 +248,8 @@ class Connection:
         """Receive until ZeroMQ has no more: only then does its descriptor report the next message."""
         try:
             while True:
-                frames = receive_frames(self._socket, zmq.NOBLOCK)
-                if is_chunk(frames[0]):
-                    self._take_chunk(frames)
-                else:
+                frames = self.peer.whole(receive_frames(self._socket, zmq.NOBLOCK))
+                if frames is not None:
                     self._handle(frames)
         except zmq.Again:
             return
@@ -284,7 +266,7 @@ class Connection:
 
     def attend(self, fd: int, event: int) -> None:
         """Handle an event of one of this connection's descriptors."""
-        stream = self._stream
+        stream = self.peer.stream
         if fd == self._fd or stream is None:
             self._watch.unsettled.add(self)
             return
@@ -292,7 +274,7 @@ class Connection:
 
     def waits_on_stream(self, seconds: float) -> bool:
         """Wait up to `seconds` on the stream alone; False if that is impossible."""
-        stream = self._stream
+        stream = self.peer.stream
         if stream is None or not stream.is_open or stream.waiting():
             return False
         self._use_stream(stream, 0, seconds)
@@ -318,14 +300,6 @@ class Connection:
             self._leave()
             raise
 
-    def _take_chunk(self, frames: list[Frame]) -> None:
-        """Handle a chunk of a large message, or a progress acknowledgement."""
-        if self._reassembler is None:
-            self._reassembler = Reassembler(MAX_FRAMES, most_bytes())
-        whole = self._reassembler.take(frames)
-        if whole is not None:
-            self._handle(whole)
-
     def _handle(self, frames: list[Frame]) -> None:
         if self._faults is not None and not self._faults.passes():
             return
@@ -338,26 +312,31 @@ class Connection:
         except WireError as error:
             self._watch.arrived.append((self, error))
             return
-        if message.kind != "hello":
+        if message.kind in HANDSHAKE:
+            self._do(self.peer.heard(message))
+        else:
             self._watch.arrived.append((self, message))
+
+    def _do(self, commands: Sequence[Command]) -> None:
+        """Do what the peer asks for."""
+        for command in commands:
+            if isinstance(command, Message):
+                self.send(command)
+            elif isinstance(command, Connect):
+                stream = connect_stream(command, dialled_host(self.address), MAX_FRAMES, most_bytes())
+                if stream is not None:
+                    self._upgrade(stream, command.token)
+            elif isinstance(command, Read) and self.peer.stream is not None:
+                self._watch.poller.modify(self.peer.stream.fd, self.peer.stream.events())
+
+    def _upgrade(self, stream: Stream, token: str) -> None:
+        if not self.peer.upgrade(stream, token, self._has_given, HIGH_WATER):
+            stream.close()
             return
-        answer = self._sharing.heard(_SERVER, message)
-        said = message.fields.get("stream") or [""]
-        if said[0] == "open" and self._stream is not None:
-            self._stream.is_open = True
-            self._watch.poller.modify(self._stream.fd, self._stream.events())
-        stream = None
-        if said[0] in OFFERS and self._stream is None and (said[0] == "unix" or self._keys is None):
-            stream = connect_stream(said, dialled_host(self.address), MAX_FRAMES, most_bytes())
-            if stream is not None:
-                answer = answer or Message("hello", {"memory": None, "readable": self._sharing.reads(_SERVER)})
-                answer.fields["stream"] = ["connected", said[-1]]
-        if answer is not None:
-            self.send(answer)
-        if stream is not None:
-            self._stream = stream
-            stream.keeps_gil = True
-            self._watch.add(stream.fd, self, stream.events())
+        if self.peer.sender is not None:
+            self._watch.sending.add(self)
+        stream.keeps_gil = True
+        self._watch.add(stream.fd, self, stream.events())
 
     def _wait_for_room(self, stream: Stream) -> None:
         """Limit what waits in the stream: above the limit, send some now. The rest leaves during the next `poll` or `recv`."""
@@ -372,17 +351,17 @@ class Connection:
 
     def _leave(self) -> None:
         """Fall back to the ZeroMQ connection: the stream has ended."""
-        stream, self._stream = self._stream, None
+        stream = self.peer.stream
         if stream is not None:
             self._watch.remove(stream.fd)
             stream.close()
+            self.peer.stream_ended()
             if not self.closed:
-                self._sharing.forget(_SERVER)
                 self._greet()
 
     def close(self) -> None:
         """Close. Messages that were sent still leave. A second call does nothing."""
-        stream, self._stream = self._stream, None
+        stream, self.peer.stream = self.peer.stream, None
         if stream is not None:
             self._watch.remove(stream.fd)
             deadline = time.monotonic() + LINGER_MS / 1000
@@ -395,9 +374,9 @@ class Connection:
             self._fd = -1
         self._watch.unsettled.discard(self)
         self._watch.sending.discard(self)
-        if self.sender is not None and not self.closed:
-            self.sender.pump(self._has_given, window=most_bytes())
-        self.sender = self._reassembler = None
+        if self.peer.sender is not None and not self.closed:
+            self.peer.sender.pump(self._has_given, window=most_bytes())
+        self.peer.sender = self.peer.reassembler = None
         self._shut(LINGER_MS)
 
     def _shut(self, linger_ms: int) -> None:

@@ -120,10 +120,10 @@ class Connections:
                 for connection in [c for c in self._connections.values() if c.closed]:
                     self.forget(connection.address)
 
-    def moved(self, address: str) -> tuple[int, int]:
-        """Bytes of large messages sent to the server at `address` and received from it; see `Connection.moved`."""
+    def moved(self, address: str) -> int:
+        """A number that changes while large messages to or from the server at `address` move; see `Connection.moved`."""
         connection = self._connections.get(address)
-        return (0, 0) if connection is None else connection.moved()
+        return 0 if connection is None else connection.moved()
 
     def lives(self, address: str, since: float) -> bool:
         """Whether the server's process at `address` has run since then, even if it does not answer; see `zmq_liveness.py`."""

@@ -4,13 +4,13 @@ A server has one `Endpoint`. Its sockets belong to one thread, the I/O thread (`
 shared. The I/O thread decodes messages and calls `on_message`. A server that answers inside `on_message` needs no hand-over between
 threads. Other threads queue their messages and wake the I/O thread, or write into a stream directly.
 
+    peer.py             the states of a connection, at either end
+    server_peers.py     a server's peers: their ZeroMQ connections and streams
     zmq_router.py       the ZeroMQ sockets: for clients, and for peers that this process connected to
-    server_streams.py   streams, which peers upgrade to after the ZeroMQ handshake. The ZeroMQ connection stays open together with
-                        the stream: for its heartbeats, and as the fallback when the stream ends
     client_set.py       the client's end: one DEALER per server, used by one thread at a time, without a thread of its own
 
 The load that a peer can cause is bounded: messages that wait for a slow peer (`HIGH_WATER` in ZeroMQ, `MAX_BACKLOG` here), their
-bytes (`SendQueueBytes`), the size of a frame, and the number of malformed messages before a peer is ignored (`MAX_STRIKES`).
+bytes (`peer.SendQueueBytes`), the size of a frame, and the number of malformed messages before a peer is ignored (`MAX_STRIKES`).
 """
 
 from __future__ import annotations
@@ -21,115 +21,27 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
-from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.settings import setting
 from ..logs import Throttle
-from ..shared_memory.pool import borrow
+from ..shared_memory.pool import borrow, pool_of_process
 from ..wire.codec import decode, encode
-from ..wire.messages import BORROW_BYTES, Frame, InconsistentMessageError, Message, UnmappedTensorError, WireError
+from ..wire.messages import Frame, InconsistentMessageError, Message, UnmappedTensorError, WireError
 from ..wire.reassembly import TooLargeError
 from .access_control import AccessControl
 from .address import all_loopback, resolve, split_address
-from .connection_upgrade import STOP_LENDING, MemoryNegotiation
 from .event_loop import EventLoop
 from .fault_injection import break_connections, link_faults
 from .file_descriptors import DescriptorReserve
 from .keys import Keys
-from .server_streams import ServerStreams
-from .zmq_router import Counters, ZmqRouter, address_of, dialled_name, is_dialled, name_of
+from .peer import HANDSHAKE, MAX_STRIKES, SETTING, STOP_LENDING, Peer
+from .server_peers import ServerPeers
+from .zmq_router import Counters, ZmqRouter, address_of, dialled_name, name_of
 from .zmq_sockets import LINGER_MS, RETRY_MS
 
-SETTING = "DOVETAIL_SEND_QUEUE_MB"
-MOST_IDLE = 4_096  # peers whose counts of sent bytes are kept
-
-
-class SendQueueBytes:
-    """Counts the bytes of large frames that wait for each peer, and enforces a limit. Any thread may use it.
-
-    Nothing reports that a frame has left. Its holder, a queue or ZeroMQ, drops it then, which weak references show. A stream splits
-    frames and counts its bytes itself.
-
-    Args:
-        most: bytes that may wait for one peer; 0: no limit. A message to a peer with an empty queue may exceed it.
-
-    >>> backlog = SendQueueBytes(1 << 20)
-    >>> frame = memoryview(bytes(1 << 20))
-    >>> backlog.enter(b"peer", "the peer", [frame])
-    >>> backlog.enter(b"peer", "the peer", [frame])
-    Traceback (most recent call last):
-    ...
-    ResourceExhaustedError: 1048576 bytes cannot be sent to the peer: 1048576 bytes wait for it already ...
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._waiting: dict[bytes, deque[tuple[weakref.ref[memoryview], int]]] = {}
-        self._entered: dict[bytes, int] = {}  # bytes entered since the peer is known
-        self._lock = threading.Lock()
-
-    def enter(self, peer: bytes, name: str, frames: Sequence[Frame], ahead: int = 0) -> None:
-        """Add frames to a peer's queue, behind `ahead` bytes that its stream has accepted.
-
-        Raises:
-            ResourceExhaustedError: the queue would exceed the limit; nothing is added.
-        """
-        large = [f for f in frames if type(f) is memoryview and len(f) >= BORROW_BYTES]
-        if not large:
-            return
-        size = sum(map(len, large))
-        with self._lock:
-            waiting = ahead + self._count(peer)
-            if self.most and waiting and waiting + size > self.most:
-                raise ResourceExhaustedError(
-                    None, None,
-                    f"{size} bytes cannot be sent to {name}: {waiting} bytes wait for it already, and more would be over the limit of "
-                    f"{self.most} ({SETTING} of this process). It takes nothing, or too slowly for what it is sent: see whether it "
-                    "runs, send less at once, or raise the limit",
-                )  # fmt: skip
-            self._entered[peer] = self._entered.get(peer, 0) + size
-            self._waiting.setdefault(peer, deque()).extend((weakref.ref(f), len(f)) for f in large)
-
-    def waiting(self, peer: bytes) -> int:
-        """Bytes of large frames that still wait for a peer."""
-        with self._lock:
-            return self._count(peer)
-
-    def left(self, peer: bytes) -> int:
-        """Bytes of large frames for a peer that have left."""
-        with self._lock:
-            return self._entered.get(peer, 0) - self._count(peer)
-
-    def _count(self, peer: bytes) -> int:
-        frames = self._waiting.get(peer)
-        if frames is None:
-            return 0
-        while frames and frames[0][0]() is None:  # frames mostly leave in order
-            frames.popleft()
-        if not frames:
-            del self._waiting[peer]
-        return sum(size for frame, size in frames if frame() is not None)
-
-    def tidy(self) -> None:
-        """Forget peers with an empty queue."""
-        with self._lock:
-            for peer in list(self._waiting):
-                self._count(peer)
-            if len(self._entered) > MOST_IDLE:
-                self._entered = {peer: size for peer, size in self._entered.items() if peer in self._waiting}
-
-    def forget(self, peer: bytes) -> None:
-        """Forget a peer that is gone."""
-        with self._lock:
-            self._waiting.pop(peer, None)
-            self._entered.pop(peer, None)
-
-
 logger = logging.getLogger(__name__)
-MAX_STRIKES = 16  # malformed messages after which a peer is ignored
 LOOK_S = 1.0  # interval of the search for peers that are gone; their queues and partial messages are dropped
 
 
@@ -182,34 +94,27 @@ class Endpoint:
         _endpoints.add(self)
         self._next_look = 0.0
         self._dialled: dict[str, bytes] = {}  # address -> name of a peer that this endpoint connected to
-        self._waiting_bytes = SendQueueBytes(int(setting("DOVETAIL_SEND_QUEUE_MB")) << 20)
-        self._strikes: OrderedDict[bytes, int] = OrderedDict()  # malformed messages per peer, latest last
         self._throttle = Throttle()
         self._is_listening = True
         self._reserve = DescriptorReserve()
         self._reserve.look()
-        self._sharing = MemoryNegotiation()
-        self._queued: dict[
-            bytes, int
-        ] = {}  # messages per peer in the I/O thread's queue: later ones must not overtake them
-        self._queued_lock = threading.Lock()
+        self._queued_lock = threading.Lock()  # guards `Peer.queued`
         self._io = EventLoop()
-        take = self._open if self._faults is None else self._handle
         try:
             self._router = ZmqRouter(
-                address, ip, port, io=self._io, keys=keys, access=self._access, counters=self.counters, sharing=self._sharing,
-                take=take, refuse=self._refuse, is_ignored=self._is_ignored,
-                emptied=lambda peer: self._streams.go_on(peer), expel=self._expel,
+                address, ip, port, io=self._io, keys=keys, access=self._access, counters=self.counters, expel=self._expel,
+                take=lambda name, frames: self._peers.received(name, frames), dialled=lambda name: self._peers.greet(name),
             )  # fmt: skip
         except OSError:
             self._io.close()
             raise
-        self._streams = ServerStreams(
-            self._io, self._router, ip=ip, keys=keys, counters=self.counters, sharing=self._sharing, post=self._post,
-            take=take, refuse=self._refuse,
+        self._peers = ServerPeers(
+            self._io, self._router, ip=ip if keys is None else None, counters=self.counters,
+            most_bytes_waiting=int(setting(SETTING)) << 20, refuse=self._refuse,
+            take=self._open if self._faults is None else self._handle,
         )  # fmt: skip
         self.address = f"[{host}]:{self._router.port}" if ":" in host else f"{host}:{self._router.port}"
-        self._io.start(self.address, self._router, None if on_tick is None else self._tick, self._end)
+        self._io.start(self.address, self._peers, None if on_tick is None else self._tick, self._end)
 
     def __enter__(self) -> Endpoint:
         return self
@@ -229,29 +134,36 @@ class Endpoint:
             WireError: the message cannot travel.
             ResourceExhaustedError: too many bytes wait for the peer (`DOVETAIL_SEND_QUEUE_MB`).
         """
-        lend = self._sharing.lender(peer) if message.tensors else None
+        to = self._peers.get(peer)
+        lend = to.lend if message.tensors else None
         frames = encode(message, lend, compressed and lend is None)
         if len(frames) > 1:
-            stream = self._streams.by_peer.get(peer)
-            self._waiting_bytes.enter(peer, name_of(peer), frames, 0 if stream is None else stream.waiting_bytes)
+            stream = to.stream
+            to.queue_bytes.enter(name_of(peer), frames, 0 if stream is None else stream.waiting_bytes)
         if self._faults is None:
-            self._hand_over(peer, frames)
+            self._hand_over(to, frames)
         else:
-            to = address_of(peer) if is_dialled(peer) else None
-            self._faults.carry(("to", peer), frames, lambda: self._hand_over(peer, frames), to)
+            address = address_of(peer) if to.is_caller else None
+            self._faults.carry(("to", peer), frames, lambda: self._hand_over(to, frames), address)
 
-    def _hand_over(self, peer: bytes, frames: list[Frame]) -> None:
+    def _hand_over(self, peer: Peer, frames: list[Frame]) -> None:
         """Pass one message to the peer's stream, or to the I/O thread."""
-        stream = self._streams.by_peer.get(peer)
-        is_behind = peer in self._queued and not self.on_io_thread()
-        if stream is not None and not is_behind and self._streams.write(peer, stream, frames):
-            return
         if self.on_io_thread():
-            self._router.post(peer, frames)
+            self._peers.post(peer, frames)
+            return
+        stream = peer.stream
+        if stream is not None and not peer.queued and self._peers.write(peer, stream, frames):
             return
         with self._queued_lock:
-            self._queued[peer] = self._queued.get(peer, 0) + 1
+            peer.queued += 1
         self._io.call_soon(lambda: self._post_queued(peer, frames))
+
+    def _post_queued(self, peer: Peer, frames: list[Frame]) -> None:
+        try:
+            self._peers.post(self._peers.get(peer.name), frames)  # another one if the connection was made again
+        finally:
+            with self._queued_lock:
+                peer.queued -= 1
 
     def send(self, address: str, message: Message, compressed: bool = False) -> None:
         """Send `message` to the server at `address`. Connects if needed.
@@ -270,8 +182,8 @@ class Endpoint:
 
     def is_near(self, address: str) -> bool:
         """Whether the server at `address` maps this process's memory, which makes sending large tensors cheap."""
-        peer = dialled_name(address)
-        return peer in self._streams.by_peer and self._sharing.lends(peer)
+        peer = self._peers.by_name.get(dialled_name(address))
+        return peer is not None and peer.stream is not None and peer.lend is not None
 
     def lives(self, address: str, since: float) -> bool:
         """Whether the server's process at `address` has run since then, even if it does not answer. For the I/O thread."""
@@ -281,19 +193,16 @@ class Endpoint:
 
     def bytes_left(self, address: str) -> int:
         """A number that grows as large tensors for the server at `address` leave. For the I/O thread."""
-        peer = dialled_name(address)
-        stream = self._streams.by_peer.get(peer)
-        if stream is not None:
-            return stream.bytes_left()
-        return self._waiting_bytes.left(peer) + self._router.moved(peer)
+        peer = self._peers.get(dialled_name(address))
+        return (0 if peer.stream is None else peer.stream.bytes_left()) + peer.queue_bytes.left() + peer.moved()
 
     def forget(self, address: str) -> None:
         """Close the connection to `address` and drop its unsent messages: the peer is gone, or was replaced."""
         peer = dialled_name(address)
         if self.on_io_thread():
-            self._hang_up(peer)
+            self._peers.hang_up(peer)
         else:
-            self.call_soon(lambda: self._hang_up(peer))
+            self.call_soon(lambda: self._peers.hang_up(peer))
 
     def owner(self, peer: bytes) -> str:
         """The public key of an admitted peer; empty where there are no keys."""
@@ -307,7 +216,7 @@ class Endpoint:
     def _expel(self, peers: list[bytes]) -> None:
         """Drop the state of peers whose connections were ended."""
         for peer in peers:
-            self.call_soon(partial(self._hang_up, peer))
+            self.call_soon(partial(self._peers.hang_up, peer))
 
     def call_soon(self, function: Callable[[], None]) -> bool:
         """Run `function` on the I/O thread; False if the endpoint is closed and it will never run."""
@@ -339,23 +248,23 @@ class Endpoint:
     def _tick(self) -> None:
         if self._on_tick is not None:
             self._io.guard(self._on_tick)
-        self._io.guard(self._sharing.tidy)
-        self._io.guard(self._waiting_bytes.tidy)
+        pool = pool_of_process()
+        if pool is not None:
+            self._io.guard(pool.tidy)
         self._io.guard(self._keep_reserve)
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
             if self._faults is not None and self._faults.cuts():
                 break_connections()
-            self._io.guard(lambda: self._streams.tidy(self.is_gone))
-            self._io.guard(lambda: self._router.tidy(self.is_gone))
+            self._io.guard(self._peers.tidy)
 
     def _keep_reserve(self) -> None:
         """Stop accepting connections while few descriptors are left."""
         on = not self._reserve.look()
         if on != self._is_listening and self._router.listen(on):
             self._is_listening = on
-            self._streams.listen(on)
+            self._peers.listen(on)
             if not on:
                 self._warn(
                     "few file descriptors are left (ulimit -n): no connections are accepted until there are more"
@@ -365,16 +274,14 @@ class Endpoint:
         """Send queued messages and close everything; takes up to about 2 * `LINGER_MS`."""
         deadline = time.monotonic() + LINGER_MS / 1000
         while self.waiting() and time.monotonic() < deadline:
-            self._router.send_waiting()
-            self._streams.flush()
+            self._peers.flush()
             time.sleep(RETRY_MS / 1000)
         self._reserve.close()
-        self._streams.close()
-        self._router.close()
+        self._peers.close()
 
     # --- what comes, on the I/O thread -----------------------------------------------------------------------------
 
-    def _handle(self, peer: bytes, frames: list[Frame]) -> None:
+    def _handle(self, peer: Peer, frames: list[Frame]) -> None:
         """Handle one message, unless fault injection drops or delays it."""
         if self._faults is None:
             self._open(peer, frames)
@@ -386,63 +293,60 @@ class Endpoint:
             else:
                 self.call_soon(lambda: self._open(peer, frames))
 
-        self._faults.carry(("from", peer), frames, arrive)
+        self._faults.carry(("from", peer.name), frames, arrive)
 
-    def _open(self, peer: bytes, frames: list[Frame]) -> None:
+    def _open(self, peer: Peer, frames: list[Frame]) -> None:
         """Decode and handle one message."""
-        if self._strikes and self._is_ignored(peer):
+        if peer.is_ignored:
             self.counters.ignored += 1
             return
         try:
             message = decode(frames, borrow)
         except WireError as error:
             if isinstance(error, UnmappedTensorError):
-                self._post(peer, encode(STOP_LENDING))
+                self._peers.do(peer, [STOP_LENDING])
             self._refuse(peer, error)
             return
         except (MemoryError, OSError) as error:
             why = f"there is no memory for what it holds: {error or type(error).__name__}"
-            self._refuse_large(peer, TooLargeError(why, frames[0]))
+            self._refuse(peer, TooLargeError(why, frames[0]))
             return
-        if message.kind == "hello":
-            self._streams.greet(peer, message)
+        if message.kind in HANDSHAKE:
+            self._peers.do(peer, peer.heard(message))
             return
         self.counters.received += 1
         if self._faults is not None:
             self._faults.arrived(message.kind)
         try:
-            self._on_message(peer, message)
+            self._on_message(peer.name, message)
         except InconsistentMessageError as error:
             self._refuse(peer, error)
         except Exception as error:
             if (more := self._throttle.more(time.monotonic())) is not None:
                 logger.exception("%s: handling %r failed%s", self.address, message.kind, more)
             request = message.fields.get("request")
-            if request is not None and not is_dialled(peer):
+            if request is not None and not peer.is_caller:
                 text = f"{self.address}: {message.kind!r} failed: {type(error).__name__}: {error}"
                 code = "RESOURCE_EXHAUSTED" if isinstance(error, MemoryError) else "INTERNAL"
                 self._post_error(peer, request, code, text)
 
-    def _is_ignored(self, peer: bytes) -> bool:
-        """Whether a peer has sent so many malformed messages that it is ignored."""
-        return self._strikes.get(peer, 0) >= MAX_STRIKES
-
-    def _refuse(self, peer: bytes, error: WireError) -> None:
+    def _refuse(self, peer: Peer, error: WireError) -> None:
+        """Refuse a message: its request or step ends with an error. A malformed one is a strike against its sender."""
+        self._warn("refused a message of %s: %s", name_of(peer.name), error)
         if isinstance(error, TooLargeError):
-            self._refuse_large(peer, error)
-            return
-        self.counters.malformed += 1
-        strikes = self._strikes.pop(peer, 0) + 1
-        self._strikes[peer] = strikes
-        if len(self._strikes) > 4_096:  # a reconnecting peer has a new name: keep the latest
-            self._strikes.popitem(last=False)
-        self._warn("refused a message of %s: %s", name_of(peer), error)
-        if is_dialled(peer):
-            return  # an error about an error could repeat forever
-        text = f"{self.address} refused a message: {error}"
-        if strikes == MAX_STRIKES:
-            text += f"; it was the {strikes}th, and no more are read from this connection"
-        self._post_error(peer, error.request, "INVALID_ARGUMENT", text)
+            self.counters.too_large += 1
+            text = f"{self.address}: {error}"
+            if error.kind == "tensors":
+                self._on_message(peer.name, Message("abort", {"step": error.step, "code": error.code, "reason": text}))
+                return
+        else:
+            self.counters.malformed += 1
+            peer.strikes += 1
+            text = f"{self.address} refused a message: {error}"
+            if peer.strikes == MAX_STRIKES:
+                text += f"; it was the {MAX_STRIKES}th, and no more are read from this connection"
+        if not peer.is_caller:  # an error about an error could repeat forever
+            self._post_error(peer, error.request, error.code, text)
 
     def _warn(self, text: str, *arguments: object) -> None:
         """Log a peer's misbehaviour, rate-limited."""
@@ -450,54 +354,16 @@ class Endpoint:
         if more is not None:
             logger.warning("%s: " + text + "%s", self.address, *arguments, more)
 
-    def _refuse_large(self, peer: bytes, error: TooLargeError) -> None:
-        """Refuse a message that is too large: its request or step ends with an error."""
-        self.counters.too_large += 1
-        text = f"{self.address}: {error}"
-        self._warn("refused a message of %s: %s", name_of(peer), error)
-        if error.kind == "tensors":
-            fields = {"step": error.step, "code": error.code, "reason": text}
-            self._on_message(peer, Message("abort", fields))
-        elif not is_dialled(peer):
-            self._post_error(peer, error.request, error.code, text)
-
-    def _post_error(self, peer: bytes, request: int, code: str, text: str) -> None:
-        self._post(peer, encode(Message("error", {"request": request, "code": code, "message": text[:4_096]})))
-
-    # --- what leaves ------------------------------------------------------------------------------------------------
-
-    def _post_queued(self, peer: bytes, frames: list[Frame]) -> None:
-        try:
-            self._post(peer, frames)
-        finally:
-            with self._queued_lock:
-                left = self._queued.pop(peer) - 1
-                if left:
-                    self._queued[peer] = left
-
-    def _post(self, peer: bytes, frames: list[Frame]) -> None:
-        """Pass one message to the peer's stream, to ZeroMQ, or to the backlog."""
-        stream = self._streams.by_peer.get(peer)
-        if stream is None or not self._streams.write(peer, stream, frames):
-            self._router.post(peer, frames)
-
-    def _hang_up(self, peer: bytes) -> None:
-        self._router.hang_up(peer)
-        self._waiting_bytes.forget(peer)
-        self._strikes.pop(peer, None)
-        self._streams.hang_up(peer)
-        self._sharing.forget(peer)
+    def _post_error(self, peer: Peer, request: int, code: str, text: str) -> None:
+        self._peers.do(peer, [Message("error", {"request": request, "code": code, "message": text[:4_096]})])
 
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client has closed its connection, or has died. For the I/O thread."""
-        gone = self.counters.gone
-        said = Message("hello", {"memory": None, "readable": self._sharing.reads(peer), "stream": ["probe"]})
-        self._router.give(peer, encode(said))
-        return self.counters.gone > gone
+        return self._peers.is_gone(self._peers.get(peer))
 
     def waiting(self) -> int:
         """How many messages wait for slow peers."""
-        return self._router.waiting() + self._streams.waiting()
+        return self._peers.waiting()
 
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()

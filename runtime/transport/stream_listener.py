@@ -1,7 +1,7 @@
 """Accepts and connects streams between connected ZeroMQ peers: Unix sockets on one machine, TCP between machines.
 
-The server offers a listener and a random token. The peer connects and sends the token first (`connection_upgrade.py` has the
-messages). So each stream belongs to the process at the other end of the ZeroMQ connection.
+The server offers a listener and a random token. The peer connects and sends the token first (`peer.py` has the messages). So each
+stream belongs to the process at the other end of the ZeroMQ connection.
 
 Unix: the name is a random abstract address, not a file. Both ends must belong to the same user, according to the kernel
 (`SO_PEERCRED`). Connecting never blocks, and the token is there when the peer says that it has connected.
@@ -20,14 +20,13 @@ import select
 import socket
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from ..timeouts import STREAM_SILENCE_MS
 from .event_loop import EventLoop
+from .peer import Connect
 from .stream import Stream
 
-OFFERS: Final = frozenset(("unix", "tcp"))  # the first words of offers
 CONNECT_S: Final = 1.0  # for connecting, and for the answer to the token
 _MOST_ACCEPTED: Final = 256  # sockets that wait for their peers' messages; beyond that, the oldest are closed
 _MOST_OFFERS: Final = 4_096
@@ -63,7 +62,7 @@ class StreamListener:
         self._is_watched = False
         self.is_full = False
 
-    def offer(self, peer: bytes) -> list[str] | None:
+    def offer(self, peer: bytes) -> Connect | None:
         """The offer to a peer; None: such streams are not available, or the peer has an offer."""
         if peer in self._offers:
             return None
@@ -75,7 +74,7 @@ class StreamListener:
         token = self._offers[peer] = secrets.token_hex(_TOKEN_BYTES)
         if len(self._offers) > _MOST_OFFERS:
             self._offers.popitem(last=False)
-        return ["unix" if self._ip is None else "tcp", self._name, token]
+        return Connect("unix" if self._ip is None else "tcp", self._name, token)
 
     def _listen(self) -> None:
         if self._ip is not None:
@@ -106,7 +105,7 @@ class StreamListener:
             else:
                 self._io.unwatch(self._listener.fileno())
 
-    def claim(self, peer: bytes, token: Any) -> Stream | None:
+    def claim(self, peer: bytes, token: str) -> Stream | None:
         """The stream of a peer that says that it has connected; None if there is none."""
         if not token or self._offers.get(peer) != token:
             return None
@@ -184,10 +183,8 @@ class StreamListener:
             sock.close()
 
 
-def connect_stream(offer: Sequence[Any], host: str, most_frames: int, most_bytes: int) -> Stream | None:
+def connect_stream(offer: Connect, host: str, most_frames: int, most_bytes: int) -> Stream | None:
     """The stream to what a server at a host offers; None: the offer is malformed, or connecting fails. TCP takes up to 2 * `CONNECT_S`."""
-    if len(offer) != 3 or any(type(word) is not str for word in offer):
-        return None
     way, name, token = offer
     sock = None
     try:

@@ -13,7 +13,7 @@ import zmq
 
 from ..timeouts import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
 from ..wire.chunking import CHUNK_BYTES
-from ..wire.messages import BORROW_BYTES, MAX_TENSORS, Frame, WireError
+from ..wire.messages import BORROW_BYTES, MAX_FRAMES, Frame, WireError
 from .address import split_address
 from .keys import Keys
 from .zmq_auth import prove
@@ -21,7 +21,6 @@ from .zmq_liveness import ConnectionMonitor
 
 HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
 MAX_FRAME_BYTES = 2 * CHUNK_BYTES  # ZeroMQ allocates a whole frame when its size arrives; larger messages are chunked
-MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields outside the header
 LINGER_MS = 1_000  # how long a closed socket may go on sending
 RETRY_MS = 5  # retry interval while messages wait for a slow peer
 

@@ -39,7 +39,7 @@ import numpy as np
 from .schema import KINDS, MAX_DEPTH, KindSchema, WireError
 from .tensors import BORROW_BYTES, MAX_DIM, Bytes, Frame, Tensor
 
-VERSION = 5  # one byte; messages of another version are refused with an error that names both
+VERSION = 6  # one byte; messages of another version are refused with an error that names both
 
 #: A tensor of at most this many bytes is in the header, as long as those of a message need no more than `MAX_INLINE` together.
 INLINE_BYTES = 4096
@@ -48,6 +48,7 @@ MAX_INLINE = 256 * 1024
 MAX_HEADER = 1 << 20  # bytes, for most kinds
 MAX_WIDE_HEADER = 16 << 20  # bytes, for the kinds whose fields describe whole plans
 MAX_TENSORS = 16_384  # per message
+MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields outside the header
 
 MOST_REMEMBERED: Final = 1_024  # cached descriptions per direction, which bounds the memory that peers can fill
 LONGEST_REMEMBERED: Final = 1_024  # bytes of a cached description
@@ -137,6 +138,7 @@ __all__ = [
     "KINDS",
     "MAX_DEPTH",
     "MAX_DIM",
+    "MAX_FRAMES",
     "MAX_HEADER",
     "MAX_TENSORS",
     "MAX_WIDE_HEADER",

@@ -126,7 +126,11 @@ def _row(
 #: Every kind of message. Besides its reply, `create_session` gets `waiting` while tasks are missing, `run` gets `trace` before a
 #: traced `done`, and `missing` gets `accounted` on the connection of the tensors.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
-    _row("hello", "any > any: hello", "memory? list, readable bool, stream? list"),
+    _row("hello", "any > any: hello", "memory? list, readable bool, stream? bool"),
+    _row("stream_offer", "server > any: stream_connected", "way str, name str, token str"),
+    _row("stream_connected", "any > server: stream_open", "token str"),
+    _row("stream_open", "server > any"),
+    _row("probe", "server > any"),
     _row("ping", "any > server: pong", "seq int, request? int, waits? bool"),
     _row("pong", "server > any", "seq int, incarnation int, clock? int, working? bool, waits? list"),
     _row("status", "any > server: devices", "request int"),

@@ -1,4 +1,4 @@
-"""Fault injection: slows kernels down by a factor (the fault `slow:FACTOR`), for tests of clusters with unequal devices.
+"""Fault injection: slows kernels down by a factor (`slow:FACTOR`), for tests of clusters with unequal devices, and delays registrations.
 
 A kernel that uses the processor for 3 ms then takes 3 ms times the factor of wall-clock time. It sleeps for the rest, so two tasks that
 are slowed by a factor of 2 can share a core, and each runs as if it had half a core. The time for which a kernel waits for a core counts
@@ -69,3 +69,8 @@ def throttled(program: Program) -> Program:
         raise ValueError(f"DOVETAIL_FAULTS has slow:{text}; the factor must be 1 or more")
     pace = _Pace(factor)
     return dataclasses.replace(program, instructions=tuple(map(pace.instruction, program.instructions)))
+
+
+def delay_registration() -> None:
+    """Wait for the milliseconds of `register` in DOVETAIL_FAULTS."""
+    time.sleep(float(faults().get("register", 0)) / 1e3)

@@ -35,7 +35,7 @@ from .executor import ignore_numpy_warnings
 from .registration import Registration
 from .step import TaskStep
 from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
-from .throttled_kernels import throttled
+from .throttled_kernels import delay_registration, throttled
 from .traced_step import TracedStep
 
 MAX_EARLY_STEPS = 1_000  # steps not yet started here for which tensors are kept
@@ -171,6 +171,7 @@ class Worker:
             new.session, tuple(map(throttled, programs)), held, new.client,
         )  # fmt: skip
         registered.inline_segment = only_segment(registered)
+        delay_registration()
         with self._lock:
             self._registered[new.program] = registered
 

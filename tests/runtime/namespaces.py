@@ -207,7 +207,11 @@ def strangers(machines: Machines, target: str) -> None:
         assert said.startswith("refused: "), said
         log = machines.log(("worker", 0))
         # A peer that hangs up at once has no address any more when the refusal is written.
-        refusals = [line for line in log.splitlines() if re.search(rf"refused a connection from ({re.escape(HERE)}|a host that)", line)]
+        refusals = [
+            line
+            for line in log.splitlines()
+            if re.search(rf"refused a connection from ({re.escape(HERE)}|a host that)", line)
+        ]
         assert any("/job:worker/task:0" in line for line in refusals), log
         print(said.strip()[:100])
         if says not in log:  # it is told once in a while for each address; the figures count all

@@ -197,7 +197,9 @@ def test_a_step_of_an_embedding_is_captured(fake):
                 session.run([loss, right, train], {at: i, wanted: w})[:2] for i, w in zip(ids, labels, strict=True)
             ]
             replays = [
-                i.kernel.replays for i in instructions(session) if isinstance(i, Call) and isinstance(i.kernel, GraphRegion)
+                i.kernel.replays
+                for i in instructions(session)
+                if isinstance(i, Call) and isinstance(i.kernel, GraphRegion)
             ]
             return losses, session.run(table), replays
 

@@ -32,8 +32,8 @@ class Played:
     def lives(self, address: str, since: float) -> bool:
         return False
 
-    def moved(self, address: str) -> tuple[int, int]:
-        return 0, self.pieces
+    def moved(self, address: str) -> int:
+        return self.pieces
 
     def awaits_admission(self, address: str) -> bool:
         return False

@@ -27,7 +27,11 @@ def target() -> Iterator[str]:
 
 
 JOBS = {"a": 1, "b": 1, "c": 1}
-DEVICES = {"a": ["cpu:0", "cpu:1"], "b": ["cpu:0", "cpu:1", {"name": "gpu:0", "emulated": True}], "c": ["cpu:0", "cpu:1"]}
+DEVICES = {
+    "a": ["cpu:0", "cpu:1"],
+    "b": ["cpu:0", "cpu:1", {"name": "gpu:0", "emulated": True}],
+    "c": ["cpu:0", "cpu:1"],
+}
 
 
 def check(program: Program, target: str) -> None:

@@ -129,7 +129,11 @@ def test_plans_have_the_sizes_that_steps_were_fed(session: tf.Session) -> None:
     assert "≥" in str(session.plan(y).report())
     session.run(y, {x: np.zeros((4096, 8), "float32")})
     last = session.last_plan
-    assert last is not None and last.sizes.given == {"x:0": (4096, 8)} and sum(c.flops for c in last.cost.values()) >= 4096 * 8
+    assert (
+        last is not None
+        and last.sizes.given == {"x:0": (4096, 8)}
+        and sum(c.flops for c in last.cost.values()) >= 4096 * 8
+    )
     assert session.plan(y).sizes.given == session.plan(y, [x]).sizes.given == {"x:0": (4096, 8)}
     assert session.plan(y * 2.0).sizes.given == {"x:0": (4096, 8)}  # another step, which is fed the same tensor
     assert session.plan(y, {x: np.zeros((3, 8))}).sizes.of(y).dims == (3, 8)

@@ -249,7 +249,7 @@ def test_connections_gather_from_all_servers() -> None:
 
 def test_garbage_from_one_server_does_not_hide_what_others_sent(echo: Endpoint) -> None:
     def rude(peer: bytes, message: Message) -> None:
-        server._post(peer, [b"garbage"])
+        server._peers.post(server._peers.get(peer), [b"garbage"])
 
     with Endpoint("localhost:0", rude) as server, Connections() as connections:
         connections.send(server.address, ping(1))

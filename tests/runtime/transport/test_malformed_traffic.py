@@ -12,7 +12,7 @@ import pytest
 import zmq
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime.transport import endpoint, zmq_router, zmq_sockets
+from dovetail.runtime.transport import peer, zmq_router, zmq_sockets
 from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
@@ -61,9 +61,9 @@ def test_the_answer_to_garbage_names_its_request(echo: Endpoint) -> None:
 def test_a_peer_that_sends_only_garbage_is_no_longer_heard(echo: Endpoint, client: Connection) -> None:
     rude = dealer(echo)
     try:
-        for _ in range(endpoint.MAX_STRIKES + 20):
+        for _ in range(peer.MAX_STRIKES + 20):
             rude.send(b"garbage")
-        answers = [rude.recv() for _ in range(endpoint.MAX_STRIKES)]
+        answers = [rude.recv() for _ in range(peer.MAX_STRIKES)]
         assert b"no more are read" in answers[-1] and b"no more are read" not in answers[-2]
         until(lambda: echo.counters.ignored == 20, "the rest was ignored")
         assert rude.poll(50) == 0
@@ -124,7 +124,7 @@ def test_two_endpoints_do_not_argue_for_ever() -> None:
     """Garbage from a peer that was dialled is not answered: the answer might be garbage to it again."""
 
     def handle(peer: bytes, message: Message) -> None:
-        rude._post(peer, [b"garbage"])
+        rude._peers.post(rude._peers.get(peer), [b"garbage"])
 
     with Endpoint("localhost:0", handle) as rude, Endpoint("localhost:0", handle) as other:
         other.send(rude.address, ping())

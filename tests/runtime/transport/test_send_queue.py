@@ -10,9 +10,10 @@ from echoing import WAIT_S, ping, until
 
 from dovetail.graph.core.errors import ResourceExhaustedError
 from dovetail.runtime.shared_memory import pool as memory_pool
-from dovetail.runtime.transport import endpoint as backlog_module, server_streams, zmq_router
+from dovetail.runtime.transport import server_peers
 from dovetail.runtime.transport.client import Connection
-from dovetail.runtime.transport.endpoint import Endpoint, SendQueueBytes
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.peer import SendQueueBytes
 from dovetail.runtime.wire.messages import Message
 
 
@@ -41,8 +42,7 @@ def test_a_slow_client_loses_nothing() -> None:
 
 
 def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq_router, "MAX_BACKLOG", 50)
-    monkeypatch.setattr(server_streams, "MAX_BACKLOG", 50)
+    monkeypatch.setattr(server_peers, "MAX_BACKLOG", 50)
 
     def answer(peer: bytes, message: Message) -> None:
         for seq in range(1_000):
@@ -95,36 +95,29 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
 
 
 def test_a_message_larger_than_the_limit_goes_when_nothing_waits() -> None:
-    backlog = SendQueueBytes(1 << 20)
+    queue = SendQueueBytes(1 << 20)
     large = [memoryview(bytes(4 << 20))]
-    backlog.enter(b"a", "a", large)
+    queue.enter("a", large)
     with pytest.raises(ResourceExhaustedError, match="cannot be sent to a: 4194304 bytes wait"):
-        backlog.enter(b"a", "a", [memoryview(bytes(1 << 20))])
-    backlog.enter(b"b", "b", large)
+        queue.enter("a", [memoryview(bytes(1 << 20))])
+    SendQueueBytes(1 << 20).enter("b", large)
     with pytest.raises(ResourceExhaustedError):
-        backlog.enter(b"c", "c", large, ahead=1)
-    assert backlog.waiting(b"a") == 4 << 20
-    backlog.enter(b"a", "a", [b"header", bytes(2 << 20)])  # not frames of tensors
+        SendQueueBytes(1 << 20).enter("c", large, ahead=1)
+    assert queue.waiting() == 4 << 20
+    queue.enter("a", [b"header", bytes(2 << 20)])  # not frames of tensors
     large.clear()
-    assert backlog.waiting(b"a") == 0
-    backlog.tidy()
-    assert not backlog._waiting
-    SendQueueBytes(0).enter(b"a", "a", [memoryview(bytes(1 << 20))], ahead=1 << 40)
+    assert queue.waiting() == 0
+    SendQueueBytes(0).enter("a", [memoryview(bytes(1 << 20))], ahead=1 << 40)
 
 
-def test_a_backlog_tells_how_much_has_left_whether_or_not_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog_module, "MOST_IDLE", 1)
-    for most in (0, 1 << 30):
-        backlog = SendQueueBytes(most)
-        assert backlog.left(b"a") == 0
-        frames = [memoryview(bytes(1 << 20)), memoryview(bytes(2 << 20))]
-        backlog.enter(b"a", "a", frames)
-        assert backlog.left(b"a") == 0
-        del frames[0]
-        assert backlog.left(b"a") == 1 << 20
-        backlog.enter(b"b", "b", [memoryview(bytes(4 << 20))])
-        assert backlog.left(b"b") == 4 << 20
-        backlog.tidy()
-        assert (backlog.left(b"a"), backlog.left(b"b")) == (1 << 20, 0)  # of whom nothing waits, it is forgotten
-        backlog.forget(b"a")
-        assert backlog.left(b"a") == 0
+@pytest.mark.parametrize("most", [0, 1 << 30])
+def test_a_queue_tells_how_much_has_left_whether_or_not_there_is_a_limit(most: int) -> None:
+    queue = SendQueueBytes(most)
+    assert queue.left() == 0
+    frames = [memoryview(bytes(1 << 20)), memoryview(bytes(2 << 20))]
+    queue.enter("a", frames)
+    assert queue.left() == 0
+    del frames[0]
+    assert queue.left() == 1 << 20
+    frames.clear()
+    assert queue.left() == 3 << 20

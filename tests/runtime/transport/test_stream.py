@@ -15,11 +15,12 @@ import pytest
 from echoing import WAIT_S, ping, until
 from hypothesis import given, strategies as st
 
-from dovetail.runtime.transport import client as connection_module, endpoint, stream_listener as landing_module
+from dovetail.runtime.transport import client as connection_module, endpoint, peer, stream_listener as landing_module
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.client_set import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.event_loop import EventLoop
+from dovetail.runtime.transport.peer import Connect
 from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.transport.stream_listener import StreamListener, connect_stream
 from dovetail.runtime.wire.messages import Message, WireError
@@ -182,7 +183,7 @@ def test_nobody_gets_the_stream_of_another(listener: StreamListener) -> None:
     assert there is not None
     assert listener.claim(b"two", one[2]) is None
     assert listener.claim(b"two", two[2]) is None  # who said its token has not come
-    assert listener.claim(b"two", "") is None and listener.claim(b"nobody", None) is None
+    assert listener.claim(b"two", "") is None and listener.claim(b"nobody", "0") is None
     here = listener.claim(b"one", one[2])
     assert here is not None
     there.close()
@@ -229,15 +230,13 @@ def test_strangers_at_the_landing_are_sent_away(listener: StreamListener, monkey
     assert connect_stream(again, "", *LIMITS) is None
 
 
-@pytest.mark.parametrize(
-    "name", [None, 7, "", "x", "/tmp/.X11-unix/X0", "dovetail-" + "g" * 32, "dovetail-" + "0" * 32 + "\n"]
-)
-def test_no_other_socket_is_connected_to(name: object) -> None:
-    assert connect_stream(["unix", name, "00" * 16], "", *LIMITS) is None
+@pytest.mark.parametrize("name", ["", "x", "/tmp/.X11-unix/X0", "dovetail-" + "g" * 32, "dovetail-" + "0" * 32 + "\n"])
+def test_no_other_socket_is_connected_to(name: str) -> None:
+    assert connect_stream(Connect("unix", name, "00" * 16), "", *LIMITS) is None
 
 
 def test_where_nobody_listens_there_is_no_stream() -> None:
-    assert connect_stream(["unix", "dovetail-" + "0" * 32, "00" * 16], "", *LIMITS) is None
+    assert connect_stream(Connect("unix", "dovetail-" + "0" * 32, "00" * 16), "", *LIMITS) is None
 
 
 # --- over the transport ------------------------------------------------------------------------------------------------
@@ -246,7 +245,7 @@ def test_where_nobody_listens_there_is_no_stream() -> None:
 def warm(connection: Connection) -> None:
     """Exchange messages until both have gone over."""
     deadline = time.monotonic() + WAIT_S
-    while connection._stream is None or not connection._stream.is_open:
+    while connection.peer.stream is None or not connection.peer.stream.is_open:
         connection.send(ping(-1))
         answer = connection.recv(WAIT_S)
         assert answer is not None and answer.fields == {"seq": -1}
@@ -263,7 +262,7 @@ def test_messages_keep_their_order_while_both_go_over(echo: Endpoint) -> None:
                 if seq >= 20:
                     answer = connection.recv(WAIT_S)
                     assert answer is not None and answer.fields["seq"] == seq - 20
-            assert connection._stream is not None
+            assert connection.peer.stream is not None
 
 
 def test_replies_of_threads_keep_their_order_while_both_go_over() -> None:
@@ -292,9 +291,9 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
                 time.sleep(0.01)
         until(lambda: len(arrived) == 500, "all answers are there")
         assert arrived == list(range(500))
-        assert len(other._streams.by_peer) == 1 == len(echo._streams.by_peer)
+        assert len(other._peers.streams()) == 1 == len(echo._peers.streams())
         other.forget(echo.address)
-        until(lambda: not other._streams.by_peer and not echo._streams.by_peer, "the stream is closed on both sides")
+        until(lambda: not other._peers.streams() and not echo._peers.streams(), "the stream is closed on both sides")
         other.send(echo.address, ping(500))
         until(lambda: arrived[-1] == 500, "a new connection was made")
 
@@ -308,35 +307,35 @@ def test_a_server_that_takes_no_streams_is_spoken_to_over_zeromq(
             connection.send(ping(seq))
             answer = connection.recv(WAIT_S)
             assert answer is not None and answer.fields["seq"] == seq
-        assert connection._stream is None
+        assert connection.peer.stream is None
 
 
 def test_an_end_of_the_stream_leads_back_to_zeromq(echo: Endpoint) -> None:
     """Whichever side ends it: what is sent afterwards arrives."""
     with Connection(echo.address) as connection:
         warm(connection)
-        (stream,) = echo._streams.by_peer.values()
+        (stream,) = echo._peers.streams()
         echo.call_soon(lambda: stream._socket.shutdown(socket.SHUT_RDWR))
-        until(lambda: not echo._streams.by_peer, "the server has noticed")
+        until(lambda: not echo._peers.streams(), "the server has noticed")
         connection.send(ping(1))
         answer = connection.recv(WAIT_S)
-        assert answer is not None and answer.fields["seq"] == 1 and connection._stream is None
+        assert answer is not None and answer.fields["seq"] == 1 and connection.peer.stream is None
     with Connection(echo.address) as connection:
         warm(connection)
-        assert connection._stream is not None
-        connection._stream._socket.shutdown(socket.SHUT_RDWR)
+        assert connection.peer.stream is not None
+        connection.peer.stream._socket.shutdown(socket.SHUT_RDWR)
         connection.send(ping(2))
         answer = connection.recv(WAIT_S)
-        assert answer is not None and answer.fields["seq"] == 2 and connection._stream is None
+        assert answer is not None and answer.fields["seq"] == 2 and connection.peer.stream is None
 
 
 def test_garbage_on_a_lane_costs_the_stream_and_hurts_nobody(echo: Endpoint) -> None:
     with Connection(echo.address) as rude, Connection(echo.address) as other:
         warm(rude)
         warm(other)
-        assert rude._stream is not None
-        rude._stream._socket.send(b"\xff" * 100)
-        until(lambda: echo.counters.malformed == 1 and len(echo._streams.by_peer) == 1, "the stream is closed")
+        assert rude.peer.stream is not None
+        rude.peer.stream._socket.send(b"\xff" * 100)
+        until(lambda: echo.counters.malformed == 1 and len(echo._peers.streams()) == 1, "the stream is closed")
         rude.send(ping(1))
         kinds = []
         while "ping" not in kinds:
@@ -350,10 +349,10 @@ def test_garbage_on_a_lane_costs_the_stream_and_hurts_nobody(echo: Endpoint) -> 
 def test_messages_that_are_refused_on_a_stream_count(echo: Endpoint) -> None:
     with Connection(echo.address) as rude:
         warm(rude)
-        assert rude._stream is not None
-        for _ in range(endpoint.MAX_STRIKES + 4):
-            rude._stream.send([b"garbage"])
-        for _ in range(endpoint.MAX_STRIKES):
+        assert rude.peer.stream is not None
+        for _ in range(peer.MAX_STRIKES + 4):
+            rude.peer.stream.send([b"garbage"])
+        for _ in range(peer.MAX_STRIKES):
             answer = rude.recv(WAIT_S)
             assert answer is not None and answer.kind == "error"
         until(lambda: echo.counters.ignored == 4, "the rest was ignored")
@@ -364,8 +363,8 @@ def test_a_closed_client_leaves_nothing_at_the_server(echo: Endpoint) -> None:
         for _ in range(5):
             connections.send(echo.address, ping(1))
             assert connections.poll(WAIT_S)
-        until(lambda: len(echo._streams.by_peer) == 1, "they have gone over")
-    until(lambda: not echo._streams.by_peer, "the stream is gone")
+        until(lambda: len(echo._peers.streams()) == 1, "they have gone over")
+    until(lambda: not echo._peers.streams(), "the stream is gone")
 
 
 def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,13 +379,13 @@ def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.Mo
         for _ in range(20):
             deaf.send(ping(1))
             assert deaf.recv(WAIT_S) is not None
-        until(lambda: bool(server._streams.by_peer), "they have gone over")
+        until(lambda: bool(server._peers.streams()), "they have gone over")
         deaf.send(ping(100))
         until(lambda: server.waiting() > 0, "messages wait")
         time.sleep(0.5)
         assert server.waiting() > 0  # it is only slow
         deaf._socket.close(linger=0)  # as when its process was stopped
-        until(lambda: not server._streams.by_peer and not server.waiting(), "it is given up")
+        until(lambda: not server._peers.streams() and not server.waiting(), "it is given up")
 
 
 def test_descriptors_are_given_back(echo: Endpoint) -> None:

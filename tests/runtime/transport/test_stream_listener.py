@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from echoing import WAIT_S, ping, until
 
-from dovetail.runtime.transport import client as connection_module, connection_upgrade
+from dovetail.runtime.transport import client as connection_module, peer
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.event_loop import EventLoop
+from dovetail.runtime.transport.peer import Connect
 from dovetail.runtime.transport.stream_listener import StreamListener, connect_stream
 from dovetail.runtime.wire.messages import Message
 
@@ -30,7 +31,7 @@ def sent_back(connection: Connection, message: Message) -> Message:
 def warm(connection: Connection) -> None:
     """Exchange messages until both have gone over."""
     deadline = time.monotonic() + WAIT_S
-    while connection._stream is None or not connection._stream.is_open:
+    while connection.peer.stream is None or not connection.peer.stream.is_open:
         assert sent_back(connection, ping(-1)).fields["seq"] == -1
         assert time.monotonic() < deadline
     assert sent_back(connection, ping(-2)).fields["seq"] == -2  # so the server has it in its books, too
@@ -38,7 +39,7 @@ def warm(connection: Connection) -> None:
 
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_upgrade, "pool_of_process", lambda: None)
+    monkeypatch.setattr(peer, "pool_of_process", lambda: None)
 
 
 def test_client_and_server_go_over_and_keep_the_order(echo: Endpoint) -> None:
@@ -52,7 +53,7 @@ def test_client_and_server_go_over_and_keep_the_order(echo: Endpoint) -> None:
             answer = connection.recv(WAIT_S)
             assert answer is not None and answer.fields["seq"] == seq
         warm(connection)
-        (stream,) = echo._streams.by_peer.values()
+        (stream,) = echo._peers.streams()
         assert stream._socket.family in (socket.AF_INET, socket.AF_INET6)
 
 
@@ -70,23 +71,23 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
     arrived: list[int] = []
     with Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["seq"])) as other:
         other.send(echo.address, ping(0))
-        until(lambda: len(other._streams.by_peer) == 1 == len(echo._streams.by_peer), "both have gone over")
+        until(lambda: len(other._peers.streams()) == 1 == len(echo._peers.streams()), "both have gone over")
         for seq in range(1, 200):
             other.send(echo.address, ping(seq))
         until(lambda: len(arrived) == 200, "all answers are there")
         assert arrived == list(range(200))
         assert not other.is_near(echo.address)
         other.forget(echo.address)
-        until(lambda: not other._streams.by_peer and not echo._streams.by_peer, "the stream is closed on both sides")
+        until(lambda: not other._peers.streams() and not echo._peers.streams(), "the stream is closed on both sides")
 
 
 def test_an_end_of_the_stream_leads_back_to_zeromq(echo: Endpoint) -> None:
     with Connection(echo.address) as connection:
         warm(connection)
-        (stream,) = echo._streams.by_peer.values()
+        (stream,) = echo._peers.streams()
         echo.call_soon(lambda: stream._socket.shutdown(socket.SHUT_RDWR))
-        until(lambda: not echo._streams.by_peer, "the server has noticed")
-        until(lambda: connection.recv(0.0) is None and connection._stream is None, "the client has, too")
+        until(lambda: not echo._peers.streams(), "the server has noticed")
+        until(lambda: connection.recv(0.0) is None and connection.peer.stream is None, "the client has, too")
         assert sent_back(connection, ping(1)).fields["seq"] == 1
 
 
@@ -95,12 +96,7 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
     with Connection(echo.address) as connection:
         for seq in range(50):
             assert sent_back(connection, ping(seq)).fields["seq"] == seq
-        assert connection._stream is None
-
-
-def test_keys_ask_for_no_stream(echo: Endpoint) -> None:
-    keys = object()
-    assert connection_upgrade.first_hello(connection_upgrade.MemoryNegotiation(), b"", keys) is None  # type: ignore[arg-type]
+        assert connection.peer.stream is None
 
 
 # --- meeting ---------------------------------------------------------------------------------------------------------
@@ -142,7 +138,7 @@ def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
 def test_strangers_are_sent_away(listener: StreamListener) -> None:
     offer = listener.offer(b"anna")
     assert offer is not None
-    assert connect_stream(["tcp", offer[1], "00" * 16], "127.0.0.1", *LIMITS) is None
+    assert connect_stream(Connect("tcp", offer[1], "00" * 16), "127.0.0.1", *LIMITS) is None
     with socket.create_connection(("127.0.0.1", int(offer[1])), WAIT_S) as silent:  # says nothing
         until(lambda: bool(listener._silent), "it is accepted")
         for _ in range(2):
@@ -164,11 +160,9 @@ def test_few_descriptors_are_kept_for_the_server_itself(listener: StreamListener
     stream.close()
 
 
-@pytest.mark.parametrize(
-    "port, token", [("x", "00" * 16), (1, "00" * 16), ("1", "00"), ("99999999", "00" * 16), ("1", "zz" * 16)]
-)
-def test_what_is_no_offer_is_refused(port: object, token: object) -> None:
-    assert connect_stream(["tcp", port, token], "127.0.0.1", *LIMITS) is None
+@pytest.mark.parametrize("port, token", [("x", "00" * 16), ("1", "00"), ("99999999", "00" * 16), ("1", "zz" * 16)])
+def test_what_is_no_offer_is_refused(port: str, token: str) -> None:
+    assert connect_stream(Connect("tcp", port, token), "127.0.0.1", *LIMITS) is None
 
 
 def test_a_large_message_that_comes_first_does_not_keep_them_on_zeromq() -> None:
@@ -181,7 +175,7 @@ def test_a_large_message_that_comes_first_does_not_keep_them_on_zeromq() -> None
         for step in range(8):
             values = np.zeros(8 << 20, np.uint8)
             other.send(server.address, Message("tensors", {"step": step, "channels": [0], "without": []}, (values,)))
-        until(lambda: len(other._streams.by_peer) == 1 == len(server._streams.by_peer), "both have gone over")
+        until(lambda: len(other._peers.streams()) == 1 == len(server._peers.streams()), "both have gone over")
         other.send(server.address, Message("tensors", {"step": 8, "channels": [], "without": []}))
         until(lambda: len(arrived) == 9, "all have come")
         assert arrived == list(range(9))

@@ -282,6 +282,10 @@ def run(value: np.ndarray) -> Message:
     return Message("run", {"request": 1, "step": 1, "program": "p", "feeds": [1]}, (value,))
 
 
+def half_received(endpoint: Endpoint) -> list[Reassembler]:
+    return [peer.reassembler for peer in list(endpoint._peers.by_name.values()) if peer.reassembler is not None]
+
+
 def test_large_messages_go_there_and_back(echo: Endpoint, folder: Path) -> None:
     with Connection(echo.address, keys=Keys.load(folder, "client")) as connection:
         for size in (CHUNK_BYTES, 5_000_001, 20_000_000):
@@ -322,11 +326,11 @@ def test_what_a_client_left_half_sent_is_let_go_of(echo: Endpoint, folder: Path)
         connection._give([label(0, 7, (1 << 20,)), bytes(1_000)], 0)
         connection.send(Message("ping", {"seq": 1}))
         assert connection.recv(WAIT_S) is not None  # it waits for the rest, and serves others meanwhile
-        assert [reassembler.is_open() for reassembler in echo._router.reassemblers.values()] == [True]
+        assert [part.is_open() for part in half_received(echo)] == [True]
     until = time.monotonic() + WAIT_S
-    while echo._router.reassemblers and time.monotonic() < until:
+    while half_received(echo) and time.monotonic() < until:
         time.sleep(0.01)
-    assert not echo._router.reassemblers
+    assert not half_received(echo)
 
 
 def test_broken_pieces_are_refused_and_their_sender_is_no_longer_heard(echo: Endpoint, folder: Path) -> None:
@@ -387,7 +391,9 @@ def test_a_message_that_takes_longer_than_signs_of_life_may_gets_through_a_slow_
         answer = connection.recv(2 * WAIT_S)
         assert answer is not None and np.array_equal(answer.tensors[0], value)
         assert link.connections == 1  # it never broke
-        assert connection._reassembler is not None and connection._reassembler.acks > 1  # the server said that it comes
+        assert (
+            connection.peer.reassembler is not None and connection.peer.reassembler.acks > 1
+        )  # the server said that it comes
 
 
 def test_numbers_of_parcels_are_never_used_twice() -> None:

@@ -17,7 +17,7 @@ import zmq
 from echoing import WAIT_S
 
 import dovetail as tf
-from dovetail.runtime.transport import connection_upgrade, event_loop, zmq_sockets
+from dovetail.runtime.transport import event_loop, peer, zmq_sockets
 from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
@@ -116,8 +116,8 @@ from dovetail.runtime.transport.endpoint import Endpoint
 endpoint = Endpoint("localhost:0", lambda peer, message: None)
 def fail():
     raise MemoryError("none left")
-endpoint._router.patience = lambda: 0.0  # so that every iteration fails
-endpoint._router.settle = fail
+endpoint._peers.patience = lambda: 0.0  # so that every iteration fails
+endpoint._peers.settle = fail
 endpoint.call_soon(lambda: None)
 time.sleep(60)
 """
@@ -176,7 +176,7 @@ def test_a_tensor_of_another_task_that_is_too_large_ends_its_step() -> None:
 
 def test_an_answer_that_is_too_large_for_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_MAX_MESSAGE_MB", "1")
-    monkeypatch.setattr(connection_upgrade, "pool_of_process", lambda: None)
+    monkeypatch.setattr(peer, "pool_of_process", lambda: None)
     answers = []
 
     def answer(peer: bytes, message: Message) -> None:

@@ -1,0 +1,351 @@
+"""One end of a connection between two processes. A client (`client.py`) and a server (`server_peers.py`) use it alike.
+
+It has no sockets and no clock. Its owner passes what arrives, and the time; it answers with what to do: a `Message` to send, or one of
+the commands below. So its states can be tested by scripts and random interleavings of events.
+
+**Shared memory.** Each process tries to map the other's memory. The connecting peer names a page of its shared memory in a `hello`.
+The other maps it, and answers whether that worked (`readable`), with a page of its own. The first peer does the same with that page.
+Large tensors to a peer that mapped our page are then lent instead of sent. A peer on another machine, of another user, or in another
+container cannot map it, and gets its tensors in messages. If a peer later cannot map a reference (another machine took over the
+address), it sends `hello` with `readable` false, and tensors to it are sent again.
+
+**Stream.** Both ends meet over ZeroMQ, and upgrade to a stream:
+
+    called end    stream_offer        connect to this Unix socket (if you mapped my memory), or to this TCP port, and send this token
+    caller        stream_connected    this is my last message here, the next ones come on the stream
+    called end    stream_open         this is my last message here as well
+
+Each end reads the stream only after the other's last ZeroMQ message, so no message overtakes another. When the stream ends, both
+ends fall back to ZeroMQ, whose connection stays open beside it.
+
+**What waits.** ZeroMQ's bounded queue comes first, then a `ChunkedSender`, which also cuts large messages into chunks.
+
+**Malformed messages** are strikes. The messages of a peer with `MAX_STRIKES` are ignored.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ...graph.core.errors import ResourceExhaustedError
+from ...graph.core.interpreter_state import process_id
+from ..shared_memory.pool import Pool, borrow, pool_of_process
+from ..shared_memory.segment import Reference
+from ..wire.chunking import ACK_EVERY_S, ChunkedSender, Reassembler, is_chunk, is_large
+from ..wire.codec import encode
+from ..wire.messages import BORROW_BYTES, MAX_FRAMES, Frame, Lend, Message
+from ..wire.reassembly import most_bytes
+from .stream import Stream
+
+MAX_STRIKES = 16  # malformed messages after which a peer is ignored
+SETTING = "DOVETAIL_SEND_QUEUE_MB"
+
+HANDSHAKE: Final = frozenset(("hello", "probe", "stream_offer", "stream_connected", "stream_open"))
+"""The kinds that `Peer.heard` handles. A `probe` says nothing: ZeroMQ reports whether its receiver is still connected."""
+
+STOP_LENDING = Message("hello", {"memory": None, "readable": False})
+"""The answer to a peer whose reference we cannot map."""
+
+
+class Connect(NamedTuple):
+    """Connect a stream to what the other end offers, and call `Peer.upgrade` if that succeeds."""
+
+    way: str  # unix or tcp
+    name: str  # of the Unix socket, or the port
+    token: str
+
+
+class Offer(NamedTuple):
+    """Send the other end a `stream_offer`, if there is a listener of this way."""
+
+    way: str
+
+
+class Claim(NamedTuple):
+    """The other end has connected a stream and sent this token. Take the stream, and call `Peer.upgrade`."""
+
+    token: str
+
+
+class Read(NamedTuple):
+    """The stream may be read from now on."""
+
+
+Command: TypeAlias = Message | Connect | Offer | Claim | Read
+"""What the owner of a peer has to do. A message: send it."""
+
+
+class SendQueueBytes:
+    """Counts the bytes of large frames that wait for one peer, and enforces a limit. Any thread may use it.
+
+    Nothing reports that a frame has left. Its holder, a queue or ZeroMQ, drops it then, which weak references show. A stream splits
+    frames and counts its bytes itself.
+
+    Args:
+        most: bytes that may wait for the peer; 0: no limit. A message to a peer with an empty queue may exceed it.
+
+    >>> backlog = SendQueueBytes(1 << 20)
+    >>> frame = memoryview(bytes(1 << 20))
+    >>> backlog.enter("the peer", [frame])
+    >>> backlog.enter("the peer", [frame])
+    Traceback (most recent call last):
+    ...
+    ResourceExhaustedError: 1048576 bytes cannot be sent to the peer: 1048576 bytes wait for it already ...
+    """
+
+    __slots__ = ("_entered", "_lock", "_most", "_waiting")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: deque[tuple[weakref.ref[memoryview], int]] = deque()
+        self._entered = 0
+        self._lock = threading.Lock()
+
+    def enter(self, name: str, frames: Sequence[Frame], ahead: int = 0) -> None:
+        """Add frames for the peer of this name, behind `ahead` bytes that its stream has accepted.
+
+        Raises:
+            ResourceExhaustedError: the queue would exceed the limit; nothing is added.
+        """
+        large = [f for f in frames if type(f) is memoryview and len(f) >= BORROW_BYTES]
+        if not large:
+            return
+        size = sum(map(len, large))
+        with self._lock:
+            waiting = ahead + self._count()
+            if self._most and waiting and waiting + size > self._most:
+                raise ResourceExhaustedError(
+                    None, None,
+                    f"{size} bytes cannot be sent to {name}: {waiting} bytes wait for it already, and more would be over the limit of "
+                    f"{self._most} ({SETTING} of this process). It takes nothing, or too slowly for what it is sent: see whether it "
+                    "runs, send less at once, or raise the limit",
+                )  # fmt: skip
+            self._entered += size
+            self._waiting.extend((weakref.ref(f), len(f)) for f in large)
+
+    def waiting(self) -> int:
+        """Bytes of large frames that still wait."""
+        with self._lock:
+            return self._count()
+
+    def left(self) -> int:
+        """Bytes of large frames that have left."""
+        with self._lock:
+            return self._entered - self._count()
+
+    def _count(self) -> int:
+        frames = self._waiting
+        while frames and frames[0][0]() is None:  # frames mostly leave in order
+            frames.popleft()
+        return sum(size for frame, size in frames if frame() is not None)
+
+
+class Peer:
+    """The other process of a connection, as this one sees it. One thread uses it at a time, except for `queue_bytes`.
+
+    Args:
+        name: the connection's name.
+        is_caller: whether this end made the connection.
+        takes_tcp: whether streams over TCP may be used: not with keys.
+        most_bytes_waiting: see `SendQueueBytes`.
+        chunk_left: called when a chunk has left, on any thread; the owner then calls `pump`.
+
+    Attributes:
+        stream: the stream that messages are sent on; None: they are sent on ZeroMQ.
+        lend: lends tensors to the peer; None if it cannot map our memory.
+        sender: the messages that ZeroMQ has not taken yet.
+        reassembler: the large message that is being received in chunks.
+        queue_bytes: the bytes of large frames that wait.
+        queued: messages in the queue of the owner's thread: later ones must not overtake them.
+        strikes: malformed messages.
+    """
+
+    __slots__ = (
+        "_chunk_left", "_left", "_pid", "_pool", "_takes_tcp", "_told", "is_caller", "lend", "name", "queue_bytes", "queued",
+        "reassembler", "sender", "stream", "strikes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: bytes,
+        is_caller: bool,
+        takes_tcp: bool,
+        most_bytes_waiting: int = 0,
+        chunk_left: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.is_caller = is_caller
+        self._pool = pool_of_process()
+        self._takes_tcp = takes_tcp
+        self._chunk_left = chunk_left
+        self.stream: Stream | None = None
+        self.lend: Lend | None = None
+        self.sender: ChunkedSender | None = None
+        self.reassembler: Reassembler | None = None
+        self.queue_bytes = SendQueueBytes(most_bytes_waiting)
+        self.queued = self.strikes = 0
+        self._pid = 0  # the peer's process, if its memory can be mapped
+        self._told = False  # whether it was told our page
+        self._left = 0  # bytes that have left in chunks, of earlier senders
+
+    # --- the handshake -----------------------------------------------------------------------------------------------
+
+    def greeting(self) -> list[Message]:
+        """What the end that made the connection says first: its shared-memory page, and whether it takes a stream over TCP."""
+        if not self.is_caller or (self._pool is None and not self._takes_tcp):
+            return []
+        return [Message("hello", {"memory": self._page(), "readable": False, "stream": self._takes_tcp})]
+
+    def _page(self) -> list[int] | None:
+        """Our page for the peer, once."""
+        if self._pool is None or self._told:
+            return None
+        self._told = True
+        return self._pool.page().to_fields()
+
+    def heard(self, message: Message) -> list[Command]:
+        """Handle a message of a kind in `HANDSHAKE`."""
+        kind, fields = message.kind, message.fields
+        if kind == "hello":
+            return self._met(fields.get("memory"), fields["readable"], bool(fields.get("stream")))
+        if kind == "stream_offer" and self.is_caller and self.stream is None:
+            return [Connect(**fields)] if fields["way"] == "unix" or self._takes_tcp else []
+        if kind == "stream_connected" and not self.is_caller and self.stream is None:
+            return [Claim(fields["token"])]
+        if kind == "stream_open" and self.is_caller and self.stream is not None:
+            self.stream.is_open = True
+            return [Read()]
+        return []
+
+    def _met(self, page: Any, reads_ours: bool, takes_tcp: bool) -> list[Command]:
+        """Try to map the peer's page, and answer."""
+        out: list[Command] = []
+        readable = False
+        if self._pool is not None:
+            if page is not None:
+                try:
+                    reference = Reference.from_fields(page)
+                    borrow(reference, 1)
+                except ValueError:
+                    pass
+                else:
+                    readable, self._pid = True, reference.pid
+                out.append(Message("hello", {"memory": self._page(), "readable": readable}))
+            self.lend = _lender(self._pool, self._pid) if reads_ours and self._pid > 0 else None
+            if self.lend is not None and self._pid != process_id():
+                self._pool.is_read = True
+        if not self.is_caller and self.stream is None:
+            if readable:
+                out.append(Offer("unix"))
+            elif takes_tcp and self._takes_tcp:
+                out.append(Offer("tcp"))
+        return out
+
+    def upgrade(self, stream: Stream, token: str, give: Callable[[list[Frame]], bool], most: int) -> bool:
+        """Send on a stream from now on. The last message on ZeroMQ is posted (`post`); False: it could not be."""
+        last = Message("stream_connected", {"token": token}) if self.is_caller else Message("stream_open")
+        if self.stream is not None or not self.post(encode(last), give, most):
+            return False
+        stream.is_open = not self.is_caller
+        self.stream = stream
+        return True
+
+    def stream_ended(self) -> None:
+        """Fall back to ZeroMQ. The end that made the connection says `greeting` again."""
+        self.stream = self.lend = None
+        self._pid, self._told = 0, False
+
+    # --- what leaves over ZeroMQ ---------------------------------------------------------------------------------------
+
+    def post(self, frames: list[Frame], give: Callable[[list[Frame]], bool], most: int) -> bool:
+        """Pass one message to `give`, which returns whether ZeroMQ had room, or keep it until `pump`.
+
+        Returns False, and drops the message, if `most` messages wait.
+        """
+        sender = self.sender
+        if sender is None:
+            if not is_large(frames) and give(frames):
+                return True
+            sender = self.sender = ChunkedSender(self._chunk_left)
+        if len(sender) >= most:
+            return False
+        sender.put(frames)
+        self.pump(give)
+        return True
+
+    def pump(self, give: Callable[[list[Frame]], bool]) -> None:
+        """Pass what waits to `give`, as far as there is room."""
+        sender = self.sender
+        if sender is not None:
+            sender.pump(give)
+            if sender.is_done():
+                self._left += sender.bytes_left()
+                self.sender = None
+
+    def waiting(self) -> int:
+        """How many messages wait."""
+        return (0 if self.sender is None else len(self.sender)) + (0 if self.stream is None else self.stream.waiting())
+
+    def moved(self) -> int:
+        """A number that changes while large messages leave or arrive in chunks, or the peer acknowledges them."""
+        sender, reassembler = self.sender, self.reassembler
+        left = self._left + (0 if sender is None else sender.bytes_left())
+        return left + (0 if reassembler is None else reassembler.received)
+
+    # --- what comes over ZeroMQ ----------------------------------------------------------------------------------------
+
+    def whole(self, frames: list[Frame]) -> list[Frame] | None:
+        """The message that these frames are or complete; None: they are a chunk, and more are to come.
+
+        Raises:
+            WireError: the chunk is malformed or out of order.
+        """
+        if not is_chunk(frames[0]):
+            return frames
+        if self.reassembler is None:
+            self.reassembler = Reassembler(MAX_FRAMES, most_bytes())
+        return self.reassembler.take(frames)
+
+    def owes_ack(self, now: float) -> bool:
+        """Whether a progress acknowledgement of the large message is due."""
+        part = self.reassembler
+        if self.is_caller or part is None or not part.is_open() or now < part.next_ack:
+            return False
+        part.next_ack = now + ACK_EVERY_S
+        return True
+
+    @property
+    def is_ignored(self) -> bool:
+        """Whether the peer has sent too many malformed messages."""
+        return self.strikes >= MAX_STRIKES
+
+    # --- liveness ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """To be called about once a second: whether to ask if the peer is gone. Messages wait for it, or half of one has come."""
+        if self.is_caller:
+            return False
+        part = self.reassembler
+        stalls = part is not None and part.received == part.received_before
+        if part is not None:
+            part.received_before = part.received
+            if stalls and not part.is_open():
+                self.reassembler, stalls = None, False
+        return stalls or (self.stream is not None and self.stream.waiting() > 0)
+
+    def is_idle(self) -> bool:
+        """Whether nothing is lost when this peer is forgotten."""
+        return not (self.is_caller or self.stream or self.sender or self.reassembler or self.queued)
+
+
+def _lender(pool: Pool, pid: int) -> Lend:
+    def lend(array: np.ndarray[Any, Any], alone: bool) -> Reference | None:
+        return pool.lend(array, pid, alone)
+
+    return lend

@@ -1,0 +1,292 @@
+"""The peers of a server's endpoint: their ZeroMQ connections and streams, and which of the two a message takes.
+
+`peer.py` has the states of a connection; this module does what they ask for. Any thread may write into a stream (`write`); the rest
+belongs to the I/O thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ..wire.chunking import PROGRESS_ACK
+from ..wire.codec import encode
+from ..wire.messages import MAX_FRAMES, Frame, Message, WireError
+from ..wire.reassembly import most_bytes
+from .event_loop import EventLoop
+from .peer import Claim, Command, Connect, Offer, Peer, Read
+from .stream import Stream
+from .stream_listener import StreamListener, connect_stream
+from .zmq_router import Counters, ZmqRouter, address_of, is_dialled, name_of
+from .zmq_sockets import RETRY_MS, dialled_host
+
+logger = logging.getLogger(__name__)
+
+MAX_BACKLOG = 10_000  # messages to one peer that wait, in addition to `HIGH_WATER` in ZeroMQ
+MOST_PEERS = 4_096  # a reconnecting peer has a new name: of idle ones, only the latest are kept
+
+
+class ServerPeers:
+    """The peers of an endpoint, by name.
+
+    Args:
+        io: the event loop.
+        router: the ZeroMQ sockets.
+        ip: the address of the listener for streams over TCP; None: there are no streams over TCP.
+        counters: the endpoint's counters.
+        most_bytes_waiting: see `SendQueueBytes`.
+        take: takes whole messages, each with its sender.
+        refuse: takes malformed messages in the same way.
+
+    Attributes:
+        by_name: the peers.
+    """
+
+    def __init__(
+        self,
+        io: EventLoop,
+        router: ZmqRouter,
+        *,
+        ip: str | None,
+        counters: Counters,
+        most_bytes_waiting: int,
+        take: Callable[[Peer, list[Frame]], None],
+        refuse: Callable[[Peer, WireError], None],
+    ) -> None:
+        self._io = io
+        self._router = router
+        self._counters = counters
+        self._most_bytes_waiting = most_bytes_waiting
+        self._take = take
+        self._refuse = refuse
+        self._limits = MAX_FRAMES, most_bytes()
+        self.listeners = {"unix": StreamListener(io, *self._limits)}
+        if ip is not None:
+            self.listeners["tcp"] = StreamListener(io, *self._limits, ip)
+        self.by_name: dict[bytes, Peer] = {}
+        self._sending: dict[Peer, None] = {}  # those for which messages wait outside ZeroMQ
+
+    def get(self, name: bytes) -> Peer:
+        """The peer of a name. Any thread may call this."""
+        peer = self.by_name.get(name)
+        if peer is None:
+            made = Peer(name, is_dialled(name), "tcp" in self.listeners, self._most_bytes_waiting, self._io.wake)
+            peer = self.by_name.setdefault(name, made)
+        return peer
+
+    def streams(self) -> list[Stream]:
+        """The streams that are used for sending."""
+        return [peer.stream for peer in list(self.by_name.values()) if peer.stream is not None]
+
+    # --- the event loop ----------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Receive messages over ZeroMQ, and send waiting ones."""
+        self._router.settle()
+        if self._sending:
+            self.send_waiting()
+
+    def patience(self) -> float:
+        """Seconds that the next iteration may wait for an event; -1: without limit."""
+        patience = self._router.patience()
+        if patience and any(peer.sender is not None and peer.sender.is_refused for peer in self._sending):
+            return RETRY_MS / 1000
+        return patience
+
+    # --- what comes --------------------------------------------------------------------------------------------------
+
+    def received(self, name: bytes, frames: list[Frame] | WireError) -> None:
+        """Handle what came over ZeroMQ: a message, a chunk, or an error."""
+        peer = self.get(name)
+        if peer.is_ignored:
+            self._counters.ignored += 1
+            return
+        try:
+            if isinstance(frames, WireError):
+                raise frames
+            whole = peer.whole(frames)
+        except WireError as error:
+            self._refuse(peer, error)
+            return
+        if whole is not None:
+            self._take(peer, whole)
+        elif peer.owes_ack(time.monotonic()):
+            self._router.give(name, [PROGRESS_ACK])
+
+    def _attend(self, peer: Peer, stream: Stream, event: int) -> None:
+        """Handle an event of a stream."""
+        try:
+            if event & select.POLLOUT and not stream.flush():
+                self._watch(peer, stream)
+            if event & ~select.POLLOUT:
+                take = self._take
+                for frames in stream.receive():
+                    take(peer, frames)
+                if stream.refused is not None:
+                    error, stream.refused = stream.refused, None
+                    self._refuse(peer, error)
+        except ConnectionError:
+            self._leave(peer, stream)
+        except WireError as error:
+            self._leave(peer, stream)
+            self._refuse(peer, error)
+
+    # --- what leaves -------------------------------------------------------------------------------------------------
+
+    def post(self, peer: Peer, frames: list[Frame]) -> None:
+        """Pass one message to the peer's stream or to ZeroMQ, or keep it."""
+        stream = peer.stream
+        if stream is not None and self.write(peer, stream, frames):
+            return
+        if not peer.post(frames, partial(self._router.give, peer.name), MAX_BACKLOG):
+            self._drop(peer)
+        if peer.sender is not None:
+            self._sending[peer] = None
+
+    def write(self, peer: Peer, stream: Stream, frames: list[Frame]) -> bool:
+        """Whether the stream accepted the message (or had to drop it). Any thread may call this."""
+        try:
+            waiting = stream.send(frames, MAX_BACKLOG)
+        except ConnectionError:
+            self._io.call_soon(lambda: self._leave(peer, stream))
+            return False
+        if waiting < 0:
+            self._drop(peer)
+        elif waiting == 1:
+            self._io.call_soon(lambda: self._watch(peer, stream))
+        self._counters.sent += 1
+        return True
+
+    def _drop(self, peer: Peer) -> None:
+        """Count a dropped message."""
+        if not self._counters.dropped:
+            logger.error("%s: %s takes no messages, %d wait: dropping", self._io.name, name_of(peer.name), MAX_BACKLOG)
+        self._counters.dropped += 1
+
+    def send_waiting(self) -> None:
+        """Send waiting messages, as far as ZeroMQ accepts them."""
+        for peer in list(self._sending):
+            peer.pump(partial(self._router.give, peer.name))
+            if peer.sender is None:
+                del self._sending[peer]
+
+    # --- the handshake -----------------------------------------------------------------------------------------------
+
+    def greet(self, name: bytes) -> None:
+        """A connection to a peer was made. Its first message leaves before the one for which it was made."""
+        for message in self.get(name).greeting():
+            self._router.give(name, encode(message))
+
+    def do(self, peer: Peer, commands: Sequence[Command]) -> None:
+        """Do what a peer asks for."""
+        for command in commands:
+            if isinstance(command, Message):
+                self.post(peer, encode(command))
+            elif isinstance(command, Offer):
+                offer = self.listeners[command.way].offer(peer.name)
+                if offer is not None:
+                    self.post(peer, encode(Message("stream_offer", offer._asdict())))
+            elif isinstance(command, Connect):
+                # in a thread: it may take a second
+                threading.Thread(target=self._connect, args=(peer, command), daemon=True).start()
+            elif isinstance(command, Claim):
+                for listener in self.listeners.values():
+                    stream = listener.claim(peer.name, command.token)
+                    if stream is not None:
+                        self._upgrade(peer, stream)
+                        break
+            elif isinstance(command, Read) and peer.stream is not None:
+                self._watch(peer, peer.stream)
+
+    def _connect(self, peer: Peer, offer: Connect) -> None:
+        stream = connect_stream(offer, dialled_host(address_of(peer.name)), *self._limits)
+        if stream is not None and not self._io.call_soon(lambda: self._upgrade(peer, stream, offer.token)):
+            stream.close()
+
+    def _upgrade(self, peer: Peer, stream: Stream, token: str = "") -> None:
+        is_known = self.by_name.get(peer.name) is peer
+        if not is_known or not peer.upgrade(stream, token, partial(self._router.give, peer.name), MAX_BACKLOG):
+            stream.close()
+            return
+        if peer.sender is not None:
+            self._sending[peer] = None
+        self._io.watch(stream.fd, lambda event: self._attend(peer, stream, event), stream.events())
+
+    def _watch(self, peer: Peer, stream: Stream) -> None:
+        if peer.stream is stream:
+            self._io.watch_for(stream.fd, stream.events())
+
+    def _leave(self, peer: Peer, stream: Stream) -> None:
+        """Fall back to the ZeroMQ connection: the stream has ended."""
+        if peer.stream is not stream:
+            return
+        self._io.unwatch(stream.fd)
+        stream.close()
+        peer.stream_ended()
+        self.do(peer, peer.greeting())
+
+    # --- the end of peers --------------------------------------------------------------------------------------------
+
+    def listen(self, on: bool) -> None:
+        """Start or stop accepting streams from other machines."""
+        if "tcp" in self.listeners:
+            self.listeners["tcp"].is_full = not on
+
+    def tidy(self) -> None:
+        """Drop what waits for peers that are gone, and what they have half sent. Once a second is enough: it asks ZeroMQ."""
+        self._router.tidy()
+        for peer in list(self.by_name.values()):
+            if peer.look() and self.is_gone(peer):
+                peer.reassembler = None
+                if peer.stream is not None:
+                    self._leave(peer, peer.stream)
+        for listener in self.listeners.values():
+            listener.tidy()
+        if len(self.by_name) > MOST_PEERS:
+            idle = [peer.name for peer in list(self.by_name.values()) if peer.is_idle()]
+            for name in idle[: len(self.by_name) - MOST_PEERS]:
+                del self.by_name[name]
+
+    def is_gone(self, peer: Peer) -> bool:
+        """Whether a client has closed its connection, or has died: ZeroMQ says so when something is sent."""
+        gone = self._counters.gone
+        self._router.give(peer.name, encode(Message("probe")))
+        return self._counters.gone > gone
+
+    def hang_up(self, name: bytes) -> None:
+        """Close the connection to a peer, and drop its waiting messages."""
+        self._router.hang_up(name)
+        peer = self.by_name.pop(name, None)
+        if peer is not None:
+            self._sending.pop(peer, None)
+            if peer.stream is not None:
+                self._io.unwatch(peer.stream.fd)
+                peer.stream.close()
+                peer.stream = None
+
+    def waiting(self) -> int:
+        """How many messages wait for slow peers."""
+        return sum(peer.waiting() for peer in list(self.by_name.values()))
+
+    def flush(self) -> None:
+        """Send what waits, as far as there is room."""
+        self.send_waiting()
+        for peer in list(self.by_name.values()):
+            if peer.stream is not None:
+                try:
+                    peer.stream.flush()
+                except ConnectionError:
+                    peer.stream.close()
+                    peer.stream = None
+
+    def close(self) -> None:
+        """Close all; what the kernel has taken still arrives."""
+        for stream in self.streams():
+            stream.close()
+        for listener in self.listeners.values():
+            listener.close()
+        self._router.close()

@@ -1,0 +1,90 @@
+"""A master registers the parts of a signature with all tasks at once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import dovetail as dt
+from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.placer.cluster.spec import ClusterSpec
+from dovetail.runtime.master.cluster_workers import ClusterWorkers
+from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.worker.registration import Registration
+
+TASKS = 64
+OWN = "/job:worker/replica:0/task:0"
+
+
+class Tasks:
+    """Tasks that answer a registration when all of them have got theirs, the master's own included."""
+
+    def __init__(self, stack: contextlib.ExitStack, count: int, fails: int = -1) -> None:
+        self.missing = count
+        self._lock = threading.Lock()
+        self._asked: list[tuple[Endpoint, bytes, int, int]] = []
+        self._fails = fails
+        addresses = ["localhost:1"]
+        for index in range(1, count):
+            addresses.append(stack.enter_context(self._task(index)).address)
+        worker: Any = SimpleNamespace(task=OWN, register=lambda registration: self._came())
+        self.workers = ClusterWorkers(ClusterSpec({"worker": addresses}), worker, 1, None, lambda: None)
+        stack.callback(self.workers.close)
+        self.registrations = {
+            f"/job:worker/replica:0/task:{index}": Registration("p", "s", (), seed=1) for index in range(count)
+        }
+
+    def _task(self, index: int) -> Endpoint:
+        def take(peer: bytes, message: Message) -> None:
+            if message.kind == "register":
+                with self._lock:
+                    self._asked.append((endpoint, peer, message.fields["request"], index))
+                self._came()
+            else:  # a ping
+                endpoint.reply(peer, Message("pong", {"seq": message.fields["seq"], "incarnation": index}))
+
+        endpoint = Endpoint("localhost:0", take)
+        return endpoint
+
+    def _came(self) -> None:
+        with self._lock:
+            self.missing -= 1
+            if self.missing:
+                return
+        for endpoint, peer, request, index in self._asked:
+            if index == self._fails:
+                fields = {"request": request, "code": "INVALID_ARGUMENT", "message": "no such kernel"}
+                endpoint.reply(peer, Message("error", fields))
+            else:
+                endpoint.reply(peer, Message("registered", {"request": request, "incarnation": index}))
+
+
+@pytest.mark.parametrize("count", [1, 2, TASKS])
+def test_all_tasks_work_at_the_same_time(count: int) -> None:
+    """None would answer if it were waited for before the next one is asked."""
+    with contextlib.ExitStack() as stack:
+        tasks = Tasks(stack, count)
+        found = tasks.workers.register(tasks.registrations)
+    assert found == {task: max(1, index) for index, task in enumerate(tasks.registrations)}
+
+
+def test_the_error_of_one_task_is_the_error_of_all() -> None:
+    with contextlib.ExitStack() as stack:
+        tasks = Tasks(stack, 4, fails=2)
+        with pytest.raises(InvalidArgumentError, match="no such kernel"):
+            tasks.workers.register(tasks.registrations)
+
+
+def test_a_fault_makes_registering_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = dt.constant(1.0) + 2.0
+    with dt.Session() as session:
+        monkeypatch.setenv("DOVETAIL_FAULTS", "register:50")
+        began = time.perf_counter()
+        assert session.run(x) == 3.0
+        assert time.perf_counter() - began >= 0.05
