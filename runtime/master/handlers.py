@@ -63,6 +63,8 @@ class MasterHandlers:
         client = self._responder.owner(peer) or self._master.client_of(session or "")
         self._executor.answer(self._executor.master, peer, message, self._work[message.kind], client)
 
+    on_extend = on_prepare = on_plan = on_close_session = on_reset = on_call
+
     def on_create_session(self, peer: bytes, message: Message) -> None:
         """A client opens a session."""
         owner, request = self._responder.owner(peer), message.fields["request"]

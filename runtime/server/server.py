@@ -52,7 +52,7 @@ from ..shared_memory.pool import borrowed, share_variables
 from ..transport.endpoint import Endpoint
 from ..transport.keys import part_of, serve_with, served_with, server_keys
 from ..transport.zmq_sockets import AddressInUse
-from ..wire.messages import Message
+from ..wire.messages import KINDS, Message
 from ..worker import colocated
 from ..worker.executor import ignore_numpy_warnings
 from ..worker.handlers import StepHandlers, WorkerHandlers
@@ -312,42 +312,17 @@ class Server:
     # --- messages --------------------------------------------------------------------------------------------------
 
     def _table(self) -> dict[str, Handler]:
-        """The handler of each kind of message; a kind that is not here is a late answer, and is dropped."""
-        steps, exchange, master = self._step_handlers, self._exchange, self._master_handlers
+        """The handler of each kind of message: the method `on_KIND` of its part. A kind without one is a late answer, and is dropped."""
         worker = WorkerHandlers(self._worker, self._executor, self._responder, self.incarnation)
-        return {
+        parts = (self._step_handlers, self._exchange, self._master_handlers, worker)
+        found = {kind: getattr(part, f"on_{kind}") for kind in KINDS for part in parts if hasattr(part, f"on_{kind}")}
+        own = {
             "ping": self._on_ping,
             "status": self._on_status,
             "stats": self._on_stats,
             "collective": self._on_collective,
-            "run": steps.on_run,
-            "abort": steps.on_abort,
-            "tensors": exchange.on_tensors,
-            "gpu_hello": exchange.on_gpu_hello,
-            "gpu_reader": exchange.on_gpu_reader,
-            "gpu_refused": exchange.on_gpu_refused,
-            "gpu_loans": exchange.on_gpu_loans,
-            "want": exchange.on_want,
-            "denied": exchange.on_denied,
-            "accumulated": exchange.on_accumulated,
-            "missing": exchange.on_missing,
-            "coming": exchange.on_coming,
-            "accounted": exchange.on_accounted,
-            "create_session": master.on_create_session,
-            "extend": master.on_call,
-            "prepare": master.on_call,
-            "plan": master.on_call,
-            "close_session": master.on_call,
-            "reset": master.on_call,
-            "touch": master.on_touch,
-            "register": worker.on_register,
-            "release": worker.on_release,
-            "forget_session": worker.on_forget_session,
-            "reset_containers": worker.on_reset_containers,
-            "expose_memory": worker.on_expose_memory,
-            "map_memory": worker.on_map_memory,
-            "publish": worker.on_publish,
         }
+        return found | own
 
     def _on_message(self, peer: bytes, message: Message) -> None:
         handler = self._handlers.get(message.kind)

@@ -18,6 +18,7 @@ from dovetail.tools.cli import app
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "docs")]  # pytest's importlib mode leaves the path alone
 import performance_page  # noqa: E402
+import protocol_page  # noqa: E402
 from examples import ROOT, examples, links, matches, run, shell_lines  # noqa: E402
 from tables import MARK, onnx_tables, ops_table, settings_table  # noqa: E402
 
@@ -127,6 +128,18 @@ def test_a_page_that_is_wrong_is_found(shown: str, printed: str, same: bool) -> 
 def test_the_table_of_settings_is_the_one_made_from_the_settings() -> None:
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     assert settings_table() in page, f"docs/reference/settings.md must hold\n{settings_table()}"
+
+
+def test_the_page_of_the_protocol_is_the_one_made_from_its_table() -> None:
+    assert protocol_page.PAGE.read_text(encoding="utf-8") == protocol_page.page(), "run `python docs/protocol_page.py`"
+
+
+@pytest.mark.parametrize(
+    "step", [("client", "worker", "register"), ("worker", "client", "run"), ("worker", "x", "run")]
+)
+def test_a_sequence_that_contradicts_the_table_is_found(step: tuple[str, str, str]) -> None:
+    with pytest.raises(ValueError, match="goes from"):
+        protocol_page.diagram([step])
 
 
 def test_the_tables_of_onnx_are_those_made_from_what_is_registered() -> None:
