@@ -2,7 +2,9 @@
 
 Both systems run the same programs (bench/_clusters.py) on two ps and two worker processes, in turn, in one run. Times are medians of
 single steps; `cpu` is processor time of all processes together, per step. The rows `over tcp` are measured without what only
-processes of one machine can do for each other: shared memory and streams.
+processes of one machine can do for each other: shared memory and streams. The rows `2 tasks` and so on are of clusters of so many
+processes, each with one addition of a step; there, registering a task's part takes 50 ms longer (`register` of DOVETAIL_FAULTS), and
+the peer column has what the first step of the same graph takes on one task: preparing must not take longer the more tasks there are.
 
 All of it takes about four minutes on two cores; training is in bench/training.py. `--only NAME` measures a part of it anew.
 """
@@ -10,8 +12,10 @@ All of it takes about four minutes on two cores; training is in bench/training.p
 import contextlib
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from _clusters import Driver
@@ -20,6 +24,8 @@ from _harness import Row, main, peer_python, row
 
 ROUNDS = 5
 MIB = (1, 16, 64, 256)
+TASKS = (2, 8, 32, 64)
+REGISTER_MS = 50
 OURS, APART, PEER = "dovetail", "dovetail over tcp", "tensorflow"
 
 
@@ -69,6 +75,7 @@ def groups(clusters: Clusters) -> dict[str, Callable[[bool], Iterator[Row]]]:
         "transfers": partial(_transfers, clusters, OURS, "", "ratio >= 5"),
         "over tcp": partial(_over_tcp, clusters),
         "64 clients": partial(_clients, clusters),
+        "tasks": _tasks,
     }
     return {name: partial(fresh, measure) for name, measure in table.items()}
 
@@ -108,6 +115,49 @@ def _clients(clusters: Clusters, quick: bool) -> Iterator[Row]:
     latency, cpu = _steps(both, "many_clients", 1, clients=clients, steps=steps)
     yield _row(both, "64 clients", "steps/s", [clients * steps / t * 1e6 for t in latency], "ratio >= 5")
     yield _row(both, "64 clients, cpu", "µs", [c / clients / steps for c in cpu])
+
+
+def _tasks(quick: bool) -> Iterator[Row]:
+    """Clusters of more and more tasks."""
+    for tasks in TASKS[:2] if quick else TASKS:
+        yield from _many_tasks(tasks)
+
+
+def _many_tasks(tasks: int) -> Iterator[Row]:
+    import dovetail as dt
+
+    began = time.perf_counter()
+    environment = {"DOVETAIL_FAULTS": f"register:{REGISTER_MS}"}
+    with dt.LocalCluster({"worker": tasks}, environment=environment, start_timeout_s=300.0) as cluster:
+        up = time.perf_counter() - began
+        first = {}
+        with dt.Graph().as_default(), dt.Session(cluster.target()) as session:
+            for where in ("alone", "all"):  # the same graph on one task, and on all of them
+                x = dt.placeholder(dt.float32, [])
+                parts = []
+                for i in range(tasks):
+                    with dt.device(f"/job:worker/task:{i if where == 'all' else 0}"):
+                        parts.append(x + float(i))
+                began = time.perf_counter()
+                session.run(parts, {x: 1.0})
+                first[where] = (time.perf_counter() - began) * 1e3
+            run = session.make_callable(parts, [x])
+            steps = []
+            for _ in range(50):
+                began = time.perf_counter()
+                run(1.0)
+                steps.append((time.perf_counter() - began) * 1e6)
+            memory = sum(_private_bytes(cluster.process(job, i).pid) for job, i in cluster.tasks) / tasks
+    yield row(f"{tasks} tasks, start", "s", up)
+    yield row(f"{tasks} tasks, first step", "ms", first["all"], first["alone"], "on one task", "ratio <= 4")
+    yield row(f"{tasks} tasks, step", "µs", statistics.median(steps))
+    yield row(f"{tasks} tasks, memory of each", "MiB", memory / 2**20)
+
+
+def _private_bytes(pid: int) -> int:
+    """The memory of a process, shared pages in equal parts."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
 def _steps(systems: list[Driver], program: str, count: int, **parameters: Any) -> tuple[list[float], list[float]]:
