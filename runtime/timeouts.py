@@ -10,7 +10,7 @@ What must hold between them:
   connection before the loss detector calls it cut.
 - A lock of a shared variable is waited for half of the default peer timeout (`LOCK_TIMEOUT_S`): a process that was stopped while it
   held the lock gives an error of its own before the whole task counts as dead.
-- Collectives hear their members every `HEARTBEAT_S`, as often as callers ping. A member that says for `DEAF_S` that it hears nothing
+- Members of collectives ask each other for heartbeats every `PING_S`, too. A member that says for `DEAF_S` that it hears nothing
   of us is cut off in one direction; four heartbeats fit into that.
 - Clients are given up far later than tasks, since only memory is at stake: steps after `SILENT_S` (60 pings), sessions after
   `LEASE_S`, which a living client renews every `TOUCH_S`.
@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import Final
 
-# Calls: a client, or a master that waits for workers (`rpc/pending_call.py`).
-PING_S: Final = 0.5  # between two pings to a task that owes a reply
+# Calls: a client, or a master that waits for workers (`rpc/pending_call.py`, `rpc/failure_detector.py`).
+PING_S: Final = 0.5  # between two pings to a task that is waited for
 PROCESS_CHECK_S: Final = 0.1  # between two looks whether the process of a silent task still runs
 REASONS_TIMEOUT_S: Final = 0.5  # for tasks to say what a step waits for, after its time is over
 
@@ -43,8 +43,7 @@ CONFIRM_S: Final = 0.2
 STUCK_LINK_S: Final = 5.0
 """A link on which nothing leaves for so long is cut, at the earliest: the sender does not see how much of a chunk has left."""
 
-# Members of a collective (`collectives/failure_detector.py`).
-HEARTBEAT_S: Final = 0.5  # between two requests for a heartbeat from a task that is waited for
+# Members of a collective (`rpc/failure_detector.py`, `rpc/loss_detection.py`).
 DEAF_S: Final = 2.0  # a member that hears nothing of us for so long is cut off from us
 COUNT_S: Final = 1.0  # between two comparisons of the counts of messages sent and received
 

@@ -4,7 +4,6 @@
     coordinator               takes requests and messages, and watches which tasks are missing
     membership                the state: groups, memberships of sessions, requests that wait
     membership_service        which tasks form a membership; if a member fails, all fail
-    failure_detector          heartbeats, and counters of lost messages
     algorithms                ring, recursive doubling, tree, direct exchange: one member's share, by messages
     message_executor          runs these algorithms
     shared_buffer             memory that the members on one machine share, and their agreement on it

@@ -23,10 +23,19 @@ from typing import Any
 
 from ...graph.core.errors import AbortedError, UnavailableError, from_code, invalid
 from ...graph.resources.async_request import AsyncResource
+from ..rpc.failure_detector import FailureDetector
 from ..timeouts import COUNT_S
 from .algorithms import Array, MessageAlgorithm
-from .failure_detector import COUNTED, FailureDetector
-from .membership import AnyRequest, BufferQueue, Group, Membership, MessageRequest, SharedMemoryRequest, stop_link
+from .membership import (
+    COUNTED,
+    AnyRequest,
+    BufferQueue,
+    Group,
+    Membership,
+    MessageRequest,
+    SharedMemoryRequest,
+    stop_link,
+)
 from .membership_service import MembershipService, PeerMessenger, Send, ended_early_error
 from .message_executor import MessageExecutor
 from .shared_buffer import SharedMemory
@@ -66,7 +75,8 @@ class Coordinator(AsyncResource[AnyRequest]):
         self.memberships = MembershipService(self._messenger, self._on_bound_message)
         self._by_message = MessageExecutor(self._messenger, self.memberships, self.perform)
         self._in_memory = SharedMemoryExecutor(memory, self, self._messenger, self.memberships, self._by_message)
-        self._detector = FailureDetector(patience_s, lives)
+        self._detector = FailureDetector(patience_s)
+        self._lives = lives
         self._warned = 0.0
 
     # --- kernels ---------------------------------------------------------------------------------------------------
@@ -292,7 +302,7 @@ class Coordinator(AsyncResource[AnyRequest]):
             self._messenger.try_to_send(task, "ask", "", self._incarnation, **({"tag": 1} if is_deaf else {}))
         for membership, tasks in waits:
             self._ask_for_counts(membership, tasks)
-        for task, seconds in detector.silent():
+        for task, seconds in detector.silent(self._lives):
             for m in self.memberships.active():
                 if task in m.peers and m.requests:
                     text = (

@@ -14,9 +14,9 @@ from typing import Any
 
 from ...graph.core.errors import OpError
 from ...graph.resources.async_request import Request
+from ..rpc.loss_detection import LossCounter
 from .algorithms import Array, MessageAlgorithm
 from .device_link import LinkAgreement
-from .failure_detector import LossCounter
 from .shared_buffer import SharedBuffer
 from .shared_memory_algorithms import SharedMemoryAllReduce
 
@@ -24,6 +24,8 @@ MAX_EARLY_PARTS = 4_000
 """Limit of a group's parts that wait for a session of this task to join, or to reach their collective."""
 HANDSHAKE_RUN = -1
 """The run number of the handshake for an instance's shared buffer."""
+COUNTED = frozenset({"part", "end"})
+"""Events that must not be lost. Wake-ups are not counted: a sleeping member polls from time to time."""
 Key = tuple[str, int, int]
 """(instance, run, rank) of a member's share of one collective."""
 

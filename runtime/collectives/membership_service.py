@@ -27,8 +27,7 @@ from ...graph.core.errors import (
 )
 from .algorithms import Array
 from .device_link import LinkAgreement
-from .failure_detector import COUNTED
-from .membership import MAX_EARLY_PARTS, AnyRequest, Group, Membership, stop_link
+from .membership import COUNTED, MAX_EARLY_PARTS, AnyRequest, Group, Membership, stop_link
 
 logger = logging.getLogger(__name__)
 

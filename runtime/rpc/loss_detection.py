@@ -1,8 +1,8 @@
-"""Loss detection for tensors between workers: a task that waits for an overdue tensor asks its producer.
+"""Detection of lost messages between workers: a task that waits for an overdue one asks its sender, twice.
 
-Theory of operation. A step's client watches the tasks that owe it a reply, but not the links between tasks. A link may be cut while the
-client reaches both ends. A broken connection loses the messages under way, even if it is up again at once. So a task whose
-step has waited for a tensor for `ASK_S` (or half the session's peer timeout, if shorter) sends the producer a `missing`, repeatedly.
+**Tensors of steps** (`LossDetector`). A step's client watches the tasks that owe it a reply, but not the links between tasks. A link may
+be cut while the client reaches both ends. A broken connection loses the messages under way, even if it is up again at once. So a task
+whose step has waited for a tensor for `ASK_S` (or half the session's peer timeout, if shorter) sends the producer a `missing`, repeatedly.
 
 - `coming` is the immediate reply, on the connection of the `missing`: the producer lives, and knows the step. Without it for the
   peer timeout, the producer is dead or the link is cut, and the step fails. The exception is a connection that is up
@@ -17,7 +17,11 @@ step has waited for a tensor for `ASK_S` (or half the session's peer timeout, if
 Why twice: a tensor counts as sent a moment before the thread of the connection gets it. A cut is confirmed twice as well: a task that
 was stopped for a while reads old replies first, and the tensors a moment later.
 
-`LossDetector` has no sockets and no clock. Its caller passes the time, and gets the questions to ask and the steps that fail.
+**Messages of collectives** (`LossCounter`). Both ends count the messages that they sent and received within a membership. A task that
+has waited for another for `COUNT_S` asks for its count, and again every `COUNT_S`. The answer comes on the connection of the parts,
+behind them. A counted message that has not arrived by the next answer is lost, and the membership fails.
+
+Neither has sockets or a clock. The caller passes the time, and gets the questions to ask and what fails.
 """
 
 from __future__ import annotations
@@ -147,3 +151,27 @@ class LossDetector:
         if any(now - first >= CONFIRM_S for first in case.said_sent.values()):
             return Lost(step, task, now - case.since, BROKEN)
         return None
+
+
+class LossCounter:
+    """Counts the messages between one membership and another task.
+
+    >>> counter = LossCounter()
+    >>> counter.received += 2
+    >>> counter.lacks(3), counter.lacks(3)  # the third may be under way, but not for so long
+    (False, True)
+    """
+
+    __slots__ = ("_due", "asked", "received", "sent")
+
+    def __init__(self) -> None:
+        self.sent = self.received = 0
+        self.asked = float("-inf")  # time of the last `count` to the other end
+        self._due = 0  # messages that should have arrived by now
+
+    def lacks(self, sent: int) -> bool:
+        """Whether a message is lost, given the other end's count of sent messages."""
+        if self.received < self._due:
+            return True
+        self._due = sent
+        return False

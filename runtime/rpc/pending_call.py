@@ -1,10 +1,7 @@
 """A client's side of requests: waiting for replies, with pings as a failure detector.
 
-A caller pings the task that it waits for. A task without a sign of life for the peer timeout counts as dead: it crashed, was
-stopped, or cannot be reached. A task whose GIL is held by a kernel does not answer either, but its connection is up
-(`transport/zmq_liveness.py`), so the caller keeps waiting. A task that answers with another incarnation was restarted and
-has lost the request. So no call waits longer than its task lives, whatever limits the user sets. Source of the idea: T. Chandra,
-S. Toueg, Unreliable failure detectors for reliable distributed systems, 1996.
+A caller pings the tasks that it waits for (`failure_detector.py`). So no call waits longer than its task lives, whatever limits the user
+sets.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from ..transport.client_set import Connections
 from ..transport.keys import Keys
 from ..wire.messages import Message, WireError
 from ..wire.reassembly import TooLargeError
+from .failure_detector import FailureDetector
 
 
 class ConnectionPool:
@@ -150,14 +148,14 @@ class PendingReplies:
     ) -> None:
         self._here = here  # a step's parts in this process: task, address, what it waits for
         self._owing = dict(owing)
-        self._peer_timeout_s = peer_timeout_s
         self._limit_s = limit_s
         self._what = what
-        self._incarnations = incarnations or {}
+        self._is_bound = incarnations is not None  # whether a task that was restarted cannot answer
         self._request = request
         self._forgotten: dict[str, int] = {}  # how often each task answered that it does not work on the request
-        self._began = self._last_ping = time.monotonic()
-        self._heard = dict.fromkeys(owing, self._began)
+        self._began = time.monotonic()
+        self._detector = FailureDetector(peer_timeout_s, self._began)
+        self._detector.expect(dict.fromkeys(owing, 0) if incarnations is None else incarnations)
         self._moved: dict[str, int] = {}  # progress of large messages at the last check
 
     def send(self, connections: Connections, address: str, message: Message) -> None:
@@ -176,68 +174,67 @@ class PendingReplies:
     def settled(self, address: str) -> None:
         """Record that a task has replied."""
         self._owing.pop(address, None)
+        self._detector.awaited.pop(address, None)
 
     def was_away(self) -> None:
         """Restart the silence of all tasks: the caller did not listen for a while, so their silence means nothing."""
-        now = time.monotonic()
-        for address in self._heard:
-            self._heard[address] = now
+        self._detector.was_away(time.monotonic())
 
     def messages(self, connections: Connections) -> list[tuple[str, Message]]:
         """Wait for messages, at most until the next liveness check. Handles pongs itself."""
-        heard = now = time.monotonic()
-        address = None
-        for address in self._owing:
-            if self._heard[address] < heard:
-                heard = self._heard[address]
-        patience = heard + self._peer_timeout_s - now
+        detector = self._detector
+        detector.now = now = time.monotonic()
+        patience = detector.until_silent()
         if patience <= 0:  # it does not answer, but its process runs
             patience = PROCESS_CHECK_S
         if self._limit_s is not None:
             patience = min(patience, self._began + self._limit_s - now)
         limit = PING_S if patience > PING_S else max(0.0, patience)
+        only = next(iter(self._owing)) if len(self._owing) == 1 else None
         try:
-            arrived = connections.poll(limit, address if len(self._owing) == 1 else None)
+            arrived = connections.poll(limit, only)
         except TooLargeError as e:
             if e.request != (self._request or 0):
                 return []  # the late reply to an abandoned request
             raise ResourceExhaustedError(None, None, f"The answer to this {self._what}: {e}") from None
         except WireError as e:
             raise UnavailableError(None, None, f"What came from a server is no message of this version: {e}") from None
-        now = time.monotonic()
+        detector.now = time.monotonic()
         out = []
         for address, message in arrived:
-            self._heard[address] = now
             if message.kind == "pong":
-                self._check_incarnation(address, message.fields["incarnation"])
+                restarted = detector.heartbeat(address, message.fields["incarnation"])
+                if restarted and self._is_bound and address in self._owing:
+                    raise self._restarted(address)
                 if message.fields["seq"] == (self._request or 0):  # else the pong is for an earlier request
                     self._check_memory(address, message.fields.get("working"))
             else:
+                detector.heard(address)
                 out.append((address, message))
         if not out:
-            self._check_life(connections, now)
+            self._check_life(connections, detector.now)
         return out
 
     def _check_life(self, connections: Connections, now: float) -> None:
-        for address, task in self._owing.items():
+        detector = self._detector
+        for address in self._owing:
             moved = connections.moved(address)
             if moved != self._moved.setdefault(address, moved):  # progress of chunks counts as a sign of life
                 self._moved[address] = moved
-                self._heard[address] = now
+                detector.heard(address)
                 self._forgotten.pop(address, None)
-            silent = now - self._heard[address]
-            if silent >= self._peer_timeout_s and not connections.lives(address, self._heard[address]):
-                if silent < ADMISSION_S and connections.awaits_admission(address):
-                    continue
-                locked = connections.why_silent(address)
-                connections.forget(address)  # the next call starts with a fresh connection
-                if locked is not None:
-                    raise PermissionDeniedError(None, None, locked)
-                raise UnavailableError(
-                    None, None,
-                    f"{_who(task, address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
-                    "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out.",
-                )  # fmt: skip
+        for address, silent in detector.silent(connections.lives):
+            if silent < ADMISSION_S and connections.awaits_admission(address):
+                continue
+            locked = connections.why_silent(address)
+            connections.forget(address)  # the next call starts with a fresh connection
+            if locked is not None:
+                raise PermissionDeniedError(None, None, locked)
+            raise UnavailableError(
+                None, None,
+                f"{_who(self._owing[address], address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
+                "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out.",
+            )  # fmt: skip
         if self._limit_s is not None and now - self._began >= self._limit_s:
             waited = now - self._began
             owing = (
@@ -249,21 +246,20 @@ class PendingReplies:
             raise DeadlineExceededError(
                 None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}{hint}"
             )
-        if now - self._last_ping >= PING_S:
-            self._last_ping = now
-            for address in self._owing:
-                self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
+        for address, _ in detector.to_ask():
+            self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
 
     def _why(self, connections: Connections) -> str:
         """The tasks that have not finished their part of a step, each with what it waits for."""
         said = self._ask_why(connections)
+        self._detector.now = time.monotonic()
         parts = []
         for address, task in self._owing.items():
             working, reasons = said.get(address, (None, []))
             if reasons:
                 state = _reasons(task, reasons)
             elif working is None:
-                state = f", which has been silent for {time.monotonic() - self._heard[address]:.1f} s"
+                state = f", which has been silent for {self._detector.silence(address):.1f} s"
             elif working:
                 state = ", which is at work"
             else:
@@ -289,7 +285,8 @@ class PendingReplies:
             except WireError:
                 break
             for address, message in arrived:
-                self._heard[address] = time.monotonic()
+                self._detector.now = time.monotonic()
+                self._detector.heard(address)
                 waits = message.fields.get("waits")
                 if message.kind == "pong" and waits is not None and message.fields["seq"] == self._request:
                     said[address] = bool(message.fields.get("working")), [str(what) for what in waits]
@@ -310,14 +307,12 @@ class PendingReplies:
                 "connection broke, and the request or its answer was lost. Whether it was done is not known. Run it again.",
             )  # fmt: skip
 
-    def _check_incarnation(self, address: str, incarnation: int) -> None:
-        expected = self._incarnations.get(address)
-        if expected is not None and incarnation != expected and address in self._owing:
-            raise AbortedError(
-                None, None,
-                f"{_who(self._owing[address], address)} was restarted during this {self._what}: its variables are lost. "
-                "Initialise or restore them and run again.",
-            )  # fmt: skip
+    def _restarted(self, address: str) -> AbortedError:
+        return AbortedError(
+            None, None,
+            f"{_who(self._owing[address], address)} was restarted during this {self._what}: its variables are lost. "
+            "Initialise or restore them and run again.",
+        )  # fmt: skip
 
 
 def error_of(reply: Message) -> OpError:

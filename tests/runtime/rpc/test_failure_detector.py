@@ -1,8 +1,8 @@
-"""Heartbeats between the tasks of collectives: time and what is heard come as events."""
+"""Which tasks are silent or restarted: time and what is heard come as events."""
 
 from __future__ import annotations
 
-from dovetail.runtime.collectives.failure_detector import DEAF_S, HEARTBEAT_S, FailureDetector
+from dovetail.runtime.rpc.failure_detector import DEAF_S, PING_S, FailureDetector
 
 PATIENCE_S = 5.0
 
@@ -17,9 +17,9 @@ def waiting() -> FailureDetector:
 def test_who_is_waited_for_is_asked_twice_a_second() -> None:
     detector = waiting()
     assert detector.to_ask() == [("b", False)]
-    detector.tick(100.0 + HEARTBEAT_S / 2)
+    detector.tick(100.0 + PING_S / 2)
     assert detector.to_ask() == []
-    detector.tick(100.0 + HEARTBEAT_S)
+    detector.tick(100.0 + PING_S)
     assert detector.to_ask() == [("b", False)]
     detector.wait_for([])
     detector.tick(110.0)
@@ -75,3 +75,18 @@ def test_what_was_said_while_this_process_was_stopped_does_not_count() -> None:
     assert not detector.is_cut_off("b", True)
     detector.tick(100.0 + 2 * DEAF_S)
     assert not detector.is_cut_off("b", True)
+
+
+def test_whoever_is_expected_counts_as_heard_and_a_process_that_runs_is_not_silent() -> None:
+    detector = FailureDetector(PATIENCE_S, 50.0)
+    detector.expect({"a": 1, "b": 0})
+    assert detector.until_silent() == PATIENCE_S and detector.to_ask() == []
+    detector.now = 53.0
+    detector.heard("a")
+    assert detector.until_silent() == 2.0 and [task for task, _ in detector.to_ask()] == ["a", "b"]
+    assert detector.heartbeat("a", 2) and not detector.heartbeat("b", 2)
+    detector.now = 60.0
+    assert detector.silent() == [("a", 7.0), ("b", 7.0)]
+    assert detector.silent(lambda task, since: task == "a" and since == 53.0) == [("b", 7.0)]
+    detector.was_away(61.0)
+    assert detector.silent() == [] and detector.until_silent() == PATIENCE_S
