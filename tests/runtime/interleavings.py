@@ -103,10 +103,10 @@ class _Peers:
         devices = [d for w in self._world.workers.values() for d in w.devices]
         return Cluster(tuple(devices), self._world.tasks[0])
 
-    def register(self, task: str, registration: Registration) -> int:
-        worker = self._world.workers[task]
-        worker.register(replace(registration, kernels=KernelOptions()))  # NumPy, node by node
-        return worker.devices[0].incarnation
+    def register(self, registrations: Mapping[str, Registration]) -> dict[str, int]:
+        for task, registration in registrations.items():
+            self._world.workers[task].register(replace(registration, kernels=KernelOptions()))  # NumPy, node by node
+        return {task: self._world.workers[task].devices[0].incarnation for task in registrations}
 
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
         return False
