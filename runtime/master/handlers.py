@@ -22,6 +22,7 @@ from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from ..worker.registration import device_fields
 from .master import Master
+from .session_state import Signature
 
 logger = logging.getLogger(__name__)
 
@@ -186,17 +187,15 @@ class MasterHandlers:
 
     def _prepare(self, message: Message) -> Message:
         fields = message.fields
-        fetches, targets, feeds = _names(message)
         how = bool(fields.get("warm")), bool(fields.get("deterministic"))
-        parts = self._master.prepare(fields["session"], fetches, targets, feeds, *how)
+        parts = self._master.prepare(fields["session"], _signature(message), *how)
         address = self._responder.peers.address
         described = [p.to_fields(address(p.task)) for p in parts]
         return Message("prepared", {"request": fields["request"], "parts": described})
 
     def _plan(self, message: Message) -> Message:
         fields = message.fields
-        fetches, targets, feeds = _names(message)
-        plan = self._master.plan(fields["session"], fetches, targets, feeds, fields["program"])
+        plan = self._master.plan(fields["session"], _signature(message), fields["program"])
         text = "\n".join(plan_lines(plan, with_graph=False))
         return Message("planned", {"request": fields["request"], "plan": text.encode()})
 
@@ -213,12 +212,11 @@ class MasterHandlers:
         return Message("closed", {"request": message.fields["request"]})
 
 
-def _names(message: Message) -> list[list[str]]:
-    """Fetches, targets and feeds."""
-    lists = [message.fields[what] for what in ("fetches", "targets", "feeds")]
-    if not all(isinstance(name, str) for names in lists for name in names):
+def _signature(message: Message) -> Signature:
+    fetches, targets, feeds = (tuple(message.fields[what]) for what in ("fetches", "targets", "feeds"))
+    if not all(isinstance(name, str) for name in (*fetches, *targets, *feeds)):
         raise invalid("Fetches, targets and feeds are names")
-    return lists
+    return fetches, targets, feeds
 
 
 def _client_of(message: Message) -> str:

@@ -28,7 +28,7 @@ from ..config import ConfigProto
 from ..worker.registration import Registration
 from .lowering import Published, lower_partitions
 from .remote_memory import FoundAccess
-from .session_state import MasterSession, TaskPart
+from .session_state import MasterSession, Signature, TaskPart
 from .worker_clients import WorkerClients
 
 logger = logging.getLogger(__name__)
@@ -93,20 +93,11 @@ class Master:
         return found
 
     def prepare(
-        self,
-        handle: str,
-        fetches: Sequence[str],
-        targets: Sequence[str],
-        feeds: Sequence[str],
-        warm: bool = False,
-        deterministic: bool = False,
+        self, handle: str, signature: Signature, warm: bool = False, deterministic: bool = False
     ) -> list[TaskPart]:
         """Register the programs of one signature with the tasks that take part, and return the tasks' parts.
 
         Args:
-            fetches: names of tensors to return.
-            targets: names of nodes to run.
-            feeds: names of tensors that will be fed.
             warm: compile all kernels before this returns.
             deterministic: see `KernelOptions`.
 
@@ -116,7 +107,7 @@ class Master:
         """
         session = self.session(handle)
         with session.lock, collector_paused():
-            plan, published = self._plan(session, fetches, targets, feeds)
+            plan, published = self._plan(session, signature)
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
             self._keep(session, plan.decisions)
@@ -145,9 +136,7 @@ class Master:
                 for task, units in by_task.items()
             ]  # fmt: skip
 
-    def plan(
-        self, handle: str, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str = ""
-    ) -> Plan:
+    def plan(self, handle: str, signature: Signature, program: str = "") -> Plan:
         """The plan that a signature would get if it were prepared now, or the plan of the prepared `program`.
 
         It has no side effects: a later `prepare` gives the same plan.
@@ -158,17 +147,16 @@ class Master:
         session = self.session(handle)
         with session.lock:
             if not program:
-                return self._plan(session, fetches, targets, feeds)[0]
+                return self._plan(session, signature)[0]
             found = session.plans.get(program)
             if found is None:
                 raise invalid(f"No program {program} is prepared in session {handle}")
             return found
 
-    def _plan(
-        self, session: MasterSession, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str]
-    ) -> tuple[Plan, Published]:
+    def _plan(self, session: MasterSession, signature: Signature) -> tuple[Plan, Published]:
         """The plan of a signature, and the published variables that it uses in other tasks' memory."""
         graph, config = session.graph, session.config
+        fetches, targets, feeds = signature
         try:
             fetched: list[Tensor] = [graph.get_tensor_by_name(n) for n in fetches]
             run: list[Node] = [graph.get_operation_by_name(n) for n in targets]

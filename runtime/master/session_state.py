@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...graph.core.graph import Graph
 from ...placer.cluster.spec import Cluster
@@ -13,6 +13,9 @@ from ...placer.pipeline import Kept
 from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
 from ..config import ConfigProto
+
+Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""What identifies a kind of step: the names of the tensors to return, of the nodes to run, and of the tensors that are fed."""
 
 
 @dataclass(frozen=True, slots=True)

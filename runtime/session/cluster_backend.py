@@ -21,7 +21,7 @@ from ...graph.io.serialization import graph_to_bytes
 from ...placer.plan import Plan
 from ...placer.serialize.read import parts_of
 from ..config import ConfigProto
-from ..master.session_state import TaskPart
+from ..master.session_state import Signature, TaskPart
 from ..observability.step_notes import Gathered
 from ..observability.trace import offsets
 from ..rpc.dispatch import this_client
@@ -92,33 +92,22 @@ class ClusterBackend:
             )
             self._sent_version = version
 
-    def prepare(
-        self,
-        fetches: Sequence[str],
-        targets: Sequence[str],
-        feeds: Sequence[str],
-        warm: bool = False,
-        deterministic: bool = False,
-    ) -> list[TaskPart]:
+    def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
         """As `Backend.prepare`."""
-        fields = {
-            "request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds),
-            "warm": warm, "deterministic": deterministic,
-        }  # fmt: skip
+        fields = self._fields(signature) | {"warm": warm, "deterministic": deterministic}
         reply = self._call(Message("prepare", fields), "prepared")
         self._addresses.update((p["task"], p["address"]) for p in reply.fields["parts"])
         return [TaskPart.from_fields(p) for p in reply.fields["parts"]]
 
-    def plan(
-        self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
-    ) -> Plan:
+    def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
         """As `Backend.plan`. The master's answer refers to nodes by number; this process has the same numbers."""
-        fields = {
-            "request": 0, "session": self._handle, "fetches": list(fetches), "targets": list(targets), "feeds": list(feeds),
-            "program": program,
-        }  # fmt: skip
+        fields = self._fields(signature) | {"program": program}
         text = bytes(self._call(Message("plan", fields), "planned").fields["plan"]).decode("utf-8", "replace")
         return Plan(**parts_of(text.splitlines(), graph)._asdict())
+
+    def _fields(self, signature: Signature) -> dict[str, Any]:
+        names = zip(("fetches", "targets", "feeds"), map(list, signature), strict=True)
+        return {"request": 0, "session": self._handle, **dict(names)}
 
     def _call(
         self,

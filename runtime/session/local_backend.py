@@ -25,7 +25,7 @@ from ...placer.cluster.spec import local_devices
 from ...placer.plan import Plan
 from ..config import ConfigProto
 from ..master.master import Master
-from ..master.session_state import TaskPart
+from ..master.session_state import Signature, TaskPart
 from ..master.worker_clients import WorkerClients
 from ..observability.step_notes import Gathered, Recorder
 from ..worker.worker import Worker
@@ -75,22 +75,13 @@ class LocalBackend:
     def extend(self, graph: Graph) -> None:
         """Nothing to do: the master uses the user's graph itself."""
 
-    def prepare(
-        self,
-        fetches: Sequence[str],
-        targets: Sequence[str],
-        feeds: Sequence[str],
-        warm: bool = False,
-        deterministic: bool = False,
-    ) -> list[TaskPart]:
+    def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
         """As `Backend.prepare`."""
-        return self._master.prepare(self._session.handle, fetches, targets, feeds, warm, deterministic)
+        return self._master.prepare(self._session.handle, signature, warm, deterministic)
 
-    def plan(
-        self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
-    ) -> Plan:
+    def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
         """As `Backend.plan`."""
-        return self._master.plan(self._session.handle, fetches, targets, feeds, program)
+        return self._master.plan(self._session.handle, signature, program)
 
     def run(
         self,

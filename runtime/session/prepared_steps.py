@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...graph.core.dtypes import resource
 from ...graph.core.errors import (
@@ -32,7 +32,7 @@ from ..observability.step_notes import Gathered
 from .fetches import Fetches, given_back
 
 if TYPE_CHECKING:
-    from ..master.session_state import TaskPart
+    from ..master.session_state import Signature, TaskPart
 
 SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
 
@@ -68,20 +68,11 @@ class Backend(Protocol):
         """Send the nodes that were added to the graph to the master."""
         ...
 
-    def prepare(
-        self,
-        fetches: Sequence[str],
-        targets: Sequence[str],
-        feeds: Sequence[str],
-        warm: bool = False,
-        deterministic: bool = False,
-    ) -> list[TaskPart]:
+    def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
         """Make a signature ready to run; `warm`: with all its kernels compiled; `deterministic`: see `KernelOptions`."""
         ...
 
-    def plan(
-        self, graph: Graph, fetches: Sequence[str], targets: Sequence[str], feeds: Sequence[str], program: str
-    ) -> Plan:
+    def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
         """The plan of a signature, or of the prepared one with handle `program`; `graph` is the session's graph."""
         ...
 
@@ -104,8 +95,6 @@ CLOSED = "Attempted to use a closed Session."
 _READS = frozenset(
     ("IsVariableInitialized", "VarIsInitializedOp", "InitializedValue", "ReadVariableOp", "ResourceGather")
 )
-Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-"""The names of the fetches, the targets and the feeds."""
 
 
 def _changes_variables(node: Node) -> bool:
@@ -257,11 +246,10 @@ class PreparedSteps:
 
     def prepare(self, key: Signature, warm: bool = False) -> list[TaskPart]:
         """Make a signature ready to run; `warm`: with all its kernels compiled."""
-        fetched, targets, fed = key
         with self._lock:
             self._backend.extend(self._graph)
             deterministic = self._graph.is_mirrored or bool(setting("DOVETAIL_DETERMINISTIC"))
-            parts = self._backend.prepare(fetched, targets, fed, warm, deterministic)
+            parts = self._backend.prepare(key, warm, deterministic)
             self._notice_restarts(parts)
             self._prepared[key] = parts
         return parts
@@ -296,11 +284,10 @@ class PreparedSteps:
         }
 
     def _plan_of(self, key: Signature, parts: list[TaskPart] | None) -> Plan:
-        fetched, targets, fed = key
         try:
             if not parts:
                 self._backend.extend(self._graph)
-            return self._backend.plan(self._graph, fetched, targets, fed, parts[0].program if parts else "")
+            return self._backend.plan(self._graph, key, parts[0].program if parts else "")
         except OpError as e:
             raise self._with_node(e) from None
 

@@ -163,7 +163,7 @@ class World:
 
     def prepare(self, fetches: Sequence[str], targets: Sequence[str] = ()) -> dict[str, TaskPart]:
         """The parts of a signature, by task."""
-        return {p.task: p for p in self._master.prepare(self._session.handle, fetches, targets, [])}
+        return {p.task: p for p in self._master.prepare(self._session.handle, (tuple(fetches), tuple(targets), ()))}
 
     def run_now(self, fetches: Sequence[str], targets: Sequence[str] = ()) -> Step:
         """Run a step to its end, in one order."""
