@@ -71,7 +71,7 @@ def _colocated() -> None:
 
 
 def _caller_thread() -> None:
-    _module("worker.colocated").CallerThread.take = lambda self, work: False
+    _module("worker.step_scheduler").CallerThread.take = lambda self, work: False
 
 
 def _keeping_the_interpreter() -> None:

@@ -33,7 +33,7 @@ from typing import Any
 import threadpoolctl
 
 from ...codegen.gpu.driver.api import gpu_memory
-from ...graph.core.errors import NotFoundError, OpError, UnknownError, invalid
+from ...graph.core.errors import NotFoundError, UnknownError, invalid
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
 from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
@@ -45,7 +45,7 @@ from ..master.cluster_workers import ClusterWorkers
 from ..master.handlers import MasterHandlers
 from ..master.master import Master
 from ..observability.metrics import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
-from ..observability.step_notes import Recorder, clock
+from ..observability.step_notes import clock
 from ..rpc.dispatch import RequestExecutor, Responder
 from ..shared_memory.collective_memory import CollectiveMemory
 from ..shared_memory.pool import borrowed, share_variables
@@ -231,7 +231,7 @@ class Server:
                 self._metrics = MetricsServer(setting("DOVETAIL_METRICS"), self.figures)
             except (OSError, ValueError) as e:  # a task without metrics still does its work
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
-        colocated.add_server(self._address, self)
+        colocated.add_server(self._address, self, self._worker)
 
     @property
     def address(self) -> str:
@@ -286,29 +286,6 @@ class Server:
         )
         return f"<dt.train.Server {self.task} {state}>"
 
-    # --- sessions of this process ----------------------------------------------------------------------------------
-
-    def start_step(
-        self,
-        step: int,
-        program: str,
-        feeds: Mapping[str, Any],
-        finish: Callable[[Mapping[str, Any] | OpError], None],
-        *,
-        caller_thread: colocated.CallerThread | None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        """As `ColocatedServer.start_step`."""
-        self._worker.start(step, program, feeds, finish, caller_thread=caller_thread, recorder=recorder)
-
-    def abort_step(self, step: int, reason: str) -> None:
-        """As `ColocatedServer.abort_step`."""
-        self._worker.abort(step, reason)
-
-    def waits_of(self, step: int) -> list[str]:
-        """As `ColocatedServer.waits_of`."""
-        return [what[:WAIT_CHARS] for what in self._worker.waits_for(step)[:MOST_WAITS]]
-
     # --- messages --------------------------------------------------------------------------------------------------
 
     def _table(self) -> dict[str, Handler]:
@@ -355,7 +332,8 @@ class Server:
             runs = self._step_handlers.runs(peer, request)
             fields["working"] = runs or self._executor.works_on(peer, request)
             if message.fields.get("waits"):
-                fields["waits"] = self.waits_of(request) if runs else []
+                waits = self._worker.waits_for(request)[:MOST_WAITS] if runs else []
+                fields["waits"] = [what[:WAIT_CHARS] for what in waits]
         self._responder.reply(peer, Message("pong", fields))
 
     def _on_collective(self, peer: bytes, message: Message) -> None:

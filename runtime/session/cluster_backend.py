@@ -153,11 +153,11 @@ class ClusterBackend:
         colocated: dict[str, ColocatedPart] = {}
         for part in parts:
             address = self._addresses[part.task]
-            server = find_colocated(address, part.incarnation)
-            if server is None:
+            worker = find_colocated(address, part.incarnation)
+            if worker is None:
                 remote[address] = part
             else:
-                colocated[part.task] = server, address, part
+                colocated[part.task] = worker, address, part
         connections = self._connections.take()
         try:
             self._touch(connections)

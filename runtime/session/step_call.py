@@ -25,12 +25,13 @@ from ..shared_memory.segment import make_own
 from ..transport.client_set import Connections
 from ..wire.codec import HeaderTemplate
 from ..wire.messages import Message
-from ..worker.colocated import CallerThread, ColocatedServer
+from ..worker.step_scheduler import CallerThread
+from ..worker.worker import Worker
 
 MAX_TEMPLATES = 256  # cached encoded headers of run messages, per set of connections
 
-ColocatedPart: TypeAlias = tuple[ColocatedServer, str, TaskPart]
-"""A part of a step whose server is in this process: the server, its address, the part."""
+ColocatedPart: TypeAlias = tuple[Worker, str, TaskPart]
+"""A part of a step whose server is in this process: the server's worker, its address, the part."""
 _Outcomes: TypeAlias = deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]]
 
 
@@ -115,7 +116,7 @@ class StepCall:
     def _start_colocated(self, feeds: Mapping[str, Any]) -> None:
         caller_thread = self._caller_thread = CallerThread(self._connections.waker())
         outcomes = self._outcomes
-        for server, _, part in list(self._colocated.values()):
+        for worker, _, part in list(self._colocated.values()):
             recorder = None if self._gathered is None else Recorder()
 
             def finish(
@@ -125,7 +126,7 @@ class StepCall:
                 caller_thread.notify()
 
             # A thread that runs a program itself cannot check the time.
-            server.start_step(
+            worker.start(
                 self._number, part.program, {n: feeds[n] for n in part.feeds}, finish,
                 caller_thread=caller_thread if self._limit_s is None else None, recorder=recorder,
             )  # fmt: skip
@@ -165,8 +166,8 @@ class StepCall:
         reason = "The client was interrupted"
         if isinstance(error, OpError):
             reason = f"{type(error).__name__} in another part of the step: {error.summary}"
-        for server, _, _ in self._colocated.values():
-            server.abort_step(self._number, reason)
+        for worker, _, _ in self._colocated.values():
+            worker.abort(self._number, reason)
         message = Message("abort", {"step": self._number, "code": "CANCELLED", "reason": reason})
         for address in self._owing:
             with contextlib.suppress(OSError):  # an unreachable task has nothing to abort
@@ -178,4 +179,4 @@ def _waits_of(
 ) -> list[tuple[str, str, list[str]]]:
     """The waits of the parts in this process that have not ended: (task, address, descriptions)."""
     ended = {task for task, _, _ in list(outcomes)}
-    return [(task, at, server.waits_of(number)) for task, (server, at, _) in colocated.items() if task not in ended]
+    return [(task, at, worker.waits_for(number)) for task, (worker, at, _) in colocated.items() if task not in ended]

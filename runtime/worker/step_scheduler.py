@@ -2,7 +2,7 @@
 
 Theory of operation. A *segment* is what a program does between two pauses. Its device and its first instruction identify it. The
 scheduler measures each segment. The thread that made a short segment ready runs it: a hand-over would cost about as much as the
-segment. Any other segment is run by the client's thread in the same process, if that is idle (`colocated.py`), or by the pool.
+segment. Any other segment is run by the client's thread in the same process, if that is idle (`CallerThread`), or by the pool.
 
 A thread does not run programs recursively as they become ready. It appends them to its `RunQueue` and runs them one after the other,
 so the stack depth does not grow with the length of a chain between two devices.
@@ -38,7 +38,6 @@ from ...graph.core.errors import CancelledError, OpError
 from ...graph.resources.cancellation import Cancellation
 from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
-from .colocated import CallerThread
 from .executor import Executor
 from .step import TaskStep
 
@@ -50,6 +49,47 @@ LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as i
 MAX_COALESCED: Final = 64  # small tensors in one message: a loop may send without ever pausing while receivers wait
 Finish = Callable[[Mapping[str, Any] | OpError], None]
 """Called once, with the fetched values or the error."""
+
+
+class CallerThread:
+    """A client's thread that waits for its step. Meanwhile it runs programs of the step, which saves waking another thread.
+
+    Args:
+        wake: wakes the thread.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._work: Callable[[], None] | None = None
+        self._is_busy = False
+
+    def take(self, work: Callable[[], None]) -> bool:
+        """Have the thread do some work; False if it is busy."""
+        with self._lock:
+            if self._is_busy:
+                return False
+            self._is_busy = True
+        self._work = work
+        self.notify()
+        return True
+
+    def notify(self) -> None:
+        """Wake the thread, unless it is the calling one."""
+        if threading.get_ident() != self._thread:
+            self._wake()
+
+    def work(self) -> bool:
+        """Do the work that was taken; False if there is none. The client's thread calls it."""
+        work, self._work = self._work, None
+        if work is None:
+            return False
+        try:
+            work()
+        finally:
+            self._is_busy = False
+        return True
 
 
 class Segment:

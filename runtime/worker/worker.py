@@ -30,11 +30,10 @@ from ..rpc.loss_detection import AwaitedTensors
 from ..shared_memory.record_layout import RecordAddress
 from ..shared_memory.remote_variables import RemoteVariables, Want
 from ..wire.messages import ChannelKey
-from .colocated import CallerThread
 from .executor import ignore_numpy_warnings
 from .registration import Registration
 from .step import TaskStep
-from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
+from .step_scheduler import CallerThread, Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
 from .throttled_kernels import delay_registration, throttled
 from .traced_step import TracedStep
 

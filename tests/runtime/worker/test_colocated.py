@@ -12,9 +12,15 @@ import pytest
 
 import dovetail as dt
 from dovetail.runtime.rpc import pending_call
-from dovetail.runtime.worker.colocated import CallerThread
 from dovetail.runtime.worker.step import ChannelKey
-from dovetail.runtime.worker.step_scheduler import CALLER_THREAD_S, SHORT_S, RegisteredProgram, Segment, StepRunner
+from dovetail.runtime.worker.step_scheduler import (
+    CALLER_THREAD_S,
+    SHORT_S,
+    CallerThread,
+    RegisteredProgram,
+    Segment,
+    StepRunner,
+)
 from dovetail.runtime.worker.worker import Worker
 
 
