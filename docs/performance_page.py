@@ -25,10 +25,9 @@ TIMES = ("µs/node", "µs", "ms", "s", "difference")  # units of which less is b
 
 INTRODUCTION = """# Benchmarks
 
-Dovetail and other systems, measured in turn, in the same run on the same machine. Each part names its benchmark;
-`python bench/NAME.py --help` tells how to repeat it. The machines have two shared cores: figures of one run belong together,
-those of two runs do not. *Times as fast* is the ratio of the medians. *Wanted* is the goal that the project has set itself; what
-is not reached is said.
+Dovetail and other systems, measured in turn in the same run on the same machine. Each part names its benchmark;
+`python bench/NAME.py --help` says how to repeat it. The machines have two shared cores, so compare figures of one run only. *Speed-up*
+is the ratio of the medians: above 1, Dovetail is faster. *Target* is the project's own goal.
 
 ![Speed-up over its peers](images/performance.svg)
 """
@@ -81,8 +80,7 @@ PARTS = (
         "Mechanisms of the runtime",
         "runtime_ablation",
         "The same cluster with a [mechanism](concepts/architecture.md#transport-optimizations) and without it, at the same time: "
-        "the fastest batch "
-        "with it, and that times the median of the ratios. The machine was busy with other work, so less than a tenth says nothing.",
+        "the fastest batch with it, and that times the median of the ratios. The machine was busy with other work, so less than a tenth says nothing.",
     ),
     Part(
         "Collectives",
