@@ -8,14 +8,25 @@ Up to 25 taps are written out, so that indices are computed once per pixel and n
     over positions     height and width are the `rows` and `columns` of the result
     over pixels        they are those of the image; the sum goes over the positions that see the pixel
 
-A launch gives the sizes of `gpu/templates/windows.py`. Channel c of a depthwise convolution has the filters
+Static facts come as a `Window` (taps, strides, dilations, padding): they are constants of a nest. A launch gives the sizes of
+`image_sizes`, and with them the padding that "SAME" needs:
+
+    images, height, width, channels   of the image
+    rows, columns, filters            of the result
+    top, left                         pixels of padding before the image
+    phase_rows, phase_columns         height and width, divided by the strides and rounded up
+    taps_high, taps_wide              taps of the window
+    image_size, result_size           numbers in the image, in the result
+    filter_size                       numbers in the filter
+
+Channel c of a depthwise convolution has the filters
 c * multiplier + m; its filter is [height, width, channels * multiplier].
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, reduce
 from typing import Any
 
@@ -38,18 +49,60 @@ def taps_are_axes(window: Window) -> bool:
     return math.prod(window.taps) > _MOST_WRITTEN_OUT
 
 
+def image_sizes(
+    window: Window, image: Sequence[int], filters: int | None = None, data_format: str = "NHWC", depthwise: bool = False
+) -> dict[str, int]:
+    """The sizes that a launch needs.
+
+    Args:
+        image: the image's shape, in the order of `data_format`.
+        filters: channels of the result; None: those of the image, as in pooling.
+        depthwise: whether each channel has filters of its own.
+
+    Raises:
+        ValueError: the window is larger than the padded image, or an array has 2^31 numbers or more.
+    """
+    n, a, b, c = image
+    height, width, channels = (b, c, a) if data_format == "NCHW" else (a, b, c)
+    filters = channels if filters is None else filters
+    rows, columns = window.positions(0, height), window.positions(1, width)
+    assert rows is not None and columns is not None
+    (sh, sw), (kh, kw) = window.strides, window.taps
+    if max(n * height * width * channels, n * rows * columns * filters) >= 1 << 31:
+        raise ValueError(
+            f"kernels for images count to 2^31; an image of shape {tuple(image)} or its result has more numbers"
+        )
+    return {
+        "images": n, "height": height, "width": width, "channels": channels, "rows": rows, "columns": columns,
+        "filters": filters, "top": window.pads(0, height)[0], "left": window.pads(1, width)[0],
+        "phase_rows": -(-height // sh), "phase_columns": -(-width // sw),
+        "filter_size": kh * kw * filters * (1 if depthwise else channels), "taps_high": kh, "taps_wide": kw,
+        "image_size": n * height * width * channels, "result_size": n * rows * columns * filters,
+    }  # fmt: skip
+
+
+def axis_names(space: str, window: Window, data_format: str, is_depthwise: bool) -> tuple[str, ...]:
+    """The sizes of a nest's axes, in their order, by name.
+
+    `space`: what it goes over: the "result", the "image", or the "filter" of a depthwise convolution, which reduces positions.
+    """
+    taps = ("taps_high", "taps_wide") if space == "filter" or taps_are_axes(window) else ()
+    high, wide = _IMAGE if space == "image" else _RESULT
+    channels = "filters" if is_depthwise and space != "image" else "channels"
+    return (*taps, "images", channels, high, wide) if data_format == "NCHW" else (*taps, "images", high, wide, channels)
+
+
 class _Nest:
     """A loop nest over images or results, as it is written.
 
     Args:
-        taps: whether taps are gone over.
         summed: the space's positions are reduced, and the taps are kept axes: the gradient of a filter.
     """
 
-    def __init__(self, window: Window, data_format: str, *, taps: bool = True, summed: bool = False) -> None:
+    def __init__(self, window: Window, data_format: str, *, summed: bool = False) -> None:
         self.window = window
         self.channels_first = data_format == "NCHW"
-        first = 2 if summed or (taps and taps_are_axes(window)) else 0
+        first = 2 if summed or taps_are_axes(window) else 0
         n, c, h, w = (0, 1, 2, 3) if self.channels_first else (0, 3, 1, 2)
         self.builder = LoopNestBuilder([not summed] * first + [summed and a != c for a in range(4)])
         self.taps_are_axes = bool(first)
@@ -85,7 +138,7 @@ class _Nest:
 
     def number(self, i: Tap, j: Tap) -> Symbol:
         """The number of a tap."""
-        tap = i * self.window.taps[1] + j
+        tap = _times(i, self.window.taps[1]) + j
         found: Symbol = tap if isinstance(tap, Symbol) else literal(self.builder, tap, int32)
         return found
 
@@ -102,17 +155,43 @@ class _Nest:
         )
         return h, w, (h >= 0) & (h < self.size("height")) & (w >= 0) & (w < self.size("width"))
 
-    def seen_from(self, i: Tap, j: Tap) -> tuple[Symbol, Symbol, Symbol]:
-        """The position that sees the current pixel at a tap: its row and column, and whether there is one."""
-        found, valid = [], []
-        for axis, at, tap in ((0, self.h, i), (1, self.w, j)):
-            stride = self.window.strides[axis]
-            start = _plus(at + self.size(("top", "left")[axis]), -_times(tap, self.window.dilations[axis]))
-            position = self.quotient(start, stride)
-            found.append(position)
-            valid += [start >= 0, position < self.size(_RESULT[axis])]
-            valid += [_times(position, stride) == start] if stride > 1 else []
-        return found[0], found[1], reduce(Symbol.__and__, valid)
+    def over_positions(self, term: Callable[[tuple[Symbol, Symbol, Symbol], Symbol], Symbol]) -> Symbol:
+        """The sum of what all positions that see the current pixel give.
+
+        `term`: of (row, column, whether there is such a position) and the number of the tap at which it sees the pixel.
+        """
+
+        def seen(i: Tap, j: Tap) -> Symbol:
+            along = [self._seeing(axis, at, tap) for axis, at, tap in ((0, self.h, i), (1, self.w, j))]
+            there = reduce(Symbol.__and__, [fact for _, _, facts in along for fact in facts])
+            return term((along[0][0], along[1][0], there), self.number(along[0][1], along[1][1]))
+
+        if self.taps_are_axes:
+            return self.over_taps("sum", seen)
+        high, wide = (
+            -(-n // self.window.strides[axis]) if self._steps(axis) else n for axis, n in enumerate(self.window.taps)
+        )
+        return reduce(Symbol.__add__, [seen(i, j) for i in range(high) for j in range(wide)])
+
+    def _steps(self, axis: int) -> bool:
+        """Whether the positions that see a pixel are counted along an axis, from the last one on: fewer than there are taps."""
+        return self.window.strides[axis] > 1 and self.window.dilations[axis] == 1 and not self.taps_are_axes
+
+    def _seeing(self, axis: int, at: Symbol, which: Tap) -> tuple[Symbol, Tap, list[Symbol]]:
+        """A position along an axis that sees the pixel `at`, the tap at which it does, and what must hold.
+
+        `which`: the tap, or the number of the position, counted backwards (`_steps`).
+        """
+        stride, pixel = self.window.strides[axis], at + self.size(("top", "left")[axis])
+        if self._steps(axis):
+            position = _plus(self.quotient(pixel, stride), -which)
+            tap = pixel - position * stride
+            facts = [position >= 0, position < self.size(_RESULT[axis])]
+            return position, tap, [*facts, *([tap < self.window.taps[axis]] if self.window.taps[axis] % stride else [])]
+        start = _plus(pixel, -_times(which, self.window.dilations[axis]))
+        position = self.quotient(start, stride)
+        facts = [start >= 0, position < self.size(_RESULT[axis])]
+        return position, which, [*facts, *([_times(position, stride) == start] if stride > 1 else [])]
 
     def pixels(self, row: Symbol, column: Symbol, dtype: DType) -> Symbol:
         """How many pixels inside the image the position (row, column) sees."""
@@ -162,9 +241,9 @@ class _Nest:
         row = SymbolicMath.where(there, row, -1)
         return Symbol(self.builder, self.builder.gather(position, dtype, row.number, axes))
 
-    def weight(self, position: int, dtype: DType, i: Tap, j: Tap, filter: Symbol) -> Symbol:
-        """The number of input `position`, a depthwise convolution's filter, at a tap."""
-        row = self.number(i, j) * self.size("filters") + filter
+    def weight(self, position: int, dtype: DType, tap: Symbol, filter: Symbol) -> Symbol:
+        """The number of input `position`, a depthwise convolution's filter, at the tap with this number."""
+        row = tap * self.size("filters") + filter
         return Symbol(self.builder, self.builder.gather(position, dtype, row.number, []))
 
     def load(self, position: int, dtype: DType) -> Symbol:
@@ -239,13 +318,11 @@ def max_pool_gradient(dtype: DType, window: Window, data_format: str) -> LoopNes
     """Over pixels: the sum of the gradients of those windows that chose the pixel. in0: taps by `max_pool_choice`; in1: gradient."""
     nest = _Nest(window, data_format)
 
-    def term(i: Tap, j: Tap) -> Symbol:
-        row, column, there = nest.seen_from(i, j)
-        chosen = nest.read(0, int32, (row, column, there), _RESULT)
-        gradient = nest.read(1, dtype, (row, column, there), _RESULT)
-        return SymbolicMath.where(there & (chosen == nest.number(i, j)), gradient, 0)
+    def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Symbol:
+        chosen, gradient = nest.read(0, int32, at, _RESULT), nest.read(1, dtype, at, _RESULT)
+        return SymbolicMath.where(at[2] & (chosen == tap), gradient, 0)
 
-    return nest.stored(nest.over_taps("sum", term))
+    return nest.stored(nest.over_positions(term))
 
 
 @cache
@@ -268,19 +345,16 @@ def avg_pool(dtype: DType, window: Window, data_format: str) -> LoopNest:
 
 
 @cache
-def avg_pool_shares(dtype: DType, window: Window, data_format: str) -> LoopNest:
-    """Over positions: the gradient, in0, divided by the pixels that the window sees; float32 for narrow types."""
-    nest, kept = _Nest(window, data_format, taps=False), kept_in(dtype)
-    gradient = nest.read(0, dtype, (nest.h, nest.w, nest.h >= 0), _RESULT)  # so that no axes are joined
-    return nest.stored(SymbolicMath.cast(gradient, kept) / nest.pixels(nest.h, nest.w, kept))
-
-
-@cache
 def avg_pool_gradient(dtype: DType, window: Window, data_format: str) -> LoopNest:
-    """Over pixels: the sum of the shares, in0, of those windows that see the pixel."""
+    """Over pixels: the sum of the gradients, in0, of those windows that see the pixel, each divided by the pixels that it sees."""
     nest, kept = _Nest(window, data_format), kept_in(dtype)
-    total = nest.over_taps("sum", lambda i, j: nest.read(0, kept, nest.seen_from(i, j), _RESULT))
-    return nest.stored(total, dtype=dtype)
+
+    def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Symbol:
+        pixels = nest.pixels(at[0], at[1], kept)
+        gradient = SymbolicMath.cast(nest.read(0, dtype, at, _RESULT), kept)
+        return gradient / SymbolicMath.where(at[2], pixels, 1)
+
+    return nest.stored(nest.over_positions(term), dtype=dtype)
 
 
 # --- depthwise convolutions ------------------------------------------------------------------------------------------
@@ -294,7 +368,7 @@ def depthwise(dtype: DType, window: Window, multiplier: int, data_format: str) -
 
     def term(i: Tap, j: Tap) -> Symbol:
         x = nest.read(0, dtype, nest.seen(i, j), _IMAGE, channel)
-        return x * nest.weight(1, dtype, i, j, nest.c)
+        return x * nest.weight(1, dtype, nest.number(i, j), nest.c)
 
     return nest.stored(nest.over_taps("sum", term))
 
@@ -304,15 +378,15 @@ def depthwise_input_gradient(dtype: DType, window: Window, multiplier: int, data
     """Over pixels: the gradient for the image. in0: filter; in1: gradient of the result."""
     nest = _Nest(window, data_format)
 
-    def term(i: Tap, j: Tap) -> Symbol:
-        at, terms = nest.seen_from(i, j), []
+    def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Symbol:
+        terms = []
         for m in range(multiplier):
             filter = _plus(_times(nest.c, multiplier), m)
             y = nest.read(1, dtype, at, _RESULT, None if multiplier == 1 else filter, "filters")
-            terms.append(y * nest.weight(0, dtype, i, j, filter))
+            terms.append(y * nest.weight(0, dtype, SymbolicMath.where(at[2], tap, 0), filter))
         return reduce(Symbol.__add__, terms)
 
-    return nest.stored(nest.over_taps("sum", term))
+    return nest.stored(nest.over_positions(term))
 
 
 @cache

@@ -116,7 +116,7 @@ class Value:
             `position` (along its one axis, from 0), `random` (of
             the stream whose key and draw `args` are, the number at the element's place in an array of all its axes), `scan` (the
             running sum or product along the reduced axis, which is only one then: see `Scan`), `reduce`,
-            `select`, `quotient` (of integers that are not negative; on GPUs only), or one of UNARY and BINARY.
+            `select`, `quotient` (of integers; what is negative is rounded in any direction), or one of UNARY and BINARY.
         args: numbers of the values that it is made from.
         dtype: element type.
         axes: the axes that it varies over, ascending.
@@ -190,6 +190,16 @@ class LoopNest:
         """The axes along which a table's rows lie."""
         picked = self.values[gathered.args[0]].axes
         return tuple(a for a in gathered.axes if a not in picked)
+
+    def may_be_absent(self, gathered: Value) -> bool:
+        """Whether the row's number is -1 where there is none: then the element is 0."""
+        row = self.values[gathered.args[0]]
+        return row.op == "select" and self.values[row.args[2]].data == -1
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The names of the numbers that a launch gives, in order."""
+        return tuple(str(v.data) for v in self.values if v.op == "size")
 
     def axes_of(self, store: Store) -> tuple[int, ...]:
         """The axes over which an output is stored: of a table, also those that the row varies over."""

@@ -19,7 +19,7 @@ NARROW = (float16, bfloat16)
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
               "ne": "!=", "and": "&", "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<",
-              "shr": ">>"}  # fmt: skip
+              "shr": ">>", "quotient": "//"}  # fmt: skip
 _SAME_NAME = {"floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc", "sqrt": "sqrt"}
 
 
@@ -145,8 +145,14 @@ class ValueWriter:
             if v.data < self.in_place:
                 place = self.index(self.loops.row_axes(v), self.value(v.args[0]))
                 return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {place})"
-            return f"m.load(in{v.data}, {v.data}, {self.index(self.loops.row_axes(v), self.value(v.args[0]))})"
+            row = self.value(v.args[0])
+            if not self.loops.may_be_absent(v):
+                return f"m.load(in{v.data}, {v.data}, {self.index(self.loops.row_axes(v), row)})"
+            place = self.index(self.loops.row_axes(v), f"max({row}, 0)")
+            return f"m.select({row} < 0, {literal(0, v.dtype)}, m.load(in{v.data}, {v.data}, {place}))"
         short = SHORT[v.dtype.name]
+        if v.op == "size":
+            return f"{short}({v.data})"
         if v.op == "position":
             return f"{short}(i{v.axes[0]})"
         if v.op == "count":

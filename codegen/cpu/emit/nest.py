@@ -22,14 +22,15 @@ where a cast asks for it (`_widened`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
+from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32, int64
 from ...fusion.range_analysis import passes_over_nan
 from ...ir.loop_nest import ADD, COSTLY, READS, LoopNest, Store, Value
 from .blocks import BLOCK, BlockWriter
@@ -62,31 +63,44 @@ class NumbaSource:
             that it adds to, PARTS where they are pieces of what is reduced.
         partial: with PARTS, the types of the vectors that the kernel takes after its outputs, with one element for each piece. After
             them comes a counter of finished pieces, initially 0.
+        sizes: the names of the numbers that it takes after the sizes of its axes.
     """
 
     text: str
     split: int | None
     partial: tuple[DType, ...] = ()
+    sizes: tuple[str, ...] = ()
 
 
 @cache
-def source_of(loops: LoopNest, in_place: int = 0, short_rows: bool = False) -> NumbaSource:
+def joined(sources: tuple[NumbaSource, ...]) -> str:
+    """The text of one kernel, or of several in one module, in which `kernel` is a tuple of functions."""
+    if len(sources) == 1:
+        return sources[0].text
+    texts = [re.sub(r"\b(SIGNATURE|kernel)\b(?=[ ,(])", rf"\1_{i}", s.text) for i, s in enumerate(sources)]
+    return "\n".join([*texts, f"kernel = {', '.join(f'kernel_{i}' for i in range(len(sources)))}", ""])
+
+
+@cache
+def source_of(loops: LoopNest, in_place: int = 0, short_rows: bool = False, split: int = 0) -> NumbaSource:
     """The source of a kernel whose first `in_place` outputs overwrite its first inputs; cached, so equal loops share it."""
-    return numba_source(loops, versions(), in_place, short_rows)
+    return numba_source(loops, versions(), in_place, short_rows, split)
 
 
-def numba_source(loops: LoopNest, made_for: str = "", in_place: int = 0, short_rows: bool = False) -> NumbaSource:
+def numba_source(
+    loops: LoopNest, made_for: str = "", in_place: int = 0, short_rows: bool = False, split: int = 0
+) -> NumbaSource:
     """Write a kernel. `made_for` becomes part of the text, because the text depends on it.
 
     The first `in_place` outputs share memory with the inputs of the same numbers. The kernel does not read these arguments;
     they are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
-    `short_rows`: see `range_analysis.has_short_rows`.
+    `short_rows`: see `range_analysis.has_short_rows`. `split`: which of the kept axes may be split.
     """
     described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
-    loops = _widened(loops)
+    loops = _with_wide_places(_widened(loops))
     assert not (in_place and any(loops.reduced)), "a reduction reads again what is overwritten"
     writer = _Writer(loops, in_place, short_rows)
-    split = writer.write()
+    divided = writer.write(split)
     used = sorted({SHORT[v.dtype.name] for v in loops.values} - {"boolean"})
     widths = [
         f"{short} = np.{name}"
@@ -98,10 +112,10 @@ def numba_source(loops: LoopNest, made_for: str = "", in_place: int = 0, short_r
     arrays += [f"types.Array(types.{type_of(loops.values[s.value].dtype)}, 1, 'C')" for s in loops.stores]
     arrays += [f"types.Array(types.{type_of(dtype)}, 1, 'C')" for dtype in writer.partial.values()]
     arrays += ["types.Array(types.int64, 1, 'C')"] * bool(writer.partial)
-    ints = len(loops.reduced) + 2
+    ints = len(loops.reduced) + len(loops.sizes) + 2
     names = [f"in{i}" for i in range(len(loops.loads))] + [f"out{i}" for i in range(len(loops.stores))]
     names += [*(f"part{r}" for r in writer.partial), *(["done"] if writer.partial else [])]
-    names += [f"n{i}" for i in range(len(loops.reduced))] + ["lo", "hi"]
+    names += [f"n{i}" for i in range(len(loops.reduced))] + [*loops.sizes, "lo", "hi"]
     text = "\n".join(
         [
             "# Made by Dovetail from:",
@@ -128,7 +142,40 @@ def numba_source(loops: LoopNest, made_for: str = "", in_place: int = 0, short_r
             "",
         ]
     )
-    return NumbaSource(text, split, tuple(writer.partial.values()))
+    return NumbaSource(text, divided, tuple(writer.partial.values()), loops.sizes)
+
+
+def _with_wide_places(loops: LoopNest) -> LoopNest:
+    """The same loops with places that are computed from sizes in int64, as addresses are: else LLVM could not tell neighbours."""
+    if not loops.sizes:
+        return loops
+    values: list[Value] = []
+    new: list[int] = []  # for each old value, its number
+
+    def add(value: Value) -> int:
+        values.append(value)
+        return len(values) - 1
+
+    def widened(number: int) -> int:
+        v = values[number]
+        if v.dtype is not int32:
+            return number
+        return add(replace(v, dtype=int64) if v.op == "constant" else Value("cast", (number,), int64, v.axes))
+
+    for v in loops.values:
+        args = [new[a] for a in v.args]
+        is_place = v.op in ("position", "size") or any(values[a].dtype is int64 for a in args)
+        if is_place and v.op not in (*READS, "cast"):
+            args = [widened(a) for a in args]
+            v = replace(v, dtype=int64) if v.dtype is int32 else v
+        new.append(add(replace(v, args=tuple(args))))
+    stores = []
+    for s in loops.stores:
+        dtype, number = loops.values[s.value].dtype, new[s.value]
+        if values[number].dtype is not dtype:
+            number = add(Value("cast", (number,), dtype, values[number].axes))
+        stores.append(replace(s, value=number))
+    return LoopNest(loops.reduced, tuple(values), tuple(stores))
 
 
 def _widened(loops: LoopNest) -> LoopNest:
@@ -183,8 +230,8 @@ class _Writer(BlockWriter):
         full = [s for s in loops.stores if s.axes]
         return all(self.stages[s.value] == 0 for s in full) and not any(v.op == "scan" for v in loops.values)
 
-    def write(self) -> int | None:
-        """Write the body; the axis that can be split."""
+    def write(self, which: int = 0) -> int | None:
+        """Write the body; the axis that can be split: the kept one with this number, where threads do not share it otherwise."""
         if any(s.how == ADD for s in self.loops.stores):
             self.added()
             self.lines[:0] = self.scratch
@@ -193,7 +240,7 @@ class _Writer(BlockWriter):
         kept, reduced = loops.kept_axes, loops.reduced_axes
         columns = bool(reduced and kept) and (kept[-1] > reduced[-1] or self.short_rows)
         outer = kept[:-1] if columns or not reduced else kept
-        split = kept[0] if kept else None
+        split = kept[which] if kept else None
 
         def ends(axis: int) -> str:
             return "lo, hi" if axis == split else f"0, n{axis}"
@@ -464,6 +511,10 @@ class _Writer(BlockWriter):
             reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
             roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
             kept = [k for k in self.kept_values(roots) if k not in vectors]
+            for k in kept:
+                if last not in loops.values[k].axes and self.stages[k] == 0:
+                    self.value(k)  # one number for all elements of the vectors
+            kept = [k for k in kept if k not in self.known]
             scans = self.not_known(roots, "scan")
             if reductions or kept or scans:
 

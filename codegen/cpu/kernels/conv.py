@@ -40,22 +40,6 @@ def padded(executor: Executor, x: Array, before: tuple[int, int], sizes: tuple[i
     return out
 
 
-def windowed(executor: Executor, x: Array, window: Window, threads: int = 1) -> Array:
-    """The image with the window's padding: all that the windows see."""
-    before = (window.pads(0, x.shape[1])[0], window.pads(1, x.shape[2])[0])
-    seen = [((window.positions(i, x.shape[1 + i]) or 0) - 1) * window.strides[i] + window.span(i) for i in range(2)]
-    return padded(executor, x, before, (seen[0], seen[1]), threads)
-
-
-def repeated(executor: Executor, x: Array, times: int) -> Array:
-    """An image with each channel repeated."""
-    if times == 1:
-        return x
-    out = executor.empty((*x.shape, times), x.dtype)
-    executor.copy(np.broadcast_to(x[..., None], out.shape), out)
-    return out.reshape(*x.shape[:3], -1)
-
-
 def as_layout(executor: Executor, x: Array, data_format: str) -> Array:
     """An image `[n, h, w, c]` in the order of `data_format`."""
     return executor.ordered(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x

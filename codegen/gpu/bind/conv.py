@@ -11,11 +11,12 @@ from typing import Any
 
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import height_and_width, layout, window_of
+from ...fusion.window_loops import image_sizes
 from ...ir.tile_loops import TileLoops
 from ..driver.device import Device
 from ..ir import Routine
 from ..templates.conv import convolution
-from ..templates.windows import WindowKernels, image_sizes
+from ..templates.windows import WindowKernels
 from .template import Choice, Template
 
 Shape = tuple[int, ...]

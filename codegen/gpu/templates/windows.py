@@ -1,19 +1,8 @@
 """What convolutions and pooling share: sizes, and where a pixel lies in memory; the kernels of pooling and depthwise convolutions.
 
 These kernels are made from loops (`fusion/window_loops.py`). Launch names: in0... as the loops have them; out0. The largest pixel's
-gradient is made by two kernels: one writes which tap is the largest of each window, the other one goes over the pixels; so is the
-mean's. No two programs add to one number, so the result does not depend on their order.
-
-Static facts come as a `Window` (taps, strides, dilations, padding): they are constants of the kernels. Sizes, and with them the
-padding that "SAME" needs, are parameters:
-
-    images, height, width, channels   of the image
-    rows, columns, filters            of the result
-    top, left                         pixels of padding before the image
-    phase_rows, phase_columns         height and width, divided by the strides and rounded up
-    taps_high, taps_wide              taps of the window
-    image_size, result_size           numbers in the image, in the result
-    filter_size                       numbers in the filter
+gradient is made by two kernels: one writes which tap is the largest of each window, the other one goes over the pixels. No two programs
+add to one number, so the result does not depend on their order.
 """
 
 from __future__ import annotations
@@ -24,7 +13,6 @@ from dataclasses import dataclass
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.ops.nn.conv_geometry import Window
 from ...fusion import window_loops as loops_of
-from ...fusion.table_loops import kept_in
 from ...ir.loop_nest import LoopNest
 from ..emit.expr import Names
 from ..emit.schedules import candidates, one_after_another
@@ -33,38 +21,6 @@ from .text import Constants
 
 IMAGE = ("images", "height", "width", "channels")
 WINDOW = ("rows", "columns", "top", "left")
-
-
-def image_sizes(
-    window: Window, image: Sequence[int], filters: int | None = None, data_format: str = "NHWC", depthwise: bool = False
-) -> dict[str, int]:
-    """The sizes that a launch needs.
-
-    Args:
-        image: the image's shape, in the order of `data_format`.
-        filters: channels of the result; None: those of the image, as in pooling.
-        depthwise: whether each channel has filters of its own.
-
-    Raises:
-        ValueError: the window is larger than the padded image, or an array has 2^31 numbers or more.
-    """
-    n, a, b, c = image
-    height, width, channels = (b, c, a) if data_format == "NCHW" else (a, b, c)
-    filters = channels if filters is None else filters
-    rows, columns = window.positions(0, height), window.positions(1, width)
-    assert rows is not None and columns is not None
-    (sh, sw), (kh, kw) = window.strides, window.taps
-    if max(n * height * width * channels, n * rows * columns * filters) >= 1 << 31:
-        raise ValueError(
-            f"kernels for images count to 2^31; an image of shape {tuple(image)} or its result has more numbers"
-        )
-    return {
-        "images": n, "height": height, "width": width, "channels": channels, "rows": rows, "columns": columns,
-        "filters": filters, "top": window.pads(0, height)[0], "left": window.pads(1, width)[0],
-        "phase_rows": -(-height // sh), "phase_columns": -(-width // sw),
-        "filter_size": kh * kw * filters * (1 if depthwise else channels), "taps_high": kh, "taps_wide": kw,
-        "image_size": n * height * width * channels, "result_size": n * rows * columns * filters,
-    }  # fmt: skip
 
 
 def window_constants(window: Window) -> Constants:
@@ -131,41 +87,41 @@ class WindowKernels:
 
     def max_pool(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
         """in0: image. All of these: ways for these `image_sizes`, the likely best one first."""
-        return self._over("rows", loops_of.max_pool, sizes, {"in0": "image_size"})
+        return self._over("result", loops_of.max_pool, sizes, {"in0": "image_size"})
 
     def max_pool_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
         """in0: image; in2: gradient of the result. (in1, the result, is not needed.)"""
-        choice = self._over("rows", loops_of.max_pool_choice, sizes, {"in0": "image_size"}, "scratch0")
+        choice = self._over("result", loops_of.max_pool_choice, sizes, {"in0": "image_size"}, "scratch0")
         arrays = {"scratch0": "result_size", "in2": "result_size"}
-        return _in_two(choice, self._over("height", loops_of.max_pool_gradient, sizes, arrays), "i32")
+        then = self._over("image", loops_of.max_pool_gradient, sizes, arrays)
+        parts = [[way.launches[0] for way in ways] for ways in (choice, then)]
+        return one_after_another(parts, [Scratch("scratch0", "i32", (Count(("result_size",)),))])
 
     def max_pool_gradient_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
         """in0: image; in2: an array like the image; out0: like the result."""
         arrays = {"in0": "image_size", "in2": "image_size"}
-        return self._over("rows", loops_of.max_pool_gradient_gradient, sizes, arrays)
+        return self._over("result", loops_of.max_pool_gradient_gradient, sizes, arrays)
 
     def avg_pool(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
         """in0: image."""
-        return self._over("rows", loops_of.avg_pool, sizes, {"in0": "image_size"})
+        return self._over("result", loops_of.avg_pool, sizes, {"in0": "image_size"})
 
     def avg_pool_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
         """in0: gradient of the result."""
-        shares = self._over("positions", loops_of.avg_pool_shares, sizes, {"in0": "result_size"}, "scratch0")
-        added = self._over("height", loops_of.avg_pool_gradient, sizes, {"scratch0": "result_size"})
-        return _in_two(shares, added, triton_type(kept_in(self.dtype).name))
+        return self._over("image", loops_of.avg_pool_gradient, sizes, {"in0": "result_size"})
 
     def depthwise(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
         """in0: image; in1: filter."""
-        return self._over("rows", loops_of.depthwise, sizes, {"in0": "image_size", "in1": "filter_size"})
+        return self._over("result", loops_of.depthwise, sizes, {"in0": "image_size", "in1": "filter_size"})
 
     def depthwise_input_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
         """in0: filter; in1: gradient of the result."""
         arrays = {"in0": "filter_size", "in1": "result_size"}
-        return self._over("height", loops_of.depthwise_input_gradient, sizes, arrays)
+        return self._over("image", loops_of.depthwise_input_gradient, sizes, arrays)
 
     def depthwise_filter_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
         """in0: image; in1: gradient of the result."""
-        return self._over("taps", loops_of.depthwise_filter_gradient, sizes, {"in0": "image_size", "in1": ""})
+        return self._over("filter", loops_of.depthwise_filter_gradient, sizes, {"in0": "image_size", "in1": ""})
 
     def _over(
         self,
@@ -176,16 +132,6 @@ class WindowKernels:
         out: str = "out0",
     ) -> tuple[Routine, ...]:
         """Ways to run a nest. `arrays`: the inputs' names, with the sizes that bound the rows that are read of them."""
-        is_many = space == "taps" or (space != "positions" and loops_of.taps_are_axes(self.window))
-        channels = "filters" if self.multiplier and space != "height" else "channels"
-        high, wide = ("height", "width") if space == "height" else ("rows", "columns")
-        axes = (*(("taps_high", "taps_wide") if is_many else ()),
-                *Layout(self.data_format).ordered("images", high, wide, channels))  # fmt: skip
+        axes = loops_of.axis_names(space, self.window, self.data_format, self.multiplier > 0)
         nest = make(self.dtype, self.window, *([self.multiplier] if self.multiplier else []), self.data_format)
         return candidates(nest, Names(tuple(arrays), (out,), axes, tables=arrays), [sizes[a] for a in axes])
-
-
-def _in_two(first: Sequence[Routine], then: Sequence[Routine], kept: str) -> tuple[Routine, ...]:
-    """Two kernels, of which the second reads what the first one writes for each number of the result: a `kept`."""
-    parts = [[way.launches[0] for way in ways] for ways in (first, then)]
-    return one_after_another(parts, [Scratch("scratch0", kept, (Count(("result_size",)),))])

@@ -9,6 +9,7 @@ from reference_interpreter import Interpreter
 
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.image import image_kernel
+from dovetail.codegen.cpu.kernels.windows import OPS, window_kernel
 from dovetail.graph.core.errors import InternalError
 
 pytest.importorskip("numba")
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def compare(graph: Any, tensor: Any, *, tolerance: float = 1e-4) -> Any:
     """Run a tensor's node by its kernel and by the reference; the kernel's result, None where it leaves it to the reference."""
     expected, *inputs = Interpreter(graph).run([tensor, *tensor.op.inputs], {})
-    text, call = image_kernel(tensor.op, 2) or pytest.fail(f"{tensor.op.type} has no kernel")
+    text, call = image_kernel(tensor.op, 2) or window_kernel(tensor.op, 2) or pytest.fail(f"{tensor.op.type} has no kernel")
     got = call(compile_now(text), *inputs)
     if got is not None:
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
@@ -154,13 +155,10 @@ def image_kernel_of_a_convolution() -> Any:
 
 
 def test_checking_compares_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "dovetail.codegen.cpu.kernels.image.ImageKernels.max_pool",
-        lambda self, attrs, x: np.full((1, 2, 2, 3), 7, np.float32),
-    )
+    monkeypatch.setattr("dovetail.codegen.cpu.kernels.windows.OPS", {"MaxPool": OPS["AvgPool"]})
     with dt.Graph().as_default() as graph:
         x = dt.placeholder(dt.float32, [None, 4, 4, 3])
         y = dt.nn.max_pool(x, 2, 2, "VALID", name="pooled")
         config = dt.ConfigProto(kernel_backend="numba", kernel_check=2)
         with dt.Session(graph=graph, config=config) as session, pytest.raises(InternalError, match="'pooled'"):
-            session.run(y, {x: np.zeros((1, 4, 4, 3), np.float32)})
+            session.run(y, {x: np.arange(48, dtype=np.float32).reshape(1, 4, 4, 3)})

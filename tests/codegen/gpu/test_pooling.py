@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
+from dovetail.codegen.fusion.window_loops import image_sizes
 from dovetail.codegen.gpu.ir import Routine, Target
-from dovetail.codegen.gpu.templates.windows import WindowKernels, image_sizes
+from dovetail.codegen.gpu.templates.windows import WindowKernels
 from dovetail.codegen.ir.legality import NotFusibleError
 from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
 from dovetail.graph.ops.nn.conv_geometry import Window
