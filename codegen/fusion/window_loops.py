@@ -27,11 +27,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, reduce
 from typing import Any
 
 from ...graph.core.dtypes import DType, int32
-from ...graph.ops.nn.conv_geometry import Window
+from ...graph.core.opdef import Attrs
+from ...graph.ops.nn.conv_geometry import Window, height_and_width, layout, window_of
 from ..ir.loop_nest import LoopNest, LoopNestBuilder
 from .table_loops import kept_in
 from .tracer import Symbol, SymbolicMath, literal
@@ -164,7 +166,10 @@ class _Nest:
         def seen(i: Tap, j: Tap) -> Symbol:
             along = [self._seeing(axis, at, tap) for axis, at, tap in ((0, self.h, i), (1, self.w, j))]
             there = reduce(Symbol.__and__, [fact for _, _, facts in along for fact in facts])
-            return term((along[0][0], along[1][0], there), self.number(along[0][1], along[1][1]))
+            tap = self.number(along[0][1], along[1][1])
+            if self.builder.constant_of(tap.number) is None:
+                tap = SymbolicMath.where(there, tap, 0)
+            return term((along[0][0], along[1][0], there), tap)
 
         if self.taps_are_axes:
             return self.over_taps("sum", seen)
@@ -383,7 +388,7 @@ def depthwise_input_gradient(dtype: DType, window: Window, multiplier: int, data
         for m in range(multiplier):
             filter = _plus(_times(nest.c, multiplier), m)
             y = nest.read(1, dtype, at, _RESULT, None if multiplier == 1 else filter, "filters")
-            terms.append(y * nest.weight(0, dtype, SymbolicMath.where(at[2], tap, 0), filter))
+            terms.append(y * nest.weight(0, dtype, tap, filter))
         return reduce(Symbol.__add__, terms)
 
     return nest.stored(nest.over_positions(term))
@@ -397,3 +402,71 @@ def depthwise_filter_gradient(dtype: DType, window: Window, multiplier: int, dat
     x = nest.read(0, dtype, nest.seen(nest.symbol(0), nest.symbol(1)), _IMAGE, channel)
     total = nest.builder.reduce("sum", (x * nest.load(1, dtype)).number)
     return nest.stored(Symbol(nest.builder, total), [0, 1, nest.channel_axis])
+
+
+# --- ops -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOp:
+    """How an op over windows is computed.
+
+    Attributes:
+        inputs: what each input of a node is: an "image", a "result", or a "filter".
+        steps: loop nests, one after the other: what makes the nest, the inputs that it reads, and what it goes over.
+        told: the input of which only the value is used, the shape of what it is; -1: none.
+    """
+
+    inputs: tuple[str, ...]
+    steps: tuple[tuple[Callable[..., LoopNest], tuple[int, ...], str], ...]
+    told: int = -1
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether it is a depthwise convolution, or a gradient of one: its nests have a multiplier."""
+        return "filter" in self.inputs
+
+    def sizes(
+        self, attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> tuple[Window, dict[str, int], dict[str, tuple[int, ...]]] | None:
+        """The window, what a launch gives, and the shapes of image, result and filter; None where the reference must do the work.
+
+        `shapes`: of a node's inputs, or the one that it tells.
+        """
+        found: dict[str, tuple[int, ...]] = {}
+        for what, shape in zip(self.inputs, shapes, strict=True):
+            if found.setdefault(what, shape) != shape or len(shape) != 4 or 0 in shape:
+                return None
+        data_format, w = layout(attrs), found.get("filter", ())
+        window = window_of(attrs, (w[0], w[1]) if w else height_and_width(attrs, "ksize"))
+        try:
+            sizes = image_sizes(window, found["image"], w[2] * w[3] if w else None, data_format, bool(w))
+        except ValueError:
+            return None  # the reference says what is wrong, or can do what kernels cannot
+        n, rows, columns, filters = (sizes[name] for name in ("images", "rows", "columns", "filters"))
+        result = (n, filters, rows, columns) if data_format == "NCHW" else (n, rows, columns, filters)
+        fits = found.setdefault("result", result) == result and 0 not in result
+        return (window, sizes, found) if fits and (not w or w[2] == sizes["channels"]) else None
+
+
+CHOSEN = -1
+"""What the step before wrote, as an input of a step."""
+
+WINDOW_OPS = {
+    "MaxPool": WindowOp(("image",), ((max_pool, (0,), "result"),)),
+    "MaxPoolGrad": WindowOp(
+        ("image", "result", "result"),
+        ((max_pool_choice, (0,), "result"), (max_pool_gradient, (CHOSEN, 2), "image")),
+    ),
+    "MaxPoolGradGrad": WindowOp(("image", "result", "image"), ((max_pool_gradient_gradient, (0, 2), "result"),)),
+    "AvgPool": WindowOp(("image",), ((avg_pool, (0,), "result"),)),
+    "AvgPoolGrad": WindowOp(("image", "result"), ((avg_pool_gradient, (1,), "image"),), told=0),
+    "DepthwiseConv2dNative": WindowOp(("image", "filter"), ((depthwise, (0, 1), "result"),)),
+    "DepthwiseConv2dNativeBackpropInput": WindowOp(
+        ("image", "filter", "result"), ((depthwise_input_gradient, (1, 2), "image"),), told=0
+    ),
+    "DepthwiseConv2dNativeBackpropFilter": WindowOp(
+        ("image", "filter", "result"), ((depthwise_filter_gradient, (0, 2), "filter"),), told=1
+    ),
+}
+"""The ops, on CPUs and GPUs."""

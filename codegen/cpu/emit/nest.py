@@ -165,7 +165,10 @@ def _with_wide_places(loops: LoopNest) -> LoopNest:
     for v in loops.values:
         args = [new[a] for a in v.args]
         is_place = v.op in ("position", "size") or any(values[a].dtype is int64 for a in args)
-        if is_place and v.op not in (*READS, "cast"):
+        data = [a for a in args if values[a].dtype is int32 and values[a].op != "constant"]
+        if is_place and data and v.dtype.is_bool:  # elements are compared as they are
+            args = [a if a in data else add(Value("cast", (a,), int32, values[a].axes)) for a in args]
+        elif is_place and v.op not in (*READS, "cast"):
             args = [widened(a) for a in args]
             v = replace(v, dtype=int64) if v.dtype is int32 else v
         new.append(add(replace(v, args=tuple(args))))

@@ -5,7 +5,7 @@
     gemm, gemm_source      matrix products after Goto and van de Geijn
     microkernel            the register tile of products and convolutions, in LLVM
     image, conv, ...       convolutions as implicit GEMM (conv_source, conv_filter_source)
-                           and poolings (pool_source)
+    windows                pooling and depthwise convolutions, from the loop nests that GPUs run, too
     attention, ..._source  attention and its gradient without a matrix of scores in memory, after FlashAttention
     optimizer              dense and sparse updates of variables
     rows, topk_source      segment sums and top-k

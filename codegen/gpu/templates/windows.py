@@ -7,13 +7,12 @@ add to one number, so the result does not depend on their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.ops.nn.conv_geometry import Window
-from ...fusion import window_loops as loops_of
-from ...ir.loop_nest import LoopNest
+from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names
 from ..emit.expr import Names
 from ..emit.schedules import candidates, one_after_another
 from ..ir import Count, Parameter, Routine, Scratch, triton_type
@@ -85,53 +84,23 @@ class WindowKernels:
         if self.dtype.is_bool or self.dtype.is_complex:
             raise ValueError(f"no kernel pools {self.dtype.name}")
 
-    def max_pool(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-        """in0: image. All of these: ways for these `image_sizes`, the likely best one first."""
-        return self._over("result", loops_of.max_pool, sizes, {"in0": "image_size"})
-
-    def max_pool_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-        """in0: image; in2: gradient of the result. (in1, the result, is not needed.)"""
-        choice = self._over("result", loops_of.max_pool_choice, sizes, {"in0": "image_size"}, "scratch0")
-        arrays = {"scratch0": "result_size", "in2": "result_size"}
-        then = self._over("image", loops_of.max_pool_gradient, sizes, arrays)
-        parts = [[way.launches[0] for way in ways] for ways in (choice, then)]
-        return one_after_another(parts, [Scratch("scratch0", "i32", (Count(("result_size",)),))])
-
-    def max_pool_gradient_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-        """in0: image; in2: an array like the image; out0: like the result."""
-        arrays = {"in0": "image_size", "in2": "image_size"}
-        return self._over("result", loops_of.max_pool_gradient_gradient, sizes, arrays)
-
-    def avg_pool(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-        """in0: image."""
-        return self._over("result", loops_of.avg_pool, sizes, {"in0": "image_size"})
-
-    def avg_pool_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-        """in0: gradient of the result."""
-        return self._over("image", loops_of.avg_pool_gradient, sizes, {"in0": "result_size"})
-
-    def depthwise(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-        """in0: image; in1: filter."""
-        return self._over("result", loops_of.depthwise, sizes, {"in0": "image_size", "in1": "filter_size"})
-
-    def depthwise_input_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-        """in0: filter; in1: gradient of the result."""
-        arrays = {"in0": "filter_size", "in1": "result_size"}
-        return self._over("image", loops_of.depthwise_input_gradient, sizes, arrays)
-
-    def depthwise_filter_gradient(self, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-        """in0: image; in1: gradient of the result."""
-        return self._over("filter", loops_of.depthwise_filter_gradient, sizes, {"in0": "image_size", "in1": ""})
-
-    def _over(
-        self,
-        space: str,
-        make: Callable[..., LoopNest],
-        sizes: Mapping[str, int],
-        arrays: Mapping[str, str],
-        out: str = "out0",
-    ) -> tuple[Routine, ...]:
-        """Ways to run a nest. `arrays`: the inputs' names, with the sizes that bound the rows that are read of them."""
-        axes = loops_of.axis_names(space, self.window, self.data_format, self.multiplier > 0)
-        nest = make(self.dtype, self.window, *([self.multiplier] if self.multiplier else []), self.data_format)
-        return candidates(nest, Names(tuple(arrays), (out,), axes, tables=arrays), [sizes[a] for a in axes])
+    def ways(self, name: str, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+        """Ways to compute an op for these `image_sizes`, the likely best one first. Arrays: the inputs that are loaded, in0...; out0."""
+        op = WINDOW_OPS[name]
+        multiplier = (self.multiplier,) if op.is_depthwise else ()
+        loaded = [i for i in range(len(op.inputs)) if i != op.told]
+        parts: list[tuple[Routine, ...]] = []
+        for number, (make, which, space) in enumerate(op.steps, 1):
+            out = "out0" if number == len(op.steps) else "scratch0"
+            arrays = {
+                "scratch0" if i == CHOSEN else f"in{loaded.index(i)}": f"{op.inputs[i] if i != CHOSEN else 'result'}_size"
+                for i in which
+            }
+            axes = axis_names(space, self.window, self.data_format, op.is_depthwise)
+            names = Names(tuple(arrays), (out,), axes, tables=arrays)
+            nest = make(self.dtype, self.window, *multiplier, self.data_format)
+            parts.append(candidates(nest, names, [sizes[a] for a in axes]))
+        if len(parts) == 1:
+            return parts[0]
+        scratch = [Scratch("scratch0", "i32", (Count(("result_size",)),))]
+        return one_after_another([[way.launches[0] for way in ways] for ways in parts], scratch)

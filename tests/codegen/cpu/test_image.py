@@ -9,7 +9,8 @@ from reference_interpreter import Interpreter
 
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.image import image_kernel
-from dovetail.codegen.cpu.kernels.windows import OPS, window_kernel
+from dovetail.codegen.cpu.kernels.windows import window_kernel
+from dovetail.codegen.fusion.window_loops import WINDOW_OPS
 from dovetail.graph.core.errors import InternalError
 
 pytest.importorskip("numba")
@@ -155,7 +156,7 @@ def image_kernel_of_a_convolution() -> Any:
 
 
 def test_checking_compares_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.codegen.cpu.kernels.windows.OPS", {"MaxPool": OPS["AvgPool"]})
+    monkeypatch.setitem(WINDOW_OPS, "MaxPool", WINDOW_OPS["AvgPool"])
     with dt.Graph().as_default() as graph:
         x = dt.placeholder(dt.float32, [None, 4, 4, 3])
         y = dt.nn.max_pool(x, 2, 2, "VALID", name="pooled")

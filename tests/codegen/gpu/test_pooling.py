@@ -80,9 +80,9 @@ def test_largest(name: str, dtype: DType, data_format: str) -> None:
     pool = WindowKernels(dtype, window, data_format)
     picks = {**arrays, "in2": stored(like, data_format)}
     for ways, given, want in (
-        (pool.max_pool(sizes), arrays, y),
-        (pool.max_pool_gradient(sizes), arrays, dx),
-        (pool.max_pool_gradient_gradient(sizes), picks, picked),
+        (pool.ways("MaxPool", sizes), arrays, y),
+        (pool.ways("MaxPoolGrad", sizes), arrays, dx),
+        (pool.ways("MaxPoolGradGrad", sizes), picks, picked),
     ):
         for routine in ways[:1]:
             out = np.full_like(stored(want.astype(dtype.np), data_format), 9)
@@ -96,9 +96,9 @@ def test_nan_is_the_largest() -> None:
     out, dx = np.zeros((1, 1, 1, 1), np.float32), np.full_like(x, -1)
     sizes = image_sizes(window, x.shape)
     pool = WindowKernels(float32, window)
-    run(pool.max_pool(sizes)[0], {"in0": x, "out0": out}, sizes)
+    run(pool.ways("MaxPool", sizes)[0], {"in0": x, "out0": out}, sizes)
     assert np.isnan(out).all()
-    run(pool.max_pool_gradient(sizes)[0], {"in0": x, "in2": np.full_like(out, 5), "out0": dx}, sizes)
+    run(pool.ways("MaxPoolGrad", sizes)[0], {"in0": x, "in2": np.full_like(out, 5), "out0": dx}, sizes)
     np.testing.assert_array_equal(dx.ravel(), [0, 5, 0, 0])
 
 
@@ -118,10 +118,10 @@ def test_mean(name: str, dtype: DType, data_format: str) -> None:
     sizes = image_sizes(window, stored(x, data_format).shape, None, data_format)
     out = np.zeros_like(stored(dy, data_format))
     pool = WindowKernels(dtype, window, data_format)
-    run(pool.avg_pool(sizes)[0], {"in0": stored(x, data_format), "out0": out}, sizes)
+    run(pool.ways("AvgPool", sizes)[0], {"in0": stored(x, data_format), "out0": out}, sizes)
     check(out, stored(y, data_format), DIGITS[dtype.name])
     out = np.zeros_like(stored(x, data_format))
-    run(pool.avg_pool_gradient(sizes)[0], {"in0": stored(dy, data_format), "out0": out}, sizes)
+    run(pool.ways("AvgPoolGrad", sizes)[0], {"in0": stored(dy, data_format), "out0": out}, sizes)
     check(out, stored(dx, data_format), DIGITS[dtype.name])
 
 
@@ -129,7 +129,7 @@ def test_what_is_not_pooled() -> None:
     with pytest.raises(ValueError, match="no kernel pools bool"):
         WindowKernels(bool_, WINDOWS["valid"])
     with pytest.raises(NotFusibleError, match="division of integers"):
-        WindowKernels(int64, WINDOWS["valid"]).avg_pool(image_sizes(WINDOWS["valid"], IMAGE))
+        WindowKernels(int64, WINDOWS["valid"]).ways("AvgPool", image_sizes(WINDOWS["valid"], IMAGE))
     with pytest.raises(ValueError, match="not in float64"):
         WindowKernels(float64, WINDOWS["valid"], multiplier=1)
     with pytest.raises(ValueError, match="count to 2\\^31"):
@@ -179,9 +179,9 @@ def test_depthwise(case: tuple[Window, int, DType], data_format: str) -> None:
     digits = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}[dtype.name]
     kernels = WindowKernels(dtype, window, data_format, multiplier)
     for ways, first, second, want in (
-        (kernels.depthwise(sizes), laid["x"], w, stored(y, data_format)),
-        (kernels.depthwise_input_gradient(sizes), w, laid["dy"], stored(dx, data_format)),
-        (kernels.depthwise_filter_gradient(sizes), laid["x"], laid["dy"], dw),
+        (kernels.ways("DepthwiseConv2dNative", sizes), laid["x"], w, stored(y, data_format)),
+        (kernels.ways("DepthwiseConv2dNativeBackpropInput", sizes), w, laid["dy"], stored(dx, data_format)),
+        (kernels.ways("DepthwiseConv2dNativeBackpropFilter", sizes), laid["x"], laid["dy"], dw),
     ):
         for routine in ways[:2]:
             out = np.full(want.shape, 9, dtype.np)
@@ -195,7 +195,7 @@ def test_the_gradient_of_a_filter_over_many_positions_is_summed_in_pieces() -> N
     rng = np.random.default_rng(3)
     x, dy = rng.standard_normal(image), rng.standard_normal((2, 89, 79, 2))
     want = np.array([[(x[:, i : i + 89, j : j + 79] * dy).sum((0, 1, 2)) for j in range(2)] for i in range(2)])
-    first, *_ = WindowKernels(float32, window, multiplier=1).depthwise_filter_gradient(sizes)
+    first, *_ = WindowKernels(float32, window, multiplier=1).ways("DepthwiseConv2dNativeBackpropFilter", sizes)
     assert len(first.launches) == 2
     out = np.zeros((2, 2, 2), np.float32)
     run(first, {"in0": x.astype(np.float32), "in1": dy.astype(np.float32), "out0": out}, sizes)
@@ -213,13 +213,13 @@ def test_compiles(target: Target) -> None:
     ):
         sizes = image_sizes(window, image, data_format=data_format)
         pool = WindowKernels(dtype, window, data_format)
-        made += [*pool.max_pool(sizes)[:1], *pool.max_pool_gradient(sizes)[:1], *pool.avg_pool(sizes)[:1]]
-        made += [*pool.max_pool_gradient_gradient(sizes)[:1], *pool.avg_pool_gradient(sizes)[:1]]
+        made += [*pool.ways("MaxPool", sizes)[:1], *pool.ways("MaxPoolGrad", sizes)[:1], *pool.ways("AvgPool", sizes)[:1]]
+        made += [*pool.ways("MaxPoolGradGrad", sizes)[:1], *pool.ways("AvgPoolGrad", sizes)[:1]]
         kernels = WindowKernels(dtype, window, data_format, 1)
-        made += [*kernels.depthwise(sizes)[:1], *kernels.depthwise_input_gradient(sizes)[:1]]
-        made += [*kernels.depthwise_filter_gradient(sizes)[:1]]
+        made += [*kernels.ways("DepthwiseConv2dNative", sizes)[:1], *kernels.ways("DepthwiseConv2dNativeBackpropInput", sizes)[:1]]
+        made += [*kernels.ways("DepthwiseConv2dNativeBackpropFilter", sizes)[:1]]
     whole = Window((7, 7), (1, 1))
     sizes = image_sizes(whole, (32, 7, 7, 2048))
-    made += WindowKernels(bfloat16, whole).avg_pool(sizes)[:1]
+    made += WindowKernels(bfloat16, whole).ways("AvgPool", sizes)[:1]
     for routine in made:
         compiles(routine, [target], stack=16)

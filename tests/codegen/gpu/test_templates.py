@@ -40,7 +40,7 @@ def dense_layer() -> Routine:
 def max_pool_gradient() -> Routine:
     """Two pixels beside each other, channels last."""
     window = Window((1, 2), (1, 2))
-    return WindowKernels(float32, window).max_pool_gradient(image_sizes(window, (32, 56, 56, 64)))[0]
+    return WindowKernels(float32, window).ways("MaxPoolGrad", image_sizes(window, (32, 56, 56, 64)))[0]
 
 
 TEMPLATES = {
