@@ -29,7 +29,6 @@ from ..thread_pool import ranges_of
 from .conv import (
     FILTER_FUNCTIONS,
     FUNCTIONS,
-    Phase,
     as_layout,
     convolve,
     filter_gradient,
@@ -61,10 +60,6 @@ class ImageKernels:
     threads: int
     executor: Executor
 
-    def _share(self, name: str, arguments: Sequence[Any], length: int, nanoseconds: float) -> None:
-        ranges = ranges_of(length, nanoseconds, self.threads)
-        self.executor.share(self.functions[name], arguments, ranges, self.threads)
-
     def conv(self, attrs: Any, x: Array, w: Array) -> Array | None:
         """`Conv2D`."""
         image, window = channels_last(x, attrs["data_format"]), window_of(attrs, w.shape[:2])
@@ -82,74 +77,49 @@ class ImageKernels:
 
     def conv_input(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropInput`."""
-        wide = np.array(nhwc(tuple(sizes.tolist()), attrs["data_format"]))
-        if w.shape[2] <= _FEW:
-            return self._few_channels(attrs, wide, w, grad)
-        found = self._phases(attrs, wide, w, grad, w.shape[3])
-        if found is None:
+        y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
+        n, height, width, inner = (int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
+        expected = (n, window.positions(0, height), window.positions(1, width), w.shape[3])
+        if not _fits(y.shape, expected) or inner != w.shape[2] or inner * height * width == 0:
             return None
-        x, y, window, phases = found
-        own = self.executor.ordered(w)
-        turned, y = own.transpose(0, 1, 3, 2), self.executor.ordered(y)
-        for p in phases:
+        if inner > _FEW and window.strides != (1, 1) and window.dilations != (1, 1):
+            return None
+        x = self.executor.empty((n, height, width, inner), grad.dtype)
+        own, y = self.executor.ordered(w), self.executor.ordered(y)
+        if inner <= _FEW:
+            self._overlay(window, y, own, x)
+            return as_layout(self.executor, x, attrs["data_format"])
+        if any(window.strides[i] > window.span(i) for i in range(2)):
+            self.executor.clear(x)  # there are pixels that no tap meets
+        turned = own.transpose(0, 1, 3, 2)
+        for p in phases_of(window, (height, width)):
             convolve(
                 self.executor, self.functions["convolve"], self.threads, y, own, x, p.count,
                 taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
             )  # fmt: skip
         return as_layout(self.executor, x, attrs["data_format"])
 
-    def _few_channels(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
-        """The same for images with fewer channels than a tile: products of pixels and all taps, whose parts are added up (col2im)."""
-        y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
-        n, height, width, inner = (int(d or 0) for d in sizes.tolist())
-        expected = (n, window.positions(0, height), window.positions(1, width), w.shape[3])
-        if not _fits(y.shape, expected) or inner != w.shape[2] or inner * height * width == 0:
-            return None
-        x = self.executor.empty((n, height, width, inner), grad.dtype)
+    def _overlay(self, window: Window, y: Array, w: Array, x: Array) -> None:
+        """For images with fewer channels than a tile: products of pixels and all taps, whose parts are added up (col2im)."""
+        n, height, width, inner = x.shape
         pads = (window.pads(0, height)[0], window.pads(1, width)[0])
         arguments = (
-            self.executor.ordered(y).ravel(), self.executor.ordered(w).ravel(), x.ravel(), (height, width, inner), y.shape[1:],
+            y.ravel(), w.ravel(), x.ravel(), (height, width, inner), y.shape[1:],
             (*window.taps, *window.strides, *pads), window.dilations,
         )  # fmt: skip
         time = y.size * w.size // w.shape[3] * (2 * NS_PER_FLOP + _NS_PER_PART / w.shape[3])
-        self._share("overlay", arguments, n, time)
-        return as_layout(self.executor, x, attrs["data_format"])
-
-    def _phases(
-        self, attrs: Any, sizes: Array, w: Array, grad: Array, channels: int
-    ) -> tuple[Array, Array, Window, list[Phase]] | None:
-        """The gradient for an image of these sizes `[n, h, w, c]`, from one with `channels` channels, and its kernel's parameters."""
-        y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
-        n, height, width, inner = (int(d or 0) for d in sizes.tolist())
-        expected = (n, window.positions(0, height), window.positions(1, width), channels)
-        if not _fits(y.shape, expected) or inner != w.shape[2] or inner * height * width == 0:
-            return None
-        if window.strides != (1, 1) and window.dilations != (1, 1):
-            return None
-        x = self.executor.empty((n, height, width, inner), grad.dtype)
-        if any(window.strides[i] > window.span(i) for i in range(2)):
-            self.executor.clear(x)  # there are pixels that no tap meets
-        return x, y, window, phases_of(window, (height, width))
-
-    def _of_filter(
-        self, attrs: Any, x: Array, dims: Sequence[int], channels: int, grad: Array
-    ) -> tuple[Array, Array, Window] | None:
-        """The image, the result's gradient with so many channels, and the windows, for the gradient by a filter of shape `dims`."""
-        image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
-        if min(dims[:2]) < 1:
-            return None
-        window = window_of(attrs, (dims[0], dims[1]))
-        expected = (image.shape[0], window.positions(0, image.shape[1]), window.positions(1, image.shape[2]), channels)
-        fits = _fits(y.shape, expected) and dims[2] == image.shape[3] and x.size > 0
-        return (image, y, window) if fits else None
+        self.executor.share(self.functions["overlay"], arguments, ranges_of(n, time, self.threads), self.threads)
 
     def conv_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropFilter`."""
-        dims = sizes.tolist()
-        found = self._of_filter(attrs, x, dims, dims[3], grad)
-        if found is None:
+        image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
+        high, wide, inner, channels = sizes.tolist()
+        if min(high, wide) < 1:
             return None
-        image, y, window = found
+        window = window_of(attrs, (high, wide))
+        expected = (image.shape[0], window.positions(0, image.shape[1]), window.positions(1, image.shape[2]), channels)
+        if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
+            return None
         return filter_gradient(self.executor, self.functions["convolve_filter"], self.threads, window, image, y)
 
 
