@@ -12,11 +12,13 @@ from reference_interpreter import execution_order
 import dovetail as dt
 from dovetail.codegen.cpu.emit.nest import numba_source
 from dovetail.codegen.fusion.fuse import fuse
+from dovetail.codegen.fusion.window_loops import max_pool_gradient
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.rng import functionalize_random
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.dtypes import float32, int8
+from dovetail.graph.ops.nn.conv_geometry import Window
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -71,7 +73,16 @@ def test_text_of_a_kernel(name: str) -> None:
             numbers=True,
         )
     (kernel,) = fusion.kernels
-    text = numba_source(kernel.loops).text
+    compare(name, numba_source(kernel.loops).text)
+
+
+def test_text_of_a_kernel_with_masked_places() -> None:
+    loops = max_pool_gradient(float32, Window((1, 3), (1, 2), padding="SAME"), "NHWC")
+    compare("max_pool_gradient", numba_source(loops, split=1).text)
+
+
+def compare(name: str, text: str) -> None:
+    """With the golden file, or write it."""
     path = GOLDEN / f"{name}.py.txt"
     if os.environ.get("DOVETAIL_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
