@@ -80,7 +80,8 @@ PARTS = (
         "Mechanisms of the runtime",
         "runtime_ablation",
         "The same cluster with a [mechanism](concepts/architecture.md#transport-optimizations) and without it, at the same time: "
-        "the fastest batch with it, and that times the median of the ratios. The machine was busy with other work, so less than a tenth says nothing.",
+        "the fastest batch with it, and that times the median of the ratios. The machine was busy with other work, so less than a "
+        "tenth says nothing.",
     ),
     Part(
         "Collectives",

@@ -325,7 +325,7 @@ def max_pool_gradient(dtype: DType, window: Window, data_format: str) -> LoopNes
 
     def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Symbol:
         chosen, gradient = nest.read(0, int32, at, _RESULT), nest.read(1, dtype, at, _RESULT)
-        return SymbolicMath.where(at[2] & (chosen == tap), gradient, 0)
+        return SymbolicMath.where(chosen == tap, gradient, 0)  # where there is no position, the gradient is read as 0
 
     return nest.stored(nest.over_positions(term))
 

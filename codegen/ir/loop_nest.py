@@ -196,6 +196,11 @@ class LoopNest:
         row = self.values[gathered.args[0]]
         return row.op == "select" and self.values[row.args[2]].data == -1
 
+    def is_absent_unless(self, number: int, condition: int) -> bool:
+        """Whether a value is an element of a row that is absent exactly where a condition does not hold."""
+        v = self.values[number]
+        return v.op == "gather" and self.may_be_absent(v) and self.values[v.args[0]].args[0] == condition
+
     @property
     def sizes(self) -> tuple[str, ...]:
         """The names of the numbers that a launch gives, in order."""

@@ -145,11 +145,10 @@ class ValueWriter:
             if v.data < self.in_place:
                 place = self.index(self.loops.row_axes(v), self.value(v.args[0]))
                 return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {place})"
-            row = self.value(v.args[0])
+            read = self.read(v)
             if not self.loops.may_be_absent(v):
-                return f"m.load(in{v.data}, {v.data}, {self.index(self.loops.row_axes(v), row)})"
-            place = self.index(self.loops.row_axes(v), f"max({row}, 0)")
-            return f"m.select({row} < 0, {literal(0, v.dtype)}, m.load(in{v.data}, {v.data}, {place}))"
+                return read
+            return f"m.select({self.value(v.args[0])} < 0, {literal(0, v.dtype)}, {read})"
         short = SHORT[v.dtype.name]
         if v.op == "size":
             return f"{short}({v.data})"
@@ -157,6 +156,9 @@ class ValueWriter:
             return f"{short}(i{v.axes[0]})"
         if v.op == "count":
             return f"{short}({' * '.join(f'n{a}' for a in self.loops.reduced_axes) or '1'})"
+        if v.op == "select" and self.loops.is_absent_unless(v.args[1], v.args[0]):
+            here, other = self.value(v.args[0]), self.value(v.args[2])
+            return f"m.select({here}, {self.read(self.loops.values[v.args[1]])}, {other})"
         args = [self.value(a) for a in v.args]
         if v.op == "random":
             return f"r.{v.data}{8 * v.dtype.size}_at({self.index(v.axes)}, {', '.join(args)})"
@@ -206,6 +208,12 @@ class ValueWriter:
             "isinf": f"m.fabs({a}) == {SHORT[source.name]}(np.inf)",
             "isfinite": f"m.fabs({a}) < {SHORT[source.name]}(np.inf)",
         }[v.op]
+
+    def read(self, v: Value) -> str:
+        """An element of a table; any other one where its row is absent."""
+        row = self.value(v.args[0])
+        row = f"max({row}, 0)" if self.loops.may_be_absent(v) else row
+        return f"m.load(in{v.data}, {v.data}, {self.index(self.loops.row_axes(v), row)})"
 
     def is_part(self, v: Value) -> bool:
         """Whether a quotient is one of many from 0 to 1 that have one divisor."""

@@ -23,7 +23,7 @@ from ..thread_pool import ranges_of
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _TYPES = (float32, float64)
-_CHANNELS = 32  # of a range of a filter's gradient
+_CHANNELS = 256  # of a filter's gradient, from which on threads share the channels: before, the rows of taps
 KNOWN_INPUTS = {name: op.told for name, op in WINDOW_OPS.items()}
 DEPTHWISE = frozenset(name for name, op in WINDOW_OPS.items() if op.is_depthwise)
 POOLING = frozenset(WINDOW_OPS) - DEPTHWISE
@@ -43,17 +43,16 @@ def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
         dims = (node.outputs[0] if op.told == 1 else node.inputs[1]).dims
         if dims is None or None in dims or 0 in dims:
             return None
-        high, wide, _, times = (int(d or 0) for d in dims)
+        high, wide, inner, times = (int(d or 0) for d in dims)
         static, multiplier = window_of(node.attrs, (high, wide)), (times,)
     else:
         static = window_of(node.attrs, height_and_width(node.attrs, "ksize"))
     image = (node.outputs[0] if op.told == 0 else node.inputs[0]).dims
-    one = image is not None and image[0] == 1
+    split = int(image is not None and image[0] == 1)  # one image is shared by rows, several as a whole
+    if op.told == 1:
+        split = 2 if inner * times >= _CHANNELS else 0
     nests = [make(dtype, static, *multiplier, data_format) for make, _, _ in op.steps]
-    spaces = [space for _, _, space in op.steps]
-    sources = [
-        source_of(nest, split=2 if space == "filter" else int(one)) for nest, space in zip(nests, spaces, strict=True)
-    ]
+    sources = [source_of(nest, split=split) for nest in nests]
 
     def call(compiled: Any, *inputs: Array, executor: Executor = EAGER) -> Array | None:
         found = op.sizes(node.attrs, [tuple(x.tolist()) if i == op.told else x.shape for i, x in enumerate(inputs)])
@@ -67,8 +66,7 @@ def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
             made = executor.empty(shapes[space], nest.values[nest.stores[0].value].dtype.np)
             lengths = [sizes[name] for name in axis_names(space, window, data_format, op.is_depthwise)]
             numbers = (*lengths, *(sizes[name] for name in source.sizes))
-            least = _CHANNELS if space == "filter" else 1
-            ranges = ranges_of(lengths[source.split or 0], nanoseconds(nest, lengths), threads, least)
+            ranges = ranges_of(lengths[source.split or 0], nanoseconds(nest, lengths), threads)
             executor.share(function, (*(a.reshape(-1) for a in (*arrays, made)), *numbers), ranges, threads)
         return made
 
