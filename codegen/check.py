@@ -1,13 +1,22 @@
-"""Whether a compiled kernel computed what the reference did."""
+"""Whether a compiled kernel computed what the reference did; where not, an InternalError that names the node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph.core.dtypes import bfloat16, float16
+from ..graph.core.errors import InternalError
+from ..graph.core.graph import Node
+from ..graph.resources.variable import VariableState
+from .fusion.to_loops import kernel_of
+from .ir.fused_kernel import FusedKernel
+from .ir.legality import NotFusibleError
+from .ir.program import Kernel
+
+_ADVICE = "This is an error in Dovetail; on CPUs, DOVETAIL_BACKEND=numpy avoids it."
 
 
 def scale_of(inputs: Iterable[Any]) -> float:
@@ -52,3 +61,78 @@ def difference(mine: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> str:
     wrong = np.argwhere(~((mine == theirs) | ((mine != mine) & (theirs != theirs))))
     at = tuple(int(i) for i in wrong[0]) if len(wrong) else ()
     return f"{len(wrong)} of {mine.size} elements; at {at} it is {mine[at]!r} instead of {theirs[at]!r}"
+
+
+def compare(what: str, node: Node, mine: Sequence[Any], theirs: Sequence[Any]) -> None:
+    """InternalError unless each result of a node agrees. `what` begins the message."""
+    for a, b in zip(mine, theirs, strict=True):
+        if not agree(a, b):
+            how = difference(np.asarray(a), np.asarray(b))
+            raise InternalError(
+                node, node,
+                f"{what} '{node.name}' ({node.type}), made at {node.source}, differs from the reference: {how}. {_ADVICE}",
+            )  # fmt: skip
+
+
+def compare_update(
+    what: str,
+    node: Node,
+    reference: Kernel,
+    states: Sequence[VariableState],
+    before: Sequence[Any],
+    mine: Sequence[Any],
+    given: Sequence[Any],
+) -> None:
+    """InternalError unless the reference makes the values `mine` of the variables' values `before` and the other inputs."""
+    twins = [VariableState(s.name, s.dtype) for s in states]
+    for twin, value in zip(twins, before, strict=True):
+        twin.assign(value)
+    reference(*twins, *given)
+    for twin, value in zip(twins, mine, strict=True):
+        compare(f"{what} of '{twin.name}' by", node, [np.asarray(value)], [np.asarray(twin.read())])
+
+
+def compare_fused(
+    what: str,
+    group: FusedKernel,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    wanted: Any,
+    run: Callable[[FusedKernel, Sequence[Any]], tuple[Any, Any]],
+) -> None:
+    """InternalError unless a fused kernel's outputs agree; it names the first node whose value differs.
+
+    Args:
+        what: begins the message.
+        group: the nodes. inputs, outputs: of their kernel.
+        wanted: what the references make: an array, or several.
+        run: gives what the kernel of a part of the group makes of some inputs, and what its references make.
+    """
+    pairs = zip(outputs, wanted if len(outputs) != 1 else (wanted,), strict=True)
+    scale = scale_of(inputs)
+    if all(agree(mine, theirs, scale) for mine, theirs in pairs):
+        return
+    node, how = _first_difference(group, inputs, run)
+    raise InternalError(
+        node, node,
+        f"{what} of {', '.join(n.name for n in group.nodes)} differs from the reference, first in "
+        f"'{node.name}' ({node.type}), made at {node.source}: {how}. {_ADVICE} The kernel:\n{group.loops}",
+    )  # fmt: skip
+
+
+def _first_difference(
+    group: FusedKernel, inputs: Sequence[Any], run: Callable[[FusedKernel, Sequence[Any]], tuple[Any, Any]]
+) -> tuple[Node, str]:
+    """Grow the kernel node by node until its value is wrong."""
+    at = dict(zip((*group.inputs, *group.shapes), inputs, strict=True))
+    for i, node in enumerate(group.nodes):
+        for output in node.outputs if node.type != "Shape" else ():
+            try:
+                grown = kernel_of(group, group.nodes[: i + 1], output)
+            except NotFusibleError:
+                continue  # what lies inside may have its axes in another order than results have
+            values = [at[t] for t in (*grown.inputs, *grown.shapes)]
+            mine, theirs = run(grown, values)
+            if not agree(mine, theirs, scale_of(values)):
+                return node, difference(np.asarray(mine), np.asarray(theirs))
+    return group.nodes[-1], "only in the whole kernel"

@@ -21,10 +21,8 @@ from ...graph.core.errors import InternalError
 from ...graph.core.graph import Node
 from ...graph.resources.variable import VariableState
 from ..backend import ContextOf
-from ..check import agree, difference
-from ..fusion.to_loops import kernel_of
+from ..check import agree, compare_fused
 from ..ir.fused_kernel import FusedKernel
-from ..ir.legality import NotFusibleError
 from ..ir.program import Kernel
 from ..reference import NumpyBackend, one_by_one
 from .autotune import fastest
@@ -242,34 +240,15 @@ class FusedGpuKernel(GpuKernel):
 
     def compare(self, inputs: Sequence[Any], outputs: Sequence[DeviceArray]) -> None:
         """InternalError that names the first node whose value differs from its reference's."""
-        wanted = self.on_host(*inputs)
-        pairs = zip(outputs, wanted if len(outputs) != 1 else (wanted,), strict=True)
-        if all(agree(np.asarray(mine), np.asarray(theirs)) for mine, theirs in pairs):
-            return
-        node, how = self._first_difference(inputs)
-        raise InternalError(
-            node, node,
-            f"The GPU's fused kernel of {', '.join(n.name for n in self.group.nodes)} differs from the reference, first in "
-            f"'{node.name}' ({node.type}), made at {node.source}: {how}. This is an error in Dovetail. "
-            f"The kernel:\n{self.group.loops}",
-        )  # fmt: skip
 
-    def _first_difference(self, inputs: Sequence[Any]) -> tuple[Node, str]:
-        """Grow the kernel node by node until its value is wrong."""
-        at = dict(zip((*self.group.inputs, *self.group.shapes), inputs, strict=True))
-        for i, node in enumerate(self.group.nodes):
-            for output in node.outputs if node.type != "Shape" else ():
-                try:
-                    grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
-                except NotFusibleError:
-                    continue  # what lies inside may have its axes in another order than results have
-                kernel = FusedGpuKernel(self.gpu, grown, self._context_of)
-                kernel.checked = False
-                values = [at[t] for t in (*grown.inputs, *grown.shapes)]
-                mine, theirs = np.asarray(GpuKernel.__call__(kernel, *values)), np.asarray(kernel.on_host(*values))
-                if not agree(mine, theirs):
-                    return node, difference(mine, theirs)
-        return self.group.nodes[-1], "only in the whole kernel"
+        def run(part: FusedKernel, values: Sequence[Any]) -> tuple[Any, Any]:
+            kernel = FusedGpuKernel(self.gpu, part, self._context_of)
+            kernel.checked = False
+            return np.asarray(GpuKernel.__call__(kernel, *values)), np.asarray(kernel.on_host(*values))
+
+        given = list(map(on_host, inputs))
+        made = list(map(np.asarray, outputs))
+        compare_fused("The GPU's fused kernel", self.group, given, made, self.on_host(*inputs), run)
 
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """Routines for the group's loops."""

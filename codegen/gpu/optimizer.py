@@ -10,6 +10,7 @@ import numpy as np
 from ...graph.core.graph import Node
 from ...graph.core.shape import element_count
 from ...graph.resources.variable import VariableState
+from ..check import compare_update
 from ..ir.loop_nest import LoopNest
 from .bind.template import Choice
 from .context import GpuContext
@@ -17,7 +18,7 @@ from .driver.array import DeviceArray
 from .emit.schedules import routines, size_names, specialise
 from .kernels import GpuKernel
 from .residency import HostKernel, on_device
-from .variables import compare_with_reference, host_copies, mutable_values
+from .variables import host_copies, mutable_values
 
 
 class OptimizerUpdate(GpuKernel):
@@ -61,7 +62,9 @@ class OptimizerUpdate(GpuKernel):
         with mutable_values(device, states, whole=True) as (old, new):
             ready.run([*old, *[x.pointer for x in rest], *new], self.label)
         if self.gpu.check:
-            compare_with_reference(self.node, self.fallback, states, before, given)
+            compare_update(
+                "The GPU's change", self.node, self.fallback, states, before, [s.read() for s in states], given
+            )
         return states[0] if self.is_ref else ()
 
     def is_ready(self, states: Sequence[VariableState], gradient: Any) -> bool:

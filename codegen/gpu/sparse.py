@@ -18,6 +18,7 @@ from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
 from ...graph.ops.state.training import RULES
 from ...graph.resources.variable import VariableState
+from ..check import compare_update
 from ..fusion.optimizer_loops import sparse_update as sparse_loops, update
 from ..fusion.table_loops import kept_in
 from ..ir.legality import SUPPORTED, NotFusibleError
@@ -33,7 +34,7 @@ from .residency import HostKernel, lives_on_device, value_on
 from .templates.gather import check_segment_sum, gather, segment_sum
 from .templates.scatter import check_scatter, launch_sizes, scatter
 from .templates.sparse_optimizer import sparse_update
-from .variables import compare_with_reference, host_copies, mutable_values
+from .variables import host_copies, mutable_values
 
 Shape = tuple[int, ...]
 
@@ -98,7 +99,9 @@ class SparseVariableKernel(GpuKernel):
         with mutable_values(device, states) as (_, places):
             run([*places, *[x.pointer for x in arrays], *places], self.label)
         if self.gpu.check:
-            compare_with_reference(self.node, self.fallback, states, before, given)
+            compare_update(
+                "The GPU's change", self.node, self.fallback, states, before, [s.read() for s in states], given
+            )
         return states[0] if self.is_ref else ()
 
     @property

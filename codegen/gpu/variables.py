@@ -14,13 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.errors import InternalError
 from ...graph.core.graph import Node
 from ...graph.core.shape import element_count
 from ...graph.resources.resource_manager import Context
 from ...graph.resources.variable import VariableState
-from ..check import agree, difference
-from ..ir.program import Kernel
 from .context import GpuContext
 from .driver.allocator import Block
 from .driver.array import DeviceArray
@@ -118,28 +115,6 @@ def mutable_values(
 def host_copies(states: Sequence[VariableState]) -> list[np.ndarray[Any, Any]]:
     """The values of variables, in host memory."""
     return [np.array(s.read()) for s in states]
-
-
-def compare_with_reference(
-    node: Node,
-    reference: Kernel,
-    states: Sequence[VariableState],
-    before: Sequence[np.ndarray[Any, Any]],
-    given: Sequence[Any],
-) -> None:
-    """Raises InternalError if a node's reference, run on the variables' old values, differs from their new values."""
-    twins = [VariableState(s.name, s.dtype) for s in states]
-    for twin, value in zip(twins, before, strict=True):
-        twin.assign(value)
-    reference(*twins, *given)
-    for twin, state in zip(twins, states, strict=True):
-        mine, theirs = np.asarray(state.read()), np.asarray(twin.read())
-        if not agree(mine, theirs):
-            raise InternalError(
-                node, node,
-                f"The GPU's change of '{state.name}' by '{node.name}' ({node.type}), made at {node.source}, differs from the "
-                f"reference: {difference(mine, theirs)}. This is an error in Dovetail.",
-            )  # fmt: skip
 
 
 def pointer_of(state: VariableState) -> int:

@@ -19,15 +19,14 @@ from typing import Any
 import numpy as np
 
 from ....graph.core.dtypes import bfloat16, float16, resource
-from ....graph.core.errors import FailedPreconditionError, InternalError
+from ....graph.core.errors import FailedPreconditionError
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import LARGE, buffers
 from ...backend import ContextOf
-from ...check import agree, difference, scale_of
+from ...check import compare_fused
 from ...fusion.fuse import fuse
 from ...fusion.op_rules import rule_of
 from ...fusion.range_analysis import has_short_rows
-from ...fusion.to_loops import kernel_of
 from ...ir.fused_kernel import FusedKernel
 from ...ir.legality import NotFusibleError
 from ...ir.loop_cost import nanoseconds
@@ -188,35 +187,12 @@ class CpuFusedKernel(TieredKernel):
         shapes, values = key[: self._loaded], key[self._loaded :]
         return launch_of(self.group, shapes, self._threads, self.source.split, values)
 
-    # --- checking --------------------------------------------------------------------------------------------------
-
     def _compare(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """InternalError that names the first node whose value differs from its reference's."""
-        wanted = self._reference(*inputs)
-        wanted = wanted if len(outputs) != 1 else (wanted,)
-        scale = scale_of(inputs)
-        if all(agree(mine, theirs, scale) for mine, theirs in zip(outputs, wanted, strict=True)):
-            return
-        node, how = self._first_difference(inputs)
-        raise InternalError(
-            node, node,
-            f"The fused kernel of {', '.join(n.name for n in self.group.nodes)} differs from the reference, first in "
-            f"'{node.name}' ({node.type}), made at {node.source}: {how}. This is an error in Dovetail; "
-            f"DOVETAIL_BACKEND=numpy avoids it. The kernel:\n{self.group.loops}",
-        )  # fmt: skip
+        def run(part: FusedKernel, values: Sequence[Any]) -> tuple[Any, Any]:
+            kernel = CpuFusedKernel(part, self._context_of, compile_first=True)
+            return kernel(*values), kernel._reference(*values)
 
-    def _first_difference(self, inputs: Sequence[Any]) -> tuple[Node, str]:
-        """Grow the kernel node by node until its value is wrong."""
-        for i, node in enumerate(self.group.nodes):
-            for output in node.outputs if node.type != "Shape" else ():
-                grown = kernel_of(self.group, self.group.nodes[: i + 1], output)
-                kernel = CpuFusedKernel(grown, self._context_of, compile_first=True)
-                at = dict(zip((*self.group.inputs, *self.group.shapes), inputs, strict=True))
-                values = [at[t] for t in (*grown.inputs, *grown.shapes)]
-                mine, theirs = kernel(*values), kernel._reference(*values)
-                if not agree(mine, theirs, scale_of(values)):
-                    return node, difference(np.asarray(mine), np.asarray(theirs))
-        return self.group.nodes[-1], "only in the whole kernel"
+        compare_fused("The fused kernel", self.group, inputs, outputs, self._reference(*inputs), run)
 
 
 def source_for(group: FusedKernel) -> NumbaSource:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ....graph.core.errors import InternalError
 from ....graph.core.graph import Node
-from ...check import agree, difference
+from ...check import compare
 from ...ir.program import Kernel
 from ..native.planner import Planner, Value
 from ..native.recorder import record_by
@@ -51,15 +50,8 @@ class NodeKernel(TieredKernel):
         if made is None:
             return self._reference(*inputs)
         if self._check:
-            wanted = self._reference(*inputs)
-            pairs = zip(made, wanted, strict=True) if len(self.node.outputs) > 1 else ((made, wanted),)
-            differing = next(((mine, theirs) for mine, theirs in pairs if not agree(mine, theirs)), None)
-            if differing is not None:
-                raise InternalError(
-                    self.node, self.node,
-                    f"The compiled kernel of '{self.node.name}' ({self.node.type}), made at {self.node.source}, differs from "
-                    f"the reference: {difference(*differing)}. This is an error in Dovetail; DOVETAIL_BACKEND=numpy avoids it.",
-                )  # fmt: skip
+            wanted, several = self._reference(*inputs), len(self.node.outputs) > 1
+            compare("The compiled kernel of", self.node, *((made, wanted) if several else ([made], [wanted])))
         return made
 
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:

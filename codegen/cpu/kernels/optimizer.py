@@ -21,13 +21,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....graph.core.dtypes import bfloat16, float16, float32, float64
-from ....graph.core.errors import InternalError
 from ....graph.core.graph import Node
 from ....graph.core.shape import element_count
 from ....graph.ops.state.training import RULES
 from ....graph.resources.buffer_pool import buffers
 from ....graph.resources.variable import VariableState, changing
-from ...check import agree, difference
+from ...check import compare_update
 from ...fusion.optimizer_loops import sparse_update, update, update_of
 from ...fusion.table_loops import added
 from ...ir.legality import SUPPORTED, NotFusibleError
@@ -79,7 +78,8 @@ class VariableKernel(TieredKernel):
                 before = [v.copy() for v in values] if self.checks else []
                 self._change(values, inputs)
                 if self.checks:
-                    compare_update(self.node, self._reference, states, before, values, inputs[self.places :])
+                    given = inputs[self.places :]
+                    compare_update("The compiled update", self.node, self._reference, states, before, values, given)
         if not fits:
             return self._reference(*inputs)  # which says what is wrong
         return states[0] if self.node.outputs else ()
@@ -146,29 +146,6 @@ class UpdateKernel(VariableKernel):
         for v, loaded in zip(values, self.loops.loads, strict=False):
             if v.array.shape != shape or v.array.dtype != loaded.dtype.np:
                 raise NotPlannableError("a value of another shape than its gradient")
-
-
-def compare_update(
-    node: Node,
-    reference: Kernel,
-    states: Sequence[VariableState],
-    before: Sequence[Any],
-    mine: Sequence[Any],
-    given: Sequence[Any],
-) -> None:
-    """InternalError where the reference makes something else of the values that were there before."""
-    twins = [VariableState(s.name, s.dtype) for s in states]
-    for twin, value in zip(twins, before, strict=True):
-        twin.assign(value)
-    reference(*twins, *given)
-    for twin, value in zip(twins, mine, strict=True):
-        if not agree(value, twin.read()):
-            raise InternalError(
-                node, node,
-                f"The compiled update of '{twin.name}' by '{node.name}' ({node.type}), made at {node.source}, "
-                f"differs from the reference: {difference(value, twin.read())}. This is an error in Dovetail; "
-                f"DOVETAIL_BACKEND=numpy avoids it.",
-            )  # fmt: skip
 
 
 def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> UpdateKernel | None:
