@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import tempfile
-from html import escape
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +82,16 @@ def _shown(output: dict[str, Any]) -> str:
     picture = data.get("text/html") or data.get("image/svg+xml")
     if picture is None:
         return f"```text\n{data['text/plain']}\n```"
-    return f'<div class="shown">{picture if "<iframe" in picture else _framed(picture)}</div>'
+    return f'<div class="shown">{_picture(picture)}</div>'
 
 
-def _framed(picture: str) -> str:
-    """A picture as an image: its style sheet does not reach the page."""
-    lines = "".join(picture.splitlines())
-    return (
-        lines if lines.startswith("<svg") and "<style" not in lines else f'<iframe srcdoc="{escape(picture)}"></iframe>'
-    )
+def _picture(picture: str) -> str:
+    """A picture in the page. One with a style sheet is an image: its styles do not reach the page, and follow the page's theme."""
+    if not picture.startswith("<svg"):
+        return picture
+    if "<style" not in picture:
+        return "".join(picture.splitlines())  # an empty line would end the HTML in Markdown
+    return f'<img alt="" src="data:image/svg+xml;base64,{b64encode(picture.encode()).decode()}">'
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
