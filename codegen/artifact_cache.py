@@ -14,7 +14,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from ..graph.core.settings import setting
+from ..graph.core.settings import cache_folder
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,7 @@ def folder(part: str) -> Path:
 
     Creates the folder if needed. If it is not writable, returns a temporary folder for this process.
     """
-    named = str(setting("DOVETAIL_CACHE_DIR"))
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail"
-    kernels = base / part
+    kernels = cache_folder() / part
     try:
         kernels.mkdir(parents=True, exist_ok=True, mode=0o700)
         if kernels.stat().st_uid != os.getuid() or kernels.stat().st_mode & 0o022 or not os.access(kernels, os.W_OK):

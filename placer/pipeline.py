@@ -21,6 +21,7 @@ from ..graph.core.errors import ResourceExhaustedError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
 from ..graph.core.shape import Dims
+from .cluster.calibration import Calibration, own
 from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
 from .cost.memory import check_state
@@ -71,6 +72,7 @@ class PlanOptions:
     costs: Profile | None = None
     objective: str = "makespan"
     contended: bool = True
+    profile: Calibration | str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("allow_soft_placement", "enable_bfloat16_sendrecv", "enable_recv_scheduling", "contended"):
@@ -133,6 +135,7 @@ def plan_step(
     Raises:
         InvalidArgumentError, ResourceExhaustedError: as `place`. ValueError: a node cannot take a shape.
     """
+    cluster = _on_machine(cluster, options.profile)
     with collector_paused():
         nodes = needed(graph, fetches, targets, feeds)
         sizes = plan_sizes(nodes, shapes, options.costs)
@@ -170,6 +173,15 @@ def plan_step(
             logger.warning("%s", warning.text)
         plan = replace(plan, solution=replace(plan.solution, lower_bound=0.0))  # nothing is proven of unknown sizes
     return plan
+
+
+def _on_machine(cluster: Cluster, given: Calibration | str | os.PathLike[str] | None) -> Cluster:
+    """The cluster with the machine's profile that its predicted times rest on; `given` is `place`'s argument `profile`."""
+    if given is None:
+        return cluster if cluster.calibration is not None else cluster.on_profile(own())
+    if given == "none":
+        return replace(cluster, calibration=None, calibrated=())
+    return cluster.on_profile(given if isinstance(given, Calibration) else Calibration.load(given), everywhere=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +351,7 @@ def place(
     costs: Profile | str | os.PathLike[str] | None = None,
     objective: str = "makespan",
     contended: bool = True,
+    profile: Calibration | str | os.PathLike[str] | None = None,
     shared_memory: bool | None = None,
 ) -> Plan:
     """Plan a step; no server has to run. A session on a cluster of this description runs the same plan.
@@ -377,6 +390,9 @@ def place(
             the next when many are under way at once.
         contended: whether transfers over the same link wait for each other, for a search.
         costs: what nodes and links take, for a search: a `dt.Profile`, or the path of one; None: analytic costs.
+        profile: the machine's profile (`dovetail calibrate`) that predicted times rest on: the path of one, or a `Calibration`, for
+            all processors whose speed is not described; `none`: none; None: that of this machine, for its tasks and those whose host
+            is not known, if it was measured.
         shared_memory: whether tasks read and update each other's variables in memory (one-sided access). None: those of one host do,
             as they do when they run. Tasks that are given by number count as being on one host, unless a link between them is
             described.
@@ -396,7 +412,7 @@ def place(
         raise TypeError(f"shared_memory must be True, False or None, not {shared_memory!r}")
     options = PlanOptions(
         allow_soft_placement, strategy, budget_s, seed, enable_bfloat16_sendrecv, enable_recv_scheduling, as_profile(costs),
-        objective, contended,
+        objective, contended, profile,
     )  # fmt: skip
     if isinstance(results, Graph):
         if graph is not None and graph is not results:

@@ -7,7 +7,7 @@ session makes the same plan from the same inputs before it runs a step.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Cost
 from ..graph.core.shape import Dims
 from .cluster.spec import Cluster
+from .cost.launches import Launch
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, batch_shapes, given_shapes, plan_sizes, resized
 from .cost.static import DeviceLoad, Traffic, device_loads, repeated, traffic, work
@@ -47,7 +48,8 @@ from .views.report import render
 from .views.scale import BatchScaling, scaled
 
 tools: dict[str, Callable[..., Any]] = {}
-"""What others know of a plan: "kernels" comes from the runtime, which knows placer and code generator both; "place" from the pipeline."""
+"""What others know of a plan: "kernels" and "launches" come from the runtime, which knows placer and code generator both;
+"place" comes from the pipeline."""
 
 
 @dataclass(frozen=True, eq=False)  # no slots: the cached views live in the instance
@@ -219,6 +221,11 @@ class Plan:
             InvalidArgumentError: not one device of the cluster has that name, or the step runs nothing there.
         """
         return tools["kernels"](self, str(_device(device, self.cluster)), config)
+
+    @cached_property
+    def launches(self) -> Mapping[str, Sequence[Launch]]:
+        """Device -> the kernels that its program calls, in order, as the compiler fuses them; empty where no compiler is loaded."""
+        return {device: tools["launches"](self, device) for device in self.partitions} if "launches" in tools else {}
 
     def why_not_fused(self, a: str | Node | Tensor, b: str | Node | Tensor) -> str:
         """Why two nodes are not in one kernel, or in which one they are. KeyError when the step does not run one."""

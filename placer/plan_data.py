@@ -11,6 +11,7 @@ from typing import Protocol
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Cost
 from .cluster.spec import Cluster
+from .cost.launches import Launch
 from .cost.shapes import Sizes
 from .cost.static import DeviceLoad, Traffic
 from .partition.one_sided_access import OneSidedAccess
@@ -64,3 +65,5 @@ class PlanData(Protocol):
     def moved_parts(self) -> Mapping[str, str]: ...
     @property
     def added_to(self) -> Mapping[Node, str]: ...
+    @property
+    def launches(self) -> Mapping[str, Sequence[Launch]]: ...

@@ -22,12 +22,15 @@ import numpy.typing as npt
 from ..graph.core.dtypes import bfloat16, float32
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.opdef import Trait
+from .cost.launches import device_times
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, plan_sizes
 from .cost.static import state_bytes
+from .partition.partitioned_graph import task_of
 from .plan_data import PlanData
 from .render.text import AT_LEAST, short, size_text
 from .render.timeline import Bar, Chart, Track, time_text
+from .schedule.from_search import changes_state
 from .search import evaluate
 from .search.from_graph import step_problem
 from .search.memory_profile import Held
@@ -275,14 +278,44 @@ def step_of(
     )
     read, sent = ({c.name for c in plan.channels if not c.control and c.direct is direct} for direct in (True, False))
     in_place = [plan.graph.get_tensor_by_name(name) for name in read - sent]
+    times = _times(plan, order, where) if plan.cluster.calibration is not None and profile is None else ()
     problem = step_problem(
         order, plan.cluster, feeds=feeds, at_hand=in_place, contended=contended, costs=profile, narrow=narrow,
-        sizes=sizes_in(plan, profile),
+        sizes=sizes_in(plan, profile), times=times,
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None, objective=objective,
     )  # fmt: skip
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
     assignment = np.array([number[device] for device in where], np.int32)
     return problem, assignment, [node.name for node in order], tuple(number)
+
+
+LAUNCHED = 20_000  # nodes of plans up to which kernels are found as they will be fused; nodes of larger ones count one by one
+
+
+def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Sequence[tuple[float, float] | None]:
+    """Seconds and cores of each node in its plan, by the machine's profile: kernels as they are fused, and one-sided reads and updates."""
+    machine = plan.cluster.calibration
+    assert machine is not None
+    if len(order) > LAUNCHED or not plan.launches:
+        return ()
+    found = {device: dict(device_times(p.nodes, plan.launches[device], machine)) for device, p in plan.partitions.items()}
+
+    def add(device: str, node: Node, seconds: float) -> None:
+        before, cores = found[device].get(node, (0.0, 1.0))
+        found[device][node] = before + seconds, cores
+
+    for device, p in plan.partitions.items():
+        task = task_of(device)
+        for node in p.nodes:
+            if node in plan.decisions and changes_state(node) and task_of(plan.decisions.device_of(node)) != task:
+                add(device, node, machine.overheads["update"])
+    for c in plan.channels:
+        if c.direct and not c.control:
+            value = plan.graph.get_tensor_by_name(c.name)
+            reader = next((n for n in plan.partitions[c.destination].nodes if value in n.inputs), None)
+            if reader is not None:
+                add(c.destination, reader, machine.overheads["read"] + c.bytes * machine.overheads["shared byte"])
+    return [found[device].get(node, (0.0, 1.0)) for node, device in zip(order, where, strict=True)]
 
 
 def _merged(parts: Mapping[str, Sequence[Node]]) -> tuple[list[Node], list[str]]:
@@ -382,8 +415,9 @@ def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Trave
         todo[where[x]].append(x)
     waiting = np.diff(a.input_start).tolist()
     data_at = [0.0] * n if problem.fed_at is None else problem.fed_at[device, np.arange(n)].tolist()
-    start, finish, is_there = [0.0] * n, [0.0] * n, [False] * n
+    start, finish, is_there, has_ended = [0.0] * n, [0.0] * n, [False] * n, [False] * n
     is_busy, owed = [False] * problem.devices, [0.0] * problem.devices
+    shared = _Processors(problem, where)
     first, targets, ends = a.first_value.tolist(), a.value_target.tolist(), a.value_start.tolist()
     sizes, latency, per_byte = a.value_bytes.tolist(), problem.link_latency.tolist(), problem.link_per_byte.tolist()
     handling, handling_per_byte = a.handling.tolist(), a.handling_per_byte.tolist()
@@ -401,7 +435,10 @@ def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Trave
             if code < n:
                 is_there[x] = True
                 continue
-            is_busy[here] = False
+            if finish[x] > now + MOMENT or has_ended[x]:
+                continue  # others on its processors have moved its end
+            is_busy[here], has_ended[x] = False, True
+            shared.ends(x, now)
             for v in range(first[x], first[x + 1]):
                 for y in targets[ends[v] : ends[v + 1]]:
                     there, at = where[y], now
@@ -424,9 +461,58 @@ def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Trave
                 x = todo[d].pop()
                 is_busy[d] = True
                 start[x], finish[x] = now, now + owed[d] + takes[x]
+                shared.begins(x, now, owed[d] + takes[x])
                 owed[d] = 0.0
                 heappush(events, (finish[x], n + x))
+        for x, at in shared.changed(now):
+            finish[x] = at
+            heappush(events, (at, n + x))
     return np.array(start), np.array(finish), travels
+
+
+class _Processors:
+    """The processors of machines: nodes that run there at once share them, so each may take longer than by itself."""
+
+    def __init__(self, problem: Problem, where: Sequence[int]) -> None:
+        many = problem.host is not None and problem.used is not None and problem.devices > 1
+        self._host = [problem.host[d] for d in where] if many and problem.host is not None else []
+        self._used = problem.used.tolist() if problem.used is not None else []
+        self._cores = float(problem.cores)
+        self._left: dict[int, dict[int, float]] = {}  # machine -> node that runs -> seconds that it needs by itself
+        self._since: dict[int, float] = {}
+        self._rate: dict[int, float] = {}
+        self._touched: set[int] = set()
+
+    def _pass(self, host: int, now: float) -> dict[int, float]:
+        """Let time pass on a machine."""
+        left, spent = self._left.setdefault(host, {}), (now - self._since.get(host, now)) * self._rate.get(host, 1.0)
+        for x in left:
+            left[x] = max(left[x] - spent, 0.0)
+        self._since[host] = now
+        self._touched.add(host)
+        return left
+
+    def begins(self, x: int, now: float, takes: float) -> None:
+        """A node begins that takes so many seconds by itself."""
+        if self._host and self._host[x] >= 0:
+            self._pass(self._host[x], now)[x] = takes
+
+    def ends(self, x: int, now: float) -> None:
+        """A node has ended."""
+        if self._host and self._host[x] >= 0:
+            self._pass(self._host[x], now).pop(x, None)
+
+    def changed(self, now: float) -> Iterable[tuple[int, float]]:
+        """The nodes whose ends have moved, with the new ones."""
+        touched, self._touched = self._touched, set()
+        out: list[tuple[int, float]] = []
+        for host in touched:
+            left = self._left[host]
+            before, rate = self._rate.get(host, 1.0), min(1.0, self._cores / max(sum(self._used[x] for x in left), 1e-9))
+            self._rate[host] = rate
+            if rate < 1.0 or before < 1.0:
+                out += [(x, now + seconds / rate) for x, seconds in left.items()]
+        return out
 
 
 def _travels(problem: Problem, device: Ints, finish: Floats) -> Travels:

@@ -11,6 +11,7 @@ import os
 import warnings
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 
@@ -38,6 +39,11 @@ SETTINGS = {
         ),
         Setting(
             "DOVETAIL_CACHE_DIR", "", "where compiled kernels are kept; default: dovetail in the user's cache folder"
+        ),
+        Setting(
+            "DOVETAIL_PROFILE",
+            "",
+            "the machine's profile that plans predict times with: a file that `dovetail calibrate` wrote; none; default: this machine's",
         ),
         Setting(
             "DOVETAIL_CHECK",
@@ -177,6 +183,12 @@ RENAMED = {
 """Old name -> new name of settings that were renamed. Where both are set, the new one counts."""
 
 _OLD_NAME = {new: old for old, new in RENAMED.items()}
+
+
+def cache_folder() -> Path:
+    """Where what was made or measured once is kept: DOVETAIL_CACHE_DIR, or `dovetail` in the user's cache folder."""
+    named = str(setting("DOVETAIL_CACHE_DIR"))
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail"
 
 
 @cache

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -53,7 +54,7 @@ def as_cluster(given: Any, devices: Devices | None = None, master: str | None = 
     found = given if isinstance(given, Cluster) else _running(given)
     if devices is not None:
         raise ValueError(f"{type(given).__name__} knows its own devices; leave out `devices`")
-    return found if master is None else Cluster(found.devices, _master(master, found.tasks), found.links)
+    return found if master is None else replace(found, master=_master(master, found.tasks))
 
 
 def _running(given: Any) -> Cluster:

@@ -12,12 +12,13 @@ import os
 import platform
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from ...graph.core.device import DeviceFields, DeviceName, is_specialization, matches, parse_strict
 from ...graph.core.repeated_field import Repeated
+from .calibration import Calibration
 
 # -- what a user writes down -------------------------------------------------------------------------------
 
@@ -246,6 +247,8 @@ class Cluster:
         devices: the devices, the master's first, then by name.
         master: name of the master's task, `/job:worker/replica:0/task:0`.
         links: what is known of the links between tasks; the first that fits a pair of tasks counts.
+        calibration: the measured profile of the machines `calibrated`; None: plans rest on what is typical.
+        calibrated: names of the hosts that it counts for, as devices have them.
 
     Raises:
         ValueError: a device is listed twice, or the master has none.
@@ -254,6 +257,8 @@ class Cluster:
     devices: tuple[DeviceInfo, ...]
     master: str
     links: tuple[Link, ...] = ()
+    calibration: Calibration | None = None
+    calibrated: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ordered = sorted(self.devices, key=lambda d: (d.name.task_name != self.master, d.name))
@@ -331,6 +336,18 @@ class Cluster:
         one, two = self._hosts.get(task), self._hosts.get(other)
         return one == two if one and two else task == other or self.link(task, other) is None
 
+    def is_calibrated(self, device: DeviceInfo) -> bool:
+        """Whether the profile tells the times of a device: a processor of a machine that it counts for, whose speed is not described."""
+        is_cpu = device.emulated or device.name.device_type == "CPU"
+        return self.calibration is not None and is_cpu and device.flops is None and device.host in self.calibrated
+
+    def on_profile(self, calibration: Calibration | None, everywhere: bool = False) -> Cluster:
+        """The cluster with a machine's profile: for tasks of this machine, and those whose host is unknown; or `everywhere`."""
+        if calibration is None:
+            return self
+        hosts = tuple(sorted({d.host for d in self.devices if everywhere or d.host in ("", platform.node())}))
+        return replace(self, calibration=calibration, calibrated=hosts) if hosts else self
+
     def matching(self, pattern: DeviceFields) -> tuple[DeviceInfo, ...]:
         """The devices that a spec admits, in the order of `devices`."""
         return tuple(self.devices[i] for i in self.numbers(pattern))
@@ -350,7 +367,7 @@ class Cluster:
             d for d in self.devices
             if d.name.task_name == self.master or any(matches(p, d.name) for p in patterns)
         )  # fmt: skip
-        return Cluster(tuple(kept), self.master, self.links)
+        return replace(self, devices=tuple(kept))
 
 
 def local_devices(

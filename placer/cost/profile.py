@@ -138,7 +138,7 @@ class Profile:
 
     def on(self, cluster: Cluster) -> Cluster:
         """A cluster with the measured links before what it knew of them."""
-        return Cluster(cluster.devices, cluster.master, self.links + cluster.links)
+        return replace(cluster, links=self.links + cluster.links)
 
     def __str__(self) -> str:
         kernels = sum(any(s > 0 for s in found.values()) for found in self.nodes.values())

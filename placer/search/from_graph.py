@@ -15,6 +15,10 @@ Memory is what the step keeps on a device for good, the state behind variables, 
 What the client of the step does is left out unless it is asked for: then every task hears of the step, with what is fed to it, over
 the link between the two, and the client has to hear of each task that it has ended, with what was fetched there. Who describes or
 measures that link calls the client `CLIENT`.
+
+Where the cluster has a machine's profile (../cluster/calibration.py), the times of its processors and of messages between its tasks are
+those of the profile (../cost/launches.py). A node that a search may place counts as a kernel by itself; for a plan, `times` has what
+its kernels take as they are fused.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ import numpy as np
 from ...graph.core.dtypes import float32, resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Cost, OpDef, Trait
+from ..cluster.calibration import Calibration
 from ..cluster.spec import Cluster, DeviceInfo
+from ..cost.launches import node_seconds
 from ..cost.shapes import Sizes
 from ..cost.static import state_bytes
 from .problem import Objective, Problem
@@ -48,10 +54,12 @@ class Speed(NamedTuple):
 
 # A core complex of a server, and a data-centre accelerator at float32 without tensor cores; rounded.
 TYPICAL = {"CPU": Speed(5e10, 1e10, 2e-6), "GPU": Speed(2e13, 1e12, 5e-6)}
+CALIBRATED = Speed(0.0, 0.0, 0.0)  # stands for the class of processors whose times a profile tells
 BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
 WITHIN_TASK = (5e-6, 1e10)
 HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
 _READS = frozenset({"Identity", "ReadVariableOp"})
+IN_PROCESS = "/job:localhost/replica:0/task:0"  # the task of a session without a target, which runs in its process
 CLIENT = "/job:client"  # what links call the process that runs sessions; no task of a cluster should have that name
 
 
@@ -71,6 +79,7 @@ def step_problem(
     fetches: Collection[Tensor] | None = None,
     sizes: Sizes | None = None,
     at_hand: Collection[Tensor] = (),
+    times: Sequence[tuple[float, float] | None] = (),
 ) -> Problem:
     """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
 
@@ -87,16 +96,18 @@ def step_problem(
         fetches: what the client takes; None: what it gives and takes costs no time.
         sizes: of values in this plan; None: as far as the graph tells them.
         at_hand: values that are not sent, wherever they are made and used (`partition/one_sided_access.at_hand`).
+        times: seconds and cores of each node on a processor that was calibrated, where they are known.
     """
     sizes = sizes or Sizes()
     n, d = len(nodes), len(cluster.devices)
     place = {node: i for i, node in enumerate(nodes)}
     if len(place) < n:
-        times = Counter(nodes)
-        place = {node: i for node, i in place.items() if times[node] == 1}
+        copies = Counter(nodes)
+        place = {node: i for node, i in place.items() if copies[node] == 1}
     fed, runs = set(feeds), None if running is None else set(running)
     free = {*fed, *at_hand}
-    speeds = [speed_of(device) for device in cluster.devices]
+    machine, used = cluster.calibration, None
+    speeds = [CALIBRATED if cluster.is_calibrated(device) else speed_of(device) for device in cluster.devices]
     classes = list(dict.fromkeys(speeds))
     device_class = np.array([classes.index(s) for s in speeds], np.int32)
     flops, moved, memory = np.zeros(n), np.zeros(n), np.zeros(n)
@@ -143,7 +154,10 @@ def step_problem(
     travelling = size
     if narrow:
         travelling = size * [0.5 if t is not None and t.dtype.base is float32 else 1.0 for t in values]
-    seconds = np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in classes])
+    rates = classes if machine is None else [TYPICAL["CPU"] if s is CALIBRATED else s for s in classes]
+    seconds = np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in rates])
+    if machine is not None:
+        seconds, used = _calibrated(nodes, [s is CALIBRATED for s in classes], seconds, busy, sizes, machine, times)
     if costs is not None:  # each device is a class of its own then
         names = [str(device.name) for device in cluster.devices]
         seconds, cluster = costs.applied([node.name for node in nodes], names, seconds[device_class]), costs.on(cluster)
@@ -156,6 +170,7 @@ def step_problem(
     )
     tasks = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)[1]
     between = (tasks[:, None] != tasks).astype(float)
+    handled, handled_byte = HANDLING if machine is None else (machine.overheads["further transfer"] / 2, HANDLING[1])
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
     others = max(d - 1, 1)
@@ -181,12 +196,40 @@ def step_problem(
         port_latency=latency.sum(axis=0) / others * part,
         port_per_byte=per_byte.sum(axis=0) / others * part,
         contended=contended,
-        handling=between * HANDLING[0],
-        handling_per_byte=between / HANDLING[1],
+        handling=between * handled,
+        handling_per_byte=between / handled_byte,
         fed_at=fed_at,
         back_after=back_after,
+        used=used,
+        host=None if machine is None else _hosts(cluster),
+        cores=0 if machine is None else machine.cores,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
     )  # fmt: skip
+
+
+def _calibrated(
+    nodes: Sequence[Node], classes: Sequence[bool], seconds: Floats, busy: Flags, sizes: Sizes, machine: Calibration,
+    times: Sequence[tuple[float, float] | None],
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """(C, n) seconds with those of the calibrated classes, and (n,) cores."""
+    known: dict[Node, tuple[float, float]] = {}
+    used = np.ones(len(nodes))
+    for i, node in enumerate(nodes):
+        found = times[i] if times else None
+        if found is None:
+            if not busy[i]:
+                continue
+            found = known.get(node) or known.setdefault(node, node_seconds(node, sizes, machine))
+        seconds[classes, i], used[i] = found
+    return seconds, used
+
+
+def _hosts(cluster: Cluster) -> Ints:
+    """(D,) the number of each calibrated device's machine, else -1. Unknown hosts are one, unless links are described."""
+    known: dict[str, int] = {}
+    names = [d.host or (d.name.task_name if cluster.links else "") for d in cluster.devices]
+    found = [known.setdefault(h, len(known)) if cluster.is_calibrated(d) else -1 for d, h in zip(cluster.devices, names, strict=True)]
+    return np.array(found, np.int32)
 
 
 def _values(edges: Iterable[list[int]], n: int) -> tuple[Ints, list[int], Ints, Ints]:
@@ -244,7 +287,14 @@ def _client_times(
     for i, node in enumerate(nodes):
         given[i] = sum(sizes.bytes(t) for t in dict.fromkeys(node.inputs) if t in fed)
         taken[i] = sum(sizes.bytes(t) for t in node.outputs if t in fetched)
-    links = [_link(cluster, CLIENT, device.name.task_name, BETWEEN_TASKS) for device in cluster.devices]
+    usual = BETWEEN_TASKS
+    if cluster.calibration is not None:
+        cost, tasks = cluster.calibration.overheads, cluster.tasks
+        if tasks == (IN_PROCESS,):
+            usual = cost["step"] / 2, 1 / max(cost["fed byte"], 1e-15)
+        else:
+            usual = (cost["remote step"] + cost["task"] * (len(tasks) - 1)) / 2, 1 / max(cost["remote fed byte"], 1e-15)
+    links = [_link(cluster, CLIENT, device.name.task_name, usual) for device in cluster.devices]
     latency, per_byte = np.array(links).T[:, :, None]
     return (latency + given * per_byte) * busy, (latency + taken * per_byte) * busy
 
@@ -265,15 +315,24 @@ def speed_of(device: DeviceInfo) -> Speed:
     return Speed(device.flops or typical.flops, device.bandwidth or typical.bandwidth, typical.overhead)
 
 
-def link_between(cluster: Cluster) -> Callable[[str, str], tuple[float, float]]:
-    """A function that gives latency and seconds per byte from a task to a task; it looks up each pair once."""
+def link_between(cluster: Cluster, *, calibrated: bool = False) -> Callable[[str, str], tuple[float, float]]:
+    """A function that gives latency and seconds per byte from a task to a task; it looks up each pair once.
+
+    `calibrated`: by the machine's profile, where the cluster has one and describes no link.
+    """
+    machine = cluster.calibration if calibrated else None
     known: dict[tuple[str, str], tuple[float, float]] = {}
 
     def between(a: str, b: str) -> tuple[float, float]:
         found = known.get((a, b))
         if found is None:
             within = WITHIN_TASK[0], 1 / WITHIN_TASK[1]
-            found = known[a, b] = within if a == b else _link(cluster, a, b, BETWEEN_TASKS)
+            usual = BETWEEN_TASKS
+            if machine is not None:
+                cost = machine.overheads
+                byte = cost["shared byte" if cluster.same_host(a, b) else "tcp byte"]
+                usual = max(cost["transfer"] - cost["further transfer"], 0.0), 1 / max(byte, 1e-15)
+            found = known[a, b] = within if a == b else _link(cluster, a, b, usual)
         return found
 
     return between
@@ -281,7 +340,7 @@ def link_between(cluster: Cluster) -> Callable[[str, str], tuple[float, float]]:
 
 def links_of(cluster: Cluster) -> tuple[Floats, Floats]:
     """(D, D) latency and seconds per byte from device to device; 0 on the diagonal."""
-    between = link_between(cluster)
+    between = link_between(cluster, calibrated=True)
     tasks, of_device = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)
     table = np.array([[between(a, b) for b in tasks.tolist()] for a in tasks.tolist()])
     found = table[np.ix_(of_device, of_device)]

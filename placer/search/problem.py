@@ -61,6 +61,8 @@ class Problem:
         contended: whether transfers over the same link wait for each other (makespan only).
         fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
         back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
+        used: (n,) cores that each node keeps busy, where hosts are known. host: (D,) number of each device's machine, -1 where devices do
+            not share one. cores: of each such machine. A plan's clock minds them, the search does not (makespan only).
         priority: (n,) which of the ready nodes runs first, the highest; None: by upward rank.
 
     Raises:
@@ -92,6 +94,9 @@ class Problem:
     handling_per_byte: Floats | None = None
     fed_at: Floats | None = None
     back_after: Floats | None = None
+    used: Floats | None = None
+    host: Ints | None = None
+    cores: int = 0
 
     def __post_init__(self) -> None:
         n, d = self.nodes, self.devices

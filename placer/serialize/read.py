@@ -22,6 +22,7 @@ from ...graph.core.interpreter_state import collector_paused
 from ...graph.core.opdef import opdef
 from ...graph.core.scopes import RecordedBlock
 from ...graph.core.source_location import RecordedFile
+from ..cluster.calibration import Calibration
 from ..cluster.spec import Cluster, DeviceInfo, Link
 from ..cost.shapes import Sizes, plan_sizes
 from ..partition.one_sided_access import OneSidedAccess, Refusal
@@ -109,6 +110,7 @@ class _Reader:
         self._ended = False
         self._devices: list[DeviceInfo] = []
         self._links: list[Link] = []
+        self._profile: tuple[Calibration | None, tuple[str, ...]] = None, ()
         self._files: dict[str, RecordedFile] = {}
         self._lines: list[tuple[RecordedFile, int]] = []
         self._blocks: list[RecordedBlock] = []
@@ -159,6 +161,9 @@ class _Reader:
         for end in record.link:
             parse_strict(end)
         self._links.append(Link(*record.link, record.latency, record.bandwidth))
+
+    def _take_profile(self, record: records.Profile) -> None:
+        self._profile = Calibration.from_fields(record.profile), record.hosts
 
     def _take_line(self, record: records.Line) -> None:
         name, line, text = record.line
@@ -236,7 +241,7 @@ class _Reader:
         self._ended = True
 
     _TAKE: ClassVar[dict[str, Callable[[_Reader, Any], None]]] = {
-        "device": _take_device, "link": _take_link, "line": _take_line, "block": _take_block,
+        "device": _take_device, "link": _take_link, "profile": _take_profile, "line": _take_line, "block": _take_block,
         "demand": _take_demand, "note": _take_note, "placed": _take_placed, "channel": _take_channel,
         "partition": _take_partition, "guarded": _take_guarded, "access": _take_access, "end": _take_end,
     }  # fmt: skip
@@ -257,7 +262,7 @@ class _Reader:
             self._join_nodes()
         if len(graph.nodes) < head.nodes:
             raise _BadError(f"it is about {head.nodes} nodes, and there are {len(graph.nodes)}")
-        cluster = Cluster(tuple(self._devices), head.master, tuple(self._links))
+        cluster = Cluster(tuple(self._devices), head.master, tuple(self._links), *self._profile)
         if list(cluster.devices) != self._devices:
             raise _BadError("the devices are not in order")
         nodes = graph.nodes[: head.nodes]

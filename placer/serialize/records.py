@@ -45,6 +45,13 @@ class Link(Struct):
     bandwidth: float | None
 
 
+class Profile(Struct):
+    """The machine's profile that times rest on (`cluster/calibration.py` checks it), and the hosts that it counts for."""
+
+    profile: dict[str, Any]
+    hosts: tuple[str, ...]
+
+
 class Line(Struct):
     """A source line: file, number, text."""
 
@@ -148,7 +155,7 @@ class End(Struct):
 
 
 KINDS: dict[str, type[Struct]] = {
-    "device": Device, "link": Link, "line": Line, "block": Block, "demand": Demand, "note": Note, "placed": Placed,
+    "device": Device, "link": Link, "profile": Profile, "line": Line, "block": Block, "demand": Demand, "note": Note, "placed": Placed,
     "channel": Channel, "partition": Partition, "guarded": Guarded, "access": Access, "end": End,
 }  # fmt: skip
 """The first key of a record -> its type."""

@@ -6,6 +6,7 @@
     {"link": ["/job:ps", "/job:worker"], "latency": 5e-05, "bandwidth": 1e9}
     {"line": ["train.py", 12, "w = tf.Variable(...)"]} source lines, blocks and demands are numbered likewise
     {"block": [outer or -1, spec, description, line]}
+    {"profile": {...}, "hosts": [host, ...]}               the machine's profile, and the machines that it counts for
     {"demand": [required, candidates, [[reason, [device, ...]], ...], what was given up]}
                                                            devices that match the request and are no candidates
     {"note": [node, by, kind, text]}
@@ -29,6 +30,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +92,8 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
         yield {"device": str(d.name), **{f: getattr(d, f) for f in DEVICE_FIELDS}}
     for link in cluster.links:
         yield {"link": [link.a, link.b], "latency": link.latency, "bandwidth": link.bandwidth}
+    if cluster.calibration is not None:
+        yield {"profile": asdict(cluster.calibration), "hosts": cluster.calibrated}
     for demand in reasons.demands:
         yield {"demand": [demand.required, demand.candidates, demand.refused, demand.given_up]}
     for note in reasons.notes:

@@ -60,7 +60,12 @@ def heading(plan: PlanData) -> str:
     adding = Counter(device for node, device in plan.added_to.items() if node.type == ACCUMULATOR)
     for device, count in adding.items():
         text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in their memory"
-    return textwrap.fill(text + _access_text(plan), WIDTH)
+    return textwrap.fill(text + _access_text(plan) + _profile_text(plan.cluster), WIDTH)
+
+
+def _profile_text(cluster: Cluster) -> str:
+    """The machine's profile that predicted times rest on."""
+    return "" if cluster.calibration is None else f"; times by the profile of {cluster.calibration}"
 
 
 def _access_text(plan: PlanData) -> str:

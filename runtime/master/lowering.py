@@ -50,11 +50,13 @@ from ...codegen.ir.partition import (
     RecvTensor,
     RunPredicated,
     SendTensor,
+    node_of,
 )
 from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import nbytes
-from ...placer.cost.shapes import plan_sizes
+from ...placer.cost.launches import Launch, is_free
+from ...placer.cost.shapes import Sizes, plan_sizes
 from ...placer.partition.one_sided_access import remote_places
 from ...placer.partition.one_sided_reads import Place, bare_reader, place_read
 from ...placer.partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
@@ -316,4 +318,22 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     return explain(unit, options, on_gpu=on_gpu, sizes_of=lambda nodes: plan_sizes(nodes, given))
 
 
-tools["kernels"] = kernels_of
+def launches_of(plan: Plan, device: str) -> list[Launch]:
+    """The kernels that one device's program calls, for predicted times."""
+    found = kernels_of(plan, device)
+    sizes = found.sizes
+    assert isinstance(sizes, Sizes)
+    native = {name for region in found.regions for name in region.nodes}
+    fused = {id(kernel.group): kernel for kernel in found.kernels}
+    out = []
+    for step in found.steps:
+        kernel, node = fused.get(id(step)), node_of(step)
+        if kernel is not None:
+            nodes: tuple[Node, ...] = tuple(kernel.group.nodes)
+            out.append(Launch(nodes, kernel.bytes_read + kernel.bytes_written, nodes[-1].name in native, sizes))
+        elif node is not None and not is_free(node):
+            out.append(Launch((node,), sizes.cost(node).bytes, node.name in native, sizes))
+    return out
+
+
+tools["kernels"], tools["launches"] = kernels_of, launches_of

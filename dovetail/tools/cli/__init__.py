@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from ... import __version__
+from .calibrate import calibrate
 from .cluster import cluster
 from .keys import keys
 from .plan import devices, plan
@@ -24,7 +25,7 @@ def version() -> None:
     print(f"dovetail {__version__}")
 
 
-for _command in (demo, devices, server, status, top, plan, version):
+for _command in (calibrate, demo, devices, server, status, top, plan, version):
     app.command()(_command)
 app.command(context_settings=PASS_ON)(tf1)
 app.add_typer(cluster, name="cluster")

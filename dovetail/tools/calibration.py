@@ -1,0 +1,298 @@
+"""Measures a machine for predicted times: kernels, launches and messages, through Dovetail's own compiler and runtime.
+
+`calibrate` runs steps of one kernel each in this process, in sizes from small to large, and small steps on a cluster of processes. What
+a kernel makes is taken by another one in the same step, so that it stays in memory that is used again, as in most steps; the time of a step
+with that one alone is taken off. Each time is a median of repeated runs. How many cores a kernel keeps busy is
+the processor time of its steps over the time that passed. `placer/cost/launches.py` says what the kinds of kernels are and how their
+work is counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import dovetail as dt
+
+from ..placer.cluster.calibration import Calibration, Point, own_cores, processor, release
+from ..placer.cost.launches import BATCHED, CONVOLVED, SIDES
+
+SAMPLE_S, WARM_S, LEAST = 0.02, 0.02, 7
+"""Seconds of a measurement and of the runs before it, and runs, at least."""
+FEW, COPIES = 32 * 1024, 16
+"""Kernels that are small run so many times in a step."""
+CHAIN, CALLS, FAN, HOPS = 128, 16, 32, 8
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Case(NamedTuple):
+    """A step of a kernel: its kind, its work as `placer/cost/launches.py` counts it, what the step runs and what of it is not the kernel,
+    and how often the kernel runs in it."""
+
+    kind: str
+    work: float
+    nodes: Sequence[Any]
+    beside: Sequence[Any] = ()
+    copies: int = 1
+
+
+class Timed(NamedTuple):
+    """The median seconds of a step, and the cores that this process kept busy."""
+
+    seconds: float
+    cores: float
+
+
+def timed(run: Callable[[], Any]) -> Timed:
+    """Run a step until it was measured often enough."""
+    until = time.perf_counter() + WARM_S
+    while time.perf_counter() < until:
+        run()
+    taken: list[float] = []
+    began, busy = time.perf_counter(), time.process_time()
+    while len(taken) < LEAST or sum(taken) < SAMPLE_S:
+        at = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - at)
+    return Timed(median(taken), (time.process_time() - busy) / (time.perf_counter() - began))
+
+
+def calibrate(target: str = "", tell: Callable[[str], None] = lambda text: None) -> Calibration:
+    """The profile of this machine.
+
+    Args:
+        target: of a running cluster whose messages are measured; '': four processes that are started for it.
+        tell: called with a message about what is measured.
+
+    Raises:
+        OpError: what running the steps raises. ValueError: the cluster at `target` has one task.
+    """
+    overheads = _in_process()
+    kernels: dict[str, list[Point]] = {}
+    for number, family in enumerate(FAMILIES, 1):
+        tell(f"kernels, {number} of {len(FAMILIES)}: {family.__name__.strip('_')}")
+        for kind, point in _kernels(family, overheads):
+            kernels.setdefault(kind, []).append(point)
+    if target:
+        tell(f"the cluster at {target}")
+        overheads |= _messages(target)
+        overheads["tcp byte"] = overheads["shared byte"]
+    else:
+        tell("four processes")
+        with dt.LocalCluster({"worker": 4}) as cluster:
+            overheads |= _messages(cluster.target("worker", 0))
+        tell("two processes without shared memory")
+        with dt.LocalCluster({"worker": 2}, environment={"DOVETAIL_SHARED_MEMORY_MB": "0"}) as cluster:
+            overheads["tcp byte"] = _messages(cluster.target("worker", 0))["shared byte"]
+    points = {kind: tuple(sorted(found)) for kind, found in kernels.items()}
+    return Calibration(processor(), own_cores(), datetime.now(UTC).isoformat(timespec="seconds"), release(), points, overheads)
+
+
+# --- this process ---------------------------------------------------------------------------------------------------------
+
+
+def _in_process() -> dict[str, float]:
+    """What steps and launches of this process cost."""
+    with dt.Graph().as_default(), dt.Session() as session:
+        x, rows = dt.placeholder(dt.float32, [1, 8]), dt.placeholder(dt.float32, [None])
+        w = _variable(8, 8)
+        small, called = x, x
+        for _ in range(CHAIN // 2):
+            small = dt.tanh(dt.matmul(small, w))
+        for _ in range(CALLS):  # no kernel of its own: NumPy's
+            called = dt.nn.top_k(called, 8).values
+        session.run(dt.global_variables_initializer())
+
+        def seconds(fetch: Any, fed: Any, value: Any) -> float:
+            session.warmup(fetch, {fed: value})
+            call = session.make_callable(fetch, [fed])
+            return timed(lambda: call(value)).seconds
+
+        one = np.zeros((1, 8), np.float32)
+        step = seconds(x + 1.0, x, one)
+        launch = max(seconds(small, x, one) - step, 0.0) / CHAIN
+        python = max(seconds(called, x, one) - step, 0.0) / CALLS
+        much = seconds(rows[:1] + 1.0, rows, np.zeros(2 * MIB, np.float32))
+    return {"step": step, "launch": launch, "call": python, "fed byte": max(much - step, 0.0) / (8 * MIB)}
+
+
+def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float]) -> Iterator[tuple[str, Point]]:
+    """The points of a family of kernels."""
+    with dt.Graph().as_default(), dt.Session() as session:
+        cases = list(family())
+        session.run(dt.global_variables_initializer())
+        steps = [[list(nodes) for nodes in (case.nodes, case.beside) if nodes] for case in cases]
+        for nodes in (nodes for both in steps for nodes in both):
+            session.warmup(nodes)
+        # The smaller of two medians: others can only slow a kernel down.
+        rounds = [[[timed(session.make_callable(nodes)) for nodes in both] for both in steps] for _ in range(2)]
+        for case, once, again in zip(cases, *rounds, strict=True):
+            found, *rest = (min(pair) for pair in zip(once, again, strict=True))
+            beside = rest[0].seconds if rest else overheads["step"]
+            seconds = max((found.seconds - beside) / case.copies, 2e-8)
+            yield case.kind, Point(case.work, seconds, min(max(found.cores, 1.0), own_cores()))
+
+
+def _variable(*shape: int) -> Any:
+    return dt.Variable(dt.random_uniform(shape, -0.5, 0.5, seed=1))
+
+
+def _taken(kind: str, work: float, make: Callable[[], Any]) -> Case:
+    """A kernel whose result another one takes that is not fused with it."""
+    made = [make()]
+    shape = made[0].shape.as_list()
+    if np.prod(shape) > FEW:
+        return Case(kind, work, [dt.reduce_max(made[0]).op], [dt.reduce_max(_variable(*shape)).op])
+    made += [make() for _ in range(COPIES - 1)]
+    return Case(kind, work, [dt.reduce_max(y).op for y in made], copies=COPIES)  # to take so little adds little
+
+
+def _summed(made: Any) -> Any:
+    """A product with what an element-wise kernel makes, which is not fused with it."""
+    return dt.reduce_max(dt.matmul(dt.reshape(made, [-1, 64]), dt.ones([64, 1]))).op
+
+
+def _elementwise() -> Iterator[Case]:
+    for size in (4 * KIB, 64 * KIB, MIB, 8 * MIB, 64 * MIB):
+        xs = [_variable(size // 8) for _ in range(COPIES if size <= 8 * FEW else 1)]
+        yield Case("stream", size, [_summed(x * 1.5 + 0.5) for x in xs], [_summed(x) for x in xs], len(xs))
+    for count in (KIB, 16 * KIB, MIB):
+        xs = [_variable(count) for _ in range(COPIES if count <= FEW else 1)]
+        yield Case("function", count, [_summed(dt.tanh(x * 1.5 + 0.5)) for x in xs], [_summed(x * 1.5 + 0.5) for x in xs], len(xs))
+        yield _taken("uniform", count, partial(dt.random_uniform, [count]))
+        yield _taken("normal", count, partial(dt.random_normal, [count]))
+
+
+def _products() -> Iterator[Case]:
+    for side in (128, 512, 1024):
+        for small in SIDES:
+            for kind, (m, k, n) in {"rows": (small, side, side), "depth": (side, small, side), "columns": (side, side, small)}.items():
+                if small <= side:
+                    yield _taken(f"{kind} {small}", 2.0 * m * k * n, partial(_product, (m, k), (k, n)))
+    for small in BATCHED:
+        for batch in (4, 64, 1024):
+            yield _taken(f"batch {small}", 2.0 * batch * small**3, partial(_product, *[(batch, small, small)] * 2))
+
+
+def _product(a: Sequence[int], b: Sequence[int]) -> Any:
+    return dt.matmul(_variable(*a), _variable(*b))
+
+
+def _convolution(batch: int, high: int, channels: int, taps: int, filters: int, which: int) -> Any:
+    """A convolution, or its gradient for its input (1) or its filter (2)."""
+    x, w = _variable(batch, high, high, channels), _variable(taps, taps, channels, filters)
+    y = dt.nn.conv2d(x, w, strides=1, padding="SAME")
+    return y if which == 0 else dt.gradients(y, [x, w], grad_ys=_variable(batch, high, high, filters))[which - 1]
+
+
+def _pool(batch: int, gradient: bool) -> Any:
+    x = _variable(batch, 28, 28, 6)
+    y = dt.nn.max_pool(x, 2, 2, "VALID")
+    return dt.gradients(y, x, grad_ys=_variable(batch, 14, 14, 6))[0] if gradient else y
+
+
+def _convolutions() -> Iterator[Case]:
+    for small, (high, taps, channels) in zip(CONVOLVED, ((28, 5, 1), (14, 5, 6), (14, 3, 64)), strict=True):
+        for batch in (1, 64):
+            work = 2.0 * batch * high * high * taps * taps * channels * small
+            for number, kind in enumerate(("convolution", "input gradient", "filter gradient")):
+                yield _taken(f"{kind} {small}", work, partial(_convolution, batch, high, channels, taps, small, number))
+    for batch in (1, 64, 512):
+        yield _taken("pool", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=False))
+        yield _taken("pool gradient", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=True))
+
+
+def _rows_and_updates() -> Iterator[Case]:
+    table = _variable(50_000, 64)
+    descent = dt.train.GradientDescentOptimizer(0.01)
+    for rows in (16, 1024, 16 * KIB):
+        ids = dt.Variable(dt.random_uniform([rows], 0, 50_000, dt.int64, seed=1))
+        yield Case("gather", rows * 256.0, [dt.reduce_max(dt.gather(table, ids)).op], [dt.reduce_max(_variable(rows, 64)).op])
+        changes = dt.IndexedSlices(_variable(rows, 64), ids, dt.constant([50_000, 64], dt.int64))
+        yield Case("scatter", rows * 256.0, [descent.apply_gradients([(changes, table)])])
+    for size in (4 * KIB, 256 * KIB, 4 * MIB, 32 * MIB):
+        for kind, optimizer in (("update", descent), ("adam", dt.train.AdamOptimizer(0.01))):
+            copies = COPIES if size <= 4 * FEW else 1
+            pairs = [(_variable(size // 4), _variable(size // 4)) for _ in range(copies)]
+            yield Case(kind, size, [optimizer.apply_gradients(pairs)], copies=copies)
+
+
+FAMILIES: Sequence[Callable[[], Iterator[Case]]] = (_elementwise, _products, _convolutions, _rows_and_updates)
+
+
+# --- several processes ----------------------------------------------------------------------------------------------------
+
+
+def _messages(target: str) -> dict[str, float]:
+    """What steps of several tasks and their messages cost."""
+    with dt.Graph().as_default() as graph, dt.Session(target, graph=graph) as session:
+        devices = list(dict.fromkeys(str(d.name) for d in session.list_devices() if d.device_type == "CPU"))
+        if len(devices) < 2:
+            raise ValueError(f"The cluster at {target} has one task: messages need two")
+        here, there = devices[:2]
+        x, big = dt.placeholder(dt.float32, []), dt.placeholder(dt.float32, [None])
+        with dt.device(here):
+            empty, fed = x + 1.0, big[:1] + 1.0
+            mine = [_variable(16) for _ in range(8)]
+        with dt.device(there):
+            theirs, large = [_variable(16) for _ in range(8)], _variable(4 * MIB)
+        everywhere, fan = [], []
+        for device in devices:
+            with dt.device(device):
+                everywhere.append((x * 2.0).op)
+        weights = {}
+        for device in devices:
+            with dt.device(device):
+                weights[device] = _variable(512, 512)
+        with dt.device(here):
+            alone = hops = dt.fill([8, 512], x)
+        for i in range(HOPS):
+            with dt.device(devices[(i + 1) % len(devices)]):
+                for _ in range(4):
+                    hops = dt.nn.relu(dt.matmul(hops, weights[devices[(i + 1) % len(devices)]]))
+            with dt.device(here):
+                for _ in range(4):
+                    alone = dt.nn.relu(dt.matmul(alone, weights[here]))
+        for i in range(FAN):
+            with dt.device(here):
+                value = x + float(i)
+            with dt.device(there):
+                fan.append(value * 2.0)
+        with dt.device(there):
+            gathered, one = dt.add_n(fan).op, (empty * 2.0).op
+        with dt.device(here):
+            reads = [[dt.reduce_sum(v * x).op for v in some] for some in (mine, theirs)]
+            changes = [[v.assign_add(x * dt.ones([16])).op for v in some] for some in (mine, theirs)]
+        with dt.device(there):
+            value = large * x
+        with dt.device(here):
+            sent = dt.reduce_sum(value).op
+        with dt.device(there):
+            kept = dt.reduce_sum(value * 1.0).op
+        session.run(dt.global_variables_initializer())
+
+        def seconds(fetch: Any, fed: Any = x, value: Any = 1.0) -> float:
+            session.warmup(fetch, {fed: value})
+            call = session.make_callable(fetch, [fed])
+            return timed(lambda: call(value)).seconds
+
+        step = seconds(empty.op)
+        several, first = seconds(everywhere), seconds(one)
+        # Each task works for a while, and waits longer for its next turn, as in steps that people write.
+        transfer = max(seconds(hops.op) - seconds(alone.op), 0.0) / HOPS
+        return {
+            "remote step": step,
+            "remote fed byte": max(seconds(fed.op, big, np.zeros(2 * MIB, np.float32)) - step, 0.0) / (8 * MIB),
+            "task": max(several - step, 0.0) / (len(devices) - 1),
+            "transfer": transfer,
+            "further transfer": min(max(seconds(gathered) - first, 0.0) / (FAN - 1), transfer),
+            "shared byte": max(seconds(sent) - seconds(kept) - transfer, 0.0) / (16 * MIB),
+            "read": max(seconds(reads[1]) - seconds(reads[0]), 0.0) / 8,
+            "update": max(seconds(changes[1]) - seconds(changes[0]), 0.0) / 8,
+        }

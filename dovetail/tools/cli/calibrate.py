@@ -1,0 +1,46 @@
+"""`dovetail calibrate`: measure this machine once, so that plans predict its times."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...placer.cluster.calibration import Calibration
+from ...placer.render.text import number_text, table
+from ...placer.render.timeline import time_text
+from .common import errors_explained
+
+
+def profile_table(found: Calibration) -> str:
+    """What was measured: a row for each kind of kernel, from its smallest work to its largest, and one for each overhead."""
+    rows = [
+        (kind, number_text(points[0].work), time_text(points[0].seconds), number_text(points[-1].work), time_text(points[-1].seconds),
+         f"{points[-1].cores:.1f}")
+        for kind, points in found.kernels.items()
+    ]  # fmt: skip
+    overheads = [(name, time_text(s) if s >= 1e-8 else f"{s * 1e12:.3g} ps") for name, s in found.overheads.items()]
+    kernels = table(("kernel", "smallest", "time", "largest", "time", "cores"), rows, limit=None)
+    return f"{found}\n\n{kernels}\n\n" + table(("overhead", "time"), overheads, limit=None)
+
+
+def calibrate(
+    cluster: Annotated[
+        str, typer.Option(help="Measure messages on this running cluster, zmq://host:port; without it: on four processes of this machine.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option(help="Where the profile goes; without it: to where plans of this machine look for it.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Measure this machine: kernels, launches and messages. Plans predict their times with it from then on.
+
+    Nothing else should use the machine meanwhile. DOVETAIL_PROFILE=none turns it off.
+    """
+    with errors_explained():
+        from ..calibration import calibrate as measured  # loads all of Dovetail
+
+        found = measured(cluster, lambda text: print(f"measuring {text}", file=sys.stderr, flush=True))
+        path = found.save(output)
+        print(f"{profile_table(found)}\n\nWrote {path}")

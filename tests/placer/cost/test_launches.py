@@ -1,0 +1,130 @@
+"""Times by a machine's profile: tables, fused kernels, processors that tasks share, and the profile in plans."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dovetail as dt
+from dovetail.placer.cluster.calibration import OVERHEADS, Calibration, Point
+from dovetail.placer.cost.launches import BATCHED, CONVOLVED, SIDES
+from dovetail.placer.plan import Plan
+
+KINDS = [
+    "stream", "function", "uniform", "normal", "pool", "pool gradient", "gather", "scatter", "update", "adam",
+    *(f"{kind} {s}" for kind in ("rows", "depth", "columns") for s in SIDES), *(f"batch {s}" for s in BATCHED),
+    *(f"{kind} {s}" for kind in ("convolution", "input gradient", "filter gradient") for s in CONVOLVED),
+]  # fmt: skip
+
+
+def profile(cores: int = 2, used: float = 1.0, **overheads: float) -> Calibration:
+    """A machine that does 1e9 units of any work in a second, and has no overheads but these."""
+    points = (Point(1.0, 1e-9, used), Point(1e9, 1.0, used))
+    named = {name.replace("_", " "): seconds for name, seconds in overheads.items()}
+    costs = dict.fromkeys(OVERHEADS, 0.0) | named
+    return Calibration("made up", cores, "2026-01-02T03:04:05+00:00", "", dict.fromkeys(KINDS, points), costs)
+
+
+def products(jobs: dict[str, int] | None, calibration: Calibration, tasks: int) -> Plan:
+    """A product of 2e6 operations on each task, each 2 ms; the plan is of four."""
+    with dt.Graph().as_default():
+        x, ends = dt.placeholder(dt.float32, [100, 100]), []
+        for i in range(4):
+            with dt.device(f"/job:worker/task:{i % tasks}" if jobs else None):
+                ends.append(dt.matmul(x, dt.placeholder(dt.float32, [100, 100])).op)
+        return dt.place(ends, jobs, profile=calibration)
+
+
+def test_interpolates_on_logarithmic_axes() -> None:
+    points = (Point(10.0, 1e-3, 1.0), Point(1000.0, 1e-2, 2.0))
+    found = Calibration("m", 2, "", "", {"stream": points}, dict.fromkeys(OVERHEADS, 0.0))
+    assert found.at("stream", 100.0) == (pytest.approx(1e-3 * 10**0.5), pytest.approx(2**0.5))
+    assert found.at("stream", 5.0) == (pytest.approx(5e-4), 1.0)
+    assert found.at("stream", 4000.0) == (pytest.approx(4e-2), 2.0)
+
+
+def test_a_fused_kernel_is_one_launch_that_moves_only_what_leaves_it() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [1000])
+        y = x
+        for _ in range(5):
+            y = y * 1.5 + 0.5
+        plan = dt.place(y, profile=profile(launch=1e-3, call=1e-3))
+    assert plan.simulate().makespan == pytest.approx(1e-3 + 8000e-9, rel=0.01)
+
+
+@pytest.mark.parametrize(("tasks", "cores", "used", "seconds"), [
+    (1, 2, 1.0, 8e-3),  # one after the other
+    (4, 4, 1.0, 2e-3), (4, 2, 1.0, 4e-3), (4, 2, 2.0, 8e-3), (2, 4, 1.0, 4e-3),
+])  # fmt: skip
+def test_tasks_of_a_machine_share_its_cores(tasks: int, cores: int, used: float, seconds: float) -> None:
+    plan = products({"worker": tasks}, profile(cores, used), tasks)
+    assert plan.simulate().makespan == pytest.approx(seconds, rel=1e-6)
+
+
+def test_the_client_waits_for_its_round_trip() -> None:
+    one, several = profile(step=1e-3, remote_step=3e-3, task=1e-3), {"worker": 2}
+    assert products(None, one, 1).simulate(client=True).makespan == pytest.approx(9e-3)
+    assert products(several, one, 2).simulate(client=True).makespan == pytest.approx(4e-3 + 4e-3)
+
+
+def test_a_transfer_takes_what_was_measured() -> None:
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:0"):
+            x = dt.placeholder(dt.float32, [250]) * 2.0
+        with dt.device("/job:worker/task:1"):
+            y = x * 2.0
+        plan = dt.place(y, {"worker": 2}, profile=profile(transfer=1e-3, shared_byte=1e-6, tcp_byte=1.0))
+    assert plan.simulate().makespan == pytest.approx(2e-3 + 4e-6, rel=0.01)
+
+
+def test_a_plan_says_which_profile_it_used_and_keeps_it(tmp_path: Path) -> None:
+    plan = products({"worker": 2}, profile(), 2)
+    assert "times by the profile of made up, 2 cores, measured 2026-01-02" in str(plan).replace("\n", " ")
+    plan.save(tmp_path / "plan")
+    loaded = Plan.load(tmp_path / "plan")
+    assert loaded.cluster.calibration == profile()
+    assert loaded.simulate().makespan == plan.simulate().makespan
+
+
+def test_a_search_predicts_the_time_of_its_plan() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [100, 100])
+        y = dt.add_n([dt.matmul(x, dt.placeholder(dt.float32, [100, 100])) for _ in range(4)])
+        plan = dt.place(y, {"worker": 2}, strategy="auto", budget_s=0.1, profile=profile(launch=1e-5))
+    assert plan.solution is not None
+    assert plan.solution.objective == plan.simulate().makespan
+
+
+def test_this_machines_profile_is_used_unless_it_is_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("DOVETAIL_PROFILE")
+    with dt.Graph().as_default():
+        y = dt.ones([2]) + 1.0
+        assert dt.place(y).cluster.calibration is None
+        profile().save()
+        assert dt.place(y).cluster.calibration == profile()
+        assert dt.place(y, profile="none").cluster.calibration is None
+        with dt.Session() as session:
+            assert session.plan(y).cluster.calibration == profile()
+        elsewhere = {"jobs": {"worker": 1}, "devices": {"worker": [{"name": "cpu:0", "flops": 1e9}]}}
+        described = dt.place(y, {"worker": 1}, devices=elsewhere["devices"]).cluster
+        assert not any(map(described.is_calibrated, described.devices))
+        profile().save().write_text("{}")
+        assert dt.place(y).cluster.calibration is None  # damaged
+        profile().save()
+        monkeypatch.setenv("DOVETAIL_PROFILE", "none")
+        assert dt.place(y).cluster.calibration is None
+
+
+@pytest.mark.parametrize("damage", [
+    lambda d: d.pop("kernels"), lambda d: d["overheads"].pop("step"), lambda d: d["kernels"].update(stream=[[2, 1, 1], [1, 1, 1]]),
+    lambda d: d["overheads"].update(step=-1), lambda d: d.update({"dovetail calibration": 99}),
+])  # fmt: skip
+def test_refuses_a_damaged_file(tmp_path: Path, damage: Callable[[dict[str, object]], object]) -> None:
+    data = json.loads(profile().to_text())
+    damage(data)
+    (tmp_path / "p.json").write_text(json.dumps(data))
+    with pytest.raises(dt.errors.InvalidArgumentError, match=r"p\.json: .*measure anew with `dovetail calibrate`"):
+        Calibration.load(tmp_path / "p.json")
