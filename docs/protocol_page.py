@@ -92,14 +92,14 @@ SEQUENCES: dict[str, tuple[str, list[Step]]] = {
         ],
     ),
     "Collective": (
-        "Members of a group exchange parts by messages, where they have no memory or GPU link in common. `event` names the message.",
+        "Members of a group exchange parts by messages, where they have no memory or GPU link in common.",
         [
-            ("worker", "other worker", "collective event=join"),
-            ("other worker", "worker", "collective event=join"),
-            ("worker", "other worker", "collective event=part"),
-            ("other worker", "worker", "collective event=part"),
-            ("worker", "other worker", "collective event=ask"),
-            ("other worker", "worker", "collective event=alive"),
+            ("worker", "other worker", "collective_join"),
+            ("other worker", "worker", "collective_join"),
+            ("worker", "other worker", "collective_part"),
+            ("other worker", "worker", "collective_part"),
+            ("worker", "other worker", "collective_ask"),
+            ("other worker", "worker", "collective_alive"),
         ],
     ),
 }

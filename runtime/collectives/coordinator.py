@@ -161,14 +161,14 @@ class Coordinator(AsyncResource[AnyRequest]):
     def _on_message(self, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
         event, task, token = fields["event"], fields["task"], fields["token"]
         if event in ("ask", "alive"):
-            self._on_heartbeat(event, task, token, is_deaf=bool(fields.get("tag")))
+            self._on_heartbeat(event, task, token, is_deaf=fields.get("deaf", False))
             return
         group = self.memberships.group(fields["group"])
         self._detector.heard(task)
         if event == "join":
             self.memberships.joined(group, task, token)
         elif event == "count":
-            self._on_count(group, fields["group"], task, token, fields.get("run") or 0)
+            self._on_count(group, fields["group"], task, token, fields["known"])
         elif (membership := group.of_peer(task, token)) is None:
             group.keep(task, token, fields, tensors)
         else:
@@ -181,31 +181,27 @@ class Coordinator(AsyncResource[AnyRequest]):
         event, task = fields["event"], fields["task"]
         membership.counters[task].received += event in COUNTED
         if event == "counted":
-            self._on_counted(membership, task, fields.get("tag") or 0)
+            self._on_counted(membership, task, fields["sent"])
         elif event == WAKE:
-            self._in_memory.woken(membership, str(fields.get("instance")))
+            self._in_memory.woken(membership, fields["instance"])
         elif event == "end":
-            if fields.get("code"):
-                error = from_code(fields["code"], f"{task}: {fields.get('reason')}", None)
+            if fields["code"]:
+                error = from_code(fields["code"], f"{task}: {fields['reason']}", None)
                 self.memberships.fail(membership, error)
             else:
-                membership.left[task] = f"{task} {fields.get('reason')}"
+                membership.left[task] = f"{task} {fields['reason']}"
                 membership.closed.add(task)
                 self.memberships.check_left(membership)
         else:
             self._on_part(membership, fields, tensors)
 
     def _on_part(self, membership: Membership, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
-        instance, run, sender, to, tag, what = (
-            fields.get(k) for k in ("instance", "run", "sender", "to", "tag", "what")
-        )
+        instance, run, sender, to, tag, what = (fields[k] for k in ("instance", "run", "sender", "to", "tag", "what"))
         task_of = membership.task_of
-        if not (isinstance(run, int) and isinstance(sender, int) and isinstance(to, int) and isinstance(tag, int)):
-            return  # malformed
         if not (0 <= sender < len(task_of) and 0 <= to < len(task_of) and len(tensors) == 1):
             return
         if task_of[to] == self.task and task_of[sender] == fields["task"]:
-            self._by_message.arrive(membership, (str(instance), run, to), sender, tag, str(what), tensors[0])
+            self._by_message.arrive(membership, (instance, run, to), sender, tag, what, tensors[0])
 
     # --- lost messages ---------------------------------------------------------------------------------------------
 
@@ -217,7 +213,7 @@ class Coordinator(AsyncResource[AnyRequest]):
             since = max(detector.awaited.get(task, detector.now), counter.asked)
             if detector.has_heard(task) and task not in membership.left and detector.now - since >= COUNT_S:
                 counter.asked = detector.now
-                self._messenger.send(task, "count", membership, run=membership.peers[task] or 0)
+                self._messenger.send(task, "count", membership, known=membership.peers[task] or 0)
 
     def _on_count(self, group: Group, name: str, task: str, token: int, meant: int) -> None:
         """Answer a `count`. `meant` is the token of the membership here; 0: the other task does not know it.
@@ -236,7 +232,7 @@ class Coordinator(AsyncResource[AnyRequest]):
         elif meant != membership.token:
             self._messenger.send(task, "join", membership)
         else:
-            self._messenger.send(task, "counted", membership, tag=membership.counters[task].sent)
+            self._messenger.send(task, "counted", membership, sent=membership.counters[task].sent)
 
     def _on_counted(self, membership: Membership, task: str, sent: int) -> None:
         """Handle the count of sent messages of another task."""
@@ -299,7 +295,7 @@ class Coordinator(AsyncResource[AnyRequest]):
                 )  # fmt: skip
         detector.wait_for(awaited)
         for task, is_deaf in detector.to_ask():
-            self._messenger.try_to_send(task, "ask", "", self._incarnation, **({"tag": 1} if is_deaf else {}))
+            self._messenger.try_to_send(task, "ask", "", self._incarnation, deaf=is_deaf)
         for membership, tasks in waits:
             self._ask_for_counts(membership, tasks)
         for task, seconds in detector.silent(self._lives):

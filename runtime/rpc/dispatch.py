@@ -117,8 +117,9 @@ class Responder:
         return self.endpoint is not None and not self.endpoint.on_io_thread()
 
     def collective(self, task: str, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
-        """Send a message about a collective. Raises as `send` does."""
-        self.send(task, Message("collective", dict(fields), tuple(tensors)))
+        """Send a message of the coordinator of collectives. Raises as `send` does."""
+        rest = dict(fields)
+        self.send(task, Message(f"collective_{rest.pop('event')}", rest, tuple(tensors)))
 
 
 NAME_CHARS = 64  # of a client's name

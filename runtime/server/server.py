@@ -337,7 +337,8 @@ class Server:
         self._responder.reply(peer, Message("pong", fields))
 
     def _on_collective(self, peer: bytes, message: Message) -> None:
-        self._collectives.message(message.fields, message.tensors)
+        event = message.kind.removeprefix("collective_")
+        self._collectives.message({"event": event, **message.fields}, message.tensors)
 
     def _on_status(self, peer: bytes, message: Message) -> None:
         fields = {

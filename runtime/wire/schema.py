@@ -123,6 +123,10 @@ def _row(
     )  # fmt: skip
 
 
+_MEMBER = (
+    "task str, group str, token int"  # a member of a collective: its task, the group, and the token of its membership
+)
+
 #: Every kind of message. Besides its reply, `create_session` gets `waiting` while tasks are missing, `run` gets `trace` before a
 #: traced `done`, and `missing` gets `accounted` on the connection of the tensors.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
@@ -174,12 +178,14 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("trace", "worker > client", "request int, notes bytes"),
     _row("done", "worker > client", "request int, fetches list", tensors=True, given=True),
     _row("tensors", "worker > worker", "step int, channels list, without list", tensors=True, order=Order.STEP),
-    _row(
-        "collective", "worker > worker",
-        "event str, task str, group str, token int, instance? str, run? int, sender? int, to? int, tag? int, what? str, "
-        "reason? str, code? str",
-        tensors=True,
-    ),
+    _row("collective_join", "worker > worker: collective_join", _MEMBER),
+    _row("collective_part", "worker > worker", f"{_MEMBER}, instance str, run int, sender int, to int, tag int, what str", tensors=True),
+    _row("collective_poke", "worker > worker", f"{_MEMBER}, instance str"),
+    _row("collective_end", "worker > worker", f"{_MEMBER}, reason str, code str"),
+    _row("collective_count", "worker > worker: collective_counted", f"{_MEMBER}, known int"),
+    _row("collective_counted", "worker > worker", f"{_MEMBER}, sent int"),
+    _row("collective_ask", "worker > worker: collective_alive", f"{_MEMBER}, deaf bool"),
+    _row("collective_alive", "worker > worker", _MEMBER),
     _row("gpu_hello", "worker > worker: gpu_reader", "task str, page list"),
     _row("gpu_reader", "worker > worker", "task str, pid int"),
     _row("gpu_loans", "worker > worker", "step int, task str, loans list", wide=True),

@@ -280,8 +280,11 @@ def test_malformed_messages_are_ignored():
         "group": next(iter(net.coordinators[TASKS[0]].memberships.groups)),
         "token": token,
         "instance": "g",
+        "run": 1,
+        "tag": 0,
+        "what": "",
     }
-    for more in ({}, {"sender": 1, "to": 7}, {"sender": 0, "to": 0}, {"sender": 1, "to": 0}):
+    for more in ({"sender": -1, "to": 0}, {"sender": 1, "to": 7}, {"sender": 0, "to": 0}, {"sender": 1, "to": 0}):
         net.coordinators[TASKS[0]].message(head | more, ())
     assert request.state.name == "WAITING"
 
