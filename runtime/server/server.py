@@ -293,13 +293,8 @@ class Server:
         worker = WorkerHandlers(self._worker, self._executor, self._responder, self.incarnation)
         parts = (self._step_handlers, self._exchange, self._master_handlers, worker)
         found = {kind: getattr(part, f"on_{kind}") for kind in KINDS for part in parts if hasattr(part, f"on_{kind}")}
-        own = {
-            "ping": self._on_ping,
-            "status": self._on_status,
-            "stats": self._on_stats,
-            "collective": self._on_collective,
-        }
-        return found | own
+        found |= dict.fromkeys((kind for kind in KINDS if kind.startswith("collective_")), self._on_collective)
+        return found | {"ping": self._on_ping, "status": self._on_status, "stats": self._on_stats}
 
     def _on_message(self, peer: bytes, message: Message) -> None:
         handler = self._handlers.get(message.kind)
