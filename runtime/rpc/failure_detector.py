@@ -26,17 +26,22 @@ class FailureDetector:
 
     Args:
         patience_s: a task that sends nothing for this long counts as dead, in seconds.
+        now: the time.
+        expected: tasks that are awaited as if they had been heard just now, with their incarnations; 0: any.
 
     Attributes:
         now: the time of the last tick, in seconds.
         awaited: task -> start of the wait for it.
     """
 
-    def __init__(self, patience_s: float, now: float = 0.0) -> None:
+    def __init__(self, patience_s: float, now: float = 0.0, expected: Mapping[str, int] | None = None) -> None:
         self.now = self._asked = now
-        self.awaited: dict[str, float] = {}
+        self.awaited: dict[str, float] = dict.fromkeys(expected or (), now)
         self._patience_s = patience_s
         self._heard: dict[str, tuple[float, int]] = {}  # task -> time of its last message, and its incarnation
+        if expected is not None:
+            for task in expected:
+                self._heard[task] = now, expected[task]
         self._deaf: dict[str, float] = {}  # task -> since when it reports that it hears nothing of this one
 
     # --- received messages -----------------------------------------------------------------------------------------
@@ -79,15 +84,12 @@ class FailureDetector:
         """Set the awaited tasks."""
         self.awaited = {t: self.awaited.get(t, self.now) for t in tasks}
 
-    def expect(self, incarnations: Mapping[str, int]) -> None:
-        """Wait for these tasks as if they had been heard just now. 0: any incarnation."""
-        self.awaited = dict.fromkeys(incarnations, self.now)
-        self._heard = {task: (self.now, incarnation) for task, incarnation in incarnations.items()}
-
     def until_silent(self) -> float:
         """Seconds until the first awaited task has been silent for too long; negative: one has."""
-        heard = self._heard
-        return min([heard[t][0] for t in self.awaited], default=self.now) + self._patience_s - self.now
+        first = self.now
+        for task in self.awaited:
+            first = min(first, self._heard[task][0])
+        return first + self._patience_s - self.now
 
     def to_ask(self) -> list[tuple[str, bool]]:
         """The tasks to ask for a heartbeat now, each with whether it has been silent for too long."""

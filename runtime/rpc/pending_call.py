@@ -154,8 +154,8 @@ class PendingReplies:
         self._request = request
         self._forgotten: dict[str, int] = {}  # how often each task answered that it does not work on the request
         self._began = time.monotonic()
-        self._detector = FailureDetector(peer_timeout_s, self._began)
-        self._detector.expect(dict.fromkeys(owing, 0) if incarnations is None else incarnations)
+        expected = dict.fromkeys(owing, 0) if incarnations is None else incarnations
+        self._detector = FailureDetector(peer_timeout_s, self._began, expected)
         self._moved: dict[str, int] = {}  # progress of large messages at the last check
 
     def send(self, connections: Connections, address: str, message: Message) -> None:

@@ -134,7 +134,7 @@ class Endpoint:
             WireError: the message cannot travel.
             ResourceExhaustedError: too many bytes wait for the peer (`DOVETAIL_SEND_QUEUE_MB`).
         """
-        to = self._peers.get(peer)
+        to = self._peers.by_name.get(peer) or self._peers.get(peer)
         lend = to.lend if message.tensors else None
         frames = encode(message, lend, compressed and lend is None)
         if len(frames) > 1:
@@ -148,11 +148,11 @@ class Endpoint:
 
     def _hand_over(self, peer: Peer, frames: list[Frame]) -> None:
         """Pass one message to the peer's stream, or to the I/O thread."""
-        if self.on_io_thread():
-            self._peers.post(peer, frames)
-            return
         stream = peer.stream
         if stream is not None and not peer.queued and self._peers.write(peer, stream, frames):
+            return
+        if self.on_io_thread():
+            self._peers.post(peer, frames)
             return
         with self._queued_lock:
             peer.queued += 1
@@ -297,7 +297,7 @@ class Endpoint:
 
     def _open(self, peer: Peer, frames: list[Frame]) -> None:
         """Decode and handle one message."""
-        if peer.is_ignored:
+        if peer.strikes and peer.is_ignored:
             self.counters.ignored += 1
             return
         try:

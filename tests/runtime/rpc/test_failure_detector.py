@@ -78,8 +78,7 @@ def test_what_was_said_while_this_process_was_stopped_does_not_count() -> None:
 
 
 def test_whoever_is_expected_counts_as_heard_and_a_process_that_runs_is_not_silent() -> None:
-    detector = FailureDetector(PATIENCE_S, 50.0)
-    detector.expect({"a": 1, "b": 0})
+    detector = FailureDetector(PATIENCE_S, 50.0, {"a": 1, "b": 0})
     assert detector.until_silent() == PATIENCE_S and detector.to_ask() == []
     detector.now = 53.0
     detector.heard("a")
