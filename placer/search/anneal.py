@@ -6,8 +6,9 @@ devices are nearly full. A move that breaks a constraint, or adds to an excess o
 
 They differ in how a move is evaluated:
 
-- `anneal_makespan` runs the exact evaluator on each. A move changes the end of a step nearly everywhere, so there are no cheap
-  differences; the evaluator takes some microseconds for a thousand nodes. Items of coarse levels, whole chains, move first.
+- `anneal_makespan` runs the exact evaluator on each, from the moment on at which the move makes a difference (`evaluate.py`). How much
+  worse a move may be is drawn before it is judged, so the clock stops where it is sure to be worse than that. Items of coarse levels,
+  whole chains, move first.
 - `anneal_load` keeps incremental loads. Moving an item from device p to device q changes only the loads of p and q: a value is
   charged to each device that it touches once it touches two. So a move costs time linear in the item's values. The largest load
   itself is a bad guide, as most moves do not change it. The walk follows the sum of the loads to the power of 16, which is close to it
@@ -19,10 +20,11 @@ from __future__ import annotations
 import numpy as np
 
 from .coarsen_hypergraph import Items
-from .evaluate import run
+from .evaluate import advance, begin, clocks, keep, resume, run
 from .jit import compiled, next_random, seeded
 from .types import Arrays, Floats, Ints
 
+KEPT = 8  # states of the clock to set out from again
 
 @compiled
 def _propose(items: Items, where: Ints, devices: int, follow: int, state: int) -> tuple[int, int, int, int]:
@@ -64,20 +66,20 @@ def _is_possible(items: Items, memory: Floats, capacity: Floats, where: Ints, i:
 
 
 @compiled
-def _is_accepted(state: int, exponent: float) -> bool:
-    """Metropolis' rule: a worse move is accepted with probability e**exponent."""
-    return bool((state >> 10) / 9007199254740992.0 < np.exp(exponent))
+def _drawn(state: int) -> float:
+    """By how many temperatures a move may be worse: so Metropolis' rule accepts it with probability e**-excess."""
+    return float(-np.log(((state >> 10) + 1) / 9007199254740993.0))
 
 
 @compiled
 def anneal_makespan(
-    a: Arrays, rank: Ints, contended: bool, item_of: Ints, items: Items, capacity: Floats, where: Ints, moves: int,
-    hot: float, cold: float, seed: int,
+    a: Arrays, rank: Ints, contended: bool, behind: Floats, item_of: Ints, items: Items, capacity: Floats, where: Ints,
+    moves: int, hot: float, cold: float, seed: int,
 ) -> float:  # fmt: skip
     """Improve `where` (m,), the device of each item, in place; returns the objective.
 
     Args:
-        rank: the position of each node by priority.
+        rank: the position of each node by priority. behind: the least time behind each (`time_behind`).
         item_of: (n,) the item of each node.
         moves: how many moves are judged. hot, cold: first and last temperature, as a part of the objective.
     """
@@ -98,8 +100,14 @@ def anneal_makespan(
         device[i] = where[k]
     for k in range(m):
         memory[where[k]] += items.memory[k]
-    start, finish = np.empty(n), np.empty(n)
-    now = run(a, device, rank, contended, start, finish)
+    by_rank, moved = np.empty(n, np.int32), np.empty(n, np.int32)
+    for i in range(n):
+        by_rank[rank[i]] = i
+    was, c = device.copy(), clocks(a, KEPT)
+    start, finish, new_start, new_finish = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    begin(a, device, c)
+    now = advance(a, device, rank, by_rank, contended, start, finish, c, 0, behind, np.inf)
+    keep(a, device, moved[:0], 0, c)
     best, kept = now, where.copy()
     state, temperature = seeded(seed), hot
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
@@ -109,22 +117,33 @@ def anneal_makespan(
         state, i, j, q = _propose(items, where, devices, 6, state)
         if not _is_possible(items, memory, capacity, where, i, j, q):
             continue
-        p = where[i]
+        p = np.int64(where[i])
         more = items.memory[i] - (items.memory[j] if j >= 0 else 0.0)
         done += 1
         temperature *= cooling
-        for k in range(node_start[i], node_start[i + 1]):
-            device[node[k]] = q
-        if j >= 0:
-            for k in range(node_start[j], node_start[j + 1]):
-                device[node[k]] = p
-        after = run(a, device, rank, contended, start, finish)
-        accept = after <= now
-        if not accept and after < np.inf:
-            state = next_random(state)
-            accept = _is_accepted(state, (now - after) / (best * temperature))
-        if accept:
+        count, since = 0, np.inf
+        for item, to in ((i, q), (j, p)):
+            if item < 0:
+                continue
+            for k in range(node_start[item], node_start[item + 1]):
+                x = node[k]
+                moved[count], device[x] = x, to
+                count += 1
+                if a.input_start[x] == a.input_start[x + 1]:
+                    since = -1.0
+                for e in range(a.input_start[x], a.input_start[x + 1]):
+                    since = min(since, finish[a.value_source[a.input_value[e]]])
+        state = next_random(state)
+        limit = now + _drawn(state) * best * temperature
+        new_start[:], new_finish[:] = start, finish
+        same = resume(a, device, moved[:count], start, since, c)
+        after = advance(a, device, rank, by_rank, contended, new_start, new_finish, c, same, behind, limit)
+        if after <= limit:
             now = after
+            start, new_start, finish, new_finish = new_start, start, new_finish, finish
+            keep(a, device, moved[:count], same, c)
+            for k in range(count):
+                was[moved[k]] = device[moved[k]]
             where[i] = q
             if j >= 0:
                 where[j] = p
@@ -135,11 +154,8 @@ def anneal_makespan(
                 for k in range(m):
                     kept[k] = where[k]
         else:
-            for k in range(node_start[i], node_start[i + 1]):
-                device[node[k]] = p
-            if j >= 0:
-                for k in range(node_start[j], node_start[j + 1]):
-                    device[node[k]] = q
+            for k in range(count):
+                device[moved[k]] = was[moved[k]]
     for k in range(m):
         where[k] = kept[k]
     return best
@@ -247,13 +263,11 @@ def anneal_load(
         if j >= 0:
             _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, j, a)
         after = _steepness(load, scale)
-        accept = after <= energy
-        if not accept:
-            # The load that the sum stands for is its 16th root: a relative change is a sixteenth of the sum's.
-            worse = (after / energy - 1.0) / 16.0 if after < 2.0 * energy else np.log(after / energy) / 16.0
+        # The load that the sum stands for is its 16th root: a relative change is a sixteenth of the sum's.
+        worse = (after / energy - 1.0) / 16.0 if after < 2.0 * energy else np.log(after / energy) / 16.0
+        if worse > 0.0:
             state = next_random(state)
-            accept = _is_accepted(state, -worse / temperature)
-        if accept:
+        if worse <= 0.0 or worse <= _drawn(state) * temperature:
             energy = after
             largest = float(load.max())
             if largest < best * (1.0 - 1e-12):

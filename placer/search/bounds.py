@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .evaluate import longest_way
+from .evaluate import time_behind
 from .problem import Objective, Problem
 from .types import Floats
 
@@ -24,7 +24,12 @@ def lower_bound(problem: Problem) -> float:
     balance = _balance(problem)
     if problem.objective is Objective.THROUGHPUT:
         return balance
-    return max(balance, longest_way(problem.arrays, problem.topological, _fastest(problem)))
+    return max(balance, float((least_behind(problem) + _fastest(problem)).max()))
+
+
+def least_behind(problem: Problem) -> Floats:
+    """(n,) the longest way from the end of each node to the end of a step, each node on its fastest device."""
+    return time_behind(problem.arrays, problem.topological, _fastest(problem))
 
 
 def _fastest(problem: Problem) -> Floats:

@@ -39,11 +39,11 @@ class Proven(NamedTuple):
     bound: float
 
 
-def is_small(problem: Problem, items: Items, dearer: float = 1.0) -> bool:
-    """Whether `exactly` is cheap enough to be tried on the way; cases may be dearer than compiled code makes them."""
+def is_small(problem: Problem, items: Items) -> bool:
+    """Whether `exactly` is cheap enough to be tried on the way."""
     if problem.objective is Objective.THROUGHPUT:
         return len(items.memory) * problem.devices <= SMALL
-    return _cases(problem) * dearer <= CASES * (1.0 if dearer == 1.0 else 10.0)
+    return _cases(problem) <= CASES
 
 
 def _cases(problem: Problem) -> float:

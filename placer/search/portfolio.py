@@ -5,12 +5,15 @@
 3. for a step on a clock: HEFT and m-ETF on every level of coarseness (`list_scheduling.py`, `coarsen_dag.py`);
 4. for small problems: a proof, from the best so far (exact.py);
 5. for steps of more than a thousand nodes: passes of moves within windows (`window_search.py`);
-6. rounds of multilevel annealing (`anneal.py`). In even rounds the coarse items are merged without
-   regard to the best assignment and the walk starts hot; in odd rounds only items of the same device are
-   merged, so the best assignment exists on every level and is refined at once on all of them. Some rounds
+6. chains of rounds of multilevel annealing (`anneal.py`). In even rounds the coarse items are merged without
+   regard to the chain's best assignment and the walk starts hot; in odd rounds only items of the same device are
+   merged, so that assignment exists on every level and is refined at once on all of them. Some rounds
    set out from other good starts. (Steps on a clock: a hot round in three.)
 
-Rounds go on until the work allowed for is done, or the lower bound is met, or many have brought nothing.
+There are `CHAINS` chains, whatever the machine; each round is done by a core of its own, where there are so many. A chain whose last
+rounds have brought nothing begins anew with other random numbers. This goes on until the work allowed for is done, or the lower bound is
+met, or many new beginnings have brought nothing.
+
 Work is counted, not timed: one evaluation or move has a stated price in seconds, about what it takes on a
 common processor. So the same problem with the same seed gives the same answer on any machine, busy or not,
 and `budget_s` is met only roughly. Who needs a limit in time stops `improvements` by a clock of his own:
@@ -19,22 +22,25 @@ the best answer so far is always at hand, the first within a second.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 
 import numpy as np
 
 from . import SEARCHES
 from .anneal import anneal_load, anneal_makespan
-from .bounds import lower_bound
+from .bounds import least_behind, lower_bound
 from .coarsen_dag import levels
 from .coarsen_hypergraph import Items, coarsened, items_of
 from .contiguous import split
 from .evaluate import run
 from .feasible import first_assignment
-from .jit import TINY, interpreted, is_first_call
+from .jit import interpreted, is_first_call
 from .list_scheduling import list_schedule
 from .orderings import orders
 from .problem import Found, Objective, Problem, Solution
@@ -42,12 +48,13 @@ from .types import Flags, Floats, Ints
 from .window_search import ended, passed
 
 MOVE_S = 1e-7  # price of one move of `anneal_load`, for each value of the item
-VISIT_S = 4e-8  # price of one evaluation in `walk`, for each node and each end of a value
-INTERPRETED = 150.0  # times dearer than compiled loops
-TINY_S = 0.8  # of work on a tiny step: as much as compiling would hardly begin in
+VISIT_S = 4e-8  # price of one evaluation, for each node and each end of a value that it goes over
 MIN_S = 1.0  # starts may spend this much even if the budget is smaller
 POOL = 5  # starts from which fresh walks set out
-PATIENCE = 9  # rounds without gain after which the search ends
+CORES = 2  # that the budget is for
+CHAINS = 4  # of rounds at the same time
+PATIENCE = 9  # rounds without gain after which a chain begins anew
+BEGINNINGS = 12  # without gain after which the search ends
 CUT_S = 2e-9  # price of one (start, end, state, kind) of a contiguous split
 CUT_WORK = 4e7  # of these at most for one order; problems with more are merged first
 CUT_STATES = 4096
@@ -108,7 +115,7 @@ def improvements(
     steps = _Search(problem, budget_s, seed).run(strategy, starts)
     at_once = strategy in ("auto", "local-search") and is_first_call(run, problem.nodes)
     while True:
-        with interpreted(_is_tiny(problem) or at_once):
+        with interpreted(at_once):
             found = next(steps, None)
         at_once = False
         if found is None:
@@ -116,9 +123,19 @@ def improvements(
         yield found
 
 
-def _is_tiny(problem: Problem) -> bool:
-    """Whether a step has so few nodes that its search is interpreted: then little work must do."""
-    return problem.objective is Objective.MAKESPAN and problem.nodes <= TINY
+@dataclass
+class _Chain:
+    """Rounds that follow each other, and the best assignment of units that they have found since they began.
+
+    Attributes:
+        number: which chain since the search began. rounds: how many there were. idle: of these without gain at the end.
+    """
+
+    number: int
+    best: Ints
+    value: float
+    rounds: int = 0
+    idle: int = 0
 
 
 class _Search:
@@ -126,9 +143,6 @@ class _Search:
 
     def __init__(self, problem: Problem, budget_s: float, seed: int, is_merged: bool = False) -> None:
         self.problem, self.seed, self.left, self.is_merged = problem, seed, budget_s, is_merged
-        self.dearer = 1.0
-        if _is_tiny(problem) and not is_merged:
-            self.left, self.dearer = min(budget_s, TINY_S), INTERPRETED
         self.started = time.perf_counter()
         self.best: Ints | None = None  # device of each unit
         self.value = np.inf
@@ -159,7 +173,7 @@ class _Search:
         if strategy in ("auto", "exact"):
             from .exact import exactly, is_small  # loads the searches
 
-            if strategy == "exact" or (not self._is_large and is_small(self.problem, self.items, self.dearer)):
+            if strategy == "exact" or (not self._is_large and is_small(self.problem, self.items)):
                 proven = exactly(self.problem, self.items, self._chosen(), self.value, self.bound)
                 self.bound = max(self.bound, proven.bound)
                 yield from self._tried([("exact", proven.where)] if proven.where is not None else [])
@@ -236,9 +250,9 @@ class _Search:
                 label, items = level.label[label], level.items
         if len(items.memory) > 2 * most:
             return
-        price = self.dearer * (CUT_S * states * len(items.memory) ** 2 / 2 + VISIT_S * p.nodes)
+        price = CUT_S * states * len(items.memory) ** 2 / 2 + VISIT_S * p.nodes
         share = CUT_SHARE / 3 if self.is_merged else CUT_SHARE  # a merged problem is walked on, which is worth more
-        least = self.left - share * max(self.left, MIN_S if self.dearer == 1.0 else 0.0)
+        least = self.left - share * max(self.left, MIN_S)
         additive = p.objective is not Objective.THROUGHPUT
         allowed = np.ascontiguousarray(items.allowed[:, kinds.first])
         bound = np.inf
@@ -327,13 +341,33 @@ class _Search:
             return
         if self.problem.objective is Objective.MAKESPAN and self.problem.nodes > PASS_NODES and not self.is_merged:
             yield from self._passes()  # cheap beside walks, which judge few moves on so many nodes
+        self.left *= CORES
         judge = self._balancer() if self.problem.objective is Objective.THROUGHPUT else self._walker()
-        idle, number = 0, 0
-        while not self._is_done and idle < PATIENCE:
-            before = self.value
-            yield from self._tried([self._round(judge, number)])
-            idle = 0 if self.value < before else idle + 1
-            number += 1
+        begun, idle, gained = 0, 0, self.value
+        chains: list[_Chain] = []
+        with ThreadPoolExecutor(min(CHAINS, os.cpu_count() or 1)) as cores:  # compiled loops hold no lock
+            while not self._is_done and idle < BEGINNINGS:
+                while len(chains) < CHAINS:
+                    chains.append(self._chain(begun))
+                    begun += 1
+                done = cores.map(self._round, chains, repeat(judge), repeat(tuple(self.pool)))
+                for chain, (where, price) in zip(chains, done, strict=True):
+                    self.left -= price
+                    yield from self._tried([(f"annealing {chain.number}.{chain.rounds}", where)])
+                    value = self.problem.evaluate(where[self.problem.unit])
+                    chain.rounds, chain.idle = chain.rounds + 1, 0 if value < chain.value else chain.idle + 1
+                    if value < chain.value:
+                        chain.best, chain.value = where, value
+                    if chain.idle == PATIENCE:
+                        idle, gained = 0 if self.value < gained else idle + 1, self.value
+                chains = [c for c in chains if c.idle < PATIENCE]
+
+    def _chain(self, number: int) -> _Chain:
+        """A chain that sets out from the best, or, every other one after the first few, from a start."""
+        value, where = self.value, self._chosen()
+        if number >= CHAINS and number % 2:
+            value, where = self.pool[number // 2 % len(self.pool)]
+        return _Chain(number, where, value)
 
     def _rounds_on_merged(self) -> Iterator[Solution]:
         """Rounds on a problem with fewer nodes, which only resembles this one; the best of them are tried here."""
@@ -379,19 +413,19 @@ class _Search:
         self.left -= price
         yield from self._tried([(f"windows {number}", where)])
 
-    def _round(self, judge: _Judge, number: int) -> tuple[str, Ints]:
-        """One descent from coarse to fine."""
-        p, items = self.problem, self.items
-        seed = self.seed * 1_000_003 + number * 101 + 1
-        chosen, fresh, warm = self._chosen(), number % 2 == 0, 0.02
+    def _round(self, chain: _Chain, judge: _Judge, starts: Sequence[tuple[float, Ints]]) -> tuple[Ints, float]:
+        """One descent from coarse to fine, from the chain's best or one of the starts, and its price."""
+        p, items, number = self.problem, self.items, chain.rounds
+        seed = (self.seed * 1_000_003 + chain.number * 10_007 + number * 101 + 1) & 0x7FFFFFFF
+        chosen, fresh, warm, price = chain.best, number % 2 == 0, 0.02, 0.0
         if p.objective is Objective.THROUGHPUT:
             if number % 4 == 3:
-                chosen = self.pool[number // 4 % len(self.pool)][1]
+                chosen = starts[number // 4 % len(starts)][1]
         else:
             # A walk that sets out hot seldom comes back to a contiguous split, so starts are worth more here.
             fresh = number % 3 == 2
             if number % 3 == 0:
-                warm, chosen = 0.05, self.pool[number // 3 % len(self.pool)][1]
+                warm, chosen = 0.05, starts[number // 3 % len(starts)][1]
         cap = float(items.seconds.min(axis=0).sum()) / p.devices / 4
         found = coarsened(items, 6 * p.devices, cap, _share(p), seed, None if fresh else chosen)
         label = np.arange(p.units, dtype=np.int32)
@@ -409,11 +443,11 @@ class _Search:
         for depth in range(len(found) - 1, -1, -1):
             level = found[depth]
             hot = 0.3 if fresh and depth == len(found) - 1 and depth else warm
-            self.left -= judge(level.items, labels[depth], where, hot, seed + depth, number)
+            price += judge(level.items, labels[depth], where, hot, seed + depth, number)
             if depth:
                 assert level.label is not None
                 where = where[level.label]
-        return f"annealing {number}", where
+        return where, price
 
     def _repaired(self, items: Items, where: Ints) -> Ints | None:
         """A coarse assignment that may break constraints, made feasible; None when that is not simple."""
@@ -436,7 +470,7 @@ class _Search:
         return where if (used <= p.capacity).all() else None
 
     def _balancer(self) -> _Judge:
-        p, total = self.problem, self.left
+        p, total = self.problem, self.left / CHAINS
 
         def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> float:
             m = len(where)
@@ -453,14 +487,14 @@ class _Search:
 
     def _walker(self) -> _Judge:
         p = self.problem
-        a, rank = p.arrays, p.rank
-        price = self.dearer * VISIT_S * (p.nodes + len(a.value_target))
-        total = self.left
+        a, rank, behind = p.arrays, p.rank, least_behind(p)
+        price = VISIT_S * (p.nodes + len(a.value_target))
+        total = self.left / CHAINS
 
         def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> float:
             moves = int(min(200 + 30 * len(where) * min(1 + number // 6, 4), 0.05 * total / price))
             anneal_makespan(
-                a, rank, p.contended, label[p.unit], items, p.capacity, where, moves, hot, 1e-4, seed,
+                a, rank, p.contended, behind, label[p.unit], items, p.capacity, where, moves, hot, 1e-4, seed,
             )  # fmt: skip
             return moves * price
 

@@ -1,10 +1,12 @@
 """The three objectives, by hand and beside plain Python that follows the definitions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from search_problems import problem, random_problem
 
-from dovetail.placer.search.evaluate import loads
+from dovetail.placer.search.evaluate import advance, begin, clocks, keep, loads, resume, run, time_behind
 from dovetail.placer.search.problem import Objective
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
@@ -68,3 +70,43 @@ def test_violations_name_what_is_wrong():
     )  # fmt: skip
     assert p.violations([1, 1]) == ["device 1 holds 6 of 4 bytes"]
     assert p.violations([1, 0]) == ["node 1 may not be on device 0", "node 1 is not with its unit 0"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed):
+    rng = np.random.default_rng(seed)
+    n, d = 40, 3
+    between = 1.0 - np.eye(d)
+    options = {"slots": [2, 1, 1], "contended": bool(seed % 2), "capacity": [np.inf] * d}
+    more = {"handling": between * rng.random(), "handling_per_byte": between * 0.1}
+    if seed % 3 == 0:
+        more |= {"fed_at": rng.random((d, n)) * 9, "back_after": rng.random((d, n)) * 9}
+    p = replace(random_problem(seed, n, **options), **more)
+    a, order = p.arrays, np.argsort(p.rank).astype(np.int32)
+    was = rng.integers(0, d, n).astype(np.int32)
+    behind = time_behind(a, p.topological, p.seconds.min(axis=0))
+    start, finish = np.empty((2, n)), np.empty((2, n))
+    c = clocks(a, 5)
+    begin(a, was, c)
+    now = advance(a, was, p.rank, order, p.contended, start[0], finish[0], c, 0, behind, np.inf)
+    keep(a, was, was[:0], 0, c)
+    resumed = cut = 0
+    for _ in range(200):
+        moved = rng.choice(n, rng.integers(1, 4), replace=False).astype(np.int32)
+        device = was.copy()
+        device[moved] = rng.integers(0, d, len(moved))
+        sources = [a.value_source[a.input_value[a.input_start[x] : a.input_start[x + 1]]] for x in moved]
+        since = min(float(finish[0][s].min()) if len(s) else -1.0 for s in sources)
+        start[1], finish[1] = start[0], finish[0]
+        same = resume(a, device, moved, start[0], since, c)
+        limit = now * rng.choice([0.9, 1.1, np.inf])
+        after = advance(a, device, p.rank, order, p.contended, start[1], finish[1], c, same, behind, limit)
+        whole_start, whole_finish = np.empty(n), np.empty(n)
+        whole = run(a, device, p.rank, p.contended, whole_start, whole_finish)
+        resumed, cut = resumed + (same > 0), cut + (after == np.inf)
+        assert after == whole or after == np.inf and whole > limit
+        if after == whole:
+            assert np.array_equal(start[1], whole_start) and np.array_equal(finish[1], whole_finish)
+            was, now, start, finish = device, after, start[::-1], finish[::-1]
+            keep(a, device, moved, same, c)
+    assert resumed > 0 and cut > 5
