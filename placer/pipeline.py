@@ -380,7 +380,7 @@ def place(
             which the step is predicted to be fastest; `single`, `heft`, `m-etf`, `contiguous`,
             `local-search`, `exact`: one part of that search. A function from the problem
             (`placer.search.problem.Problem`) to the device of each of its nodes: that.
-        budget_s: search effort in reference-CPU seconds (deterministic, not wall-clock).
+        budget_s: search effort: what two common cores do in so many seconds (deterministic, not wall-clock).
         seed: random seed of the search; the same input, budget and seed give the same plan on any machine.
         enable_bfloat16_sendrecv: what a session does that has these `GraphOptions`: float32 crosses as bfloat16;
             sends are held back while their receiver is far behind.

@@ -26,6 +26,7 @@ from .types import Arrays, Floats, Ints
 
 KEPT = 8  # states of the clock to set out from again
 
+
 @compiled
 def _propose(items: Items, where: Ints, devices: int, follow: int, state: int) -> tuple[int, int, int, int]:
     """A random move: (state, item, the item that it changes places with or -1, device).

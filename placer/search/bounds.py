@@ -2,9 +2,9 @@
 
 Weigh the devices with numbers that sum up to 1: the largest load is at least the weighted mean of the loads,
 and that is at least the sum over units of the cheapest weighted time. The best weights are found by
-subgradient steps; each weighting on the way is a proof by itself. Communication and memory are left out.
-
-A step also takes at least as long as its longest way, each node on its fastest device.
+subgradient steps; each weighting on the way is a proof by itself. Memory is left out, and communication but for what is forced: a value
+whose source and target have no device in common must travel. A device has the work and the values that it must have, and a step takes
+at least as long as its longest way, each node on its fastest device.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from .evaluate import time_behind
 from .problem import Objective, Problem
-from .types import Floats
+from .types import Floats, Ints
 
 STEPS = 100
 SAMPLE = 20_000  # units, at least, from which weights are taken
@@ -21,7 +21,7 @@ SAMPLE = 20_000  # units, at least, from which weights are taken
 
 def lower_bound(problem: Problem) -> float:
     """A value that the objective of no assignment is below, in seconds."""
-    balance = _balance(problem)
+    balance = max(_balance(problem), _forced(problem))
     if problem.objective is Objective.THROUGHPUT:
         return balance
     return max(balance, float((least_behind(problem) + _fastest(problem)).max()))
@@ -29,7 +29,48 @@ def lower_bound(problem: Problem) -> float:
 
 def least_behind(problem: Problem) -> Floats:
     """(n,) the longest way from the end of each node to the end of a step, each node on its fastest device."""
-    return time_behind(problem.arrays, problem.topological, _fastest(problem))
+    return time_behind(problem.arrays, problem.topological, _fastest(problem), _forced_travel(problem))
+
+
+def _ends(problem: Problem) -> tuple[Ints, Ints, Ints]:
+    """(E,) the value of each of its ends, and the units of its source and of the target."""
+    a = problem.arrays
+    value = np.repeat(np.arange(len(a.value_source), dtype=np.int32), np.diff(a.value_start))
+    return value, problem.unit[a.value_source[value]], problem.unit[a.value_target]
+
+
+def _forced_travel(problem: Problem) -> Floats:
+    """(E,) the least time that a value is under way to each target that can be on none of its source's devices."""
+    value, source, target = _ends(problem)
+    kinds, kind = np.unique(problem.unit_allowed, axis=0, return_inverse=True)
+    pairs, pair = np.unique(kind[source].astype(np.int64) * len(kinds) + kind[target], return_inverse=True)
+    least = np.zeros((2, len(pairs)))
+    for k, (s, t) in enumerate(zip(*divmod(pairs, len(kinds)), strict=True)):
+        if not (kinds[s] & kinds[t]).any():
+            links = np.ix_(kinds[s], kinds[t])
+            least[:, k] = problem.link_latency[links].min(), problem.link_per_byte[links].min()
+    travel: Floats = least[0, pair] + problem.value_bytes[value] * least[1, pair]
+    return travel
+
+
+def _forced(problem: Problem) -> float:
+    """The largest load that devices must have: of units that can be nowhere else, and of values that must come or go."""
+    units = np.flatnonzero(problem.unit_allowed.sum(axis=1) == 1)
+    only = np.full(problem.units, -1, np.int64)
+    only[units] = problem.unit_allowed[units].argmax(axis=1)
+    here = only[problem.unit]
+    nodes = np.flatnonzero(here >= 0)
+    load = np.bincount(here[nodes], problem.seconds[problem.device_class[here[nodes]], nodes], problem.devices)
+    if problem.objective is Objective.MAKESPAN:
+        return float((load / problem.slots).max())
+    value, *ends = _ends(problem)
+    charged = []
+    for end, other in (ends, ends[::-1]):
+        crosses = (only[end] >= 0) & ~problem.unit_allowed[other, only[end]]
+        charged.append(np.stack([value[crosses], only[end[crosses]]]))
+    v, d = np.unique(np.concatenate(charged, axis=1), axis=1)
+    port = problem.port_latency[d] + problem.value_bytes[v] * problem.port_per_byte[d]
+    return float((load + np.bincount(d, port, problem.devices)).max())
 
 
 def _fastest(problem: Problem) -> Floats:

@@ -134,7 +134,7 @@ def clocks(a: Arrays, kept: int) -> Clocks:
 @compiled
 def begin(a: Arrays, device: Ints, c: Clocks) -> None:
     """Set the clock to the begin of a step."""
-    n, devices = len(device), len(a.device_class)
+    n = len(device)
     number, time = c.number[0], c.time[0]
     number[3 * n + 1 :] = 0
     time[:] = 0.0
@@ -336,12 +336,12 @@ def loads(a: Arrays, device: Ints) -> Floats:
 
 
 @one_pass
-def time_behind(a: Arrays, order: Ints, seconds: Floats) -> Floats:
-    """(n,) the longest chain of nodes behind each node, each with its time; nothing for what is moved."""
+def time_behind(a: Arrays, order: Ints, seconds: Floats, travel: Floats) -> Floats:
+    """(n,) the longest chain of nodes behind each node, each with its time; `travel`: (E,) from each source to each target."""
     behind = np.zeros(len(order))
     for u in order[::-1]:
         for v in range(a.first_value[u], a.first_value[u + 1]):
             for e in range(a.value_start[v], a.value_start[v + 1]):
                 y = a.value_target[e]
-                behind[u] = max(behind[u], seconds[y] + behind[y])
+                behind[u] = max(behind[u], travel[e] + seconds[y] + behind[y])
     return behind

@@ -2,9 +2,8 @@
 
 The compiled code is cached beside the sources, or where that is read-only in the user's cache folder; the first
 search on a machine takes some ten seconds longer. Compiled functions hold those that they call, so the cache goes by the
-content of all files of this folder: Numba by itself looks at a function's own file only. A problem of a few nodes is not
-worth compiling: within `interpreted` the same functions run as the Python that they are, give the same answers, and Numba is
-not even imported.
+content of all files of this folder: Numba by itself looks at a function's own file only. Within `interpreted` the same functions run
+as the Python that they are, and give the same answers: so a first answer, and one pass over a few nodes, wait for no compiled code.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 F = TypeVar("F", bound=Callable[..., object])
-TINY = 100  # nodes of a step, at most, that is searched without compiled code
+TINY = 100  # nodes, at most, that one pass goes over as Python
 FEW = 10_000  # nodes, at most, that Python goes over sooner than code is compiled: a part of a second
 
 _is_interpreting: ContextVar[bool] = ContextVar("is_interpreting", default=False)

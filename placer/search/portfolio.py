@@ -26,6 +26,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -47,14 +49,14 @@ from .problem import Found, Objective, Problem, Solution
 from .types import Flags, Floats, Ints
 from .window_search import ended, passed
 
-MOVE_S = 1e-7  # price of one move of `anneal_load`, for each value of the item
-VISIT_S = 4e-8  # price of one evaluation, for each node and each end of a value that it goes over
+MOVE_S = 6e-8  # price of one move of `anneal_load`, for each value of the item
+VISIT_S = 2.5e-8  # price of one evaluation, for each node and each end of a value that it goes over
 MIN_S = 1.0  # starts may spend this much even if the budget is smaller
 POOL = 5  # starts from which fresh walks set out
 CORES = 2  # that the budget is for
 CHAINS = 4  # of rounds at the same time
 PATIENCE = 9  # rounds without gain after which a chain begins anew
-BEGINNINGS = 12  # without gain after which the search ends
+BEGINNINGS = 24  # without gain after which the search ends
 CUT_S = 2e-9  # price of one (start, end, state, kind) of a contiguous split
 CUT_WORK = 4e7  # of these at most for one order; problems with more are merged first
 CUT_STATES = 4096
@@ -72,6 +74,19 @@ PASS_NODES = 1000  # of a step from which on passes within windows come before w
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
 
+_watcher: ContextVar[Callable[[Solution], None] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(show: Callable[[Solution], None]) -> Iterator[None]:
+    """Give `show` each better answer of a search, as it is found; and an interrupt (Ctrl-C) ends the search with the best so far."""
+    token = _watcher.set(show)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
 def search(
     problem: Problem,
     *,
@@ -83,7 +98,7 @@ def search(
     """The best assignment found.
 
     Args:
-        budget_s: search effort in reference-CPU seconds; 0: only starts.
+        budget_s: search effort: what `CORES` cores of a common processor do in so many seconds; 0: only starts.
         seed: random seed of the search; the same problem, seed and budget give the same answer.
         strategy: one of `SEARCHES`: all of the portfolio, or one part of it.
         starts: names and assignments of units (m,) to be considered first; those that break constraints
@@ -93,9 +108,14 @@ def search(
         InfeasibleError: the hard constraints cannot be met.
         ValueError: no such strategy, or it found nothing that fits memory and can run.
     """
-    solution = None
-    for found in improvements(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts):
-        solution = found
+    solution, show = None, _watcher.get()
+    try:
+        for solution in improvements(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts):
+            if show is not None:
+                show(solution)
+    except KeyboardInterrupt:
+        if show is None or solution is None:
+            raise
     if solution is None:
         raise ValueError(f"The strategy {strategy!r} found no assignment that fits memory and can run; try 'auto'")
     return solution
@@ -353,7 +373,7 @@ class _Search:
                 done = cores.map(self._round, chains, repeat(judge), repeat(tuple(self.pool)))
                 for chain, (where, price) in zip(chains, done, strict=True):
                     self.left -= price
-                    yield from self._tried([(f"annealing {chain.number}.{chain.rounds}", where)])
+                    yield from self._tried([(f"annealing {chain.rounds}", where)])
                     value = self.problem.evaluate(where[self.problem.unit])
                     chain.rounds, chain.idle = chain.rounds + 1, 0 if value < chain.value else chain.idle + 1
                     if value < chain.value:
@@ -476,7 +496,7 @@ class _Search:
             m = len(where)
             price = MOVE_S * max(1.0, len(items.item_value) / m / 2)
             moves = 20_000 + 1_200 * m * min(1 + number // 4, 3)
-            moves = max(1000, int(min(moves, 0.1 * total / price)))
+            moves = max(1000, int(min(moves, 0.05 * total / price)))
             anneal_load(
                 items, p.device_class, p.port_latency, p.port_per_byte, p.capacity, where, moves, hot, 1e-4,
                 seed,

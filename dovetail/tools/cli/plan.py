@@ -33,6 +33,7 @@ from ...placer.pipeline import OBJECTIVES, STRATEGIES, place
 from ...placer.plan import Plan
 from ...placer.render.text import WIDTH, number_text, short, size_text, table
 from ...placer.render.timeline import time_text
+from ...placer.search.problem import Solution
 from ...placer.simulate import simulate
 from ...placer.views import lint
 from ...placer.views.facts import PREDICTED
@@ -188,7 +189,7 @@ def run(
         print(f"error: {e}", file=sys.stderr)
         return MISUSED
     try:
-        with _usage(), _without_log():
+        with _usage(), _without_log(), _progress(strategy):
             plan = place(
                 graph, found, fetches=asked, shapes=given, allow_soft_placement=soft, strategy=strategy, objective=objective,
                 costs=measured,
@@ -298,6 +299,27 @@ def _without_log() -> Iterator[None]:
         yield
     finally:
         log.disabled = False
+
+
+@contextmanager
+def _progress(strategy: str) -> Iterator[None]:
+    """Show the best value and the bound while a search runs, which Ctrl-C ends with the best so far."""
+    if strategy == "rules":
+        yield
+        return
+    from ...placer.search.portfolio import watched  # the searches and their compiled loops
+
+    begin, end = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
+
+    def show(best: Solution) -> None:
+        value, bound = time_text(best.objective), time_text(best.lower_bound)
+        print(f"{begin}best so far {value}, at least {bound}; Ctrl-C keeps it", end=end, file=sys.stderr, flush=True)
+
+    try:
+        with watched(show):
+            yield
+    finally:
+        print(begin, end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

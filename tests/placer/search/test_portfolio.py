@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from search_problems import best_of_all, problem, random_problem
 
-from dovetail.placer.search import SEARCHES
+from dovetail.placer.search import SEARCHES, portfolio
+from dovetail.placer.search.bounds import lower_bound
 from dovetail.placer.search.coarsen_dag import levels
-from dovetail.placer.search.portfolio import improvements, search
+from dovetail.placer.search.portfolio import improvements, search, watched
 from dovetail.placer.search.problem import InfeasibleError, Objective
 
 
@@ -90,3 +91,66 @@ def test_merged_levels_stay_acyclic_and_keep_work_memory_and_units(seed):
 def test_an_unknown_strategy_is_refused():
     with pytest.raises(ValueError, match="no search 'magic'"):
         search(problem([], [[1]]), strategy="magic")
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_chains_begin_anew_and_the_answer_does_not_hang_on_the_number_of_cores(objective, monkeypatch):
+    p = random_problem(4, 30, objective, capacity=[np.inf] * 3)
+    begun = []
+    chain = portfolio._Search._chain
+    monkeypatch.setattr(portfolio._Search, "_chain", lambda self, number: begun.append(number) or chain(self, number))
+    answers = []
+    for cores in (1, 5):
+        begun.clear()
+        monkeypatch.setattr(portfolio.os, "cpu_count", lambda cores=cores: cores)
+        answers.append(search(p, budget_s=0.3, seed=2))
+        assert begun == list(range(len(begun))) and len(begun) > portfolio.CHAINS
+    one, other = answers
+    assert np.array_equal(one.assignment, other.assignment)
+    assert [(f.by, f.objective) for f in one.history] == [(f.by, f.objective) for f in other.history]
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("seed", range(3))
+def test_an_answer_is_no_worse_than_a_start_and_its_objective_is_exact(objective, seed):
+    p = random_problem(seed, 40, objective, capacity=[np.inf] * 3)
+    start = np.random.default_rng(seed).integers(0, 3, p.units).astype(np.int32)
+    for budget_s in (0.0, 0.05):
+        found = search(p, budget_s=budget_s, seed=seed, starts=[("given", start)])
+        assert not p.violations(found.assignment)
+        assert found.lower_bound <= found.objective <= p.evaluate(start[p.unit])
+        assert found.objective == p.evaluate(found.assignment)
+
+
+def test_a_watched_search_shows_what_it_finds_and_keeps_the_best_when_it_is_interrupted():
+    p = random_problem(3, 60, capacity=[np.inf] * 3)
+    seen = []
+
+    def stop(solution):
+        seen.append(solution)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with watched(stop):
+        found = search(p, budget_s=1.0)
+    assert len(seen) == 3 and found is seen[-1] and not p.violations(found.assignment)
+    values = [s.objective for s in seen]
+    assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("seed", range(10))
+def test_bounds_count_what_is_forced_and_stay_below_the_best(objective, seed):
+    rng = np.random.default_rng(seed)
+    allowed = rng.random((7, 3)) < 0.4
+    allowed[np.arange(7), rng.integers(0, 3, 7)] = True
+    p = random_problem(seed, 7, objective, allowed=allowed, unit=np.arange(7), capacity=[np.inf] * 3)
+    assert lower_bound(p) <= best_of_all(p) * (1 + 1e-9)
+
+
+def test_a_value_between_nodes_that_must_be_apart_counts_in_the_bound():
+    only = {"allowed": [[True, False], [False, True]], "devices": [0, 0], "size": 5.0}
+    step = problem([(0, 1)], [[1, 1]], **only)
+    load = problem([(0, 1)], [[1, 1]], objective=Objective.THROUGHPUT, **only)
+    assert lower_bound(step) == step.evaluate([0, 1]) == 7
+    assert lower_bound(load) == load.evaluate([0, 1]) == 6
