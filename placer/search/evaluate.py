@@ -174,7 +174,7 @@ def resume(a: Arrays, device: Ints, moved: Ints, start: Floats, since: float, c:
         start: (n,) when each node starts in that. since: when the first input of a moved node is made there.
     """
     n, devices = len(device), len(a.device_class)
-    k = c.row.shape[1]
+    k = len(c.row[0])
     while k > 0 and not c.moment[c.row[0, k - 1]] + MOMENT < since:
         k -= 1
     if k == 0:
@@ -199,7 +199,7 @@ def resume(a: Arrays, device: Ints, moved: Ints, start: Floats, since: float, c:
 @compiled
 def keep(a: Arrays, device: Ints, moved: Ints, same: int, c: Clocks) -> None:
     """Make the assignment that was run last the current one; `same` is what `resume` said."""
-    for k in range(c.row.shape[1]):
+    for k in range(len(c.row[0])):
         if k >= same:
             c.row[0, k], c.row[1, k] = c.row[1, k], c.row[0, k]
         elif len(a.fed_at):
@@ -225,10 +225,10 @@ def advance(
     data_at, times = time[:n], time[n : 2 * n + 1]
     owed = time[2 * n + 1 :]  # for what was sent and received: whatever a device runs next takes so much longer
     left, link_free = time[2 * n + 1 + devices :], time[2 * n + 1 + 2 * devices :]
-    size, done, last = int(number[-2]), int(number[-1]), time[-1]
+    size, done, last = int(number[-2]), int(number[-1]), float(time[-1])
     touched, is_touched = np.empty(devices, np.int32), np.zeros(devices, np.bool_)
     sent, arrives = np.full(devices, -1, np.int32), np.zeros(devices)
-    keeps = c.row.shape[1]
+    keeps = len(c.row[0])
     late = limit * (1.0 + 1e-9)  # what is left is a sum of differences
     for d in range(devices):
         if size > 0 and times[0] + left[d] / a.slots[d] > late:

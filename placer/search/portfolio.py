@@ -50,7 +50,7 @@ from .types import Flags, Floats, Ints
 from .window_search import ended, passed
 
 MOVE_S = 6e-8  # price of one move of `anneal_load`, for each value of the item
-VISIT_S = 2.5e-8  # price of one evaluation, for each node and each end of a value that it goes over
+VISIT_S = 3e-8  # price of one evaluation, for each node and each end of a value that it goes over
 MIN_S = 1.0  # starts may spend this much even if the budget is smaller
 POOL = 5  # starts from which fresh walks set out
 CORES = 2  # that the budget is for
@@ -496,7 +496,7 @@ class _Search:
             m = len(where)
             price = MOVE_S * max(1.0, len(items.item_value) / m / 2)
             moves = 20_000 + 1_200 * m * min(1 + number // 4, 3)
-            moves = max(1000, int(min(moves, 0.05 * total / price)))
+            moves = max(1000, int(min(moves, 0.025 * total / price)))
             anneal_load(
                 items, p.device_class, p.port_latency, p.port_per_byte, p.capacity, where, moves, hot, 1e-4,
                 seed,
