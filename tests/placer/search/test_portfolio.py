@@ -95,7 +95,7 @@ def test_an_unknown_strategy_is_refused():
 
 @pytest.mark.parametrize("objective", Objective)
 def test_chains_begin_anew_and_the_answer_does_not_hang_on_the_number_of_cores(objective, monkeypatch):
-    p = random_problem(4, 30, objective, capacity=[np.inf] * 3)
+    p = random_problem(4, 60, objective, capacity=[np.inf] * 3)
     begun = []
     chain = portfolio._Search._chain
     monkeypatch.setattr(portfolio._Search, "_chain", lambda self, number: begun.append(number) or chain(self, number))
@@ -113,7 +113,7 @@ def test_chains_begin_anew_and_the_answer_does_not_hang_on_the_number_of_cores(o
 @pytest.mark.parametrize("objective", Objective)
 @pytest.mark.parametrize("seed", range(3))
 def test_an_answer_is_no_worse_than_a_start_and_its_objective_is_exact(objective, seed):
-    p = random_problem(seed, 40, objective, capacity=[np.inf] * 3)
+    p = random_problem(seed, 60, objective, capacity=[np.inf] * 3)
     start = np.random.default_rng(seed).integers(0, 3, p.units).astype(np.int32)
     for budget_s in (0.0, 0.05):
         found = search(p, budget_s=budget_s, seed=seed, starts=[("given", start)])
