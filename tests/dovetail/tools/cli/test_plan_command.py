@@ -262,7 +262,7 @@ def test_sizes_are_given_by_name(folder: Path) -> None:
         done = plan("sized.py:build", "--shape", given, cluster="worker=1")
         assert done.exit_code == 2 and told in done.output
     done = plan("sized.py:build", "--strategy", "auto", cluster="worker=2")
-    assert "warning: unknown-sizes" in done.output
+    assert "warning: unknown-sizes" in done.output and "best so far" in done.stderr and "at least" in done.stderr
     assert plan("sized.py:build", "--objective", "beauty").exit_code == 2
 
 
