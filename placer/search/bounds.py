@@ -13,7 +13,7 @@ import numpy as np
 
 from .evaluate import time_behind
 from .problem import Objective, Problem
-from .types import Floats, Ints
+from .types import Floats
 
 STEPS = 100
 SAMPLE = 20_000  # units, at least, from which weights are taken
@@ -32,24 +32,20 @@ def least_behind(problem: Problem) -> Floats:
     return time_behind(problem.arrays, problem.topological, _fastest(problem), _forced_travel(problem))
 
 
-def _ends(problem: Problem) -> tuple[Ints, Ints, Ints]:
-    """(E,) the value of each of its ends, and the units of its source and of the target."""
-    a = problem.arrays
-    value = np.repeat(np.arange(len(a.value_source), dtype=np.int32), np.diff(a.value_start))
-    return value, problem.unit[a.value_source[value]], problem.unit[a.value_target]
-
-
 def _forced_travel(problem: Problem) -> Floats:
     """(E,) the least time that a value is under way to each target that can be on none of its source's devices."""
-    value, source, target = _ends(problem)
-    kinds, kind = np.unique(problem.unit_allowed, axis=0, return_inverse=True)
-    pairs, pair = np.unique(kind[source].astype(np.int64) * len(kinds) + kind[target], return_inverse=True)
+    a, kinds = problem.arrays, problem.allowed
+    if len(kinds) == 1:
+        return np.zeros(len(a.value_target))
+    ends = np.diff(a.value_start)
+    source, target = problem.allowed_kind[np.repeat(a.value_source, ends)], problem.allowed_kind[a.value_target]
+    pairs, pair = np.unique(source.astype(np.int64) * len(kinds) + target, return_inverse=True)
     least = np.zeros((2, len(pairs)))
     for k, (s, t) in enumerate(zip(*divmod(pairs, len(kinds)), strict=True)):
         if not (kinds[s] & kinds[t]).any():
             links = np.ix_(kinds[s], kinds[t])
             least[:, k] = problem.link_latency[links].min(), problem.link_per_byte[links].min()
-    travel: Floats = least[0, pair] + problem.value_bytes[value] * least[1, pair]
+    travel: Floats = least[0, pair] + np.repeat(a.value_bytes, ends) * least[1, pair]
     return travel
 
 
@@ -63,8 +59,9 @@ def _forced(problem: Problem) -> float:
     load = np.bincount(here[nodes], problem.seconds[problem.device_class[here[nodes]], nodes], problem.devices)
     if problem.objective is Objective.MAKESPAN:
         return float((load / problem.slots).max())
-    value, *ends = _ends(problem)
-    charged = []
+    a, charged = problem.arrays, []
+    value = np.repeat(np.arange(len(a.value_source)), np.diff(a.value_start))
+    ends = problem.unit[a.value_source[value]], problem.unit[a.value_target]
     for end, other in (ends, ends[::-1]):
         crosses = (only[end] >= 0) & ~problem.unit_allowed[other, only[end]]
         charged.append(np.stack([value[crosses], only[end[crosses]]]))
