@@ -96,6 +96,7 @@ def test_an_unknown_strategy_is_refused():
 @pytest.mark.parametrize("objective", Objective)
 def test_chains_begin_anew_and_the_answer_does_not_hang_on_the_number_of_cores(objective, monkeypatch):
     p = random_problem(4, 60, objective, capacity=[np.inf] * 3)
+    monkeypatch.setattr(portfolio, "PATIENCE", 1)
     begun = []
     chain = portfolio._Search._chain
     monkeypatch.setattr(portfolio._Search, "_chain", lambda self, number: begun.append(number) or chain(self, number))
