@@ -5,13 +5,14 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CHECKED := build/checked
 
-.PHONY: help demo test test-fast test-slow test-gpu lint ruff layers typecheck bench bench-gpu docs clean distclean
+.PHONY: help demo test test-fast test-slow test-gpu test-ray lint ruff layers typecheck bench bench-gpu docs clean distclean
 .NOTPARALLEL:   # pip can't install twice into one environment at a time
 
 help:
 	@echo 'make demo        train a classifier over four processes and show what ran where'
 	@echo 'make test        all tests, the fast ones first (test-fast, test-slow: one half)'
 	@echo 'make test-gpu    the tests that need an NVIDIA GPU, with the packages that they need'
+	@echo 'make test-ray    the tests on clusters of Ray, with the packages that they need'
 	@echo 'make lint        ruff, import layers, mypy --strict (ruff, layers, typecheck: one of them)'
 	@echo 'make bench       every benchmark, its short form (bench-gpu: the one for an NVIDIA GPU, 9 minutes)'
 	@echo 'make docs        the site, into site/'
@@ -30,6 +31,9 @@ test-slow: .venv/stamp-dev
 
 test-gpu: .venv/stamp-test .venv/stamp-cuda
 	$(BIN)/python -m pytest -n 0 -q -m gpu
+
+test-ray: .venv/stamp-test .venv/stamp-demo .venv/stamp-ray
+	$(BIN)/python -m pytest -n 0 -q -k ray_cluster tests/dovetail/distribute/launchers
 
 lint: ruff layers typecheck
 

@@ -114,6 +114,7 @@ newaxis = None
 _LOADED_WHEN_USED = {  # ZeroMQ, or a part that many programs never need
     "LocalCluster": ".runtime.server.local_cluster",
     "Profile": ".placer.cost.profile",
+    "RayCluster": ".distribute.launchers.ray_cluster",
     "profile": ".runtime.session.profiling",
     "simulate": ".placer.simulate",
 }
@@ -147,7 +148,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "AUTO_REUSE", "ConfigProto", "DType", "Graph", "GraphKeys", "IndexedSlices", "LocalCluster", "Operation", "Plan",
-    "Profile", "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape",
+    "Profile", "RayCluster", "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape",
     "Variable", "abs", "add", "arange", "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile",
     "colocate_with", "concat", "cond", "constant", "control_dependencies", "convert_to_tensor", "custom_gradient",
     "data", "debugging", "device", "distribute", "divide", "einsum", "equal", "errors", "exp", "expand_dims", "fill",

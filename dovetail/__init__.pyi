@@ -42,6 +42,7 @@ from dovetail.compat.tf1.queues.readers import (
     TFRecordReader, TextLineReader as TextLineReader, WholeFileReader as WholeFileReader,
 )
 from dovetail.compiled_function import compile as compile
+from dovetail.distribute.launchers.ray_cluster import RayCluster as RayCluster
 from dovetail.graph.control_flow.cond_while import case as case, cond as cond, switch_case as switch_case, while_loop as while_loop
 from dovetail.graph.control_flow.functional import foldl as foldl, foldr as foldr, map_fn as map_fn, scan as scan
 from dovetail.graph.core.build import (
@@ -309,15 +310,15 @@ __version__: str
 newaxis: None
 __all__ = [
     "AUTO_REUSE", "ConfigProto", "DType", "Graph", "GraphKeys", "IndexedSlices", "LocalCluster", "Operation", "Plan", "Profile",
-    "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape", "Variable", "abs", "add", "arange",
-    "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile", "colocate_with", "concat", "cond",
-    "constant", "control_dependencies", "convert_to_tensor", "custom_gradient", "data", "debugging", "device", "distribute", "divide",
-    "einsum", "equal", "errors", "exp", "expand_dims", "fill", "float16", "float32", "float64", "gather", "gather_nd",
-    "get_default_graph", "get_variable", "global_variables", "global_variables_initializer", "gradients", "greater", "group",
-    "identity", "image", "initializers", "int32", "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn",
-    "math", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "name_scope", "negative", "nest", "newaxis", "nn",
-    "no_op", "one_hot", "ones", "ones_like", "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print", "profile",
-    "random", "range", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse",
+    "RayCluster", "RunMetadata", "RunOptions", "Session", "SparseTensor", "Tensor", "TensorArray", "TensorShape", "Variable", "abs",
+    "add", "arange", "argmax", "bfloat16", "bool", "broadcast_to", "case", "cast", "clip_by_value", "compile", "colocate_with",
+    "concat", "cond", "constant", "control_dependencies", "convert_to_tensor", "custom_gradient", "data", "debugging", "device",
+    "distribute", "divide", "einsum", "equal", "errors", "exp", "expand_dims", "fill", "float16", "float32", "float64", "gather",
+    "gather_nd", "get_default_graph", "get_variable", "global_variables", "global_variables_initializer", "gradients", "greater",
+    "group", "identity", "image", "initializers", "int32", "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup",
+    "map_fn", "math", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "name_scope", "negative", "nest", "newaxis",
+    "nn", "no_op", "one_hot", "ones", "ones_like", "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print",
+    "profile", "random", "range", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse",
     "save_graph", "saved_model", "scan", "set_random_seed", "shape", "sigmoid", "simulate", "size", "slice", "sparse", "split", "sqrt",
     "square", "squeeze", "stack", "stop_gradient", "string", "strings", "subtract", "sum", "summary", "tanh", "tile", "train",
     "trainable_variables", "transpose", "uint8", "unstack", "variable_scope", "where", "while_loop", "zeros", "zeros_like",

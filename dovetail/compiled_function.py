@@ -31,7 +31,6 @@ from .graph.core.graph import Graph, Node, Tensor
 from .graph.variables.scope import variable_scope
 from .graph.variables.store import AUTO_REUSE, report_uninitialized_variables
 from .graph.variables.variable import variable_creator_scope
-from .placer.cluster.load import as_cluster
 from .placer.pipeline import place
 from .placer.plan import Plan
 from .placer.schedule.from_search import changes_state
@@ -132,13 +131,12 @@ class _Home:
 
             given = self._open.enter_context(LocalCluster(given))
         target = getattr(given, "target", None)
-        if callable(target) and hasattr(given, "tasks"):  # a LocalCluster
-            master = as_cluster(given.cluster_spec).master
-            target = target(*next((job, i) for job, i in given.tasks if f"/job:{job}/replica:0/task:{i}" == master))
+        if callable(target):  # a cluster that runs
+            target = target()
         if not isinstance(target, str):
             raise TypeError(
                 "`cluster` must be None, numbers of tasks ({'ps': 1, 'worker': 2}), the target of a running cluster ('zmq://...'), "
-                f"a LocalCluster or a server, not {given!r}"
+                f"a LocalCluster, a RayCluster or a server, not {given!r}"
             )
         return target
 
@@ -368,7 +366,7 @@ def compile(
     Args:
         function: the function. None: returns a decorator.
         cluster: where it runs. None: this process. Numbers of tasks, `{"ps": 1, "worker": 2}`: a cluster of processes on this machine,
-            which is started at the first call and ends with `close`. A `LocalCluster`, a server, or the target of one
+            which is started at the first call and ends with `close`. A `LocalCluster`, a `RayCluster`, a server, or the target of one
             (`"zmq://host:port"`): a cluster that runs.
         strategy: how nodes without a device are placed, as in `dt.place`.
         symbolic_batch: leave the first axis of all arrays open, so that all batch sizes share one trace.

@@ -12,9 +12,9 @@ from dovetail import (
     IndexedSlicesValue, InteractiveSession as InteractiveSession, LocalCluster as LocalCluster, MetaGraphDef as MetaGraphDef, NoGradient
     as NoGradient, NodeDef as NodeDef, NotDifferentiable as NotDifferentiable, OpError as OpError, Operation as Operation,
     OptimizerOptions as OptimizerOptions, PaddingFIFOQueue as PaddingFIFOQueue, Plan as Plan, Print as Print, PriorityQueue as
-    PriorityQueue, Profile as Profile, QueueBase as QueueBase, RandomShuffleQueue as RandomShuffleQueue, ReaderBase as ReaderBase,
-    RegisterGradient as RegisterGradient, RunMetadata as RunMetadata, RunOptions as RunOptions, Session as Session,
-    SparseConditionalAccumulator as SparseConditionalAccumulator, SparseFeature as SparseFeature, SparseTensor as SparseTensor,
+    PriorityQueue, Profile as Profile, QueueBase as QueueBase, RandomShuffleQueue as RandomShuffleQueue, RayCluster as RayCluster,
+    ReaderBase as ReaderBase, RegisterGradient as RegisterGradient, RunMetadata as RunMetadata, RunOptions as RunOptions, Session as
+    Session, SparseConditionalAccumulator as SparseConditionalAccumulator, SparseFeature as SparseFeature, SparseTensor as SparseTensor,
     SparseTensorValue as SparseTensorValue, Summary as Summary, TFRecordReader as TFRecordReader, Tensor as Tensor, TensorArray as
     TensorArray, TensorInfo as TensorInfo, TensorShape as TensorShape, TextLineReader as TextLineReader, ThreadPoolOptionProto as
     ThreadPoolOptionProto, UnconnectedGradients as UnconnectedGradients, VERSION as VERSION, VarLenFeature as VarLenFeature, Variable as

@@ -109,6 +109,9 @@ SETTINGS = {
         ),
         Setting("DOVETAIL_GPU_MEMORY", 0, "bytes that this process may use of each GPU's memory; 0: all that is there"),
         Setting(
+            "DOVETAIL_HOST_MEMORY", 0, "bytes of the machine's memory that a task was given, as plans see it; 0: all of it"
+        ),
+        Setting(
             "DOVETAIL_AUTOTUNE",
             1,
             "1: GPUs use the fastest of several kernels, measured once and cached; 0: the one that a cost model expects to be fastest",

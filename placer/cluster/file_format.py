@@ -9,6 +9,8 @@ A cluster file is YAML (JSON is YAML, too):
     devices:                                 # of each task of a job, or of one task; else cpu:0
       worker: [cpu:0, {name: gpu:0, memory: 80 GiB, flops: 67 Tflop/s, bandwidth: 3.35 TB/s}]
       /job:worker/task:1: [cpu:0]
+    resources:                               # what each task of a job takes of an engine (Kubernetes)
+      worker: {cpus: 4, gpus: 1, memory: 8 GiB}
     links:                                   # between tasks; the first that fits a pair counts
       - {between: [/job:ps, /job:worker], latency: 50 us, bandwidth: 25 Gbit/s}
 
@@ -55,6 +57,14 @@ class LinkFacts(Struct, forbid_unknown_fields=True):
     bandwidth: Bandwidth = None
 
 
+class TaskResources(Struct, forbid_unknown_fields=True):
+    """What each task of a job takes of the machine that an engine runs it on."""
+
+    cpus: Annotated[float, Meta(description="Processors, such as 4 or 0.5", gt=0)] | None = None
+    gpus: Annotated[int, Meta(description="Whole NVIDIA GPUs", ge=0)] = 0
+    memory: Bytes = None
+
+
 DeviceList = list[str | DeviceFacts]
 
 
@@ -69,6 +79,10 @@ class ClusterFile(Struct, forbid_unknown_fields=True):
     devices: Annotated[
         dict[str, DeviceList] | None,
         Meta(description="Job or task -> the devices of each such task, as names or with facts; else cpu:0"),
+    ] = None
+    resources: Annotated[
+        dict[str, TaskResources] | None,
+        Meta(description="Job -> what each of its tasks takes of an engine (Kubernetes); plans do not read it"),
     ] = None
     links: Annotated[list[LinkFacts] | None, Meta(description="The first that fits a pair of tasks counts")] = None
 
@@ -89,8 +103,8 @@ def checked(content: object, kind: type[T]) -> T:
 
 
 def _located(content: object, kind: Any, text: str) -> str:
-    """The error's text, with the key of `devices` or `jobs` that the library leaves out of its path (`[...]`)."""
-    for part, inner in (("devices", DeviceList), ("jobs", int | list[str] | dict[int | str, str])):
+    """The error's text, with the key of `devices`, `resources` or `jobs` that the library leaves out of its path (`[...]`)."""
+    for part, inner in (("devices", DeviceList), ("resources", TaskResources), ("jobs", int | list[str] | dict[int | str, str])):
         values = content.get(part) if kind is ClusterFile and isinstance(content, dict) else None
         if not isinstance(values, dict) or f"$.{part}[...]" not in text:
             continue
@@ -106,7 +120,8 @@ def _known_fields(kind: Any, text: str) -> str:
     """The fields that are known where an unknown one stands."""
     if "unknown field" not in text:
         return ""
-    where = LinkFacts if "$.links" in text else DeviceFacts if "$.devices" in text else kind
+    parts = {"$.links": LinkFacts, "$.devices": DeviceFacts, "$.resources": TaskResources}
+    where = next((found for part, found in parts.items() if part in text), kind)
     return f"; known are: {', '.join(where.__struct_fields__)}"
 
 

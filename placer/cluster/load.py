@@ -156,14 +156,14 @@ def _device_info(job: str, task: int, given: Any, host: str) -> DeviceInfo:
             facts = checked(dict(given), DeviceFacts)
         except ValueError as e:
             raise ValueError(f"a device of '{job}', {given!r}: {e}") from None
-    name, memory = _device_name(job, task, facts.name), _quantity(facts.memory, "memory")
+    name, memory = _device_name(job, task, facts.name), quantity(facts.memory, "memory")
     return DeviceInfo(
         name,
         None if memory is None else round(memory),
         facts.emulated,
         0,
-        bandwidth=_quantity(facts.bandwidth, "bandwidth"),
-        flops=_quantity(facts.flops, "flops"),
+        bandwidth=quantity(facts.bandwidth, "bandwidth"),
+        flops=quantity(facts.flops, "flops"),
         host=facts.host or host,
     )
 
@@ -221,7 +221,7 @@ def described_by(given: str | os.PathLike[str]) -> Any:
         return content
     if isinstance(content.get("cluster"), dict):  # TF_CONFIG
         content = content["cluster"]
-    return {"jobs": content} if content and not content.keys() & {"jobs", "devices", "links", "master"} else content
+    return {"jobs": content} if content and not content.keys() & {"jobs", "devices", "links", "master", "resources"} else content
 
 
 def _is_file(text: str) -> bool:
@@ -234,11 +234,19 @@ def _is_file(text: str) -> bool:
 def _link(facts: LinkFacts) -> Link:
     for task in facts.between:
         parse_strict(task)
-    return Link(*facts.between, _quantity(facts.latency, "latency"), _quantity(facts.bandwidth, "bandwidth"))
+    return Link(*facts.between, quantity(facts.latency, "latency"), quantity(facts.bandwidth, "bandwidth"))
 
 
-def _quantity(given: Any, what: str) -> float | None:
-    """A number in plain units: `80 GiB`, `25 Gbit/s`, `50 us`, `67 Tflop/s`, `1e9`."""
+def quantity(given: Any, what: str) -> float | None:
+    """A number in plain units, from a number or a text such as `80 GiB`, `25 Gbit/s`, `50 us`, `67 Tflop/s`; None for None.
+
+    Args:
+        given: the number or the text.
+        what: "memory", "bandwidth", "flops" or "latency".
+
+    Raises:
+        ValueError: it is neither.
+    """
     if given is None:
         return None
     value = None

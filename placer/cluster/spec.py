@@ -377,6 +377,7 @@ def local_devices(
     *,
     incarnation: int | None = None,
     gpu_memory: Sequence[int] = (),
+    host_memory: int | None = None,
 ) -> tuple[DeviceInfo, ...]:
     """The devices that a task offers on this machine: its CPUs, then its GPUs, real or emulated.
 
@@ -387,6 +388,7 @@ def local_devices(
         emulated_gpus: how many GPU devices to emulate with the CPU's kernels. The real ones are not offered then.
         incarnation: the task's number; drawn at random when not given.
         gpu_memory: bytes of memory of each GPU that this machine has.
+        host_memory: bytes of memory that the task may use; None: all of this machine's.
 
     Raises:
         InvalidArgumentError: `task` names no task.
@@ -411,7 +413,7 @@ def local_devices(
     spec = spec if spec.replica is not None else spec.replace(replica=0)
     number = new_incarnation() if incarnation is None else incarnation
     emulated = emulated_gpus > 0
-    memory = _host_memory()
+    memory = host_memory or _host_memory()
     found = [("CPU", i, memory, False) for i in range(cpus)]
     found += [("GPU", i, memory if emulated else gpu_memory[i], emulated) for i in range(gpus)]
     return tuple(

@@ -146,19 +146,27 @@ _LINK_METRICS = (
 
 
 class MetricsServer:
-    """Serves a task's metrics at `http://ADDRESS/metrics` for Prometheus.
+    """Serves a task's metrics at `http://ADDRESS/metrics` for Prometheus, and its health at `/live` and `/ready`.
+
+    The two answer 200, or 503 with the reason: `live` fails where a restart is the only help, `ready` while the task takes no sessions.
 
     Args:
         address: `host:port`, or a port of localhost; port 0 picks a free one.
         figures: returns the current figures. It is called on a thread of the server.
+        health: path -> returns what is wrong, empty where nothing is. Called as `figures`.
 
     Raises:
         OSError: the address is in use, or not of this machine. ValueError: it is malformed.
     """
 
-    def __init__(self, address: str, figures: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        address: str,
+        figures: Callable[[], Mapping[str, Any]],
+        health: Mapping[str, Callable[[], str]] | None = None,
+    ) -> None:
         # Imported here: only tasks that serve metrics load prometheus_client.
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
         from prometheus_client.registry import Collector
 
@@ -185,6 +193,7 @@ class MetricsServer:
         registry = CollectorRegistry()
         registry.register(Figures())
         self._server, self._thread = start_http_server(int(port), host or "127.0.0.1", registry)
+        self._server.set_app(_with_health(make_wsgi_app(registry), health or {}))
         self.address = f"{host or '127.0.0.1'}:{self._server.server_address[1]}"
 
     def close(self) -> None:
@@ -192,3 +201,19 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _with_health(metrics: Callable[..., Any], health: Mapping[str, Callable[[], str]]) -> Callable[..., Any]:
+    """An application (WSGI) that answers the paths of `health`, and leaves the others to `metrics`."""
+
+    def application(environment: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        check = health.get(environment["PATH_INFO"])
+        if check is None:
+            return metrics(environment, start_response)
+        wrong = check()
+        text = f"{wrong or 'ok'}\n".encode()
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(text)))]
+        start_response("503 Service Unavailable" if wrong else "200 OK", headers)
+        return [text]
+
+    return application

@@ -28,17 +28,15 @@ from typing import Any
 
 from ...graph.core.errors import UnavailableError
 from ...graph.core.interpreter_state import process_id
-from ...placer.cluster.spec import ClusterSpec, DeviceInfo, masters_job
-from ..rpc.pending_call import ConnectionPool, call
+from ...placer.cluster.spec import ClusterSpec
+from ..rpc.pending_call import ConnectionPool
 from ..transport.address import is_loopback
 from ..transport.keys import client_keys
 from ..wire.messages import Message
-from ..worker.registration import device_from_fields
-
-ANSWER_S = 5.0  # timeout for an answer; a running task answers at once
+from .running_cluster import RunningCluster
 
 
-class LocalCluster:
+class LocalCluster(RunningCluster):
     """A cluster of real processes on this machine.
 
     Args:
@@ -88,7 +86,7 @@ class LocalCluster:
         self._device_count = dict(device_count or {})
         self._emulate_gpus = emulate_gpus
         self._environment = dict(environment or {})
-        self._keys = client_keys(keys)
+        self.keys = client_keys(keys)
         if keys:
             self._environment["DOVETAIL_KEYS"] = str(Path(keys).expanduser().resolve())
         self._piped = frozenset(piped)
@@ -103,10 +101,10 @@ class LocalCluster:
         tasks = [(job, i) for job, count in counts.items() for i in range(count)]
         self._blas_threads = str(max(1, (os.cpu_count() or 1) // max(1, len(tasks))))
         with contextlib.ExitStack() as reserved:
-            ports = {task: reserved.enter_context(_reserved_port()) for task in tasks if task not in given}
+            ports = {task: reserved.enter_context(reserved_port()) for task in tasks if task not in given}
             self.cluster_spec = ClusterSpec(
                 {
-                    job: [given.get((job, i)) or f"localhost:{_port(ports[job, i])}" for i in range(count)]
+                    job: [given.get((job, i)) or f"localhost:{port_of(ports[job, i])}" for i in range(count)]
                     for job, count in counts.items()
                     if count
                 }
@@ -125,16 +123,6 @@ class LocalCluster:
     def tasks(self) -> list[tuple[str, int]]:
         """(job, index) of all tasks."""
         return list(self._processes)
-
-    def target(self, job: str | None = None, task_index: int = 0) -> str:
-        """The session target of a task: `zmq://host:port`.
-
-        Args:
-            job: the task's job; None: `chief`, `master` or `worker`, else the first by name.
-            task_index: which of the job's tasks.
-        """
-        job = masters_job(self.cluster_spec.jobs) if job is None else job
-        return f"zmq://{self.cluster_spec.task_address(job, task_index)}"
 
     def process(self, job: str, task_index: int) -> subprocess.Popen[bytes]:
         """The process of a task."""
@@ -184,7 +172,7 @@ class LocalCluster:
         """
         waiting = {self.cluster_spec.task_address(job, i): (job, i) for job, i in self._processes}
         deadline = time.monotonic() + timeout_s
-        pool = ConnectionPool(self._keys)
+        pool = ConnectionPool(self.keys)
         with contextlib.closing(pool), pool.borrow() as connections:
             while waiting:
                 for address in waiting:
@@ -208,23 +196,6 @@ class LocalCluster:
                     names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
                     raise UnavailableError(None, None, f"No answer within {timeout_s:.0f} s from {names}")
 
-    def list_devices(self) -> list[DeviceInfo]:
-        """The devices of all tasks, those of the first task of `chief`, `master` or `worker` first, else by task.
-
-        Raises:
-            UnavailableError: a task does not answer.
-        """
-        found: list[DeviceInfo] = []
-        pool = ConnectionPool(self._keys)
-        with contextlib.closing(pool), pool.borrow() as connections:
-            for number, (job, i) in enumerate(self._processes):
-                address = self.cluster_spec.task_address(job, i)
-                asked = Message("status", {"request": number})
-                reply = call(connections, address, f"/job:{job}/task:{i}", asked, "devices", ANSWER_S, ANSWER_S)
-                found += [device_from_fields(d) for d in reply.fields["devices"]]
-        first = masters_job(self.cluster_spec.jobs)
-        return sorted(found, key=lambda d: (d.name.job != first, d.name))
-
     def kill(self, job: str, task_index: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to a task's process (default: SIGKILL). Waits until a process that is killed or stopped is so."""
         process = self._processes[job, task_index]
@@ -247,14 +218,6 @@ class LocalCluster:
         """End all processes. Closing twice does nothing."""
         self._finalizer()
         atexit.unregister(self._finalizer)
-
-    def __enter__(self) -> LocalCluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         up = sum(p.poll() is None for p in self._processes.values())
@@ -283,18 +246,19 @@ def _take_down(processes: dict[tuple[str, int], subprocess.Popen[bytes]], owner:
             p.stdout.close()
 
 
-def _reserved_port() -> socket.socket:
-    """A socket that reserves a free port until the task listens there.
+def reserved_port(host: str = "127.0.0.1") -> socket.socket:
+    """A socket that reserves a free port of an address of this machine until the task listens there.
 
     It is bound but does not listen; with SO_REUSEADDR on both sides the task's own socket may bind the same port.
     """
     s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    s.bind(("127.0.0.1", 0))
+    s.bind((host, 0))
     return s
 
 
-def _port(s: socket.socket) -> int:
+def port_of(s: socket.socket) -> int:
+    """The port that a socket is bound to."""
     port: Any = s.getsockname()[1]
     return int(port)
 

@@ -74,6 +74,7 @@ def use_batch_scheduling() -> None:
 
 
 logger = logging.getLogger(__name__)
+DEAD_S = 30.0  # without a tick of the I/O thread, which comes several times a second
 PROTOCOLS = (None, "zmq", "grpc")  # "grpc" is what TensorFlow's programs say; the wire is the same
 Handler = Callable[[bytes, Message], None]
 """Takes a message of one kind: (peer that sent it, message)."""
@@ -111,6 +112,8 @@ class Server:
         start: listen at once.
         insecure: allow an address that other machines can reach although there are no keys.
         keys: folder of keys: only processes that they allow may connect; None: that of DOVETAIL_KEYS, or no keys.
+        listen: `host:port` to listen at, where that is not the task's address in the cluster: behind a name or a forwarded port, or
+            because an engine started the task again elsewhere.
 
     Raises:
         ValueError: the task is not determined. InvalidArgumentError: the cluster has no such task, or an address has no
@@ -135,6 +138,7 @@ class Server:
         *,
         insecure: bool = False,
         keys: str | Path | None = None,
+        listen: str | None = None,
     ) -> None:
         given = server_or_cluster_def
         if isinstance(given, ServerDef):
@@ -153,6 +157,7 @@ class Server:
         if not self._address.rpartition(":")[2].strip().isdigit():
             task = f"/job:{self.job_name}/task:{self.task_index}"
             raise invalid(f"The address {self._address!r} of {task} has no port: write 'host:port'")
+        self._listen = listen or self._address
         self._insecure = insecure
         self._keys = server_keys(keys, part_of(self.job_name, self.task_index))
         if self._keys is not None:
@@ -164,14 +169,16 @@ class Server:
                         )  # a missing key is an error now, not when the first tensor is sent there
         self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
         self.devices: tuple[DeviceInfo, ...] = local_devices(
-            self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory()
-        )
+            self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory(),
+            host_memory=setting("DOVETAIL_HOST_MEMORY") or None,
+        )  # fmt: skip
         self.incarnation = self.devices[0].incarnation
         self._responder = Responder(self.task)
         self._process = process_id()
         self._stopped = threading.Event()
         self._metrics: MetricsServer | None = None
         self._next_look = 0.0
+        self._ticked = time.monotonic()
         self._stalled = 0  # steps that were reported to make no progress
         if start:
             self.start()
@@ -218,7 +225,7 @@ class Server:
         self._handlers = self._table()
         try:
             responder.endpoint = Endpoint(
-                self._address, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys
+                self._listen, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys
             )
         except AddressInUse as e:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
@@ -228,7 +235,9 @@ class Server:
             serve_with(self._keys)
         if setting("DOVETAIL_METRICS"):
             try:
-                self._metrics = MetricsServer(setting("DOVETAIL_METRICS"), self.figures)
+                self._metrics = MetricsServer(
+                    setting("DOVETAIL_METRICS"), self.figures, {"/live": self._not_live, "/ready": self._not_ready}
+                )
             except (OSError, ValueError) as e:  # a task without metrics still does its work
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
         colocated.add_server(self._address, self, self._worker)
@@ -302,7 +311,7 @@ class Server:
             handler(peer, message)
 
     def _on_tick(self) -> None:
-        now = time.monotonic()
+        now = self._ticked = time.monotonic()
         self._worker.look()
         self._collectives.tick(now)
         self._step_handlers.end_forsaken(now)
@@ -346,6 +355,15 @@ class Server:
     def _on_stats(self, peer: bytes, message: Message) -> None:
         figures = self.figures()
         self._responder.reply(peer, Message("figures", {"request": message.fields["request"], "figures": figures}))
+
+    def _not_live(self) -> str:
+        """Why this task cannot work any more; empty: it can."""
+        silent = time.monotonic() - self._ticked
+        return f"the I/O thread has not run for {silent:.0f} s" if silent > DEAD_S else ""
+
+    def _not_ready(self) -> str:
+        """Why this task takes no sessions; empty: it does."""
+        return "it is stopping" if self._stopped.is_set() else self._not_live()
 
     def figures(self) -> dict[str, Any]:
         """The figures of this task, as plain values, for `dovetail status` and the metrics."""

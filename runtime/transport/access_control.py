@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .address import split_address
+from .address import location_of, split_address
 from .keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ def mechanism_of(address: str, patience_s: float) -> str:
     """The ZMTP mechanism of the server at an address (`NULL`, `CURVE`); empty if no ZeroMQ server answers there."""
     with contextlib.suppress(OSError, ValueError):
         until = time.monotonic() + patience_s
-        with socket.create_connection(split_address(address), patience_s) as sock:
+        with socket.create_connection(split_address(location_of(address)), patience_s) as sock:
             sock.sendall(_GREETING)
             got = b""
             while len(got) < _GREETING_BYTES:

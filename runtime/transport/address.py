@@ -1,4 +1,8 @@
-"""Addresses of tasks, `host:port`, and which machines can reach them."""
+"""Addresses of tasks, `host:port`, and which machines can reach them.
+
+A cluster knows a task by one address as long as it lives. Where an engine starts the task again elsewhere, on another machine or at
+another port, the address stays and its *location* changes: all connections to the address are then made to the location.
+"""
 
 from __future__ import annotations
 
@@ -57,3 +61,19 @@ def resolve(host: str) -> list[str]:
         return [str(ipaddress.ip_address(host))]
     found = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     return sorted(found, key=lambda ip: (":" in ip, ip))
+
+
+_locations: dict[str, str] = {}  # address of a task that was moved -> where it listens now
+
+
+def location_of(address: str) -> str:
+    """Where the task listens that a cluster knows by `address`: there, unless it was moved (`endpoint.relocate`)."""
+    return _locations.get(address, address)
+
+
+def set_location(address: str, location: str) -> bool:
+    """Have new connections to `address` made to `location`; whether that is a change."""
+    if location_of(address) == location:
+        return False
+    _locations[address] = location
+    return True

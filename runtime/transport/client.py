@@ -21,6 +21,7 @@ from ..wire.codec import decode, encode
 from ..wire.messages import MAX_FRAMES, Frame, Message, UnmappedTensorError, WireError
 from ..wire.reassembly import most_bytes
 from .access_control import why_silent
+from .address import location_of
 from .fault_injection import link_faults
 from .keys import Keys
 from .peer import HANDSHAKE, STOP_LENDING, Command, Connect, Peer, Read
@@ -119,6 +120,7 @@ class Connection:
     The constructor never waits. It connects as soon as a server listens at `address`, and reconnects after the server was away.
 
     Attributes:
+        location: where it connects to: the address, unless its task was moved.
         closed: whether `close` was called, or a call was interrupted in the middle of a message.
         peer: the states of the connection.
 
@@ -135,6 +137,7 @@ class Connection:
         patience_s: float | None = None,
     ) -> None:
         self.address = address
+        self.location = location_of(address)
         self.closed = False
         self._keys = keys
         self._watch = watch or ConnectionPoller()

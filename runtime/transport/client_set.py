@@ -11,6 +11,7 @@ from ..wire.codec import HeaderTemplate
 from ..wire.messages import Message, WireError
 from ..wire.reassembly import TooLargeError
 from .access_control import why_silent
+from .address import location_of
 from .client import Connection, ConnectionPoller
 from .keys import Keys
 
@@ -48,9 +49,9 @@ class Connections:
     def get(self, address: str) -> Connection:
         """The connection to `address`."""
         connection = self._connections.get(address)
-        if connection is not None and not connection.closed:
+        if connection is not None and not connection.closed and connection.location == location_of(address):
             return connection
-        self.forget(address)  # an interrupt closed it
+        self.forget(address)  # an interrupt closed it, or the task was moved
         connection = self._connections[address] = Connection(address, self._watch, self._keys, self._patience_s)
         return connection
 

@@ -31,7 +31,7 @@ from ..wire.codec import decode, encode
 from ..wire.messages import Frame, InconsistentMessageError, Message, UnmappedTensorError, WireError
 from ..wire.reassembly import TooLargeError
 from .access_control import AccessControl
-from .address import all_loopback, resolve, split_address
+from .address import all_loopback, resolve, set_location, split_address
 from .event_loop import EventLoop
 from .fault_injection import break_connections, link_faults
 from .file_descriptors import DescriptorReserve
@@ -367,6 +367,24 @@ class Endpoint:
 
 
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+def relocate(address: str, location: str) -> None:
+    """Tell this process that the task at `address` listens at `location` from now on: it was started again elsewhere.
+
+    Connections to the address are made there from now on; those that exist are closed.
+
+    Args:
+        address: what clusters and targets call the task, `host:port`.
+        location: `host:port`; the address itself when the task is back there.
+
+    Raises:
+        ValueError: the location is not `host:port`.
+    """
+    split_address(location)
+    if set_location(address, location):
+        for endpoint in list(_endpoints):
+            endpoint.forget(address)
 
 
 @atexit.register

@@ -14,7 +14,7 @@ import zmq
 from ..timeouts import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
 from ..wire.chunking import CHUNK_BYTES
 from ..wire.messages import BORROW_BYTES, MAX_FRAMES, Frame, WireError
-from .address import split_address
+from .address import location_of, split_address
 from .keys import Keys
 from .zmq_auth import prove
 from .zmq_liveness import ConnectionMonitor
@@ -90,18 +90,18 @@ def new_socket(context: zmq.Context[Socket], kind: int) -> Socket:
 
 
 def dialled_host(address: str) -> str:
-    host = split_address(address)[0]
+    host = split_address(location_of(address))[0]
     return "127.0.0.1" if host == "localhost" else host
 
 
 def dial(
     context: zmq.Context[Socket], address: str, keys: Keys | None, patience_s: float | None = None
 ) -> tuple[Socket, ConnectionMonitor]:
-    """A DEALER that connects to `address` as soon as a server listens there, and its connection monitor.
+    """A DEALER that connects to the location of `address` as soon as a server listens there, and its connection monitor.
 
     A peer counts as gone when it is silent for `patience_s`, or for `HEARTBEAT_TIMEOUT_MS` if that is less.
     """
-    host, port = dialled_host(address), split_address(address)[1]
+    host, port = dialled_host(address), split_address(location_of(address))[1]
     sock = new_socket(context, zmq.DEALER)
     sock.set(zmq.IPV6, ":" in host)
     if patience_s is not None and patience_s * 1000 < HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS:

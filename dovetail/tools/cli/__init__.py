@@ -7,6 +7,7 @@ import typer
 from ... import __version__
 from .calibrate import calibrate
 from .cluster import cluster
+from .k8s import k8s
 from .keys import keys
 from .plan import devices, plan
 from .run import PASS_ON, demo, server, tf1
@@ -30,6 +31,7 @@ for _command in (calibrate, demo, devices, server, status, top, plan, version):
 app.command(context_settings=PASS_ON)(tf1)
 app.add_typer(cluster, name="cluster")
 app.add_typer(keys, name="keys")
+app.add_typer(k8s, name="k8s")
 
 
 def main() -> None:

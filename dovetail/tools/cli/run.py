@@ -33,8 +33,13 @@ def server(
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="Serve Prometheus metrics on this address: a port of localhost, or host:port. Without it: DOVETAIL_METRICS."
+            help="Serve Prometheus metrics, /live and /ready on this address: a port of localhost, or host:port. Without it: "
+            "DOVETAIL_METRICS."
         ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="host:port to listen at, where that is not the task's address in the cluster."),
     ] = None,
 ) -> None:
     """Serve one task of a cluster until Ctrl-C. Without --cluster, TF_CONFIG says which cluster and task."""
@@ -56,6 +61,7 @@ def server(
                 start=False,
                 insecure=insecure,
                 keys=keys,
+                listen=listen,
             )
             set_up_log(running.job_name, running.task_index)
             running.start()

@@ -7,7 +7,7 @@ import pytest
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.placer.cluster import file_format
-from dovetail.placer.cluster.load import _quantity, as_cluster, cluster_text, make_cluster, read_cluster
+from dovetail.placer.cluster.load import as_cluster, cluster_text, make_cluster, quantity, read_cluster
 from dovetail.placer.cluster.spec import Cluster, Link
 
 FILE = """
@@ -142,9 +142,9 @@ def test_a_file_that_is_not_there():
 def test_quantities(given, what, value):
     if value is None:
         with pytest.raises(ValueError, match=f"{what} is a number"):
-            _quantity(given, what)
+            quantity(given, what)
     else:
-        assert _quantity(given, what) == pytest.approx(value)
+        assert quantity(given, what) == pytest.approx(value)
 
 
 def test_what_runs_is_a_cluster():

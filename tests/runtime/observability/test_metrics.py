@@ -117,6 +117,47 @@ def test_a_server_tells_metrics_where_it_is_told_to(
     assert "no metrics at" in caplog.text
 
 
+def health(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=WAIT_S) as reply:
+            return reply.status, reply.read().decode().strip()
+    except urllib.error.HTTPError as e:
+        with e:
+            return e.code, e.read().decode().strip()
+
+
+def test_health_says_what_is_wrong() -> None:
+    wrong = {"/live": "", "/ready": "it is stopping"}
+    server = MetricsServer("0", figures, {path: lambda path=path: wrong[path] for path in wrong})
+    try:
+        assert health(server.address, "/live") == (200, "ok")
+        assert health(server.address, "/ready") == (503, "it is stopping")
+        assert health(server.address, "/metrics")[0] == 200
+    finally:
+        server.close()
+
+
+def test_a_server_is_ready_while_its_io_thread_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_METRICS", "localhost:0")
+    monkeypatch.setattr("dovetail.runtime.server.server.DEAD_S", 2.0)
+    held, let_go = threading.Event(), threading.Event()
+    with tf.train.Server.create_local_server() as server:
+        assert server._metrics is not None and server._responder.endpoint is not None
+        at = server._metrics.address
+        assert health(at, "/live") == health(at, "/ready") == (200, "ok")
+
+        def hold() -> None:
+            held.set()
+            let_go.wait(WAIT_S)
+
+        server._responder.endpoint.call_soon(hold)
+        assert held.wait(WAIT_S)
+        until(lambda: health(at, "/live")[0] == 503, "the thread was missed")
+        assert health(at, "/ready")[1].startswith("the I/O thread has not run for")
+        let_go.set()
+        until(lambda: health(at, "/live")[0] == 200, "it ran again")
+
+
 class TestLogs:
     def test_a_line_is_one_object(self) -> None:
         try:

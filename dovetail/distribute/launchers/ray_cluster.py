@@ -1,0 +1,355 @@
+"""`RayCluster`: a cluster whose tasks are actors of Ray.
+
+Each task is one actor in one bundle of a placement group, and its server runs in the actor's process, with the processors, GPUs and
+memory that Ray granted. An actor more, the *directory*, knows where all tasks listen:
+
+    a task starts     it reserves a port of its node, and joins the directory with it
+    all have joined   each learns the cluster spec, and starts its server
+    a task dies       Ray starts its actor again (`max_restarts`), on another node where its own has gone. It joins again, from another
+                      address. Its address in the cluster spec stays; the directory tells all processes its new location
+                      (`runtime/transport/address.py`)
+
+Every process of the cluster, this one too, has a thread that waits for the directory's news. What a task held is lost with it:
+`MonitoredTrainingSession` restores it from the last checkpoint, `ClusterCoordinator` gives a dead worker's calls to another one.
+
+Unless all nodes are on loopback, a key pair is made for the cluster. The tasks get it through Ray; it is in no log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from ...graph.core.errors import UnavailableError
+from ...placer.cluster.spec import ClusterSpec
+from ...runtime.config import ConfigProto
+from ...runtime.logs import set_up_log
+from ...runtime.server.local_cluster import port_of, reserved_port
+from ...runtime.server.running_cluster import RunningCluster
+from ...runtime.server.server import Server
+from ...runtime.transport.endpoint import relocate
+from ...runtime.transport.keys import OWN, Keys, serve_with, served_with, write_keys
+from ...runtime.transport.zmq_auth import new_key_pair
+
+NEWS_S = 10.0  # how long one question for news waits at the directory
+AGAIN_S = 1.0  # pause after a question that failed
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+GRANTS = ("num_cpus", "num_gpus", "memory", "resources")
+CALLS = 8  # calls that one task's actor serves at a time
+
+
+class Directory:
+    """Where the tasks of a cluster listen. An actor: its methods run in one thread, and may wait for each other.
+
+    Args:
+        tasks: (job, index) of all tasks.
+    """
+
+    def __init__(self, tasks: Sequence[tuple[str, int]]) -> None:
+        self._tasks = list(tasks)
+        self._addresses: dict[tuple[str, int], str] = {}
+        self._locations: dict[str, str] = {}
+        self._version = 0
+        self._changed = asyncio.Condition()
+
+    async def join(self, job: str, index: int, location: str) -> dict[str, list[str]]:
+        """Record where a task listens, wait until all tasks have been recorded, and return the cluster.
+
+        The first location of a task is its address for ever.
+        """
+        async with self._changed:
+            self._locations[self._addresses.setdefault((job, index), location)] = location
+            self._version += 1
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: len(self._addresses) == len(self._tasks))
+        return self._cluster()
+
+    async def news(self, version: int) -> tuple[int, dict[str, str]]:
+        """The locations by address, and their version, when that is another than `version`, or after `NEWS_S` seconds."""
+        async with self._changed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait_for(lambda: self._version != version), NEWS_S)
+        return self._version, dict(self._locations)
+
+    def _cluster(self) -> dict[str, list[str]]:
+        jobs: dict[str, list[str]] = {}
+        for task in self._tasks:
+            jobs.setdefault(task[0], []).append(self._addresses[task])
+        return jobs
+
+
+class Task:
+    """One task of the cluster: an actor with a server.
+
+    Args:
+        job, index: which task this is.
+        directory: the name of the directory's actor.
+        key: the text of the cluster's key file; None: the cluster has no keys.
+        cpus, memory: the processors and the bytes that Ray granted; 0: nothing was said of them.
+        emulate_gpus: offer emulated GPUs in the place of those that Ray granted.
+    """
+
+    def __init__(
+        self, job: str, index: int, directory: str, key: str | None, cpus: float, memory: float, emulate_gpus: bool
+    ) -> None:
+        import ray  # an engine's package is loaded where it is used
+
+        found = ray.get_actor(directory)
+        os.environ["DOVETAIL_HOST_MEMORY"] = str(int(memory))
+        gpus = len(ray.get_gpu_ids())
+        if emulate_gpus:
+            os.environ["DOVETAIL_EMULATE_GPUS"] = str(gpus)
+        set_up_log(job, index)
+        folder = None if key is None else tempfile.mkdtemp(prefix="dovetail-ray-")
+        if folder is not None:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            with os.fdopen(os.open(Path(folder) / OWN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(str(key))
+        host = ray.util.get_node_ip_address()
+        config = ConfigProto(device_count={"GPU": gpus}, intra_op_parallelism_threads=int(cpus))
+        with reserved_port(host) as port:
+            at = f"{host}:{port_of(port)}"
+            cluster = ray.get(found.join.remote(job, index, at))
+            self.server = Server(cluster, job, index, config=config, keys=folder, listen=at)
+        _follow(found)
+
+    def cluster(self) -> dict[str, Any]:
+        """The cluster, once this task serves."""
+        return self.server.cluster_spec.as_dict()
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function in this process."""
+        return function(self.server, *args, **kwargs)
+
+
+def _follow(directory: Any, ended: threading.Event | None = None) -> None:
+    """Start a thread that applies the directory's news to this process, until `ended` is set."""
+    threading.Thread(target=_apply_news, args=(directory, ended or threading.Event()), daemon=True).start()
+
+
+def _apply_news(directory: Any, ended: threading.Event) -> None:
+    import ray  # an engine's package is loaded where it is used
+
+    version = -1
+    while not ended.is_set():
+        try:
+            version, locations = ray.get(directory.news.remote(version), timeout=3 * NEWS_S)
+        except Exception:  # whatever Ray raises: the directory is busy, or everything ends
+            ended.wait(AGAIN_S)
+            continue
+        for address, location in locations.items():
+            relocate(address, location)
+
+
+class RayCluster(RunningCluster):
+    """A cluster of actors of Ray, one per task. It needs the extra `ray`.
+
+    The program runs where Ray's driver runs: on a laptop that `ray.init(address=...)` connected, or under `ray job submit`. Without
+    `ray.init`, this connects to the Ray of `RAY_ADDRESS`, else to one of this machine, which is started if need be.
+
+    Args:
+        jobs: how many tasks each job has: `{"ps": 2, "worker": 4}`.
+        resources: job -> what each of its tasks takes: `num_cpus` (1 unless given), `num_gpus`, `memory` (bytes), and `resources`, a
+            mapping of Ray's custom resources. A task offers so many GPUs, and plans see so much memory.
+        strategy: how the placement group puts tasks on nodes: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
+        max_restarts: how often Ray starts each task again; -1: always.
+        keys: make a key pair for the cluster, and let in nobody without it; None: unless all of Ray's nodes are on loopback.
+        emulate_gpus: the tasks' GPUs are emulated by the CPU's kernels, to try a program where Ray only counts GPUs.
+        start_timeout_s: how long to wait until Ray has granted everything and all tasks serve.
+
+    Raises:
+        TypeError, ValueError: malformed arguments. ImportError: Ray is not installed.
+        UnavailableError: Ray has not granted the resources in time, or a task has not started.
+
+    >>> with dt.RayCluster({"ps": 1, "worker": 2}) as cluster, dt.Session(cluster.target()) as session:  # doctest: +SKIP
+    ...     print(len(session.list_devices()))
+    3
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[str, int],
+        *,
+        resources: Mapping[str, Mapping[str, Any]] | None = None,
+        strategy: str = "PACK",
+        max_restarts: int = -1,
+        keys: bool | None = None,
+        emulate_gpus: bool = False,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        grants = _checked(jobs, resources or {}, strategy)
+        self._ray = ray = _ray()
+        self._owns_ray = not ray.is_initialized()
+        if self._owns_ray:
+            ray.init()
+        self._ended = threading.Event()
+        self._folder: str | None = None
+        self._group: Any = None
+        self._actors: dict[tuple[str, int], Any] = {}
+        tasks = [(job, i) for job, count in jobs.items() for i in range(count)]
+        deadline = time.monotonic() + start_timeout_s
+        try:
+            key = self._make_key(keys)
+            self._group = ray.util.placement_group([_bundle(grants[job]) for job, _ in tasks], strategy=strategy)
+            self._wait([self._group.ready()], deadline, f"for Ray to grant {len(tasks)} tasks their resources")
+            here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=False
+            )
+            name = self._group.id.hex()[:8]  # the dashboard shows it
+            self._directory = (
+                ray.remote(Directory)
+                .options(num_cpus=0, scheduling_strategy=here, max_concurrency=10_000, name=f"directory of {name}")
+                .remote(tasks)
+            )
+            for number, (job, i) in enumerate(tasks):
+                grant = grants[job]
+                bundle = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self._group, number)
+                self._actors[job, i] = (
+                    ray.remote(Task)
+                    .options(
+                        **grant, max_restarts=max_restarts, max_concurrency=CALLS, scheduling_strategy=bundle,
+                        name=f"/job:{job}/task:{i} of {name}",
+                    )
+                    .remote(job, i, f"directory of {name}", key, grant["num_cpus"], grant.get("memory", 0), emulate_gpus)
+                )  # fmt: skip
+            started = [actor.cluster.remote() for actor in self._actors.values()]
+            self._wait(started, deadline, "for all tasks to serve")
+            self.cluster_spec = ClusterSpec(ray.get(started[0]))
+            _follow(self._directory, self._ended)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def tasks(self) -> list[tuple[str, int]]:
+        """(job, index) of all tasks."""
+        return list(self._actors)
+
+    def node(self, job: str, task_index: int) -> str:
+        """The id of the Ray node that a task is on. It waits while the task is started again."""
+        return str(self._ray.get(self._actors[job, task_index].call.remote(_node)))
+
+    def run(self, function: Callable[..., Any], *args: Any, job: str = "worker", **kwargs: Any) -> list[Any]:
+        """Call `function(server, *args, **kwargs)` in each task of a job, all at once, and return the results by task.
+
+        This is between-graph replication: each call builds its graph and opens its session at `server.target`. A call whose task
+        dies is not repeated.
+
+        Raises:
+            UnavailableError: a task died. RayTaskError: a call raised.
+        """
+        calls = [actor.call.remote(function, *args, **kwargs) for (name, _), actor in self._actors.items() if name == job]
+        try:
+            return list(self._ray.get(calls))
+        except self._ray.exceptions.RayActorError as e:
+            raise UnavailableError(None, None, f"A task of the job {job!r} died during its call: {e}") from None
+
+    def kill(self, job: str, task_index: int) -> None:
+        """End a task's process, to try what happens: Ray starts it again."""
+        self._ray.kill(self._actors[job, task_index], no_restart=False)
+
+    def close(self) -> None:
+        """End all tasks, and give their resources back to Ray. Closing twice does nothing."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        if self._ray.is_initialized():
+            for actor in [*self._actors.values(), getattr(self, "_directory", None)]:
+                if actor is not None:
+                    self._ray.kill(actor)
+            if self._group is not None:
+                self._ray.util.remove_placement_group(self._group)
+        if self.keys is not None:
+            served_with(self.keys)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._owns_ray:
+            self._ray.shutdown()
+
+    def __repr__(self) -> str:
+        return f"<dt.RayCluster {self.cluster_spec.as_dict()}>"
+
+    def _make_key(self, wanted: bool | None) -> str | None:
+        """The text of a new key file for all tasks and this process, where keys are wanted."""
+        if wanted is None:
+            wanted = not all(ip_address(n["NodeManagerAddress"]).is_loopback for n in self._ray.nodes() if n["Alive"])
+        if not wanted:
+            return None
+        self._folder = tempfile.mkdtemp(prefix="dovetail-ray-")
+        write_keys(Path(self._folder), "cluster", new_key_pair())
+        self.keys = Keys.load(self._folder)
+        serve_with(self.keys)  # sessions of this process use them
+        return (Path(self._folder) / OWN).read_text(encoding="ascii")
+
+    def _wait(self, promised: Iterable[Any], deadline: float, what: str) -> None:
+        """Wait for objects of Ray. UnavailableError: not there in time, or their task failed."""
+        began = time.monotonic()
+        errors = self._ray.exceptions
+        try:
+            self._ray.get(list(promised), timeout=max(0.0, deadline - began))
+        except errors.GetTimeoutError:
+            raise UnavailableError(
+                None, None,
+                f"Waited {time.monotonic() - began:.0f} s {what}. Ray has {_counts(self._ray.available_resources())} free of "
+                f"{_counts(self._ray.cluster_resources())}: ask for less (resources=...), add nodes, or wait longer (start_timeout_s=...)",
+            ) from None  # fmt: skip
+        except errors.RayError as e:
+            raise UnavailableError(None, None, f"A task did not start: {e}") from None
+
+
+def _node(server: Server) -> str:
+    import ray  # an engine's package is loaded where it is used
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def _ray() -> Any:
+    try:
+        import ray  # an engine's package is loaded where it is used
+        import ray.util.scheduling_strategies
+    except ImportError:
+        raise ImportError("RayCluster needs Ray, which is not installed: pip install 'dovetail[ray]'") from None
+    return ray
+
+
+def _checked(
+    jobs: Mapping[str, int], resources: Mapping[str, Mapping[str, Any]], strategy: str
+) -> dict[str, dict[str, Any]]:
+    """What each task of a job takes, by job."""
+    if not isinstance(jobs, Mapping) or not all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in jobs.values()
+    ):
+        raise TypeError(f"`jobs` must be numbers of tasks such as {{'ps': 1, 'worker': 2}}, not {jobs!r}")
+    if not any(jobs.values()):
+        raise ValueError(f"A RayCluster needs at least one task: {dict(jobs)}")
+    if strategy not in STRATEGIES:
+        raise ValueError(f"`strategy` is one of {', '.join(STRATEGIES)}, not {strategy!r}")
+    unknown = sorted(set(resources) - set(jobs))
+    if unknown:
+        raise ValueError(f"`resources` names jobs that are not in `jobs`: {', '.join(unknown)}")
+    for job, grant in resources.items():
+        wrong = sorted(set(grant) - set(GRANTS))
+        if wrong:
+            raise ValueError(f"The resources of job {job!r} are {', '.join(GRANTS)}, not {', '.join(wrong)}")
+    return {job: {"num_cpus": 1, **resources.get(job, {})} for job in jobs}
+
+
+def _bundle(grant: Mapping[str, Any]) -> dict[str, float]:
+    """The bundle of a placement group that a task takes all of."""
+    named = {"CPU": grant["num_cpus"], "GPU": grant.get("num_gpus", 0), "memory": grant.get("memory", 0)}
+    # Ray refuses an empty bundle.
+    return {name: n for name, n in {**named, **grant.get("resources", {})}.items() if n} or {"CPU": 0.001}
+
+
+def _counts(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{n:g} {name}" for name, n in sorted(found.items()) if not name.startswith(("node:", "bundle", "object_store")))

@@ -1,0 +1,63 @@
+"""`dovetail k8s`: clusters on Kubernetes, from the same file as on one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...graph.core.settings import setting
+from .common import errors_explained
+
+k8s = typer.Typer(help="Write what Kubernetes needs to run a cluster.", no_args_is_help=True)
+
+
+@k8s.callback()
+def _group() -> None:
+    """Keep `manifests` a command of its own: a group of one command would take its place."""
+
+
+@k8s.command()
+def manifests(
+    file: Annotated[str, typer.Argument(help="A cluster file with `jobs` as numbers of tasks, and `resources`.")],
+    image: Annotated[str, typer.Option(help="The container image of the tasks; docker/Dockerfile makes one.")],
+    name: Annotated[str, typer.Option(help="Prefix of all names.")] = "dovetail",
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the key of all tasks and clients, made if it is not there. Without it: DOVETAIL_KEYS.", file_okay=False
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No keys: whoever reaches a pod may run programs there.")
+    ] = False,
+) -> None:
+    """Print manifests for `kubectl apply -f -`: per job a StatefulSet, a headless Service and a PodDisruptionBudget."""
+    with errors_explained():
+        import yaml  # most commands write none
+
+        from ...distribute.launchers.kubernetes_manifests import manifests as manifests_of  # a command has this name
+        from ...placer.cluster.load import described_by
+
+        key = None if insecure else _key(keys)
+        try:
+            made = manifests_of(described_by(file), image, name=name, key=key)
+        except ValueError as e:
+            raise ValueError(f"{file}: {e}") from None
+        print(yaml.safe_dump_all(made, sort_keys=False, width=120), end="")
+
+
+def _key(folder: Path | None) -> str:
+    """The text of the key file in a folder; a new one where there is none."""
+    from ...runtime.transport.keys import OWN, Keys, write_keys
+    from ...runtime.transport.zmq_auth import new_key_pair  # loads ZeroMQ
+
+    where = folder or (Path(setting("DOVETAIL_KEYS")) if setting("DOVETAIL_KEYS") else None)
+    if where is None:
+        raise ValueError("Other machines can reach pods: name a folder for their key by --keys, or say --insecure")
+    where = where.expanduser()
+    if not (where / OWN).exists():
+        write_keys(where, "cluster", new_key_pair())
+    Keys.load(where)  # whether the file is a key, and private
+    return (where / OWN).read_text(encoding="ascii")
