@@ -9,7 +9,7 @@ A cluster file is YAML (JSON is YAML, too):
     devices:                                 # of each task of a job, or of one task; else cpu:0
       worker: [cpu:0, {name: gpu:0, memory: 80 GiB, flops: 67 Tflop/s, bandwidth: 3.35 TB/s}]
       /job:worker/task:1: [cpu:0]
-    resources:                               # what each task of a job takes of an engine (Kubernetes)
+    resources:                               # what each task of a job takes of an engine (Kubernetes, Slurm)
       worker: {cpus: 4, gpus: 1, memory: 8 GiB}
     links:                                   # between tasks; the first that fits a pair counts
       - {between: [/job:ps, /job:worker], latency: 50 us, bandwidth: 25 Gbit/s}
@@ -60,7 +60,7 @@ class LinkFacts(Struct, forbid_unknown_fields=True):
 class TaskResources(Struct, forbid_unknown_fields=True):
     """What each task of a job takes of the machine that an engine runs it on."""
 
-    cpus: Annotated[float, Meta(description="Processors, such as 4 or 0.5", gt=0)] | None = None
+    cpus: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Processors, such as 4 or 0.5")] = None
     gpus: Annotated[int, Meta(description="Whole NVIDIA GPUs", ge=0)] = 0
     memory: Bytes = None
 
@@ -82,7 +82,7 @@ class ClusterFile(Struct, forbid_unknown_fields=True):
     ] = None
     resources: Annotated[
         dict[str, TaskResources] | None,
-        Meta(description="Job -> what each of its tasks takes of an engine (Kubernetes); plans do not read it"),
+        Meta(description="Job -> what each of its tasks takes of an engine (Kubernetes, Slurm); plans do not read it"),
     ] = None
     links: Annotated[list[LinkFacts] | None, Meta(description="The first that fits a pair of tasks counts")] = None
 

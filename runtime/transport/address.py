@@ -75,5 +75,8 @@ def set_location(address: str, location: str) -> bool:
     """Have new connections to `address` made to `location`; whether that is a change."""
     if location_of(address) == location:
         return False
-    _locations[address] = location
+    if location == address:
+        del _locations[address]
+    else:
+        _locations[address] = location
     return True

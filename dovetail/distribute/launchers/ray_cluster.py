@@ -132,9 +132,11 @@ class Task:
         return function(self.server, *args, **kwargs)
 
 
-def _follow(directory: Any, ended: threading.Event | None = None) -> None:
+def _follow(directory: Any, ended: threading.Event | None = None) -> threading.Thread:
     """Start a thread that applies the directory's news to this process, until `ended` is set."""
-    threading.Thread(target=_apply_news, args=(directory, ended or threading.Event()), daemon=True).start()
+    thread = threading.Thread(target=_apply_news, args=(directory, ended or threading.Event()), daemon=True)
+    thread.start()
+    return thread
 
 
 def _apply_news(directory: Any, ended: threading.Event) -> None:
@@ -148,7 +150,8 @@ def _apply_news(directory: Any, ended: threading.Event) -> None:
             ended.wait(AGAIN_S)
             continue
         for address, location in locations.items():
-            relocate(address, location)
+            if not ended.is_set():
+                relocate(address, location)
 
 
 class RayCluster(RunningCluster):
@@ -196,6 +199,8 @@ class RayCluster(RunningCluster):
         self._folder: str | None = None
         self._group: Any = None
         self._actors: dict[tuple[str, int], Any] = {}
+        self._directory: Any = None
+        self._follower: threading.Thread | None = None
         tasks = [(job, i) for job, count in jobs.items() for i in range(count)]
         deadline = time.monotonic() + start_timeout_s
         try:
@@ -225,7 +230,7 @@ class RayCluster(RunningCluster):
             started = [actor.cluster.remote() for actor in self._actors.values()]
             self._wait(started, deadline, "for all tasks to serve")
             self.cluster_spec = ClusterSpec(ray.get(started[0]))
-            _follow(self._directory, self._ended)
+            self._follower = _follow(self._directory, self._ended)
         except BaseException:
             self.close()
             raise
@@ -264,11 +269,15 @@ class RayCluster(RunningCluster):
             return
         self._ended.set()
         if self._ray.is_initialized():
-            for actor in [*self._actors.values(), getattr(self, "_directory", None)]:
-                if actor is not None:
-                    self._ray.kill(actor)
+            for actor in filter(None, [*self._actors.values(), self._directory]):
+                self._ray.kill(actor)
             if self._group is not None:
                 self._ray.util.remove_placement_group(self._group)
+        if self._follower is not None:
+            self._follower.join()  # its question ends with the directory
+            for job, i in self.tasks:  # other clusters may use these addresses
+                address = self.cluster_spec.task_address(job, i)
+                relocate(address, address)
         if self.keys is not None:
             served_with(self.keys)
         if self._folder is not None:

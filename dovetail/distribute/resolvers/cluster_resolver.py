@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...placer.cluster.spec import ClusterSpec
@@ -283,15 +283,9 @@ class SlurmClusterResolver(ClusterResolver):
             counts = expand_tasks_per_node(_slurm("STEP_TASKS_PER_NODE"))
         else:
             counts = [tasks_per_node] * len(hosts) if isinstance(tasks_per_node, int) else list(tasks_per_node)
-        places = [(host, i) for host, count in zip(hosts, counts, strict=False) for i in range(count)]
-        if len(places) < total:
-            raise RuntimeError(f"The nodes {', '.join(hosts)} have {len(places)} tasks in all, not {total}")
-        addresses: Iterator[str] = iter([f"{host}:{port_base + i}" for host, i in places])
+        self._spec = slurm_cluster(self._jobs, hosts, counts, port_base)
         tasks = [(job, i) for job, count in self._jobs.items() for i in range(count)]
-        spec: dict[str, list[str]] = {}
-        for job, _ in tasks:
-            spec.setdefault(job, []).append(next(addresses))
-        self._spec = ClusterSpec(spec)
+        places = [(host, i) for host, count in zip(hosts, counts, strict=False) for i in range(count)]
         self.task_type, self.task_id = tasks[number]
         self.rpc_layer = rpc_layer
         on_node = places[number][1]
@@ -320,6 +314,25 @@ class SlurmClusterResolver(ClusterResolver):
     ) -> dict[str, int]:
         """The GPUs of each task."""
         return {"GPU": self._gpus}
+
+
+def slurm_cluster(jobs: Mapping[str, int], hosts: Sequence[str], counts: Sequence[int], port_base: int) -> ClusterSpec:
+    """The cluster whose tasks are given to nodes in order, node by node.
+
+    Args:
+        jobs: how many tasks each job has, in order.
+        hosts, counts: the nodes, and how many tasks each has.
+        port_base: port of the first task of each node; the others follow.
+
+    Raises:
+        RuntimeError: the nodes have fewer tasks.
+    """
+    total = sum(jobs.values())
+    places = [f"{host}:{port_base + i}" for host, count in zip(hosts, counts, strict=False) for i in range(count)]
+    if len(places) < total:
+        raise RuntimeError(f"The nodes {', '.join(hosts)} have {len(places)} tasks in all, not {total}")
+    addresses = iter(places)
+    return ClusterSpec({job: [next(addresses) for _ in range(count)] for job, count in jobs.items() if count})
 
 
 def _slurm(name: str) -> str:

@@ -11,6 +11,7 @@ from .k8s import k8s
 from .keys import keys
 from .plan import devices, plan
 from .run import PASS_ON, demo, server, tf1
+from .slurm import slurm
 from .watch import status, top
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.command(context_settings=PASS_ON)(tf1)
 app.add_typer(cluster, name="cluster")
 app.add_typer(keys, name="keys")
 app.add_typer(k8s, name="k8s")
+app.add_typer(slurm, name="slurm")
 
 
 def main() -> None:

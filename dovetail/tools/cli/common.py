@@ -47,6 +47,35 @@ def from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
         ) from None
 
 
+def from_slurm(counts: str | None, port_base: int) -> tuple[str, str, int]:
+    """Cluster, job and task of this task of a Slurm step. `counts` describes the jobs; None: all tasks are workers.
+
+    Raises:
+        ValueError: this is no step of Slurm, it has another number of tasks, or a job has addresses.
+    """
+    from ...distribute.resolvers.cluster_resolver import SlurmClusterResolver  # loads the strategies
+
+    try:
+        found = SlurmClusterResolver(None if counts is None else numbers_of_tasks(counts), port_base)
+    except RuntimeError as e:
+        raise ValueError(str(e)) from None
+    job, index = found.get_task_info()
+    return json.dumps(found.cluster_spec().as_dict()), str(job), int(index or 0)
+
+
+def numbers_of_tasks(text: str) -> dict[str, int]:
+    """The number of tasks of each job of a cluster, as `read_jobs` finds it.
+
+    Raises:
+        ValueError: it describes no cluster, or a job has addresses.
+    """
+    jobs = read_jobs(text)
+    for job, tasks in jobs.items():
+        if not isinstance(tasks, int):
+            raise ValueError(f"{text}: job {job!r} must have a number of tasks: the engine gives them their addresses")
+    return jobs
+
+
 def read_jobs(text: str) -> dict[str, Any]:
     """The jobs of the cluster that an option names, in any form that `dovetail plan` takes.
 

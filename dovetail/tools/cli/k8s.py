@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ...graph.core.settings import setting
+from ...runtime.transport.keys import OWN, Keys, write_keys
 from .common import errors_explained
 
 k8s = typer.Typer(help="Write what Kubernetes needs to run a cluster.", no_args_is_help=True)
@@ -50,7 +51,6 @@ def manifests(
 
 def _key(folder: Path | None) -> str:
     """The text of the key file in a folder; a new one where there is none."""
-    from ...runtime.transport.keys import OWN, Keys, write_keys
     from ...runtime.transport.zmq_auth import new_key_pair  # loads ZeroMQ
 
     where = folder or (Path(setting("DOVETAIL_KEYS")) if setting("DOVETAIL_KEYS") else None)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...runtime.logs import set_up_log
-from .common import errors_explained, from_environment, read_jobs
+from .common import errors_explained, from_environment, from_slurm, read_jobs
 
 
 def server(
@@ -41,12 +41,23 @@ def server(
         str | None,
         typer.Option(help="host:port to listen at, where that is not the task's address in the cluster."),
     ] = None,
+    from_env: Annotated[
+        bool,
+        typer.Option(
+            "--from-env",
+            help="Cluster, job and task from the environment: TF_CONFIG, else those of a Slurm step. There, --cluster says how many "
+            "tasks each job has.",
+        ),
+    ] = False,
+    port_base: Annotated[int, typer.Option(min=1, max=65_535, help="In a Slurm step: port of a node's first task.")] = 8888,
 ) -> None:
     """Serve one task of a cluster until Ctrl-C. Without --cluster, TF_CONFIG says which cluster and task."""
     with errors_explained():
         import dovetail as tf
 
-        if cluster is None:
+        if from_env and "SLURM_PROCID" in os.environ and "TF_CONFIG" not in os.environ:
+            cluster, job, task = from_slurm(cluster, port_base)
+        elif from_env or cluster is None:
             cluster, job, task = from_environment(job, task)
 
         if metrics is not None:
