@@ -92,10 +92,12 @@ class Task:
     """One task of the cluster: an actor with a server.
 
     Args:
-        job, index: which task this is.
+        job: the task's job.
+        index: which of the job's tasks it is.
         directory: the name of the directory's actor.
         key: the text of the cluster's key file; None: the cluster has no keys.
-        cpus, memory: the processors and the bytes that Ray granted; 0: nothing was said of them.
+        cpus: the processors that Ray granted; 0: as many as the machine has.
+        memory: the bytes that Ray granted; 0: nothing was said of them.
         emulate_gpus: offer emulated GPUs in the place of those that Ray granted.
     """
 

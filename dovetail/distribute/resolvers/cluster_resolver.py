@@ -321,7 +321,8 @@ def slurm_cluster(jobs: Mapping[str, int], hosts: Sequence[str], counts: Sequenc
 
     Args:
         jobs: how many tasks each job has, in order.
-        hosts, counts: the nodes, and how many tasks each has.
+        hosts: the nodes.
+        counts: how many tasks each node has.
         port_base: port of the first task of each node; the others follow.
 
     Raises:
