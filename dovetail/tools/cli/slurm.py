@@ -23,7 +23,7 @@ def script(
         list[str] | None, typer.Option("--option", "-o", help="An option of sbatch, such as --time=1:00:00; may be given several times.")
     ] = None,
 ) -> None:
-    """Print a batch script for `sbatch`: a task of Slurm per task of the cluster, and the program as their client."""
+    """Print a batch script for `sbatch`: a task of Slurm per task of the cluster, and the program as their client. Options come first."""
     with errors_explained():
         from ...distribute.launchers.slurm_script import script as script_of  # a command has this name
         from ...placer.cluster.load import described_by

@@ -51,6 +51,11 @@ def test_malformed_clusters(described: Any, program: list[str], text: str) -> No
         script(described, program)
 
 
+def test_options_after_the_file_are_the_programs(tmp_path: Path) -> None:
+    printed = CliRunner().invoke(app, ["slurm", "script", "-o", "--nodes=2", "worker=1", "python", "train.py", "-o", "x"])
+    assert printed.output == script({"jobs": {"worker": 1}}, ["python", "train.py", "-o", "x"], options=["--nodes=2"])
+
+
 def test_the_target_is_the_address_that_the_worker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
