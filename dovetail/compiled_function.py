@@ -15,7 +15,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -95,15 +95,7 @@ class _Home:
         """The session, in which all variables have values. Those of a cluster that is joined may have some already."""
         session = self.session()
         if len(self.graph.nodes) != self._seen:
-            variables = [*self.variables, *self.graph.get_collection(GraphKeys.LOCAL_VARIABLES)]
-            variables = [v for v in variables if v not in self._initialized]
-            tables = [t for t in self.graph.get_collection(GraphKeys.TABLE_INITIALIZERS) if t not in self._initialized]
-            if variables:
-                with self.graph.as_default():
-                    names = {name.decode() for name in session.run(report_uninitialized_variables(variables))}
-                session.run([v.initializer for v in variables if v.op.name in names])
-            session.run(tables)
-            self._initialized.update(variables, tables)
+            self._initialized |= initialize(session, self._initialized)
             self._seen = len(self.graph.nodes)
         return session
 
@@ -139,6 +131,27 @@ class _Home:
                 f"a LocalCluster, a RayCluster or a server, not {given!r}"
             )
         return target
+
+
+def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
+    """Give the variables of a session's graph that have no value their first one, and initialize its tables.
+
+    Args:
+        done: what has been initialized before. A table that is initialized again stays as it is.
+
+    Returns:
+        The variables, and the nodes that initialize tables.
+    """
+    graph = session.graph
+    keys = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
+    variables = [v for key in keys for v in graph.get_collection(key) if v not in done]
+    tables = [t for t in graph.get_collection(GraphKeys.TABLE_INITIALIZERS) if t not in done]
+    if variables:
+        with graph.as_default():
+            names = {name.decode() for name in session.run(report_uninitialized_variables(variables))}
+        session.run([v.initializer for v in variables if v.op.name in names])
+    session.run(tables)
+    return {*variables, *tables}
 
 
 class CompiledFunction(Generic[P]):

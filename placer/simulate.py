@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -176,6 +177,10 @@ class Timeline:
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write one self-contained page that shows the timeline, and opens without a network."""
         self.chart(title).to_html(path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the timeline in Chrome's format, for Perfetto (ui.perfetto.dev) or chrome://tracing. OSError: the file cannot be written."""
+        Path(path).write_text(self.chart().to_chrome_trace(), encoding="utf-8")
 
     def to_svg(self) -> str:
         """The timeline as one `<svg>` element."""

@@ -137,6 +137,11 @@ SETTINGS = {
             30.0,
             "seconds without progress after which a running step is logged, with what it waits for; 0: never",
         ),
+        Setting(
+            "DOVETAIL_TRACEBACK",
+            "user",
+            "errors of the command `dovetail`: user (without the frames of Dovetail), or full",
+        ),
         Setting("DOVETAIL_REWRITE", 1, "0: no graph rewrites: nothing is folded, merged or replaced"),
         Setting(
             "DOVETAIL_FAULTS",

@@ -67,6 +67,14 @@ _OWN = _own_folders()
 _is_own: dict[str, bool] = {contextlib.__file__: True}
 
 
+def is_own(file: str) -> bool:
+    """Whether a file is part of Dovetail."""
+    own = _is_own.get(file)
+    if own is None:
+        own = _is_own[file] = file.startswith(_OWN)
+    return own
+
+
 def caller() -> Origin:
     """The innermost location on the call stack that is not inside Dovetail."""
     frame = sys._getframe(2)
@@ -75,7 +83,7 @@ def caller() -> Origin:
         file = code.co_filename
         own = _is_own.get(file)
         if own is None:
-            own = _is_own[file] = file.startswith(_OWN)
+            own = is_own(file)
         if not own:
             return code, frame.f_lasti
         if frame.f_back is None:

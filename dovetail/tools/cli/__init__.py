@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from ... import __version__
@@ -9,25 +11,36 @@ from .calibrate import calibrate
 from .cluster import cluster
 from .k8s import k8s
 from .keys import keys
-from .plan import devices, plan
+from .devices import devices
+from .plan import diff, explain, plan, simulate
 from .run import PASS_ON, demo, server, tf1
 from .slurm import slurm
+from .trace import trace
 from .watch import status, top
 
 app = typer.Typer(
     help="Build dataflow graphs, see where each part will run and why, and run them across processes.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 
-def version() -> None:
-    """Print the version."""
-    print(f"dovetail {__version__}")
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"dovetail {__version__}")
+        raise typer.Exit
 
 
-for _command in (calibrate, demo, devices, server, status, top, plan, version):
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _command in (plan, diff, explain, simulate, trace, devices, calibrate, demo, server, status, top):
     app.command()(_command)
 app.command(context_settings=PASS_ON)(tf1)
 app.add_typer(cluster, name="cluster")

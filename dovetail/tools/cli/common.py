@@ -1,34 +1,102 @@
-"""What the commands share: how their errors end, and where a task finds out which one it is."""
+"""What the commands share: exit statuses, how errors are shown, and how a cluster is named.
+
+The exit status is 0 for success, 1 for a failure, 2 for wrong use: an option, file, cluster or name that cannot be meant. Commands that
+compare or check have one more, which their `--help` names.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ...graph.core.errors import OpError
-from ...placer.cluster.load import described_by
+from ...graph.core.errors import InvalidArgumentError, NotFoundError, OpError, UnavailableError
+from ...graph.core.settings import setting
+from ...graph.core.source_location import is_own
+from ...placer.cluster.load import as_cluster_spec, described_by
 
+if TYPE_CHECKING:
+    from ...runtime.server.monitor import ClusterMonitor
+
+FAILED, MISUSED, DIFFERENT, WARNED = 1, 2, 3, 4
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended: 128 + SIGINT
 
 
+class UsageError(Exception):
+    """Wrong use of a command."""
+
+
+class FailedError(Exception):
+    """A command was understood, and has failed."""
+
+
 @contextmanager
-def errors_explained(*more: type[Exception]) -> Iterator[None]:
-    """Turn errors that a person can mend into a line without a traceback, and Ctrl-C into a clean end."""
-    explained: tuple[type[Exception], ...] = (OpError, ValueError, TypeError, OSError, *more)
+def errors_explained() -> Iterator[None]:
+    """Turn errors that a person can mend into a line without a traceback and an exit status, and Ctrl-C into a clean end.
+
+    A wrong value (ValueError, TypeError, LookupError, InvalidArgumentError) is wrong use; what the system or a peer did is a failure.
+    """
     try:
         yield
     except KeyboardInterrupt:
         print("\nStopped; nothing is left running.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    except explained as e:
-        print(f"error: {e}", file=sys.stderr)
-        raise typer.Exit(1) from None
+    except (UsageError, FailedError, OpError, ValueError, TypeError, LookupError, OSError) as e:
+        if setting("DOVETAIL_TRACEBACK") == "full":
+            traceback.print_exc()
+        else:
+            print(f"error: {e.args[0] if isinstance(e, KeyError) and e.args else e}", file=sys.stderr)
+        wrong = isinstance(e, (UsageError, InvalidArgumentError, ValueError, TypeError, LookupError))
+        raise typer.Exit(MISUSED if wrong else FAILED) from None
+
+
+@contextmanager
+def program_errors() -> Iterator[None]:
+    """Show an error of the user's program with its traceback, and end with a failure."""
+    try:
+        yield
+    except Exception as e:  # whatever a program may raise
+        print(user_traceback(e), end="", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of an error without the frames of Dovetail and of Python's imports, unless DOVETAIL_TRACEBACK is full."""
+    shown = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = shown
+    hidden = False
+    while part is not None and setting("DOVETAIL_TRACEBACK") != "full":
+        kept = [f for f in part.stack if not (is_own(f.filename) or f.filename.startswith("<frozen "))]
+        hidden = hidden or any(is_own(f.filename) for f in part.stack)
+        part.stack = traceback.StackSummary.from_list(kept)
+        part = part.__cause__ or part.__context__
+    note = "(frames of Dovetail are hidden; DOVETAIL_TRACEBACK=full shows them)\n"
+    return "".join(shown.format()) + note * hidden
+
+
+def one_of(names: Sequence[str], about: str) -> Any:
+    """An option whose value is one of these names; shells complete it."""
+
+    def checked(value: str | None) -> str | None:
+        if value is not None and value not in names:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(names)}")
+        return value
+
+    return typer.Option(help=about, callback=checked, autocompletion=lambda: list(names))
+
+
+def output_file(path: Path | None) -> Path | None:
+    """The callback of options that name a file to be written: its folder must exist."""
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}")
+    return path
 
 
 def from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
@@ -40,7 +108,7 @@ def from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
         index = int(place["index"]) if task is None else task
         return json.dumps(config["cluster"]), job or str(place["type"]), index
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(
+        raise UsageError(
             "Which cluster? Give --cluster, --job and --task, or set TF_CONFIG to JSON such as "
             '{"cluster": {"ps": ["localhost:2222"]}, "task": {"type": "ps", "index": 0}}'
             + (f"; it is {text!r}" if text else "")
@@ -80,12 +148,69 @@ def read_jobs(text: str) -> dict[str, Any]:
     """The jobs of the cluster that an option names, in any form that `dovetail plan` takes.
 
     Raises:
-        ValueError: it describes no cluster. OSError: the file cannot be read.
+        UsageError: it describes no cluster, or the file cannot be read.
     """
-    found = described_by(text)
+    try:
+        found = described_by(text)
+    except (ValueError, OSError) as e:
+        raise UsageError(str(e)) from None
     jobs = found.get("jobs") if isinstance(found, dict) else None
     if not isinstance(jobs, dict) or not all(isinstance(v, (int, list, dict)) for v in jobs.values()):
-        raise ValueError(
+        raise UsageError(
             f'{text} describes no cluster: it must hold jobs and addresses, such as {{"ps": ["host:2222"]}}'
         )
     return jobs
+
+
+def addresses(cluster: str) -> list[str]:
+    """The addresses `host:port` of a running cluster.
+
+    Args:
+        cluster: one of its tasks (`zmq://host:port` or `host:port`), the file that `dovetail cluster up` runs, or a description with addresses.
+
+    Raises:
+        UsageError: it names no running cluster.
+    """
+    if "://" in cluster:
+        from ...runtime.session.prepared_steps import address_of  # loads the sessions
+
+        try:
+            return [address_of(cluster)]
+        except NotFoundError as e:
+            raise UsageError(str(e)) from None
+    host, _, port = cluster.rpartition(":")
+    if host and port.isdigit() and not Path(cluster).exists():
+        return [cluster]
+    up = f"{cluster}.up"
+    if len(up) < 256 and Path(up).is_file():
+        from ...runtime.server.local_cluster import read_up  # loads ZeroMQ
+
+        try:
+            return [target.removeprefix("zmq://") for target in read_up(Path(cluster))["targets"].values()]
+        except FileNotFoundError:
+            pass  # left behind by a cluster that was killed
+    spec = as_cluster_spec(read_jobs(cluster))
+    found = [spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)]
+    if any(address.startswith(":") for address in found):
+        raise UsageError(
+            f"{cluster} says how many tasks there are, not where, and no `dovetail cluster up {cluster}` runs: start it, or name a task: "
+            "zmq://host:port"
+        )
+    return found
+
+
+def monitor(cluster: str) -> ClusterMonitor:
+    """A monitor of a running cluster: asks the first of its tasks that answers.
+
+    Raises:
+        UsageError: as `addresses`. UnavailableError: no task answers.
+    """
+    from ...runtime.server.monitor import ClusterMonitor  # loads ZeroMQ
+
+    *others, last = addresses(cluster)
+    for address in others:
+        try:
+            return ClusterMonitor(address)
+        except UnavailableError:
+            continue
+    return ClusterMonitor(last)

@@ -78,7 +78,7 @@ def revoke(
     folder: _Folder = None,
 ) -> None:
     """Let them in no more, and end the connections that they have."""
-    with errors_explained(LookupError):
+    with errors_explained():
         from ...runtime.transport.keys import revoke  # a command has this name
 
         for name in names:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...runtime.logs import set_up_log
-from .common import errors_explained, from_environment, from_slurm, read_jobs
+from .common import FailedError, UsageError, errors_explained, from_environment, from_slurm, read_jobs
 
 
 def server(
@@ -28,7 +28,7 @@ def server(
     ] = False,
     keys: Annotated[
         Path | None,
-        typer.Option(help="Folder of keys; lets in only whom they allow. Without it: DOVETAIL_KEYS.", file_okay=False),
+        typer.Option(help="Folder of keys: it accepts only clients that they allow. Without it: DOVETAIL_KEYS.", file_okay=False),
     ] = None,
     metrics: Annotated[
         str | None,
@@ -77,7 +77,7 @@ def server(
             set_up_log(running.job_name, running.task_index)
             running.start()
         except PermissionError as e:
-            raise PermissionError(f"{e} (here: --keys and --insecure)" if "insecure" in str(e) else str(e)) from None
+            raise UsageError(f"{e} (here: --keys and --insecure)" if "insecure" in str(e) else str(e)) from None
         with running:
             try:
                 for device in running.devices:
@@ -108,16 +108,19 @@ def demo(
     from ..demo.watch import DemoError
 
     console = Console()
-    with errors_explained(DataMissingError, DemoError):
-        if strategy is not None:
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    with errors_explained():
+        try:
+            if strategy is None:
+                run(Settings(steps or STEPS, ps, workers, in_graph, out), console)
+                return
             from ..demo import strategies  # loads what the demo needs
 
-            def say(line: str) -> None:
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
-
             strategies.run(strategy, steps or strategies.STEPS, workers, ps, say)
-            return
-        run(Settings(steps or STEPS, ps, workers, in_graph, out), console)
+        except (DataMissingError, DemoError) as e:
+            raise FailedError(str(e)) from None
 
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}

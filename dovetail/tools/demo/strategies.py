@@ -36,10 +36,10 @@ def run(kind: str, steps: int, workers: int, ps: int, say: Callable[[str], None]
     """Train under a strategy, in this process or in a cluster of processes; `say` gets the messages.
 
     Raises:
-        DemoError: there is no such strategy, or a process failed.
+        ValueError: there is no such strategy. DemoError: a process failed.
     """
     if kind not in KINDS:
-        raise DemoError(f"There is no strategy {kind!r}; choose one of {', '.join(KINDS)}")
+        raise ValueError(f"There is no strategy {kind!r}; choose one of {', '.join(KINDS)}")
     load_digits()  # reports missing packages before any process starts
     if kind not in CLUSTERED:
         work(kind, steps, say)

@@ -1,0 +1,328 @@
+"""Programs as the commands take them, the options by which they are placed, and the plan that follows.
+
+A program is a function that builds a graph, named as `train.py:build` or `package.module:build`; the file of a graph (`save_graph`); an ONNX
+model (`model.onnx`); or a saved plan (`plan.save`), which is placed already.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import typer
+
+from ...graph.core.errors import InvalidArgumentError, OpError, ResourceExhaustedError
+from ...graph.core.graph import Graph, Node, Tensor
+from ...graph.io.serialization import load as load_graph
+from ...placer.cluster.load import as_cluster
+from ...placer.cluster.spec import Cluster
+from ...placer.cost.profile import Profile
+from ...placer.cost.shapes import as_tensor, given_shapes
+from ...placer.pipeline import OBJECTIVES, STRATEGIES, place
+from ...placer.plan import Plan
+from ...placer.render.timeline import time_text
+from ...placer.search.problem import Solution
+from ...runtime.session.fetches import parse_fetches
+from ...runtime.session.session import Session
+from .common import FailedError, UsageError, addresses, one_of, output_file, program_errors
+
+PLAN_MARK = b'{"dovetail-plan"'  # how a saved plan begins
+
+ProgramArgument = Annotated[
+    str,
+    typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION that builds a graph, a saved graph or plan, or an ONNX model."),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Numbers of tasks, worker=4,ps=2; a description as JSON or YAML, or a file of it; or a running server, zmq://host:port. "
+        "Without it: this machine."
+    ),
+]
+FetchOption = Annotated[
+    list[str] | None, typer.Option(help="What the step returns or runs; without it: what FUNCTION returns.")
+]
+ShapeOption = Annotated[
+    list[str] | None, typer.Option(help="The shape of an input: x=64,784. Sizes that stay unknown are marked with ≥.")
+]
+SoftOption = Annotated[
+    bool,
+    typer.Option("--allow-soft-placement", help="Drop device types and indices of a request that cannot be satisfied."),
+]
+StrategyOption = Annotated[
+    str, one_of(STRATEGIES, "rules: TensorFlow's rules; auto: search for the fastest predicted step.")
+]
+PageOption = Annotated[Path | None, typer.Option(help="Write a page that shows it.", dir_okay=False, callback=output_file)]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(help="Write the timeline in Chrome's format, for ui.perfetto.dev.", dir_okay=False, callback=output_file),
+]
+
+
+class Program(NamedTuple):
+    """What a program builds.
+
+    Attributes:
+        graph: the graph. fetches: what the program names in it; None: all nodes.
+        names: tensors by names of the program's own (an ONNX model's). plan: its plan, where it has one already.
+    """
+
+    graph: Graph
+    fetches: Any = None
+    names: Mapping[str, Tensor] = {}
+    plan: Plan | None = None
+
+    def element(self, name: str) -> Tensor | Node:
+        """The tensor or node of a name: the program's own, or the graph's. UsageError: there is none."""
+        found = self.names.get(name)
+        if found is not None:
+            return found
+        try:
+            return self.graph.as_graph_element(name)
+        except (KeyError, ValueError, TypeError) as e:
+            raise UsageError(str(e.args[0] if e.args else e)) from None
+
+    def elements(self, names: list[str] | None) -> list[Tensor | Node] | None:
+        """The tensors and nodes of names; without names the program's fetches, however nested; None: the program names none."""
+        if names:
+            return [self.element(name) for name in names]
+        if self.fetches is None:
+            return None
+        found = parse_fetches(self.graph, self.fetches)
+        return [*map(self.graph.get_tensor_by_name, found.tensors), *map(self.graph.get_operation_by_name, found.targets)]
+
+    def shapes(self, texts: list[str] | None) -> dict[Tensor, tuple[int | None, ...]]:
+        """The shapes that `--shape` gives: `x=64,784`; `?` for an unknown size, nothing for a scalar's shape."""
+        found = {}
+        for text in texts or ():
+            name, equals, sizes = text.rpartition("=")
+            try:
+                dims = tuple(None if d.strip() == "?" else int(d) for d in sizes.split(",")) if sizes.strip() else ()
+            except ValueError:
+                equals = ""
+            if not equals:
+                raise UsageError(f"--shape takes a name and sizes, such as x=64,784, not {text!r}")
+            found[as_tensor(self.graph, self.element(name))] = dims
+        return found
+
+
+def build(program: str) -> Program:
+    """The graph that a program builds, and what it names in it.
+
+    A function is called without arguments, with a new graph as the default one. It returns a graph, fetches, both (in this order), a plan,
+    or nothing.
+
+    Raises:
+        UsageError: there is no such program. typer.Exit: the program failed, and its traceback was printed.
+    """
+    name, colon, function = program.rpartition(":")
+    if program.endswith(".onnx"):
+        return _model(program)
+    if not colon:
+        return _saved(program)
+    with program_errors():
+        module = _module(name)
+    if isinstance(module, UsageError):
+        raise module
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise UsageError(f"{name} has no function {function!r}")
+    with Graph().as_default() as graph, program_errors():
+        made = make()
+    if isinstance(made, Plan):
+        return Program(made.graph, plan=made)
+    if isinstance(made, Graph):
+        return Program(made)
+    if isinstance(made, tuple) and made and isinstance(made[0], Graph):
+        return Program(made[0], made[1] if len(made) == 2 else list(made[1:]))
+    return Program(graph, made)
+
+
+def _model(path: str) -> Program:
+    """The graph of an ONNX model, its outputs, and its names of values and nodes."""
+    from ...interop.onnx import load  # loads the ONNX importers
+
+    with Graph().as_default() as graph:
+        try:
+            model = load(path)
+            return Program(graph, list(model.outputs.values()), {**model.nodes, **model.values})
+        except (OpError, OSError) as e:
+            raise UsageError(str(e)) from None
+
+
+def _saved(path: str) -> Program:
+    """A graph or a plan from a file."""
+    if path.endswith(".py") or not Path(path).is_file():
+        raise UsageError(
+            f"{path!r} names no program: write FILE.py:FUNCTION, MODULE:FUNCTION, the file of a saved graph or plan, or MODEL.onnx"
+        )
+    try:
+        with Path(path).open("rb") as file:
+            is_plan = file.read(len(PLAN_MARK)) == PLAN_MARK
+        if is_plan:
+            plan = Plan.load(path)
+            return Program(plan.graph, plan=plan)
+        return Program(load_graph(path))
+    except (InvalidArgumentError, OSError) as e:
+        raise UsageError(f"{path}: {e}") from None
+
+
+def _module(name: str) -> Any:
+    """A module by its file or by its name, or a UsageError; as with `python FILE`, its folder comes first on the path."""
+    path = Path(name)
+    if path.suffix != ".py":
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as e:
+            if e.name is not None and name.split(".")[0] == e.name.split(".")[0]:
+                return UsageError(f"There is no module {name!r} ({e})")
+            raise
+    if not path.exists():
+        return UsageError(f"There is no file {name}")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # a file that ends in .py has both
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placing:
+    """The options by which programs are placed; `takes_placing` gives them to a command."""
+
+    cluster: ClusterOption = None
+    master: Annotated[str | None, typer.Option(help="The task the session talks to: /job:worker/task:0.")] = None
+    fetch: FetchOption = None
+    shape: ShapeOption = None
+    allow_soft_placement: SoftOption = False
+    strategy: StrategyOption = "rules"
+    objective: Annotated[
+        str,
+        one_of(
+            OBJECTIVES,
+            "What a search minimizes: the step's makespan, its latency for a client, or, for throughput, the time from step to step.",
+        ),
+    ] = "makespan"
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="Measured costs, and the sizes of that step: what dt.profile wrote.", dir_okay=False, exists=True),
+    ] = None
+
+    @functools.cached_property
+    def profile(self) -> Profile | None:
+        """The measured costs."""
+        try:
+            return None if self.costs is None else Profile.load(self.costs)
+        except InvalidArgumentError as e:
+            raise UsageError(str(e)) from None
+
+    def plan(self, program: Program) -> Plan:
+        """The plan of a program.
+
+        Raises:
+            UsageError: a name or a cluster that does not exist, or options that a saved plan leaves no room for. FailedError: the program
+                cannot be placed.
+        """
+        shapes = program.shapes(self.shape)
+        if program.plan is not None:
+            return self._resized(program.plan, shapes)
+        found, asked = find_cluster(self.cluster, self.master), program.elements(self.fetch)
+        try:
+            given = given_shapes(program.graph, shapes=shapes)
+        except (ValueError, TypeError, InvalidArgumentError) as e:
+            raise UsageError(str(e)) from None
+        try:
+            with _without_log(), _progress(self.strategy):
+                return place(
+                    program.graph, found, fetches=asked, shapes=given, allow_soft_placement=self.allow_soft_placement,
+                    strategy=self.strategy, objective=self.objective, costs=self.profile,
+                )  # fmt: skip
+        except (InvalidArgumentError, ResourceExhaustedError) as e:
+            raise FailedError(str(e)) from None
+
+    def _resized(self, plan: Plan, shapes: dict[Tensor, tuple[int | None, ...]]) -> Plan:
+        """A saved plan, for other sizes where they are given."""
+        for option in fields(self):
+            if option.name not in ("shape", "costs") and getattr(self, option.name) not in (option.default, []):
+                raise UsageError(f"--{option.name.replace('_', '-')} is for programs: a saved plan is placed already")
+        return plan.at(shapes=shapes) if shapes else plan
+
+
+def takes_placing(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `Placing` in the place of its parameter `placing`."""
+    own = inspect.signature(command, eval_str=True)
+    types = get_type_hints(Placing, include_extras=True)
+    options = [
+        inspect.Parameter(f.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=f.default, annotation=types[f.name])
+        for f in fields(Placing)
+    ]
+    parameters = [p for o in own.parameters.values() for p in (options if o.name == "placing" else [o])]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        placing = Placing(**{o.name: given.pop(o.name) for o in options})
+        command(placing=placing, **given)
+
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def find_cluster(text: str | None, master: str | None = None) -> Cluster:
+    """The cluster that a file or a text describes, or of the server at a target; by default this machine's devices.
+
+    Raises:
+        UsageError: there is no such cluster.
+    """
+    try:
+        if text is None or "://" in text:
+            target = "" if text is None else f"zmq://{addresses(text)[0]}"
+            with Session(target, graph=Graph()) as session:
+                return as_cluster(session, master=master)
+        return as_cluster(text, master=master)
+    except (InvalidArgumentError, ValueError, TypeError, OSError) as e:
+        raise UsageError(f"--cluster: {e}" if text is not None and master is None else str(e)) from None
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """What placing warns of in the log is among the warnings that are printed."""
+    log = logging.getLogger(place.__module__)
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
+
+
+@contextmanager
+def _progress(strategy: str) -> Iterator[None]:
+    """Show the best value and the bound while a search runs, which Ctrl-C ends with the best so far."""
+    if strategy == "rules":
+        yield
+        return
+    from ...placer.search.portfolio import watched  # the searches and their compiled loops
+
+    begin, end = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
+
+    def show(best: Solution) -> None:
+        value, bound = time_text(best.objective), time_text(best.lower_bound)
+        print(f"{begin}best so far {value}, at least {bound}; Ctrl-C keeps it", end=end, file=sys.stderr, flush=True)
+
+    try:
+        with watched(show):
+            yield
+    finally:
+        print(begin, end="", file=sys.stderr, flush=True)
