@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 CHECKED := build/checked
 
-.PHONY: help demo test test-fast test-slow test-gpu test-ray lint ruff layers typecheck bench bench-gpu docs clean distclean
+.PHONY: help demo test test-fast test-slow test-gpu test-ray lint ruff layers typecheck bench bench-gpu docs dist clean distclean
 .NOTPARALLEL:   # pip can't install twice into one environment at a time
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo 'make lint        ruff, import layers, mypy --strict (ruff, layers, typecheck: one of them)'
 	@echo 'make bench       every benchmark, its short form (bench-gpu: the one for an NVIDIA GPU, 9 minutes)'
 	@echo 'make docs        the site, into site/'
+	@echo 'make dist        the sdist and the wheel, into dist/, tried in empty environments of Python 3.11 to 3.13'
 	@echo 'make clean       remove what was built (distclean: .venv too)'
 
 demo: .venv/stamp-demo
@@ -56,6 +57,13 @@ bench-gpu: .venv/stamp-test .venv/stamp-cuda
 
 docs: $(CHECKED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The wheel is built from the sdist, so a file that the sdist lacks is missed here.
+dist: .venv/stamp-dist
+	rm -rf dist
+	$(BIN)/python -m build --quiet --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python .ci/check_dist.py
 
 clean:
 	rm -rf build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -179,7 +179,7 @@ class Timeline:
         self.chart(title).to_html(path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the timeline in Chrome's format, for Perfetto (ui.perfetto.dev) or chrome://tracing. OSError: the file cannot be written."""
+        """Write the timeline in Chrome's format, for Perfetto (ui.perfetto.dev). OSError: the file cannot be written."""
         Path(path).write_text(self.chart().to_chrome_trace(), encoding="utf-8")
 
     def to_svg(self) -> str:

@@ -259,6 +259,11 @@ class Queue(AsyncResource[Any]):
     def __len__(self) -> int:
         return len(self._store)
 
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for room or for elements."""
+        return len(self._gives) + len(self._takes)
+
     # --- requests of kernels ---------------------------------------------------------------------------------------
 
     def enqueue(self, elements: Sequence[Sequence[Array]]) -> Any:

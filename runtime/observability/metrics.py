@@ -11,15 +11,20 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from ...graph.resources.queue import Queue
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 MOST_STEPS = 50  # oldest running steps in the figures
 MOST_WAITS = 20  # waits per step in the figures
+LAST_STEPS = 1000  # steps that percentiles are of
 WAIT_CHARS = 400  # characters per wait in a message
 
 
@@ -115,6 +120,40 @@ class Watchdog:
         ]
 
 
+class StepTimes:
+    """How long a task's part of its last steps took. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=LAST_STEPS)
+        self.add = self._last.append
+        """Add the seconds of one step."""
+
+    def percentiles(self) -> dict[str, float]:
+        """Seconds of the last steps at the 50th, 90th and 99th percentile; {} before the first step."""
+        taken = sorted(self._last.copy())
+        return {f"p{p}": taken[min(len(taken) - 1, len(taken) * p // 100)] for p in (50, 90, 99)} if taken else {}
+
+
+class Load:
+    """The processor cores that this process keeps busy, between looks at its clock."""
+
+    def __init__(self) -> None:
+        self._seen = time.monotonic(), time.process_time()
+        self.cores = 0.0
+
+    def look(self) -> None:
+        """Take the mean since the last look."""
+        now, worked = time.monotonic(), time.process_time()
+        self.cores = (worked - self._seen[1]) / max(now - self._seen[0], 1e-9)
+        self._seen = now, worked
+
+
+def queue_depths(resources: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]]:
+    """The queues of a task: name, elements, capacity (0: no limit), and the steps' requests that wait."""
+    found = [r for _, _, r in resources if isinstance(r, Queue)]
+    return [{"name": q.name, "elements": len(q), "capacity": max(0, q.kind.capacity), "waiting": q.waiting} for q in found[:MOST_STEPS]]
+
+
 def memory_in_use() -> int:
     """Bytes of memory that this process uses; 0 where that is not known."""
     try:
@@ -130,6 +169,7 @@ def memory_in_use() -> int:
 _METRICS = (
     ("up_seconds", "gauge", "how long the task has been running", "up_s"),
     ("memory_bytes", "gauge", "memory of the task's process", "memory"),
+    ("load_cores", "gauge", "processor cores that the task kept busy over the last second", "load"),
     ("sessions", "gauge", "sessions that are open at this task's master", "sessions"),
     ("steps_running", "gauge", "steps that run here", "steps_running"),
     ("steps_started", "counter", "steps that this task took part in", "steps_started"),

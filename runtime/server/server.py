@@ -44,7 +44,16 @@ from ..config import ConfigProto, Options, check_config
 from ..master.cluster_workers import ClusterWorkers
 from ..master.handlers import MasterHandlers
 from ..master.master import Master
-from ..observability.metrics import LOOK_EVERY_S, MOST_WAITS, WAIT_CHARS, MetricsServer, Watchdog, memory_in_use
+from ..observability.metrics import (
+    LOOK_EVERY_S,
+    MOST_WAITS,
+    WAIT_CHARS,
+    Load,
+    MetricsServer,
+    Watchdog,
+    memory_in_use,
+    queue_depths,
+)
 from ..observability.step_notes import clock
 from ..rpc.dispatch import RequestExecutor, Responder
 from ..shared_memory.collective_memory import CollectiveMemory
@@ -217,6 +226,7 @@ class Server:
         self._exchange.serve(self._worker)
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
+        self._load = Load()
         self._workers = responder.peers = ClusterWorkers(
             self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: responder.endpoint
         )
@@ -318,6 +328,7 @@ class Server:
         self._exchange.ask_for_overdue(now)
         if now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S
+            self._load.look()
             self._master_handlers.tidy(now)
             self._step_handlers.tidy(now)
             borrowed()  # a client that was killed may have lent much memory
@@ -382,6 +393,7 @@ class Server:
             "incarnation": self.incarnation,
             "up_s": now - self._began,
             "memory": memory_in_use(),
+            "load": self._load.cores,
             "devices": [device_fields(d) for d in self.devices],
             "keys": self._keys is not None,
             "refused": self._responder.endpoint.refused if self._responder.endpoint is not None else 0,
@@ -390,6 +402,8 @@ class Server:
             "steps_started": self._worker.started,
             "steps_failed": self._worker.failed,
             "steps_stalled": self._stalled,
+            "step_s": self._worker.times.percentiles(),
+            "queues": queue_depths(self._worker.resources),
             "steps": self._watchdog.figures(now),
             **self._exchange.traffic.figures(),
         }

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
+from time import perf_counter
 from typing import Any, Protocol
 
 from ...codegen.ir.partition import RecvTensor
@@ -66,12 +67,13 @@ class TaskStep:
         runtime: its callbacks.
 
     Attributes:
+        began: when it was made, by `perf_counter`.
         cancellation: tells kernels that run long when the step has ended; None: sizes bound the time of all its programs.
     """
 
     __slots__ = (
         "__weakref__", "_arrived", "_async_kernels", "_executors", "_fetched", "_lock", "_programs", "_requests", "_running", "_runtime",
-        "_waiting", "cancellation", "is_over", "number", "session",
+        "_waiting", "began", "cancellation", "is_over", "number", "session",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +86,7 @@ class TaskStep:
     ) -> None:
         self.number = number
         self.session = session
+        self.began = perf_counter()
         self.is_over = False
         self.cancellation: Cancellation | None = None
         self._runtime = runtime

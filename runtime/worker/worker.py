@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from ...codegen.cpu import backend as _numba  # noqa: F401  (the compiler is loaded with the worker, not in a first step)
@@ -25,6 +26,7 @@ from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.partitioned_graph import task_of
 from ..collectives.launch import CollectiveLauncher
+from ..observability.metrics import StepTimes
 from ..observability.step_notes import Recorder
 from ..rpc.loss_detection import AwaitedTensors
 from ..shared_memory.record_layout import RecordAddress
@@ -127,6 +129,7 @@ class Worker:
         self._steps: dict[int, TaskStep] = {}
         self._inline_steps: dict[int, InlineStep] = {}  # those that can be cancelled
         self.started = self.failed = 0  # steps, since the worker was made
+        self.times = StepTimes()
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
@@ -275,7 +278,7 @@ class Worker:
         self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]
     ) -> Mapping[str, Any] | OpError:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error."""
-        cancellation = None
+        cancellation, began = None, perf_counter()
         if not registered.programs[0].is_bounded and active_cancellation() is None:
             cancellation = Cancellation()
         try:
@@ -292,6 +295,7 @@ class Worker:
         finally:
             if cancellation is not None:
                 self._inline_steps.pop(number, None)
+        self.times.add(perf_counter() - began)
         with self._lock:
             self.started += 1
             if isinstance(outcome, OpError):
@@ -439,6 +443,9 @@ class Worker:
 
     def step_ended(self, number: int, outcome: Mapping[str, Any] | OpError) -> None:
         """A step has ended here."""
+        step = self._steps.get(number)
+        if step is not None:
+            self.times.add(perf_counter() - step.began)
         self._forget(number)
         if isinstance(outcome, OpError):
             self.failed += 1

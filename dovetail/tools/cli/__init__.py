@@ -9,9 +9,9 @@ import typer
 from ... import __version__
 from .calibrate import calibrate
 from .cluster import cluster
+from .devices import devices
 from .k8s import k8s
 from .keys import keys
-from .devices import devices
 from .plan import diff, explain, plan, simulate
 from .run import PASS_ON, demo, server, tf1
 from .slurm import slurm

@@ -16,7 +16,7 @@ import typer
 
 from ...graph.core.errors import OpError
 from ...placer.cluster import file_format
-from .common import FailedError, errors_explained, read_jobs
+from .common import FailedError, errors_explained, monitor, read_jobs
 
 cluster = typer.Typer(help="Start, watch, restart and stop a cluster of this machine.", no_args_is_help=True)
 
@@ -63,7 +63,7 @@ def up(
             keeper = Supervisor(running, _say, restart=restart)
             here.write(targets, keeper.processes())
             try:
-                _watch(keeper, here, targets)
+                _watch(keeper, here, file, targets)
             except KeyboardInterrupt:
                 print("Stopped.")
 
@@ -132,16 +132,15 @@ def _say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
+def _watch(keeper: Any, here: Any, file: Path, targets: dict[str, str]) -> None:
     """Keep the cluster up, and show it where there is a terminal."""
     from rich.console import Console
     from rich.live import Live
 
-    from ...runtime.server.monitor import ClusterMonitor, TaskStatus  # loads ZeroMQ
     from .watch import picture
 
     console = Console()
-    before: dict[str, TaskStatus] = {}
+    before: dict[str, Any] = {}
     with Live(console=console, auto_refresh=False) as live:
         while True:
             if keeper.look():
@@ -150,13 +149,8 @@ def _watch(keeper: Any, here: Any, targets: dict[str, str]) -> None:
                 print("All tasks have ended.", file=sys.stderr)
                 raise typer.Exit(1)
             if console.is_terminal:
-                for target in targets.values():  # the first that answers knows the others
-                    try:
-                        with ClusterMonitor(target.removeprefix("zmq://")) as observer:
-                            views = observer.look()
-                    except OpError:
-                        continue
+                with contextlib.suppress(OpError), monitor(str(file)) as observer:
+                    views = observer.look()
                     live.update(picture(views, before, console.width), refresh=True)
                     before = {view.task: view for view in views}
-                    break
             time.sleep(LOOK_S)

@@ -10,17 +10,19 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ...graph.core.device import parse_strict
 from ...graph.core.errors import InvalidArgumentError, NotFoundError, OpError, UnavailableError
 from ...graph.core.settings import setting
 from ...graph.core.source_location import is_own
 from ...placer.cluster.load import as_cluster_spec, described_by
+from ...placer.cluster.spec import masters_job
 
 if TYPE_CHECKING:
     from ...runtime.server.monitor import ClusterMonitor
@@ -163,10 +165,11 @@ def read_jobs(text: str) -> dict[str, Any]:
 
 
 def addresses(cluster: str) -> list[str]:
-    """The addresses `host:port` of a running cluster.
+    """The addresses `host:port` of a running cluster, that of the task that sessions talk to first.
 
     Args:
-        cluster: one of its tasks (`zmq://host:port` or `host:port`), the file that `dovetail cluster up` runs, or a description with addresses.
+        cluster: one of its tasks (`zmq://host:port` or `host:port`), a file that `dovetail cluster up` runs, or a description with
+            addresses.
 
     Raises:
         UsageError: it names no running cluster.
@@ -185,18 +188,23 @@ def addresses(cluster: str) -> list[str]:
     if len(up) < 256 and Path(up).is_file():
         from ...runtime.server.local_cluster import read_up  # loads ZeroMQ
 
-        try:
-            return [target.removeprefix("zmq://") for target in read_up(Path(cluster))["targets"].values()]
-        except FileNotFoundError:
-            pass  # left behind by a cluster that was killed
+        with suppress(FileNotFoundError):  # the file may be left behind by a cluster that was killed
+            up_at = {name: target.removeprefix("zmq://") for name, target in read_up(Path(cluster))["targets"].items()}
+            return _masters_first({(parse_strict(name).job or "", name): address for name, address in up_at.items()})
     spec = as_cluster_spec(read_jobs(cluster))
-    found = [spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)]
+    found = _masters_first({(job, str(i)): spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)})
     if any(address.startswith(":") for address in found):
         raise UsageError(
             f"{cluster} says how many tasks there are, not where, and no `dovetail cluster up {cluster}` runs: start it, or name a task: "
             "zmq://host:port"
         )
     return found
+
+
+def _masters_first(tasks: Mapping[tuple[str, str], str]) -> list[str]:
+    """The addresses of tasks; those of the job that sessions talk to come first."""
+    first = masters_job([job for job, _ in tasks])
+    return [at for (_, _), at in sorted(tasks.items(), key=lambda item: item[0][0] != first)]
 
 
 def monitor(cluster: str) -> ClusterMonitor:

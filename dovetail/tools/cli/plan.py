@@ -14,7 +14,6 @@ from typing import Annotated
 import typer
 
 from ...graph.core.graph import Tensor
-from ...placer.plan import Plan
 from ...placer.render.text import AT_LEAST, WIDTH, short, table
 from ...placer.render.timeline import time_text
 from ...placer.simulate import Span, Timeline

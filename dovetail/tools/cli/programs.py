@@ -1,7 +1,7 @@
 """Programs as the commands take them, the options by which they are placed, and the plan that follows.
 
-A program is a function that builds a graph, named as `train.py:build` or `package.module:build`; the file of a graph (`save_graph`); an ONNX
-model (`model.onnx`); or a saved plan (`plan.save`), which is placed already.
+A program is a function that builds a graph, named as `train.py:build` or `package.module:build`; the file of a graph (`save_graph`); an
+ONNX model (`model.onnx`); or a saved plan (`plan.save`), which is placed already.
 """
 
 from __future__ import annotations

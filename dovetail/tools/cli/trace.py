@@ -13,7 +13,6 @@ import typer
 from ...compiled_function import initialize
 from ...graph.core.errors import OpError
 from ...graph.core.graph import Node, Tensor
-from ...placer.cluster.load import as_cluster
 from ...placer.cost.shapes import as_tensor
 from ...runtime.config import ConfigProto, RunMetadata, RunOptions
 from ...runtime.session.session import Session
@@ -92,9 +91,7 @@ def _target(cluster: str | None, open_: ExitStack) -> str:
         return f"zmq://{addresses(cluster)[0]}"
     from ...runtime.server.local_cluster import LocalCluster  # loads ZeroMQ
 
-    running = open_.enter_context(LocalCluster(read_jobs(cluster)))
-    master = as_cluster(running.cluster_spec).master
-    return running.target(*next((job, i) for job, i in running.tasks if f"/job:{job}/replica:0/task:{i}" == master))
+    return open_.enter_context(LocalCluster(read_jobs(cluster))).target()
 
 
 def _feeds(

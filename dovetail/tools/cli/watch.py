@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...runtime.session.prepared_steps import address_of
-from .common import errors_explained
+from ...placer.render.timeline import time_text
+from .common import errors_explained, monitor
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -21,23 +21,23 @@ PIPE_WIDTH = 200
 MOST_WAITING = 20  # waiting steps that are shown
 
 _COLUMNS = (
-    "task", "at", "state", "up", "devices", "memory", "sessions", "steps", "per s", "running", "failed", "stalled", "refused",
+    "task", "at", "state", "up", "devices", "load", "memory", "sessions", "steps", "per s", "p50", "p90", "p99", "running", "failed",
+    "stalled", "refused",
 )  # fmt: skip
 _LEFT = frozenset(("task", "at", "state", "devices"))
-_SPARED = ("devices", "sessions", "up", "at", "refused", "stalled", "failed")
+_SPARED = ("devices", "sessions", "up", "at", "p90", "refused", "stalled", "p99", "p50", "load", "failed")
 
-_Target = Annotated[str, typer.Argument(help="Any task of the cluster: zmq://host:port.")]
+_Cluster = Annotated[str, typer.Argument(help="The cluster's file, or any of its tasks: zmq://host:port.")]
 
 
-def status(target: _Target) -> None:
-    """Show the tasks of a cluster: whether they answer, their devices, memory, steps, and what waits for what.
+def status(cluster: _Cluster) -> None:
+    """Show the tasks of a cluster: whether they answer, their load, memory, steps with their times, queues, and what waits for what.
 
-    Exit status 1 when a task does not answer.
+    Load is the number of processor cores that a task keeps busy. p50, p90 and p99 are percentiles of the times of its last 1000 steps.
+    Exit status: 1 when a task does not answer.
     """
     with errors_explained():
-        from ...runtime.server.monitor import ClusterMonitor  # loads ZeroMQ
-
-        with ClusterMonitor(address_of(target)) as observer:
+        with monitor(cluster) as observer:
             views = observer.look()
         console = _console()
         console.print(picture(views, {}, console.width))
@@ -46,18 +46,16 @@ def status(target: _Target) -> None:
 
 
 def top(
-    target: _Target,
+    cluster: _Cluster,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two refreshes.")] = 1.0,
     count: Annotated[int, typer.Option(min=0, help="Number of refreshes; 0: until Ctrl-C.")] = 0,
 ) -> None:
-    """Watch the tasks of a cluster: steps and bytes per second, memory, waiting steps. Ctrl-C ends it."""
+    """Watch the tasks of a cluster as `status` shows them, with steps and bytes per second. Ctrl-C ends it."""
     with errors_explained():
         from rich.live import Live
 
-        from ...runtime.server.monitor import ClusterMonitor  # loads ZeroMQ
-
         console = _console()
-        with ClusterMonitor(address_of(target)) as observer:
+        with monitor(cluster) as observer:
             before: dict[str, TaskStatus] = {}
             with Live(console=console, auto_refresh=False, screen=console.is_terminal and not count) as live:
                 try:
@@ -92,6 +90,9 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
     links = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("from", "to", "messages", "bytes", "bytes/s"):
         links.add_column(name, justify="left" if name in ("from", "to") else "right", no_wrap=True)
+    queues = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("queue", "task", "elements", "capacity", "waiting"):
+        queues.add_column(name, justify="left" if name in ("queue", "task") else "right", no_wrap=True)
     waiting = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("step", "age", "task", "waits for"):
         waiting.add_column(name, justify="right" if name == "age" else "left", overflow="fold")
@@ -104,6 +105,7 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
         rows.append({
             "task": _short(view.task), "at": view.address, "state": "[green]up[/]" + (" with keys" if f.get("keys") else ""),
             "up": _seconds(f["up_s"]), "devices": _devices(f["devices"]), "memory": _size(f["memory"]), "sessions": str(f["sessions"]),
+            "load": f"{f['load']:.2f}" if "load" in f else "", **{p: time_text(s) for p, s in f.get("step_s", {}).items()},
             "steps": str(f["steps_started"]), "per s": "" if rate is None else f"{rate.steps:.1f}",
             "running": str(f["steps_running"]), "failed": str(f["steps_failed"]), "stalled": str(f.get("steps_stalled", 0)),
             "refused": str(f["refused"]),
@@ -111,12 +113,16 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
         for link in f["links"]:
             speed = "" if rate is None else f"{_size(rate.bytes_to.get(link['to'], 0.0))}/s"
             links.add_row(_short(view.task), _short(link["to"]), str(link["messages"]), _size(link["bytes"]), speed)
+        for q in f.get("queues", ()):
+            queues.add_row(
+                q["name"], _short(view.task), str(q["elements"]), str(q["capacity"] or "-"), str(q["waiting"])
+            )
         for step in f["steps"]:
             if waiting.row_count < MOST_WAITING and step["waits"]:
                 waits = "\n".join(map(_short, step["waits"]))
                 waiting.add_row(str(step["step"]), _seconds(step["age_s"]), _short(view.task), waits)
     parts: list[RenderableType] = [_tasks(rows, width)]
-    for title, table in (("Sent", links), ("Waiting steps", waiting)):
+    for title, table in (("Queues", queues), ("Sent", links), ("Waiting steps", waiting)):
         if table.row_count:
             parts += ["", f"[bold]{title}[/]", table]
     return Group(*parts)
@@ -130,7 +136,7 @@ def _tasks(rows: Sequence[Mapping[str, str]], width: int) -> Table:
     def cells(name: str) -> list[str]:
         return [row.get(name, "") for row in rows]
 
-    shown = [name for name in _COLUMNS if name != "per s" or any(cells(name))]
+    shown = [name for name in _COLUMNS if name not in ("per s", "p50", "p90", "p99") or any(cells(name))]
     widest = {name: max(len(render(cell)) for cell in (name, *cells(name))) for name in shown}
     silent = [name for name in ("refused", "stalled", "failed") if not any(cell.strip("0") for cell in cells(name))]
     for name in (*silent, *_SPARED):
