@@ -22,7 +22,7 @@ keys = typer.Typer(
 )
 
 _Folder = Annotated[
-    Path | None, typer.Option("--keys", help="The folder of keys; without it: DOVETAIL_KEYS.", file_okay=False)
+    Path | None, typer.Option("--keys", help="The folder of keys; without it: DOVETAIL_KEYS.", exists=True, file_okay=False)
 ]
 
 

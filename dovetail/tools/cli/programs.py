@@ -101,7 +101,11 @@ class Program(NamedTuple):
         return [*map(self.graph.get_tensor_by_name, found.tensors), *map(self.graph.get_operation_by_name, found.targets)]
 
     def shapes(self, texts: list[str] | None) -> dict[Tensor, tuple[int | None, ...]]:
-        """The shapes that `--shape` gives: `x=64,784`; `?` for an unknown size, nothing for a scalar's shape."""
+        """The shapes that `--shape` gives: `x=64,784`; `?` for an unknown size, nothing for a scalar's shape.
+
+        Raises:
+            UsageError: there is no such tensor, or the graph contradicts its shape.
+        """
         found = {}
         for text in texts or ():
             name, equals, sizes = text.rpartition("=")
@@ -112,6 +116,10 @@ class Program(NamedTuple):
             if not equals:
                 raise UsageError(f"--shape takes a name and sizes, such as x=64,784, not {text!r}")
             found[as_tensor(self.graph, self.element(name))] = dims
+        try:
+            given_shapes(self.graph, shapes=found)
+        except (ValueError, TypeError) as e:
+            raise UsageError(str(e)) from None
         return found
 
 
@@ -240,13 +248,9 @@ class Placing:
             return self._resized(program.plan, shapes)
         found, asked = find_cluster(self.cluster, self.master), program.elements(self.fetch)
         try:
-            given = given_shapes(program.graph, shapes=shapes)
-        except (ValueError, TypeError, InvalidArgumentError) as e:
-            raise UsageError(str(e)) from None
-        try:
             with _without_log(), _progress(self.strategy):
                 return place(
-                    program.graph, found, fetches=asked, shapes=given, allow_soft_placement=self.allow_soft_placement,
+                    program.graph, found, fetches=asked, shapes=shapes, allow_soft_placement=self.allow_soft_placement,
                     strategy=self.strategy, objective=self.objective, costs=self.profile,
                 )  # fmt: skip
         except (InvalidArgumentError, ResourceExhaustedError) as e:

@@ -136,7 +136,7 @@ def _tasks(rows: Sequence[Mapping[str, str]], width: int) -> Table:
     def cells(name: str) -> list[str]:
         return [row.get(name, "") for row in rows]
 
-    shown = [name for name in _COLUMNS if name not in ("per s", "p50", "p90", "p99") or any(cells(name))]
+    shown = [name for name in _COLUMNS if name not in ("load", "per s", "p50", "p90", "p99") or any(cells(name))]
     widest = {name: max(len(render(cell)) for cell in (name, *cells(name))) for name in shown}
     silent = [name for name in ("refused", "stalled", "failed") if not any(cell.strip("0") for cell in cells(name))]
     for name in (*silent, *_SPARED):

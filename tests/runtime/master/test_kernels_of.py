@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel
@@ -18,6 +19,7 @@ from dovetail.codegen.cpu.tiering import TieredKernel
 from dovetail.codegen.ir.program import Call, one_by_one
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.runtime.worker import worker
+from dovetail.tools.cli import app
 
 GPU = {"worker": ["cpu:0", "gpu:0"]}
 
@@ -216,14 +218,13 @@ def test_the_predicted_peak_is_what_a_step_takes(backend: str) -> None:
         assert 0.7 * predicted < measured + fed < 1.3 * predicted
 
 
-def test_command(graph: dt.Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dovetail.tools.cli.plan import MISUSED, PLACED, run
-
+def test_command(graph: dt.Graph, tmp_path: Path) -> None:
     dt.save_graph(graph, tmp_path / "graph")
-    assert run(str(tmp_path / "graph"), None, fetch=["probabilities:0"], kernels="cpu:0") == PLACED
-    assert capsys.readouterr().out.startswith("kernels of /job:localhost")
-    assert run(str(tmp_path / "graph"), None, fetch=["probabilities:0"], kernels="gpu:3") == MISUSED
-    assert "names no device" in capsys.readouterr().err
+    words = ["plan", str(tmp_path / "graph"), "--fetch", "probabilities:0", "--kernels"]
+    shown = CliRunner().invoke(app, [*words, "cpu:0"])
+    assert shown.exit_code == 0 and shown.stdout.startswith("kernels of /job:localhost")
+    wrong = CliRunner().invoke(app, [*words, "gpu:3"])
+    assert wrong.exit_code == 2 and "names no device" in wrong.stderr
 
 
 def test_kernels_of_a_device_are_short_as_a_value_and_whole_in_a_notebook() -> None:

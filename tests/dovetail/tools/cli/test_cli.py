@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -38,14 +39,59 @@ def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def test_version() -> None:
-    with start("version") as process:
+    with start("--version") as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, f"dovetail {tf.__version__}\n", "")
 
 
+WRONG_USE = {
+    "plan": ["nowhere.py:f"], "diff": ["nowhere.plan", "nowhere.plan"], "explain": ["nowhere.plan", "node"], "simulate": ["nowhere.plan"],
+    "trace": ["nowhere.plan"], "devices": ["--target", "http://x:1"], "demo": ["--strategy", "magic"], "server": ["--cluster", "{"],
+    "status": ["nowhere.yaml"], "top": ["ftp://x:1"], "cluster up": ["nowhere.yaml"], "cluster down": ["nowhere.yaml"],
+    "cluster restart": ["nowhere.yaml", "ps:0"], "cluster schema": ["word"], "keys new": ["x", "--client", "bob"],
+    "keys allow": ["nowhere.pub"], "keys revoke": ["nobody", "--keys", "nowhere"], "keys list": [],
+}  # fmt: skip
+
+
+def commands(group: Any, before: str = "") -> list[str]:
+    """The names of all commands, those of groups with the group's name."""
+    found = []
+    for name, command in group.commands.items():
+        found += commands(command, f"{before}{name} ") if hasattr(command, "commands") else [before + name]
+    return found
+
+
+@pytest.mark.parametrize("command", [c for c in commands(typer.main.get_command(app)) if c != "tf1"])
+def test_wrong_use_exits_with_2(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DOVETAIL_KEYS", raising=False)
+    unknown = invoke(*command.split(), "--no-such-option")
+    assert unknown.exit_code == 2, unknown.output
+    meant = invoke(*command.split(), *WRONG_USE[command])
+    assert meant.exit_code == 2, meant.output
+    assert "Traceback" not in meant.stderr and meant.stderr
+    assert invoke(*command.split(), "--help").exit_code == 0
+
+
+def test_wrong_use_of_tf1_is_what_python_says() -> None:
+    with start("tf1", "--no-such-option") as process:
+        assert "unknown option" in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+
+
+def test_shells_complete_commands_options_and_their_values() -> None:
+    def completed(words: str) -> str:
+        environment = {"_DOVETAIL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        return CliRunner().invoke(app, [], prog_name="dovetail", env=environment).output
+
+    assert "simulate" in completed("dovetail sim").split()
+    assert {"rules", "auto"} <= set(completed("dovetail plan --strategy ").split())
+    assert {"--install-completion", "--show-completion"} <= set(invoke("--help").output.split())
+
+
 def test_help_names_the_commands() -> None:
     text = invoke("--help").output
-    assert [name for name in ("demo", "devices", "server", "version") if name not in text] == []
+    assert [name for name in ("demo", "devices", "server", "--version") if name not in text] == []
 
 
 def test_the_command_line_itself_loads_nothing_heavy() -> None:
@@ -93,11 +139,11 @@ class TestDevices:
 
     def test_only_what_runs_is_measured(self) -> None:
         for arguments in (["--out", "x.yaml"], ["--measure", "--cluster", "x.yaml"]):
-            assert invoke("devices", *arguments).exit_code == 1
+            assert invoke("devices", *arguments).exit_code == 2
 
     def test_a_target_of_another_form(self) -> None:
         result = invoke("devices", "--target", "http://x:1")
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert result.stderr.startswith("error: No session can be made for target 'http://x:1'")
 
 
@@ -146,7 +192,7 @@ class TestServer:
     )
     def test_mistakes(self, arguments: list[str], config: str, said: str) -> None:
         result = invoke("server", *arguments, TF_CONFIG=config)
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert result.stderr.startswith("error: ")
         assert said in result.stderr
 
@@ -199,19 +245,19 @@ class TestKeys:
             (["new", "x", "--client", "bob"], "--client goes with --cluster"),
             (["new", "x", "--cluster", '{"ps": 2}'], "give the address of each task"),
             (["new", "x", "--cluster", "{"], "is neither JSON nor YAML"),
-            (["list", "--keys", "x"], "There is no key in x"),
+            (["list", "--keys", "x"], "does not exist"),
         ],
     )
     def test_mistakes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str) -> None:
         monkeypatch.chdir(tmp_path)
         result = invoke("keys", *arguments)
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert says in result.output
 
     def test_a_private_key_is_not_to_be_handed_out(self, tmp_path: Path) -> None:
         invoke("keys", "new", str(tmp_path / "k"))
         result = invoke("keys", "allow", str(tmp_path / "k" / "own.key"), "--keys", str(tmp_path / "k"))
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert "private key, which stays where it is" in result.output
 
 
@@ -226,6 +272,24 @@ class TestWatching:
             watched = invoke("top", server.target, "--count", "2", "--interval", "0.2")
             assert watched.exit_code == 0
             assert "0.0" in watched.output  # steps per second
+
+    @pytest.mark.slow
+    def test_times_of_steps_load_and_queues(self) -> None:
+        with tf.LocalCluster({"worker": 1}) as cluster, tf.Graph().as_default():
+            queue = tf.FIFOQueue(5, tf.int32, shapes=[()], name="work")
+            put, x = queue.enqueue(1), tf.constant(1.0) + tf.placeholder(tf.float32, [], name="x")
+            with tf.Session(cluster.target()) as session:
+                session.run([put])
+                session.run([put])
+                for _ in range(20):
+                    session.run(x, {"x:0": 1.0})
+                address = cluster.target().removeprefix("zmq://")  # the scheme may be left out
+                lines = invoke("status", address).output.splitlines()
+        head, row = lines[0].split(), dict(zip(lines[0].split(), lines[1].replace(" µs", "µs").replace(" ms", "ms").split(), strict=False))
+        assert {"load", "p50", "p90", "p99"} <= set(head)
+        assert row["task"] == "/job:worker/task:0" and row["state"] == "up"
+        (at,) = [i for i, line in enumerate(lines) if line.startswith("queue ")]
+        assert lines[at + 1].split() == ["work", "/job:worker/task:0", "2", "5", "0"]
 
     def test_a_task_that_is_silent(self) -> None:
         cluster = {"a": ["localhost:0"], "b": ["localhost:9"]}

@@ -1,5 +1,6 @@
 """`dovetail cluster`: real processes, started from a file, kept up, stopped."""
 
+import json
 import os
 import signal
 import subprocess
@@ -143,7 +144,7 @@ def test_up_restart_stop(tmp_path: Path) -> None:
                 lambda: read_up(file)["processes"]["/job:ps/task:0"] != found["processes"]["/job:ps/task:0"],
                 "it is new",
             )
-            subprocess.run(command("stop", str(file)), cwd=ROOT, check=True)
+            subprocess.run(command("down", str(file)), cwd=ROOT, check=True)
             assert process.wait(WAIT_S) == 0
         finally:
             if process.poll() is None:
@@ -151,6 +152,45 @@ def test_up_restart_stop(tmp_path: Path) -> None:
     for pid in read_pids(found):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.slow
+def test_a_cluster_in_the_background_is_found_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text("jobs: {ps: 1, worker: 1}\n")
+    (tmp_path / "program.py").write_text(
+        "import dovetail as dt\ndef build():\n    with dt.device('/job:ps'):\n        v = dt.Variable([1.0, 2.0])\n    return v * 2.0\n"
+    )
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dovetail", *words]
+        return subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+
+    up = run("cluster", "up", "-d", "cluster.yaml")
+    try:
+        assert up.returncode == 0, up.stderr
+        pids = read_pids(read_up(tmp_path / "cluster.yaml"))
+        assert up.stdout.splitlines()[-1] == "Up. It ends with: dovetail cluster down cluster.yaml"
+        again = run("cluster", "up", "-d", "cluster.yaml")
+        assert again.returncode == 1 and "is up already" in again.stderr
+        assert len(run("devices", "--target", "cluster.yaml").stdout.splitlines()) == 2
+        traced = run("trace", "program.py:build", "--cluster", "cluster.yaml", "--trace", "step.json")
+        assert traced.returncode == 0 and "/job:worker/task:0/CPU:0" in traced.stdout, traced.stderr
+        assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+        status = run("status", "cluster.yaml")
+        assert status.returncode == 0 and "p99" in status.stdout and "/job:ps/task:0" in status.stdout
+        assert run("top", "cluster.yaml", "--count", "1").returncode == 0
+    finally:
+        down = run("cluster", "down", "cluster.yaml")
+    assert (down.returncode, down.stdout) == (0, "Stopped.\n")
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert run("cluster", "down", "cluster.yaml").returncode == 1
+    lost = run("status", "cluster.yaml")
+    assert lost.returncode == 2 and "says how many tasks there are, not where" in lost.stderr
+    (tmp_path / "bad.yaml").write_text("jobs: {ps: [elsewhere:1]}\n")
+    bad = run("cluster", "up", "-d", "bad.yaml")
+    assert bad.returncode == 1 and "is not an address of this machine" in bad.stderr
 
 
 def read_pids(found: dict[str, dict[str, int]]) -> list[int]:

@@ -1,9 +1,11 @@
-"""`dovetail plan` and `dovetail devices --cluster`: what they print, write and exit with."""
+"""`dovetail plan`, `diff`, `explain`, `simulate` and `trace`, and `devices --cluster`: what they print, write and exit with."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -36,6 +38,9 @@ def lost():
     with tf.device("/job:moon"):
         tf.negative(1.0, name="lost")
 
+def misshapen():
+    tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
+
 def broken():
     raise ZeroDivisionError("in the program")
 
@@ -54,9 +59,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def plan(program: str, *arguments: str, cluster: str = "cluster.yaml") -> Result:
+def run(command: str, *arguments: str, cluster: str = "cluster.yaml") -> Result:
     given = ["--cluster", cluster] if cluster else []
-    return CliRunner().invoke(app, ["plan", program, *given, *arguments], catch_exceptions=False)
+    return CliRunner().invoke(app, [command, *arguments, *given], catch_exceptions=False)
+
+
+def plan(program: str, *arguments: str, cluster: str = "cluster.yaml") -> Result:
+    return run("plan", program, *arguments, cluster=cluster)
 
 
 @pytest.mark.parametrize("program", ["train_it.py:graph_and_fetches", "train_it:graph_and_fetches"])
@@ -94,20 +103,87 @@ def test_other_fetches_and_another_master(folder: Path) -> None:
 
 
 def test_explain(folder: Path) -> None:
-    result = plan("train_it.py:graph_and_fetches", "--explain", "v", "--explain", "y:0")
+    result = run("explain", "train_it.py:graph_and_fetches", "v", "y:0")
     assert result.exit_code == 0 and result.output.startswith("v -> /job:ps/replica:0/task:1/device:CPU:0")
     assert "inside device block '/job:ps/task:1' at" in result.output and "train_it.py:7" in result.output
     assert "\n\ny -> /job:worker" in result.output and "Plan:" not in result.output
+    refused = run("explain", "train_it.py:graph_and_fetches", "v", "--device", "/job:worker/gpu:0")
+    assert refused.exit_code == 0 and "'/job:ps/task:1' is required" in refused.output
+    assert run("explain", "train_it.py:graph_and_fetches", "v", "--device", "/job:moon").exit_code == 2
 
 
 def test_saving_and_comparing(folder: Path) -> None:
     program = "train_it.py:graph_and_fetches"
     assert plan(program, "--save", "a.plan").exit_code == 0
-    same = plan(program, "--diff", "a.plan")
+    same = run("diff", "a.plan", program)
     assert (same.exit_code, same.output) == (0, "no differences\n")
-    moved = plan(program, "--diff", "a.plan", "--master", "/job:ps/task:0")
+    moved = run("diff", "a.plan", program, "--master", "/job:ps/task:0", "--html", "both.html")
     assert moved.exit_code == 3 and "Moved: 1 node" in moved.output
     assert "/job:worker/task:0/GPU:0 -> /job:ps/task:0/CPU:0" in moved.output
+    assert (folder / "both.html").read_text().lstrip().lower().startswith("<!doctype html")
+    assert run("diff", "a.plan", "a.plan", cluster="").exit_code == 0
+
+
+def test_a_saved_plan_is_shown_explained_and_predicted_as_the_program_is(folder: Path) -> None:
+    program = "train_it.py:graph_and_fetches"
+    shown = plan(program, "--save", "a.plan")
+    assert plan("a.plan", cluster="").output == shown.output
+    assert run("explain", "a.plan", "v", cluster="").output == run("explain", program, "v").output
+    assert run("simulate", "a.plan", cluster="").output == run("simulate", program).output
+    again = plan("a.plan", "--strategy", "auto")
+    assert again.exit_code == 2 and "--cluster is for programs: a saved plan is placed already" in again.stderr
+    assert run("trace", "a.plan", cluster="").exit_code == 2
+
+
+def test_a_function_may_return_a_plan(folder: Path) -> None:
+    (folder / "compiled.py").write_text(
+        "import dovetail as dt\nimport numpy as np\n\n@dt.compile(cluster={'worker': 2})\ndef step(x):\n    return x * 2.0\n\n"
+        "def build():\n    return step.plan(np.ones((4, 3), np.float32))\n"
+    )
+    shown = plan("compiled.py:build", cluster="")
+    assert shown.exit_code == 0 and "/job:worker/task:0/CPU:0" in shown.output
+
+
+def test_a_predicted_step_names_what_its_end_depends_on(folder: Path) -> None:
+    (folder / "chain.py").write_text(
+        "import dovetail as dt\n\ndef build():\n    with dt.device('/job:ps'):\n        x = dt.random.normal([512, 512], name='x')\n"
+        "    return dt.exp(x, name='y')\n"
+    )
+    done = run("simulate", "chain.py:build", "--trace", "step.json", "--html", "step.html", cluster="ps=1,worker=1")
+    assert done.exit_code == 0 and "limited by" in done.output
+    path = [line.split() for line in done.output.split("device or link\n")[1].splitlines()]
+    assert [words[-1] for words in path if "y" in words] == ["/job:worker/task:0/CPU:0"]
+    assert any("->" in words for words in path)  # x crosses to the worker
+    events = [e for e in json.loads((folder / "step.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    (y,) = [e for e in events if e["name"] == "y"]
+    assert y["args"]["critical"] and y["dur"] > 0
+    assert max(e["ts"] + e["dur"] for e in events) == y["ts"] + y["dur"]
+
+
+@pytest.mark.slow
+def test_a_step_is_traced_on_a_cluster_that_is_started_for_it(folder: Path) -> None:
+    (folder / "sum_it.py").write_text(
+        "import dovetail as dt\n\ndef build():\n    x = dt.placeholder(dt.float32, [None, 8], name='x')\n"
+        "    with dt.device('/job:ps'):\n        w = dt.Variable(dt.ones([8, 4]), name='w')\n"
+        "    return dt.reduce_sum(dt.matmul(x, w), name='loss')\n\ndef text():\n    return dt.placeholder(dt.string, [], name='t') + 'x'\n"
+    )
+    np.save(folder / "x.npy", np.ones((16, 8), np.float32))
+    for sizes in (["--shape", "x=16,8"], ["--feed", "x=x.npy"]):
+        done = run("trace", "sum_it.py:build", *sizes, "--trace", "t.json", "--html", "t.html", cluster="ps=1,worker=1")
+        assert done.exit_code == 0, done.output
+        assert "MatMul" in done.output and "/job:worker/task:0/CPU:0" in done.output
+        assert "MatMul" in (folder / "t.json").read_text() and "<svg" in (folder / "t.html").read_text()
+    for wrong, told in (
+        ([], "give --shape x=..."),
+        (["--feed", "x=nowhere.npy"], "nowhere.npy"),
+        (["--feed", "x"], "x=FILE.npy"),
+    ):
+        done = run("trace", "sum_it.py:build", *wrong, cluster="")
+        assert done.exit_code == 2 and told in done.stderr
+    assert "t takes string" in run("trace", "sum_it.py:text", cluster="").stderr.replace("t:0", "t")
+    assert run("trace", "train_it.py:nothing", cluster="").exit_code == 2  # it names no step
+    failed = run("trace", "sum_it.py:build", "--shape", "x=2,9", cluster="")
+    assert failed.exit_code == 2 and "(?, 8)" in failed.stderr
 
 
 def test_pages_and_pictures(folder: Path) -> None:
@@ -115,17 +191,17 @@ def test_pages_and_pictures(folder: Path) -> None:
     assert (folder / "a.html").read_text().lstrip().lower().startswith("<!doctype html")
     assert (folder / "a.svg").read_text().startswith("<svg")
     result = plan("train_it.py:graph_and_fetches", "--save", "no/such/folder/a.plan")
-    assert result.exit_code == 2 and "No such file or directory" in result.stderr
+    assert result.exit_code == 2 and "there is no folder no/such/folder" in result.stderr and "--save" in result.stderr
 
 
 def test_a_predicted_step_by_analytic_and_by_measured_costs(folder: Path) -> None:
     tf.Profile({"y": {"/job:worker/replica:0/task:0/device:GPU:0": 2.0}}, (), 2.0, 1).save(folder / "y.profile")
     for name, more in (("a", []), ("b", ["--costs", "y.profile"])):
-        assert plan("train_it.py:graph_and_fetches", "--timeline", f"{name}.html", *more).exit_code == 0
+        assert run("simulate", "train_it.py:graph_and_fetches", "--html", f"{name}.html", *more).exit_code == 0
         assert "<svg" in (folder / f"{name}.html").read_text()
     assert (folder / "a.html").read_text() != (folder / "b.html").read_text()
     (folder / "y.profile").write_text("{}")
-    wrong = plan("train_it.py:graph_and_fetches", "--timeline", "c.html", "--costs", "y.profile")
+    wrong = run("simulate", "train_it.py:graph_and_fetches", "--html", "c.html", "--costs", "y.profile")
     assert wrong.exit_code == 2 and "y.profile" in wrong.stderr and not (folder / "c.html").exists()
 
 
@@ -168,7 +244,7 @@ def test_soft_placement(folder: Path) -> None:
     code = "import dovetail as tf\ndef f():\n    with tf.device('/job:ps/gpu:0'):\n        tf.negative(1.0, name='y')\n"
     (folder / "soft_program.py").write_text(code)
     assert plan("soft_program.py:f").exit_code == 1
-    result = plan("soft_program.py:f", "--soft")
+    result = plan("soft_program.py:f", "--allow-soft-placement")
     assert result.exit_code == 0 and "Not as requested: 2 nodes" in result.output
 
 
@@ -187,9 +263,6 @@ def test_soft_placement(folder: Path) -> None:
             ["--fetch", "what"],
             "The name 'what' refers to an Operation not in the graph",
         ),
-        ("train_it.py:nothing", ["--explain", "what:9"], "what:9"),
-        ("train_it.py:nothing", ["--diff", "nowhere.plan"], "nowhere.plan"),
-        ("train_it.py:nothing", ["--diff", "cluster.yaml"], "Malformed plan"),
         ("train_it.py:nothing", ["--master", "/job:moon"], "The master '/job:moon' is no task"),
     ],
 )
@@ -201,13 +274,24 @@ def test_mistakes_exit_with_2(folder: Path, program: str, arguments: list[str], 
 
 def test_a_cluster_that_is_not_there(folder: Path) -> None:
     result = plan("train_it.py:nothing", cluster="nowhere.yaml")
-    assert result.exit_code == 2 and "nowhere.yaml" in result.stderr
+    assert result.exit_code == 2 and "--cluster: " in result.stderr and "nowhere.yaml" in result.stderr
+    (folder / "broken.plan").write_text('{"dovetail-plan": 99}\n')
+    assert "Malformed plan" in plan("broken.plan", cluster="").stderr
+    assert run("explain", "train_it.py:nothing", "what:9").exit_code == 2
 
 
-def test_a_program_that_fails_shows_where(folder: Path) -> None:
-    result = plan("train_it.py:broken")
-    assert result.exit_code == 2 and "ZeroDivisionError: in the program" in result.stderr
-    assert "train_it.py" in result.stderr
+@pytest.mark.parametrize(
+    ("function", "told"), [("broken", "ZeroDivisionError: in the program"), ("misshapen", "matrix sizes do not match")]
+)
+def test_a_program_that_fails_shows_where(folder: Path, function: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = plan(f"train_it.py:{function}")
+    assert result.exit_code == 1 and told in result.stderr
+    assert f"in {function}" in result.stderr and "train_it.py" in result.stderr
+    frames = [line for line in result.stderr.splitlines() if line.startswith("  File ")]
+    assert len(frames) == 1 and "DOVETAIL_TRACEBACK=full" in result.stderr
+    monkeypatch.setenv("DOVETAIL_TRACEBACK", "full")
+    full = plan(f"train_it.py:{function}")
+    assert full.exit_code == 1 and "programs.py" in full.stderr
 
 
 def test_this_machine_and_a_server(folder: Path) -> None:
@@ -225,8 +309,9 @@ def test_as_a_process(folder: Path) -> None:
 
 def test_a_reader_that_has_seen_enough_changes_no_exit_status(folder: Path) -> None:
     plan("train_it.py:only_graph", "--save", "old.plan")
-    command = [sys.executable, "-m", "dovetail", "plan", "train_it.py:default_graph", "--cluster", "cluster.yaml",
-               "--diff", "old.plan"]  # fmt: skip
+    command = [
+        sys.executable, "-m", "dovetail", "diff", "old.plan", "train_it.py:default_graph", "--cluster", "cluster.yaml",
+    ]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env={"PYTHONPATH": str(ROOT)}
     )
@@ -246,7 +331,7 @@ def test_devices_of_a_file(folder: Path) -> None:
     assert "8.0 GiB" in lines[2] and "1.0 Tflop/s" in lines[2]
     (folder / "bad.yaml").write_text("jobs: 3")
     result = CliRunner().invoke(app, ["devices", "--cluster", "bad.yaml"])
-    assert result.exit_code == 1 and "bad.yaml" in result.stderr
+    assert result.exit_code == 2 and "bad.yaml" in result.stderr
 
 
 def test_sizes_are_given_by_name(folder: Path) -> None:
@@ -284,6 +369,6 @@ def test_a_model_from_elsewhere_is_planned_by_its_own_names(folder: Path) -> Non
     assert "memory" in done.output and "/job:worker/task:0/CPU:0" in done.output
     made_by = {"First/Gemm": "'First/Gemm' (Gemm)", "hidden:1": "'First/Gemm' (Gemm)", "Act": "'Act' (Relu)", "w": "weights"}
     for name, told in made_by.items():
-        done = plan("small.onnx", "--explain", name, cluster="worker=4")
+        done = run("explain", "small.onnx", name, cluster="worker=4")
         assert done.exit_code == 0 and told in done.output and "small.onnx:" in done.output and ".py" not in done.output
-    assert plan("small.onnx", "--explain", "nothing", cluster="worker=4").exit_code == 2
+    assert run("explain", "small.onnx", "nothing", cluster="worker=4").exit_code == 2
