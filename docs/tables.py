@@ -3,7 +3,7 @@
 `docs/reference/settings.md` and `docs/guides/onnx.md` hold their tables, and tests see that they are those made here. The table of ops
 is long and grows with every op, so `docs/hooks.py` puts it into `docs/reference/ops.md` when the site is built.
 
-    python docs/tables.py settings|ops|onnx
+    python docs/tables.py settings|ops|onnx|command-line
 
 The tables of `bench/results/auto_real.json`, `placement_quality.json` and `auto_large.json` are put into
 `docs/guides/automatic-placement.md`, after those were recorded, by
@@ -19,12 +19,15 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
+
+import typer  # noqa: E402
 
 import dovetail as dt  # noqa: E402
 from dovetail.compat.tf1.names.table import old_names  # noqa: E402
@@ -35,6 +38,8 @@ from dovetail.graph.core.settings import SETTINGS  # noqa: E402
 from dovetail.graph.ops import all as _all_ops  # noqa: E402, F401  (defines every op)
 from dovetail.interop.onnx.registry import IMPORTERS  # noqa: E402
 from dovetail.interop.onnx.writing import EXPORTERS  # noqa: E402
+from dovetail.tools.cli import app  # noqa: E402
+from dovetail.tools.cli.programs import Placing  # noqa: E402
 
 MARK = "<!-- the table of ops -->"
 OLD_NAMES_MARK = "<!-- the table of old names -->"
@@ -49,6 +54,7 @@ CLASSES = {
     "string": (dt.string,),
 }
 NAMESPACES = ("", "nn", "math", "linalg", "random", "bitwise")
+PLACING = {f.name for f in fields(Placing)}
 SAMPLE = 1000  # elements of the tensors on which an op's cost is asked
 
 
@@ -56,6 +62,42 @@ def settings_table() -> str:
     """One row per setting."""
     rows = [f"| `{s.name}` | {f'`{s.default}`' if s.default != '' else ''} | {s.meaning} |" for s in SETTINGS.values()]
     return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows])
+
+
+def command_line() -> str:
+    """A section for each command: how it is called, what it does, its arguments and options."""
+    commands = typer.main.get_command(app)
+    shared = [p for p in commands.commands["plan"].params if p.name in PLACING]
+    about = "Commands that make plans of programs share these options. `diff` uses them for each of its two that is a program."
+    head = ["## Options of placing", "", about, "", "| option | meaning |", "| --- | --- |"]
+    return "\n\n".join([*_commands(commands, "dovetail"), "\n".join([*head, *map(_row, shared)])])
+
+
+def _commands(group: Any, path: str) -> Iterator[str]:
+    """The sections of a group's commands."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{path} {name}")
+            continue
+        rows, call = [], f"{path} {name}"
+        for p in command.params:
+            if p.param_type_name == "argument":
+                given = p.name.upper()
+                call += f" {given}{'...' * (p.nargs != 1)}" if p.required else f" [{given}]"
+            if not {p.name for p in command.params} >= PLACING or p.name not in PLACING:
+                rows.append(_row(p))
+        if len(rows) < len(command.params):
+            rows.append("| | and the [options of placing](#options-of-placing) |")
+        about = inspect.cleandoc(command.help or "")
+        head = ["", "| argument or option | meaning |", "| --- | --- |"] if rows else []
+        yield "\n".join([f"## {path} {name}", "", "```text", f"{call} [OPTIONS]" if rows else call, "```", "", about, *head, *rows])
+
+
+def _row(p: Any) -> str:
+    """The row of an argument or option."""
+    names = [p.name.upper()] if p.param_type_name == "argument" else [*p.opts, *p.secondary_opts]
+    default = "" if p.default in (None, "", False, True) or callable(p.default) else f" Default: `{p.default}`."
+    return f"| `{', '.join(names)}` | {p.help or ''}{default} |"
 
 
 def onnx_tables() -> str:
@@ -275,7 +317,7 @@ def old_names_table() -> str:
 
 if __name__ == "__main__":
     made = {
-        "settings": settings_table, "ops": ops_table, "onnx": onnx_tables, "auto_real": auto_real_table,
+        "settings": settings_table, "command-line": command_line, "ops": ops_table, "onnx": onnx_tables, "auto_real": auto_real_table,
         "placement_quality": placement_quality_table, "auto_large": auto_large_table,
     }  # fmt: skip
     if sys.argv[1:] and sys.argv[1] in made:

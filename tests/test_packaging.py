@@ -57,6 +57,10 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/{PAGE}/dagre.LICENSE.txt"} <= names
 
 
+def test_the_citation_names_this_version() -> None:
+    assert f"\nversion: {dovetail.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_types_of_the_installed_package(wheel: Path, tmp_path: Path) -> None:
     """`py.typed` and the stubs are installed: names have types, and one that there is not is an error."""
     pytest.importorskip("mypy")

@@ -20,7 +20,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "docs")]  # pytest's importlib 
 import performance_page  # noqa: E402
 import protocol_page  # noqa: E402
 from examples import ROOT, examples, links, matches, run, shell_lines  # noqa: E402
-from tables import MARK, onnx_tables, ops_table, settings_table  # noqa: E402
+from tables import MARK, command_line, onnx_tables, ops_table, settings_table  # noqa: E402
 
 PAGES = [
     ROOT / "README.md",
@@ -140,6 +140,11 @@ def test_the_page_of_the_protocol_is_the_one_made_from_its_table() -> None:
 def test_a_sequence_that_contradicts_the_table_is_found(step: tuple[str, str, str]) -> None:
     with pytest.raises(ValueError, match="goes from"):
         protocol_page.diagram([step])
+
+
+def test_the_reference_of_commands_is_the_one_made_from_them() -> None:
+    page = (ROOT / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
+    assert command_line() in page, "docs/reference/command-line.md must hold what `python docs/tables.py command-line` prints"
 
 
 def test_the_tables_of_onnx_are_those_made_from_what_is_registered() -> None:

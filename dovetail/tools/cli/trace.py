@@ -112,11 +112,12 @@ def _feeds(
         if x in fed:
             continue
         dims = given.get(x, x.dims)
-        if dims is None or None in dims:
+        sizes = [] if dims is None else [d for d in dims if d is not None]
+        if dims is None or len(sizes) < len(dims):
             raise UsageError(f"The shape of {x.name} is open, {x.shape}: give --shape {x.op.name}=... or --feed {x.op.name}=FILE.npy")
         if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
             raise UsageError(f"{x.name} takes {x.dtype.name}: give --feed {x.op.name}=FILE.npy")
-        values: Any = random.standard_normal(dims) if x.dtype.is_floating else np.zeros(dims)
+        values: Any = random.standard_normal(sizes) if x.dtype.is_floating else np.zeros(sizes)
         fed[x] = values.astype(x.dtype.as_numpy_dtype)
     return fed
 
