@@ -35,6 +35,39 @@ def test_arguments_and_results_are_structures():
         assert step(Pair(1, {"y": 2}), names=["a"])["sum"] == 3
 
 
+class TorchLike:
+    """A tensor of another library, as far as this project uses one: NumPy reads it by `__array__`."""
+
+    def __init__(self, value: np.ndarray) -> None:
+        self.value = value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.value if dtype is None else self.value.astype(dtype)
+
+
+class Loader:
+    """An iterable of batches, as `torch.utils.data.DataLoader` is one: pairs of tensors in lists, the last batch smaller."""
+
+    def __iter__(self) -> Any:
+        for at in (0, 4, 8):
+            rows = np.arange(at, min(at + 4, 10))
+            yield [TorchLike(np.stack([rows] * 3, 1).astype(np.float32)), TorchLike(rows.astype(np.int64))]
+
+
+def test_a_loader_of_another_library_feeds_steps():
+    traced = []
+
+    @dt.compile(symbolic_batch=True)
+    def step(x, labels):
+        traced.append((x.shape.as_list(), labels.dtype.name))
+        return {"loss": dt.reduce_sum(x), "labels": labels}
+
+    with step:
+        found = [step(*batch) for batch in Loader()]
+    assert [f["loss"] for f in found] == [18.0, 66.0, 51.0] and found[2]["labels"].tolist() == [8, 9]
+    assert traced == [([None, 3], "int64")]
+
+
 def test_a_function_is_traced_once_for_each_signature():
     traced = []
 

@@ -32,6 +32,7 @@ from ...graph.ops.math.elementwise import log
 from ...graph.ops.math.reduce import reduce_sum
 from ...graph.ops.math.statistics import broadcast_weights, without_last
 from ...graph.ops.nn.softmax import (
+    checked_logits,
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits_v2,
     sparse_softmax_cross_entropy_with_logits,
@@ -109,12 +110,16 @@ def compute_weighted_loss(
 
 
 def _pair(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
-    """Both as float32. ValueError: their shapes differ."""
+    """Both as float32. ValueError: their shapes differ. TypeError: their types are those of each other."""
     if labels is None or predictions is None:
         raise ValueError("labels and predictions must not be None.")
     given, found = convert(predictions), convert(labels)
     if not given.shape.is_compatible_with(found.shape):
         raise ValueError(f"labels of shape {found.shape} and predictions of shape {given.shape} differ")
+    if found.dtype.is_floating and not given.dtype.is_floating:
+        raise TypeError(
+            f"The labels are {found.dtype.base.name}, the predictions {given.dtype.base.name}: are the two swapped? The labels come first"
+        )
     return cast(found, float32), cast(given, float32)
 
 
@@ -212,7 +217,7 @@ def sigmoid_cross_entropy(
     loss_collection: str | None = GraphKeys.LOSSES, reduction: str = _NONZERO,
 ) -> Tensor:  # fmt: skip
     """The cross-entropy of each logit with its label, which goes towards 1/2 by `label_smoothing`."""
-    given = convert(logits)
+    given = checked_logits("sigmoid_cross_entropy", multi_class_labels, logits)
     true = cast(multi_class_labels, given.dtype.base)
     if label_smoothing > 0:
         true = true * (1.0 - label_smoothing) + 0.5 * label_smoothing
@@ -225,7 +230,7 @@ def softmax_cross_entropy(
     loss_collection: str | None = GraphKeys.LOSSES, reduction: str = _NONZERO,
 ) -> Tensor:  # fmt: skip
     """The cross-entropy of logits along the last axis with one-hot labels, which go towards an even spread by `label_smoothing`."""
-    given = convert(logits)
+    given = checked_logits("softmax_cross_entropy", onehot_labels, logits)
     true = stop_gradient(cast(onehot_labels, given.dtype.base))
     if label_smoothing > 0:
         true = true * (1.0 - label_smoothing) + label_smoothing / float(true.shape.as_list()[-1] or 1)
@@ -241,7 +246,8 @@ def sparse_softmax_cross_entropy(
 
     >>> loss = dt.losses.sparse_softmax_cross_entropy(labels, logits)
     """
-    given, true, weight = convert(logits), convert(labels), convert(weights)
+    given = checked_logits("sparse_softmax_cross_entropy", labels, logits)
+    true, weight = convert(labels), convert(weights)
     if true.shape.rank is None or given.shape.rank is None:
         true = without_last(true, rank(given) - 1)
     elif true.shape.rank == given.shape.rank:

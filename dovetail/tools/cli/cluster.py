@@ -17,6 +17,7 @@ import typer
 from ...graph.core.errors import OpError
 from ...placer.cluster import file_format
 from .common import FailedError, errors_explained, monitor, read_jobs
+from .watch import picture
 
 cluster = typer.Typer(help="Start, watch, restart and stop a cluster of this machine.", no_args_is_help=True)
 
@@ -136,8 +137,6 @@ def _watch(keeper: Any, here: Any, file: Path, targets: dict[str, str]) -> None:
     """Keep the cluster up, and show it where there is a terminal."""
     from rich.console import Console
     from rich.live import Live
-
-    from .watch import picture
 
     console = Console()
     before: dict[str, Any] = {}

@@ -239,6 +239,20 @@ def _need_both(function: str, sentinel: Any, labels: Any, logits: Any) -> None:
         raise ValueError("Both labels and logits must be provided.")
 
 
+def checked_logits(function: str, labels: TensorLike, logits: TensorLike) -> Tensor:
+    """The logits as a tensor.
+
+    Raises:
+        TypeError: they are not of a floating type; the text says so when the labels are.
+    """
+    x = convert(logits, name="logits")
+    if not x.dtype.is_floating:
+        y = convert(labels, name="labels")
+        swapped = f", and the labels are {y.dtype.base.name}: are the two swapped? The labels come first" * y.dtype.is_floating
+        raise TypeError(f"{function}: logits must be of a floating type, not {x.dtype.base.name}{swapped}")
+    return x
+
+
 def softmax_cross_entropy_with_logits(
     _sentinel: Any = None,
     labels: TensorLike = None,
@@ -281,8 +295,13 @@ def softmax_cross_entropy_with_logits_v2(
     """
     _need_both("softmax_cross_entropy_with_logits_v2", None, labels, logits)
     with op_scope(name, "softmax_cross_entropy_with_logits", logits, labels) as scope:
-        x = convert(logits, name="logits")
+        x = checked_logits("softmax_cross_entropy_with_logits", labels, logits)
         y = cast(convert(labels, name="labels"), x.dtype)
+        if x.dims is not None and y.dims is not None and y.dims == x.dims[:-1] and x.dims[-1] != 1:
+            raise ValueError(
+                f"softmax_cross_entropy_with_logits: labels of shape {y.shape} are not one probability per class, as logits of shape "
+                f"{x.shape} need. For the numbers of the true classes use sparse_softmax_cross_entropy_with_logits"
+            )
         order = _axis_last(x, _one_axis(axis, dim))
         if order is not None:
             x, y = transpose(x, order), transpose(y, order)
@@ -315,7 +334,7 @@ def sparse_softmax_cross_entropy_with_logits(
     default = "SparseSoftmaxCrossEntropyWithLogits"
     with op_scope(name, default, labels, logits):
         y = convert(labels, name="labels")
-        x = convert(logits, name="logits")
+        x = checked_logits(function, y, logits)
         return make(default, (x, y), None, name).outputs[0]
 
 
@@ -337,7 +356,7 @@ def sigmoid_cross_entropy_with_logits(
     """
     _need_both("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
     with op_scope(name, "logistic_loss", logits, labels) as scope:
-        x, z = _one_shape(logits, labels)
+        x, z = _one_shape(checked_logits("sigmoid_cross_entropy_with_logits", labels, logits), labels)
         zeros = zeros_like(x)
         positive = greater_equal(x, zeros)
         # where, not relu and abs: so that the slopes of the two kinks at 0 belong together
@@ -369,7 +388,7 @@ def weighted_cross_entropy_with_logits(
     if pos_weight is None:
         raise ValueError("pos_weight must be provided.")
     with op_scope(name, "logistic_loss", logits, labels) as scope:
-        x, z = _one_shape(logits, labels)
+        x, z = _one_shape(checked_logits("weighted_cross_entropy_with_logits", labels, logits), labels)
         extra = subtract(convert(pos_weight, x.dtype, name="pos_weight"), 1)
         weight = add(1, multiply(extra, z))
         softplus_of_minus_x = add(log1p(exp(negative(absolute(x)))), relu(negative(x)))
