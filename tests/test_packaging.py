@@ -18,7 +18,7 @@ PAGE = "placer/render/page_assets"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGE_DIR = PYPROJECT["tool"]["setuptools"]["package-dir"]
 FOLDERS = {folder: package.replace(".", "/") for package, folder in PACKAGE_DIR.items()}
-BUILD_FILES = ["pyproject.toml", "setup.py", "LICENSE", "README.md"]
+BUILD_FILES = ["MANIFEST.in", "pyproject.toml", "setup.py", "LICENSE", "README.md"]
 
 
 def pip(*args: str | Path) -> None:
