@@ -11,7 +11,7 @@ import typer
 from ...placer.cluster.calibration import Calibration
 from ...placer.render.text import number_text, table
 from ...placer.render.timeline import time_text
-from .common import errors_explained
+from .common import addresses, errors_explained, output_file
 
 
 def profile_table(found: Calibration) -> str:
@@ -31,7 +31,10 @@ def calibrate(
         str, typer.Option(help="Measure messages on this running cluster, zmq://host:port; without it: on four processes of this machine.")
     ] = "",
     output: Annotated[
-        Path | None, typer.Option(help="Where the profile goes; without it: to where plans of this machine look for it.", dir_okay=False)
+        Path | None,
+        typer.Option(
+            help="Where the profile goes; without it: to where plans of this machine look for it.", dir_okay=False, callback=output_file
+        ),
     ] = None,
 ) -> None:
     """Measure this machine: kernels, launches and messages. Plans predict their times with it from then on.
@@ -41,6 +44,7 @@ def calibrate(
     with errors_explained():
         from ..calibration import calibrate as measured  # loads all of Dovetail
 
-        found = measured(cluster, lambda text: print(f"measuring {text}", file=sys.stderr, flush=True))
+        target = f"zmq://{addresses(cluster)[0]}" if cluster else ""
+        found = measured(target, lambda text: print(f"measuring {text}", file=sys.stderr, flush=True))
         path = found.save(output)
         print(f"{profile_table(found)}\n\nWrote {path}")

@@ -46,7 +46,8 @@ def test_version() -> None:
 
 WRONG_USE = {
     "plan": ["nowhere.py:f"], "diff": ["nowhere.plan", "nowhere.plan"], "explain": ["nowhere.plan", "node"], "simulate": ["nowhere.plan"],
-    "trace": ["nowhere.plan"], "devices": ["--target", "http://x:1"], "demo": ["--strategy", "magic"], "server": ["--cluster", "{"],
+    "trace": ["nowhere.plan"], "devices": ["--target", "http://x:1"], "calibrate": ["--cluster", "http://x:1"],
+    "demo": ["--strategy", "magic"], "server": ["--cluster", "{"],
     "status": ["nowhere.yaml"], "top": ["ftp://x:1"], "cluster up": ["nowhere.yaml"], "cluster down": ["nowhere.yaml"],
     "cluster restart": ["nowhere.yaml", "ps:0"], "cluster schema": ["word"], "keys new": ["x", "--client", "bob"],
     "keys allow": ["nowhere.pub"], "keys revoke": ["nobody", "--keys", "nowhere"], "keys list": [],
