@@ -31,7 +31,7 @@ FAILED, MISUSED, DIFFERENT, WARNED = 1, 2, 3, 4
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended: 128 + SIGINT
 
 
-class UsageError(Exception):
+class UsageError(ValueError):
     """Wrong use of a command."""
 
 
@@ -40,22 +40,22 @@ class FailedError(Exception):
 
 
 @contextmanager
-def errors_explained() -> Iterator[None]:
+def errors_explained(*more: type[Exception]) -> Iterator[None]:
     """Turn errors that a person can mend into a line without a traceback and an exit status, and Ctrl-C into a clean end.
 
-    A wrong value (ValueError, TypeError, LookupError, InvalidArgumentError) is wrong use; what the system or a peer did is a failure.
+    A wrong value (ValueError, TypeError, LookupError, InvalidArgumentError) is wrong use; what the system or a peer did, and `more`, is a failure.
     """
     try:
         yield
     except KeyboardInterrupt:
         print("\nStopped; nothing is left running.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    except (UsageError, FailedError, OpError, ValueError, TypeError, LookupError, OSError) as e:
+    except (FailedError, OpError, ValueError, TypeError, LookupError, OSError, *more) as e:
         if setting("DOVETAIL_TRACEBACK") == "full":
             traceback.print_exc()
         else:
             print(f"error: {e.args[0] if isinstance(e, KeyError) and e.args else e}", file=sys.stderr)
-        wrong = isinstance(e, (UsageError, InvalidArgumentError, ValueError, TypeError, LookupError))
+        wrong = isinstance(e, (InvalidArgumentError, ValueError, TypeError, LookupError))
         raise typer.Exit(MISUSED if wrong else FAILED) from None
 
 
