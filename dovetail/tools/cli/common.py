@@ -43,14 +43,16 @@ class FailedError(Exception):
 def errors_explained(*more: type[Exception]) -> Iterator[None]:
     """Turn errors that a person can mend into a line without a traceback and an exit status, and Ctrl-C into a clean end.
 
-    A wrong value (ValueError, TypeError, LookupError, InvalidArgumentError) is wrong use; what the system or a peer did, and `more`, is a failure.
+    A wrong value (ValueError, TypeError, LookupError, InvalidArgumentError) is wrong use. What the system or a peer did is
+    a failure, and so is `more`.
     """
+    explained: tuple[type[Exception], ...] = (FailedError, OpError, ValueError, TypeError, LookupError, OSError, *more)
     try:
         yield
     except KeyboardInterrupt:
         print("\nStopped; nothing is left running.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    except (FailedError, OpError, ValueError, TypeError, LookupError, OSError, *more) as e:
+    except explained as e:
         if setting("DOVETAIL_TRACEBACK") == "full":
             traceback.print_exc()
         else:

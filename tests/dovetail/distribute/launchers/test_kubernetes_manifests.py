@@ -156,7 +156,7 @@ def test_the_command_makes_a_key_once(tmp_path: Path) -> None:
     expected = manifests(described_by(str(file)), "dovetail:1", key=key)
     assert list(yaml.safe_load_all(first.output)) == expected
     refused = CliRunner().invoke(app, call[:-2])
-    assert refused.exit_code == 1 and "--keys" in refused.output
+    assert refused.exit_code == 2 and "--keys" in refused.output
 
 
 @pytest.mark.slow

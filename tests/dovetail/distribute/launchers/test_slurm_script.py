@@ -60,7 +60,7 @@ def test_the_target_is_the_address_that_the_worker_takes(monkeypatch: pytest.Mon
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
     asked = CliRunner().invoke(app, ["slurm", "target", "ps=1,worker=2"])
-    assert asked.exit_code == 1 and "no batch job of Slurm" in asked.output
+    assert asked.exit_code == 2 and "no batch job of Slurm" in asked.output
     with pytest.raises(ValueError, match="srun"):
         from_slurm("ps=1,worker=2", 20_000)
 

@@ -50,7 +50,8 @@ WRONG_USE = {
     "demo": ["--strategy", "magic"], "server": ["--cluster", "{"],
     "status": ["nowhere.yaml"], "top": ["ftp://x:1"], "cluster up": ["nowhere.yaml"], "cluster down": ["nowhere.yaml"],
     "cluster restart": ["nowhere.yaml", "ps:0"],
-    "slurm script": ["{", "python"], "slurm target": ["{"], "k8s manifests": ["{", "--image", "x", "--insecure"], "cluster schema": ["word"], "keys new": ["x", "--client", "bob"],
+    "slurm script": ["{", "python"], "slurm target": ["{"], "k8s manifests": ["{", "--image", "x", "--insecure"],
+    "cluster schema": ["word"], "keys new": ["x", "--client", "bob"],
     "keys allow": ["nowhere.pub"], "keys revoke": ["nobody", "--keys", "nowhere"], "keys list": [],
 }  # fmt: skip
 
