@@ -8,6 +8,10 @@ from collections.abc import Collection
 
 from ..public_paths import home_of
 
+_CROSS_ENTROPY = (
+    "dt.losses.sparse_softmax_cross_entropy(labels, logits) for the numbers of the classes, "
+    "dt.losses.softmax_cross_entropy(labels, logits) for their probabilities"
+)
 FOREIGN = {
     "tensor": "dt.constant",
     "array": "dt.constant",
@@ -29,15 +33,19 @@ FOREIGN = {
     "var": "dt.math.reduce_variance",
     "astype": "dt.cast",
     "arctan2": "dt.atan2",
-    "cross_entropy": "dt.nn.softmax_cross_entropy_with_logits(labels=..., logits=...)",
+    "chunk": "dt.split",
+    "cross_entropy": _CROSS_ENTROPY,
     "nn.functional": "dt.nn",
-    "nn.cross_entropy": "dt.nn.softmax_cross_entropy_with_logits(labels=..., logits=...)",
+    "nn.cross_entropy": _CROSS_ENTROPY,
+    "nn.linear": "dt.matmul(x, w) + b",
+    "nn.mse_loss": "dt.losses.mean_squared_error(labels, predictions)",
+    "nn.scaled_dot_product_attention": "dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * scale) @ v, which is fused",
     "nn.CrossEntropyLoss": "dt.losses.sparse_softmax_cross_entropy(labels, logits)",
     "nn.MSELoss": "dt.losses.mean_squared_error(labels, predictions)",
     "nn.Linear": "dt.layers.dense(x, units)",
     "nn.Conv2d": "dt.layers.conv2d(x, filters, kernel_size)",
     "nn.BatchNorm2d": "dt.layers.batch_normalization(x, training=...)",
-    "nn.LayerNorm": "dt.contrib.layers.layer_norm(x)",
+    "nn.LayerNorm": "dt.nn.layer_norm",
     "nn.Dropout": "dt.nn.dropout(x, rate=...)",
     "nn.Embedding": "dt.nn.embedding_lookup(table, ids)",
     "nn.Module": "a function with dt.variable_scope, or dt.keras.Model",

@@ -22,7 +22,7 @@ from .dtypes import DType
 from .hooks import hooks
 from .node_table import Collections, NodeTable, element_by_name, path_between
 from .opdef import NodeDef, OpDef, opdef as find_opdef
-from .operators import TensorOperators, assignments
+from .operators import TO_GET_IT, TensorOperators, assignments
 from .scopes import (
     DeviceBlock,
     DeviceContext,
@@ -119,16 +119,18 @@ class Tensor(TensorOperators["Tensor"]):
 
     def __bool__(self) -> bool:
         raise TypeError(
-            f"{self!r} has no truth value before the graph runs. Use dt.cond or dt.where to choose inside the graph, "
-            "or session.run to get the value."
+            f"{self!r} has no truth value before the graph runs. Use dt.cond or dt.where to choose inside the graph; "
+            f"{TO_GET_IT}"
         )
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        raise TypeError(f"{self!r} has no value before the graph runs; get one with session.run(tensor)")
+        raise TypeError(
+            f"{self!r} has no value before the graph runs, so NumPy cannot compute with it. Use an op of dovetail; {TO_GET_IT}"
+        )
 
     def __float__(self) -> float:
         raise TypeError(
-            f"{self!r} has no value before the graph runs; get one with session.run(tensor), or use dt.cast"
+            f"{self!r} has no value before the graph runs. To change its type, use dt.cast; {TO_GET_IT}"
         )
 
     __int__: Any = __float__

@@ -17,6 +17,8 @@ operators: dict[str, Callable[..., Any]] = {}
 assignments: list[Callable[..., Callable[..., Any]]] = []
 """One function, which returns the method that assigns to a slice of a variable (`ops.state.scatter_state`)."""
 
+TO_GET_IT = "to get its value, return it from the compiled function, or call session.run(tensor)"
+
 
 class Reference:
     """A tensor or variable as an object: equal to another reference of the same one."""
@@ -193,7 +195,7 @@ class TensorOperators(Generic[_T]):
             raise TypeError(f"{how} of a tensor makes a new tensor; it cannot write into `out`")
         return operators[how](self if dtype is None else operators["cast"](self, dtype), axis, keepdims)
 
-    numpy = item = tolist = Absent("A tensor has no value before the graph runs; get it with session.run(tensor)")
+    numpy = item = tolist = Absent(f"A tensor has no value before the graph runs; {TO_GET_IT}")
     backward = Absent("Use dt.gradients(loss, variables), or optimizer.minimize(loss)")
     detach = Absent("Use dt.stop_gradient(tensor)")
     to = cuda = cpu = Absent("Place the nodes that make it: with dt.device('/gpu:0'); dt.cast changes the type")

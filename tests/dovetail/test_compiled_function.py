@@ -235,3 +235,10 @@ def test_a_function_runs_on_a_cluster():
         runs = step.plan(X, X[:, :1])  # of the session that is open now
         assert all(runs.decisions.device_of(n) == planned.decisions.device_of(n) for n in planned.decisions)
         assert "kernel" in str(step.trace(X, X[:, :1]))
+
+
+@pytest.mark.parametrize("act", ["save", "restore"])
+def test_checkpoints_need_variables(tmp_path, act):
+    step = dt.compile(lambda x: x + dt.get_variable("v", initializer=1.0))
+    with step, pytest.raises(ValueError, match="has no variables yet: its first call, or `plan`, makes them"):
+        getattr(step, act)(str(tmp_path / "m"))

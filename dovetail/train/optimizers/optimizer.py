@@ -144,7 +144,7 @@ class Optimizer:
                 var_list = trainable_variables()
         variables = _without_wholes(var_list)
         if not variables:
-            raise ValueError("No variables to optimize.")
+            raise ValueError("No variables to optimize: make them before, with dt.get_variable or dt.Variable")
         found = gradients(
             loss,
             variables,
