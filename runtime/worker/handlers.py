@@ -86,7 +86,10 @@ class StepHandlers:
         step, request, program, names = fields["step"], fields["request"], fields["program"], fields["feeds"]
         caller = self._callers.heard(peer, time.monotonic())
         if not self._worker.is_new(step):
-            return  # its abort, which may overtake it, came first
+            aborted = self._worker.aborted_early(step)
+            if aborted is not None:  # another task's tensor, or the client's abort, has overtaken it
+                self.responder.refuse(peer, request, aborted)
+            return
         if len(names) != len(tensors):
             error = invalid(f"{len(names)} feeds named, {len(tensors)} values sent")
             self.responder.refuse(peer, request, error)

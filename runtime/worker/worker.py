@@ -18,7 +18,7 @@ from typing import Any
 from ...codegen.cpu import backend as _numba  # noqa: F401  (the compiler is loaded with the worker, not in a first step)
 from ...codegen.ir.partition import RecvTensor, SendTensor
 from ...codegen.pipeline import compile_partition, cpu_backend, gpu_backend
-from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError
+from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError, from_code
 from ...graph.core.graph import Node
 from ...graph.resources.cancellation import Cancellation, active_cancellation
 from ...graph.resources.collective_context import CollectiveContext
@@ -131,7 +131,7 @@ class Worker:
         self.started = self.failed = 0  # steps, since the worker was made
         self.times = StepTimes()
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
-        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._ended: OrderedDict[int, OpError | None] = OrderedDict()  # the error if the step had not begun here
         self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
 
     # --- sessions and programs -------------------------------------------------------------------------------------
@@ -246,11 +246,11 @@ class Worker:
             self._steps[number] = step
             self.started += 1
             early = self._early.pop(number, ()) if self._early else ()
-            was_aborted, was_closed = number in self._ended, registered.session not in self._sessions
+            aborted, was_closed = self._ended.get(number), registered.session not in self._sessions
         if was_closed:
             step.fail(closed())
-        elif was_aborted:
-            step.abort("The step was aborted before it began")
+        elif aborted is not None:
+            step.fail(aborted)
         if early:
             if len(early) >= MAX_EARLY_MESSAGES:  # more may have arrived and been dropped
                 step.fail(
@@ -306,6 +306,10 @@ class Worker:
     def is_new(self, number: int) -> bool:
         """Whether a step has neither started here nor ended."""
         return number not in self._steps and number not in self._ended
+
+    def aborted_early(self, number: int) -> OpError | None:
+        """The error with which a step ended before it began here: by its client, or by a tensor that could not be taken."""
+        return self._ended.get(number)
 
     def client_of(self, handle: str) -> str:
         """The name of the client process that opened the program's session; empty if that is not known."""
@@ -419,7 +423,7 @@ class Worker:
         if step is not None:
             step.abort(reason, code)
         else:
-            self._forget(number)
+            self._forget(number, from_code(code, reason))
 
     def compresses(self, number: int) -> bool:
         """Whether a step's tensors to other machines are compressed."""
@@ -454,7 +458,7 @@ class Worker:
         """The steps that can be ended. The caller holds the lock."""
         return [*self._steps.values(), *list(self._inline_steps.values())]
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: int, aborted: OpError | None = None) -> None:
         self.direct.forget(number)
         with self._lock:
             self._steps.pop(number, None)
@@ -462,11 +466,11 @@ class Worker:
                 self._sent.pop(number, None)
             if self._early:
                 self._early.pop(number, None)
-            self._note_end(number)
+            self._note_end(number, aborted)
 
-    def _note_end(self, number: int) -> None:
-        """Remember that a step has ended. The caller holds the lock."""
-        self._ended[number] = None
+    def _note_end(self, number: int, aborted: OpError | None = None) -> None:
+        """Remember that a step has ended, or was aborted before it began. The caller holds the lock."""
+        self._ended[number] = aborted
         if len(self._ended) > REMEMBER_STEPS:
             self._ended.popitem(last=False)
 

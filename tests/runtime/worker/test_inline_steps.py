@@ -92,6 +92,19 @@ def test_its_errors_are_told() -> None:
     assert worker.failed == 2 and not worker.is_new(2)
 
 
+@pytest.mark.parametrize("is_inline", [True, False])
+def test_what_ended_it_before_it_began_is_told(is_inline: bool) -> None:
+    """A tensor of another task that cannot be taken may arrive before the client's message."""
+    worker, _ = made(unit(sends=not is_inline))
+    letters = Letters()
+    steps = StepHandlers(worker, letters)
+    steps.on_abort(b"peer", Message("abort", {"step": 1, "code": "RESOURCE_EXHAUSTED", "reason": "too large"}))
+    steps.on_run(b"me", asked(1))
+    told = letters.kept[-1].fields
+    assert (told["request"], told["code"], told["message"]) == (1, "RESOURCE_EXHAUSTED", "too large")
+    assert not worker.running() and not steps.running and steps.quota.taken() == (0, 0)
+
+
 def test_it_is_refused_to_a_client_that_has_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_CLIENT_STEPS", "1")
     worker, _ = made(unit())
