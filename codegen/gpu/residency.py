@@ -67,11 +67,26 @@ def on_device(state: VariableState, device: Device) -> Any:
     return device.from_host(value, state.name)
 
 
+def acquire(state: VariableState, device: Device) -> None:
+    """Acquire a variable's lock.
+
+    All threads acquire it before the device's lock, but the one that captures, which has that already: it does not wait.
+
+    Raises:
+        NotCapturableError: this thread captures, and another one has the variable's lock.
+    """
+    if not state.lock.acquire(blocking=not device.captures_here):
+        device.must_run(f"an access to variable '{state.name}', which another step changes at this moment,")
+
+
 def value_on(state: VariableState, device: Device) -> Any:
     """A variable's value in a GPU's memory, where it is from now on."""
-    with state.lock:
+    acquire(state, device)
+    try:
         value = on_device(state, device)
         state.move(value)
+    finally:
+        state.lock.release()
     return value
 
 

@@ -23,7 +23,7 @@ from .driver.allocator import Block
 from .driver.array import DeviceArray
 from .driver.copies import SMALL_COPY
 from .driver.device import Device
-from .residency import HostKernel, lives_on_device, on_device
+from .residency import HostKernel, acquire, lives_on_device, on_device
 
 
 class AssignKernel:
@@ -62,7 +62,8 @@ class AssignKernel:
                 return self.fallback(state, value)  # which raises the error
         if type(value) is not DeviceArray:
             value = device.from_host(np.asarray(value, state.dtype.np), state.name)
-        with state.lock:
+        acquire(state, device)
+        try:
             if value.nbytes <= SMALL_COPY and is_unshared(state) and self._fits(state._value, value):
                 with device.entered():
                     if device.updates is not None:
@@ -71,6 +72,8 @@ class AssignKernel:
             else:
                 device.must_run("an assignment that moves a variable")
                 state.move(value)
+        finally:
+            state.lock.release()
         return state if self.is_ref else ()
 
     @staticmethod
@@ -89,7 +92,8 @@ def mutable_values(
     """
     with ExitStack() as held:
         for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
-            held.enter_context(state.lock)
+            acquire(state, device)
+            held.callback(state.lock.release)
         for state in states:
             state.move(on_device(state, device))
         held.enter_context(device.entered())

@@ -270,9 +270,15 @@ class Device:
 
     # --- graphs ----------------------------------------------------------------------------------------------------
 
+    @property
+    def captures_here(self) -> bool:
+        """Whether this thread captures a graph."""
+        keeper = self.pool.keeper
+        return keeper is not None and keeper.thread == threading.get_ident()
+
     def must_run(self, what: str) -> None:
-        """NotCapturableError while a graph is captured: this cannot be part of one."""
-        if self.compute is not self.main:
+        """NotCapturableError while this thread captures a graph: this cannot be part of one."""
+        if self.captures_here:
             raise NotCapturableError(f"{what} cannot be part of a graph")
 
     @contextmanager

@@ -14,11 +14,14 @@ from gpu_programs import graph_variable, instructions, ops
 
 import dovetail as dt
 from dovetail.codegen.fusion.optimizer_loops import accumulation, update
-from dovetail.codegen.gpu.driver.device import device
+from dovetail.codegen.gpu.driver.device import NotCapturableError, device
+from dovetail.codegen.gpu.driver.graphs import capture
 from dovetail.codegen.gpu.graph_regions import GraphRegion
+from dovetail.codegen.gpu.variables import mutable_values
 from dovetail.codegen.ir.program import Call
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.ops.state.training import RULES
+from dovetail.graph.resources.variable import VariableState
 
 GPUS = 2
 
@@ -281,6 +284,27 @@ def test_threads_share_a_graph(fake):
         assert not failed
         np.testing.assert_array_equal(session.run(count), np.full((4, 4), 3 * 28 + 8 * 300, np.float32))
         assert sum(s.replays for s in stretches_of(session)) > 12
+
+
+def test_a_capture_waits_for_no_variable(fake):
+    """Others have a variable's lock when they wait for the device, which the capturing thread has."""
+    gpu, state = device(0), VariableState("v", as_dtype("float32"))
+    state.move(np.ones(3, np.float32))
+    others: list[str] = []
+
+    def other() -> None:
+        gpu.must_run("a copy to the host")  # this thread captures nothing
+        others.append("ran")
+
+    with state.lock, pytest.raises(NotCapturableError, match="'v', which another step changes"), gpu.lock, capture(gpu):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        with mutable_values(gpu, [state]):
+            pass
+    assert others == ["ran"]
+    with mutable_values(gpu, [state]) as (old, new):
+        assert old == new
 
 
 def test_graphs_are_given_up_where_memory_runs_out_and_named_where_it_still_does(fake, monkeypatch):
