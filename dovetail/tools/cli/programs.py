@@ -320,10 +320,15 @@ def _progress(strategy: str) -> Iterator[None]:
     from ...placer.search.portfolio import watched  # the searches and their compiled loops
 
     begin, end = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
+    shown = ""
 
     def show(best: Solution) -> None:
-        value, bound = time_text(best.objective), time_text(best.lower_bound)
-        print(f"{begin}best so far {value}, at least {bound}; Ctrl-C keeps it", end=end, file=sys.stderr, flush=True)
+        nonlocal shown
+        bound = f", at least {time_text(best.lower_bound)}" if best.lower_bound else ""
+        text = f"best so far {time_text(best.objective)}{bound}; Ctrl-C keeps it"
+        if text != shown:
+            print(f"{begin}{text}", end=end, file=sys.stderr, flush=True)
+            shown = text
 
     try:
         with watched(show):

@@ -298,7 +298,7 @@ def test_the_command_line_plans_a_model(tmp_path: Path) -> None:
     words = ["plan", str(resnet), "--cluster", str(cluster)]
     told = CliRunner().invoke(app, [*words, "--strategy", "auto"])
     assert told.exit_code == 0, told.output
-    assert told.output.startswith("Plan: ")
+    assert told.stdout.startswith("Plan: ")
     assert "main_graph/" in told.output
     assert CliRunner().invoke(app, [*words, "--strategy", "best"]).exit_code == 2
     bad = tmp_path / "bad.onnx"
