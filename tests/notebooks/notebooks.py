@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 120
+LIMIT_S = 600  # a busy machine compiles the loops of a search for minutes
 SHOWN_AS = (("_repr_svg_", "image/svg+xml"), ("_repr_html_", "text/html"))
 PAGES = "--pages"  # for the site: of what has a page and a still picture, the page
 
