@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dovetail.tools.demo import strategies
-from dovetail.tools.demo.watch import DemoError
 
 
 @pytest.mark.slow
@@ -20,5 +19,5 @@ def test_every_strategy_reads_the_digits(kind):
 
 
 def test_an_unknown_strategy_is_named():
-    with pytest.raises(DemoError, match="choose one of mirrored, central, multiworker, ps"):
+    with pytest.raises(ValueError, match="choose one of mirrored, central, multiworker, ps"):
         strategies.run("other", 1, 1, 1, print)
