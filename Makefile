@@ -7,6 +7,7 @@ CHECKED := build/checked
 
 .PHONY: help demo test test-fast test-slow test-gpu test-ray lint ruff layers typecheck bench bench-gpu docs dist clean distclean
 .NOTPARALLEL:   # pip can't install twice into one environment at a time
+unexport PYTHONDONTWRITEBYTECODE  # the demo's processes start in half the time when bytecode is kept
 
 help:
 	@echo 'make demo        train a classifier over four processes and show what ran where'
