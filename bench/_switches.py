@@ -70,10 +70,6 @@ def _colocated() -> None:
     _module("session.cluster_backend").find_colocated = lambda address, incarnation: None
 
 
-def _caller_thread() -> None:
-    _module("worker.step_scheduler").CallerThread.take = lambda self, work: False
-
-
 def _keeping_the_interpreter() -> None:
     stream = _module("transport.stream").Stream
     del stream.keeps_gil
@@ -120,7 +116,6 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "inline parts": _inline_parts,
     "inline segments": _inline_segments,
     "colocated servers": _colocated,
-    "caller's thread": _caller_thread,
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
     "keeping the interpreter": _keeping_the_interpreter,
     "overlapped collectives": _overlap,

@@ -1,8 +1,7 @@
 """One step of a session on a cluster: the messages of the caller's thread, and the answers that it waits for.
 
 Theory of operation. The caller's thread sends one `run` message to each task that takes part and waits for one answer from each. No
-other thread is involved. The caller calls a task in this process directly (`worker/colocated.py`), and may run its programs in its own
-thread.
+other thread is involved. The caller calls a task in this process directly (`worker/colocated.py`).
 
 While it waits, the caller pings all tasks. A task that sends no heartbeat within the peer timeout counts as dead; a task whose process
 has been restarted is recognised by its incarnation (`rpc/pending_call.py`). In both cases, and when a task reports an error, the caller
@@ -15,6 +14,7 @@ import contextlib
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
+from threading import get_ident
 from typing import Any, TypeAlias
 
 from ...graph.core.errors import OpError
@@ -25,7 +25,6 @@ from ..shared_memory.segment import make_own
 from ..transport.client_set import Connections
 from ..wire.codec import HeaderTemplate
 from ..wire.messages import Message
-from ..worker.step_scheduler import CallerThread
 from ..worker.worker import Worker
 
 MAX_TEMPLATES = 256  # cached encoded headers of run messages, per set of connections
@@ -49,8 +48,7 @@ class StepCall:
     """
 
     __slots__ = (
-        "_caller_thread", "_colocated", "_connections", "_gathered", "_limit_s", "_number", "_outcomes", "_owing", "_pending",
-        "_tasks", "_values",
+        "_colocated", "_connections", "_gathered", "_number", "_outcomes", "_owing", "_pending", "_tasks", "_values",
     )  # fmt: skip
 
     def __init__(
@@ -67,12 +65,10 @@ class StepCall:
         self._number = number
         self._owing = remote  # the remote parts that have not ended
         self._colocated = colocated  # the colocated parts that have not ended
-        self._limit_s = limit_s
         self._gathered = gathered
         self._tasks = {address: part.task for address, part in remote.items()}
         self._values: dict[str, Any] = {}
         self._outcomes: _Outcomes = deque()  # of colocated parts, from whichever threads end them
-        self._caller_thread: CallerThread | None = None
         self._pending = PendingReplies(
             self._tasks, peer_timeout_s, limit_s, "step", {a: part.incarnation for a, part in remote.items()}, number,
             partial(_waits_of, number, colocated, self._outcomes) if colocated else tuple,
@@ -83,7 +79,8 @@ class StepCall:
         try:
             self._start(feeds)
             while self._owing or self._colocated:
-                if self._colocated and self._advance_colocated():
+                if self._outcomes:
+                    self._take_outcome()
                     continue
                 for address, reply in self._pending.messages(self._connections):
                     if reply.fields.get("request") == self._number:
@@ -114,8 +111,7 @@ class StepCall:
         return Message("run", {"request": number, "step": number}, tuple([feeds[n] for n in part.feeds]), template)
 
     def _start_colocated(self, feeds: Mapping[str, Any]) -> None:
-        caller_thread = self._caller_thread = CallerThread(self._connections.waker())
-        outcomes = self._outcomes
+        outcomes, wake, this_thread = self._outcomes, self._connections.waker(), get_ident()
         for worker, _, part in list(self._colocated.values()):
             recorder = None if self._gathered is None else Recorder()
 
@@ -123,29 +119,20 @@ class StepCall:
                 result: Mapping[str, Any] | OpError, task: str = part.task, recorder: Recorder | None = recorder
             ) -> None:
                 outcomes.append((task, result, recorder))
-                caller_thread.notify()
+                if get_ident() != this_thread:
+                    wake()
 
-            # A thread that runs a program itself cannot check the time.
-            worker.start(
-                self._number, part.program, {n: feeds[n] for n in part.feeds}, finish,
-                caller_thread=caller_thread if self._limit_s is None else None, recorder=recorder,
-            )  # fmt: skip
+            worker.start(self._number, part.program, {n: feeds[n] for n in part.feeds}, finish, recorder=recorder)
 
-    def _advance_colocated(self) -> bool:
-        """Take the outcome of a part in this process, or run a program of one; False if there is nothing to do."""
-        if self._outcomes:
-            task, result, recorder = self._outcomes.popleft()
-            del self._colocated[task]
-            if self._gathered is not None and recorder is not None:
-                self._gathered.add(task, recorder.finished())
-            if isinstance(result, OpError):
-                raise from_task(result, result.task or task)
-            self._values.update(result)
-            return True
-        if self._caller_thread is not None and self._caller_thread.work():
-            self._pending.was_away()
-            return True
-        return False
+    def _take_outcome(self) -> None:
+        """Handle the end of a part in this process: its fetched values, its trace, or the error that ends the step."""
+        task, result, recorder = self._outcomes.popleft()
+        del self._colocated[task]
+        if self._gathered is not None and recorder is not None:
+            self._gathered.add(task, recorder.finished())
+        if isinstance(result, OpError):
+            raise from_task(result, result.task or task)
+        self._values.update(result)
 
     def _take(self, address: str, reply: Message) -> None:
         """Handle a task's answer: its fetched values, its trace, or the error that ends the step."""

@@ -2,7 +2,7 @@
 
 Theory of operation. A *segment* is what a program does between two pauses. Its device and its first instruction identify it. The
 scheduler measures each segment. The thread that made a short segment ready runs it: a hand-over would cost about as much as the
-segment. Any other segment is run by the client's thread in the same process, if that is idle (`CallerThread`), or by the pool.
+segment. The pool runs any other segment.
 
 A thread does not run programs recursively as they become ready. It appends them to its `RunQueue` and runs them one after the other,
 so the stack depth does not grow with the length of a chain between two devices.
@@ -44,52 +44,10 @@ from .step import TaskStep
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it mostly slept, as a Python function may
 SLOW_MEMORY: Final = 6  # at most this many short runs in a row make a slow segment steady again
-CALLER_THREAD_S: Final = 0.2  # a client that runs a program sends no heartbeats meanwhile: no segment may take longer
 LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
 MAX_COALESCED: Final = 64  # small tensors in one message: a loop may send without ever pausing while receivers wait
 Finish = Callable[[Mapping[str, Any] | OpError], None]
 """Called once, with the fetched values or the error."""
-
-
-class CallerThread:
-    """A client's thread that waits for its step. Meanwhile it runs programs of the step, which saves waking another thread.
-
-    Args:
-        wake: wakes the thread.
-    """
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._thread = threading.get_ident()
-        self._lock = threading.Lock()
-        self._work: Callable[[], None] | None = None
-        self._is_busy = False
-
-    def take(self, work: Callable[[], None]) -> bool:
-        """Have the thread do some work; False if it is busy."""
-        with self._lock:
-            if self._is_busy:
-                return False
-            self._is_busy = True
-        self._work = work
-        self.notify()
-        return True
-
-    def notify(self) -> None:
-        """Wake the thread, unless it is the calling one."""
-        if threading.get_ident() != self._thread:
-            self._wake()
-
-    def work(self) -> bool:
-        """Do the work that was taken; False if there is none. The client's thread calls it."""
-        work, self._work = self._work, None
-        if work is None:
-            return False
-        try:
-            work()
-        finally:
-            self._is_busy = False
-        return True
 
 
 class Segment:
@@ -101,16 +59,14 @@ class Segment:
 
     Attributes:
         is_bounded: whether sizes bound its time.
-        last: seconds of the last run; an hour if it never ran.
         is_short: whether it is known to be short.
         is_steady: whether all recent runs were short, including the last: then its CPU time is not measured.
     """
 
-    __slots__ = ("_slow", "is_bounded", "is_short", "is_steady", "last")
+    __slots__ = ("_slow", "is_bounded", "is_short", "is_steady")
 
     def __init__(self, is_bounded: bool = True) -> None:
         self.is_bounded = is_bounded
-        self.last = 3600.0
         self.is_short = self.is_steady = False
         self._slow = -1  # 0: short, SLOW_MEMORY: slow; -1: not known yet
 
@@ -118,7 +74,6 @@ class Segment:
         """Record a run of `seconds`, of which the thread was on the CPU for `cpu_s`, if that was measured."""
         if cpu_s is None and seconds <= SHORT_S:
             return
-        self.last = seconds
         if seconds > BLOCKED_S or (cpu_s is not None and cpu_s > SHORT_S):
             self._slow = SLOW_MEMORY if self._slow < 0 else min(SLOW_MEMORY, self._slow + 3)
         elif self._slow:
@@ -267,7 +222,7 @@ class WorkerThreads:
     """The threads that run the steps of a worker.
 
     Attributes:
-        pool: runs segments that are not short; None: the caller's thread runs everything.
+        pool: runs segments that are not short; None: the thread that starts a step runs everything.
         run_queues: the run queue of each thread.
     """
 
@@ -294,11 +249,10 @@ class StepRunner:
         number: the step's number.
         registered: the programs.
         finish: called at the end.
-        caller_thread: the client's thread, which runs segments that are neither short nor long if it is idle; None: there is none.
         resume: passes the call that resumes a program to some thread; None: this thread or the pool makes it.
     """
 
-    __slots__ = ("_caller_thread", "_finish", "_number", "_registered", "_resume", "_threads", "_worker")
+    __slots__ = ("_finish", "_number", "_registered", "_resume", "_threads", "_worker")
 
     def __init__(
         self,
@@ -306,7 +260,6 @@ class StepRunner:
         number: int,
         registered: RegisteredProgram,
         finish: Finish,
-        caller_thread: CallerThread | None,
         resume: Callable[[Callable[[], None]], None] | None,
     ) -> None:
         self._worker = worker
@@ -314,13 +267,12 @@ class StepRunner:
         self._number = number
         self._registered = registered
         self._finish = finish
-        self._caller_thread = caller_thread
         self._resume = resume
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def schedule(self, executor: Executor) -> None:
-        """Queue a short segment in this thread; pass any other to the client's thread if that is idle, else to the pool."""
+        """Queue a short segment in this thread; pass any other to the pool."""
         threads = self._threads
         segment = self._registered.segment(executor)
         queue = threads.run_queues.current
@@ -331,8 +283,6 @@ class StepRunner:
         def run() -> None:
             threads.run_queues.current.take(self.run, executor, segment)
 
-        if self._caller_thread is not None and segment.last <= CALLER_THREAD_S and self._caller_thread.take(run):
-            return
         if threads.pool is not None:
             threads.pool.submit(run)
         else:

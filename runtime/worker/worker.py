@@ -35,7 +35,7 @@ from ..wire.messages import ChannelKey
 from .executor import ignore_numpy_warnings
 from .registration import Registration
 from .step import TaskStep
-from .step_scheduler import CallerThread, Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
+from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
 from .throttled_kernels import delay_registration, throttled
 from .traced_step import TracedStep
 
@@ -211,7 +211,6 @@ class Worker:
         finish: Finish,
         resume: Callable[[Callable[[], None]], None] | None = None,
         *,
-        caller_thread: CallerThread | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         """Run this task's part of a step.
@@ -220,7 +219,6 @@ class Worker:
             number: of the step. handle: of the registered program. feeds: name -> value.
             finish: called with the fetched values or the error, in the thread that ends the part.
             resume: takes calls that continue the part when another step resumes it; None: that step's thread or the pool does it.
-            caller_thread: runs segments that are neither short nor long, if it is idle; None: the pool does.
             recorder: records the events of the step; None: it is not traced.
         """
         registered = self._registered.get(handle)
@@ -233,7 +231,7 @@ class Worker:
                 )
             )  # fmt: skip
             return
-        running = StepRunner(self, number, registered, finish, caller_thread, resume)
+        running = StepRunner(self, number, registered, finish, resume)
         try:
             if recorder is None:
                 step = TaskStep(number, registered.session, registered.programs, feeds, running)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +13,7 @@ import dovetail as dt
 from dovetail.runtime.rpc import pending_call
 from dovetail.runtime.worker.step import ChannelKey
 from dovetail.runtime.worker.step_scheduler import (
-    CALLER_THREAD_S,
     SHORT_S,
-    CallerThread,
     RegisteredProgram,
     Segment,
     StepRunner,
@@ -86,34 +83,9 @@ def test_a_step_that_takes_too_long_names_what_servers_of_this_process_wait_for(
     assert f"{worker.task} at {worker.address}: CPU:0 waits for channel 0 from {ps.task}/device:CPU:0" in str(e.value)
 
 
-def test_a_host_does_one_thing_at_a_time() -> None:
-    woken: list[int] = []
-    done: list[str] = []
-    caller_thread = CallerThread(lambda: woken.append(1))
-    assert not caller_thread.work()
-    assert caller_thread.take(lambda: done.append("own"))
-    assert not caller_thread.take(lambda: done.append("too much"))
-    assert not woken  # it is this thread
-    assert caller_thread.work() and done == ["own"]
-    taken: list[bool] = []
-    thread = threading.Thread(target=lambda: taken.append(caller_thread.take(lambda: done.append("given"))))
-    thread.start()
-    thread.join()
-    assert taken == [True] and woken == [1]
-    assert caller_thread.work() and not caller_thread.work() and done == ["own", "given"]
-
-
-def test_a_host_that_fails_at_its_work_can_take_more() -> None:
-    caller_thread = CallerThread(lambda: None)
-    assert caller_thread.take(lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        caller_thread.work()
-    assert caller_thread.take(lambda: None)
-
-
 def test_how_long_stretches_take_is_learned_from_more_than_one_run() -> None:
     first, second = Segment(), Segment()
-    assert not first.is_short and not first.is_steady and first.last > CALLER_THREAD_S  # not known yet
+    assert not first.is_short and not first.is_steady  # not known yet
     first.measured(SHORT_S / 2, SHORT_S / 2)
     second.measured(SHORT_S * 50, SHORT_S * 50)
     assert first.is_short and first.is_steady and not second.is_short
@@ -179,7 +151,7 @@ class Putting:
         self.number, self.inner = number, inner
         self.step = SimpleNamespace(is_over=True)
         loaded = RegisteredProgram("session", (), frozenset({1, 2}))  # both wait for the end
-        self.running = StepRunner(worker, number, loaded, lambda outcome: None, None, None)
+        self.running = StepRunner(worker, number, loaded, lambda outcome: None, None)
 
     def go(self) -> None:
         """Have it run."""
