@@ -26,6 +26,7 @@ import numpy as np
 from .api import nest
 from .graph.core.build import placeholder
 from .graph.core.default_graph import GraphKeys
+from .graph.core.errors import NotFoundError
 from .graph.core.frames import Frames
 from .graph.core.graph import Graph, Node, Tensor
 from .graph.variables.scope import variable_scope
@@ -36,6 +37,7 @@ from .placer.plan import Plan
 from .placer.schedule.from_search import changes_state
 from .runtime.config import ConfigProto, RunMetadata, RunOptions
 from .runtime.session.session import Session
+from .train.saving.checkpoint_state import list_variables
 from .train.saving.saver import Saver
 
 if TYPE_CHECKING:
@@ -108,6 +110,18 @@ class _Home:
             with self.graph.as_default():
                 self._saver = len(variables), Saver(variables, max_to_keep=None)
         return self._saver[1]
+
+    def other_scope(self, path: str) -> str:
+        """The end of the error for a checkpoint that has all variables, under the name of another function; else ""."""
+        mine = [v.op.name.removeprefix(f"{self.scope}/") for v in self.variables]
+        stored = {name for name, _ in list_variables(path)}
+        for scope in sorted({name.partition("/")[0] for name in stored} - {self.scope}):
+            if all(f"{scope}/{name}" in stored for name in mine):
+                return (
+                    f"\nIt was written by a function '{scope}', whose variables are named after it; this one is '{self.scope}'. To use "
+                    f"its values, compile this function with share_with={scope} and restore there, or give it the name '{scope}'"
+                )
+        return ""
 
     def close(self) -> None:
         """End the session, and the cluster if it was started here."""
@@ -222,10 +236,15 @@ class CompiledFunction(Generic[P]):
         """Read all variables from a checkpoint. Call the function or `plan` once before: the first trace makes the variables.
 
         Raises:
-            ValueError: the function has made no variables yet. NotFoundError: no such checkpoint, or it lacks a variable.
+            ValueError: the function has made no variables yet, or there is no such checkpoint. NotFoundError: it lacks a variable; the
+                text says whether another function wrote it.
         """
         with self._home.lock:
-            self._home.saver().restore(self._home.initialize(), path)
+            saver = self._home.saver()
+            try:
+                saver.restore(self._home.initialize(), path)
+            except NotFoundError as e:
+                raise NotFoundError(None, None, e.message + self._home.other_scope(path)) from None
 
     def close(self) -> None:
         """End the session, and the cluster if this function started it. A later call starts both anew, and variables have first values."""
@@ -266,7 +285,7 @@ class CompiledFunction(Generic[P]):
         key = (repr(nest.pack_sequence_as(structure, constants)), *((v.dtype.str, self._dims(v)) for v in values))
         trace = self._traces.get(key)
         if trace is None:
-            trace = self._traces[key] = self._make_trace(structure, leaves, fed, values)
+            trace = self._traces[key] = self._make_trace(structure, _names_of(bound), leaves, fed, values)
             if len(self._traces) == MANY_TRACES:
                 warnings.warn(
                     f"{self._home.scope} was traced {MANY_TRACES} times for different shapes, types or constants; each trace is "
@@ -278,8 +297,10 @@ class CompiledFunction(Generic[P]):
     def _dims(self, value: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
         return (None, *value.shape[1:]) if self._symbolic_batch and value.ndim else value.shape
 
-    def _make_trace(self, structure: Any, leaves: list[Any], fed: list[bool], values: list[Any]) -> _Trace:
-        """Call the function with placeholders in place of the arrays."""
+    def _make_trace(
+        self, structure: Any, names: list[str], leaves: list[Any], fed: list[bool], values: list[Any]
+    ) -> _Trace:
+        """Call the function with placeholders in place of the arrays. Their names are those of the parameters, in a scope of their own."""
         home, rest = self._home, iter(values)
         before = len(home.graph.nodes)
         counts: Counter[tuple[str, str]] = Counter()
@@ -299,13 +320,35 @@ class CompiledFunction(Generic[P]):
             variable_creator_scope(find_or_make),
         ):
             scope, given = home.graph.get_name_scope(), []
-            for leaf, is_fed in zip(leaves, fed, strict=True):
+            for leaf, name, is_fed in zip(leaves, names, fed, strict=True):
                 value = next(rest) if is_fed else leaf
-                given.append(placeholder(value.dtype, self._dims(value)) if is_fed else value)
+                name = f"arguments/{name}"  # so that a variable with a parameter's name keeps it
+                given.append(placeholder(value.dtype, self._dims(value), name) if is_fed else value)
             positional, named = nest.pack_sequence_as(structure, given)
             results = self._function(*positional, **named)
         feeds = tuple(t for t, is_fed in zip(given, fed, strict=True) if is_fed)
         return _Trace(feeds, results, tuple(_effects(home.graph, before)))
+
+
+def _names_of(bound: inspect.BoundArguments) -> list[str]:
+    """A name for each leaf of the arguments, made of the parameter's name and the keys that lead to the leaf: `batch_images`."""
+    named: list[tuple[str, Any]] = []
+    for parameter in bound.signature.parameters.values():
+        value = bound.arguments[parameter.name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            named += [(f"{parameter.name}_{i}", v) for i, v in enumerate(value)]
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            named.append((parameter.name, value))
+    named += sorted(bound.kwargs.items())
+    return [re.sub("[^A-Za-z0-9_.-]", "_", name) for prefix, value in named for name in _leaf_names(prefix, value)]
+
+
+def _leaf_names(prefix: str, value: Any) -> list[str]:
+    if not nest.is_nested(value):
+        return [prefix]
+    keys = sorted(value) if isinstance(value, Mapping) else getattr(value, "_fields", range(len(value)))
+    parts = [value[key] for key in keys] if isinstance(value, Mapping) else value
+    return [name for key, part in zip(keys, parts, strict=True) for name in _leaf_names(f"{prefix}_{key}", part)]
 
 
 def _array(leaf: Any) -> np.ndarray[Any, Any]:

@@ -1,4 +1,7 @@
-"""What to use instead of a name that a public module does not have: names of PyTorch, JAX, NumPy and TensorFlow 2, and misspelt ones."""
+"""What to use instead of a name that a public module or a tensor does not have.
+
+Such names are those of PyTorch, JAX, NumPy and TensorFlow 2, and misspelt ones.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import difflib
 import sys
 from collections.abc import Collection
 
+from ..graph.core.operators import TO_GET_IT, TensorOperators
 from ..public_paths import home_of
 
 _CROSS_ENTROPY = (
@@ -38,7 +42,38 @@ FOREIGN = {
     "nn.functional": "dt.nn",
     "nn.cross_entropy": _CROSS_ENTROPY,
     "nn.linear": "dt.matmul(x, w) + b",
+    "nn.F": "dt.nn",
+    "nn.binary_cross_entropy": "dt.losses.log_loss(labels, predictions)",
+    "nn.binary_cross_entropy_with_logits": "dt.losses.sigmoid_cross_entropy(labels, logits)",
+    "nn.huber_loss": "dt.losses.huber_loss(labels, predictions)",
+    "nn.kl_div": "dt.reduce_sum(p * (dt.log(p) - dt.log(q)))",
+    "nn.l1_loss": "dt.losses.absolute_difference(labels, predictions)",
+    "nn.layer_norm": "dt.nn.layer_norm",
     "nn.mse_loss": "dt.losses.mean_squared_error(labels, predictions)",
+    "nn.nll_loss": _CROSS_ENTROPY,
+    "nn.smooth_l1_loss": "dt.losses.huber_loss(labels, predictions)",
+    "nn.silu": "dt.nn.swish",
+    "nn.BCELoss": "dt.losses.log_loss(labels, predictions)",
+    "nn.BCEWithLogitsLoss": "dt.losses.sigmoid_cross_entropy(labels, logits)",
+    "nn.L1Loss": "dt.losses.absolute_difference(labels, predictions)",
+    "nn.ReLU": "dt.nn.relu",
+    "nn.GELU": "dt.nn.gelu",
+    "nn.SiLU": "dt.nn.swish",
+    "nn.Sigmoid": "dt.nn.sigmoid",
+    "nn.Softmax": "dt.nn.softmax",
+    "nn.Tanh": "dt.nn.tanh",
+    "nn.MaxPool2d": "dt.layers.max_pooling2d(x, pool_size, strides)",
+    "nn.init": "dt.initializers",
+    "full": "dt.fill",
+    "randint": "dt.random.uniform(shape, minval, maxval, dtype=dt.int32)",
+    "bmm": "dt.matmul",
+    "clone": "dt.identity",
+    "masked_fill": "dt.where",
+    "repeat_interleave": "dt.repeat",
+    "ravel": "dt.reshape(x, [-1])",
+    "flatten": "dt.reshape(x, [-1])",
+    "swapaxes": "dt.transpose",
+    "stop_grad": "dt.stop_gradient",
     "nn.scaled_dot_product_attention": "dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * scale) @ v, which is fused",
     "nn.CrossEntropyLoss": "dt.losses.sparse_softmax_cross_entropy(labels, logits)",
     "nn.MSELoss": "dt.losses.mean_squared_error(labels, predictions)",
@@ -74,6 +109,36 @@ FOREIGN = {
 }
 """Name below `dovetail` -> what to use."""
 
+_NO_VALUE = f"a tensor has no value before the graph runs; {TO_GET_IT}"
+_PLACED = "place the nodes that make it, with dt.device('/gpu:0')"
+OF_TENSORS = {
+    **dict.fromkeys(("numpy", "item", "tolist"), _NO_VALUE),
+    **dict.fromkeys(("cuda", "cpu"), _PLACED),
+    "to": f"{_PLACED}; to change the type, use tensor.astype(dtype)",
+    "backward": "use dt.gradients(loss, variables), or optimizer.minimize(loss)",
+    "grad": "use dt.gradients(loss, variables)",
+    "requires_grad": "use dt.Variable(..., trainable=True), or dt.gradients(loss, [tensor])",
+    "detach": "use dt.stop_gradient(tensor)",
+    "view": "use tensor.reshape(...)",
+    "flatten": "use tensor.reshape([-1])",
+    "permute": "use dt.transpose(tensor, perm), or tensor.T",
+    "transpose": "use dt.transpose(tensor, perm), or tensor.T",
+    "t": "use tensor.T",
+    "dim": "use tensor.ndim",
+    "size": "use tensor.shape, or dt.size(tensor) for the number of elements",
+    "numel": "use dt.size(tensor)",
+    "contiguous": "leave it out: tensors have no layout in memory",
+    "type": "use tensor.dtype, or tensor.astype(dtype)",
+    "float": "use tensor.astype(dt.float32)",
+    "double": "use tensor.astype(dt.float64)",
+    "half": "use tensor.astype(dt.float16)",
+    "int": "use tensor.astype(dt.int32)",
+    "long": "use tensor.astype(dt.int64)",
+    "bool": "use tensor.astype(dt.bool)",
+    "assign": "use dt.Variable: only variables can be changed",
+}
+"""Attribute that tensors of other libraries have -> what to do here."""
+
 _SEARCHED = (
     "nn",
     "math",
@@ -101,13 +166,34 @@ def message(module: str, name: str, also: Collection[str] = ()) -> str:
     if name.startswith("_"):
         return text
     path = f"{module}.{name}".removeprefix("dovetail.")
-    if path in FOREIGN:
-        return f"{text}: use {FOREIGN[path]}"
-    for other in ("dovetail", *(f"dovetail.{part}" for part in _SEARCHED)):
-        if name in _names(other):
-            return f"{text}: use {other.replace('dovetail', 'dt', 1)}.{name}"
+    if used := FOREIGN.get(path) or _public_path(name):
+        return f"{text}: use {used}"
     close = difflib.get_close_matches(name, {*_names(module), *also}, n=1, cutoff=0.8)
     return f"{text}: did you mean {module.replace('dovetail', 'dt', 1)}.{close[0]}?" if close else text
+
+
+def instead_of_attribute(name: str) -> str:
+    """What the AttributeError of a tensor or variable adds for an attribute that it does not have; "" where nothing is like it.
+
+    >>> instead_of_attribute("relu")
+    ': use dt.nn.relu(tensor)'
+    """
+    if name in OF_TENSORS:
+        return f": {OF_TENSORS[name]}"
+    if foreign := FOREIGN.get(name) or FOREIGN.get(f"nn.{name}"):
+        return f": use {foreign}"
+    if path := _public_path(name):
+        return f": use {path}(tensor)"
+    close = difflib.get_close_matches(name, [n for n in dir(TensorOperators) if n[0] != "_"], n=1, cutoff=0.8)
+    return f": did you mean {close[0]}?" if close else ""
+
+
+def _public_path(name: str) -> str | None:
+    """Where users find a name, such as `dt.nn.relu`; None: in none of the modules that are looked through."""
+    for other in ("dovetail", *(f"dovetail.{part}" for part in _SEARCHED)):
+        if name in _names(other):
+            return f"{other.replace('dovetail', 'dt', 1)}.{name}"
+    return None
 
 
 def _names(module: str) -> list[str]:
@@ -116,4 +202,4 @@ def _names(module: str) -> list[str]:
     return [n for n in getattr(found, "__all__", None) or dir(found) if not n.startswith("_")] if found else []
 
 
-__all__ = ["FOREIGN", "message"]
+__all__ = ["FOREIGN", "OF_TENSORS", "instead_of_attribute", "message"]

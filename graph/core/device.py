@@ -267,10 +267,10 @@ def _components(spec: str | None) -> _Components:
             case ["device", device_type, index]:
                 found = (device_type, index)
             case [first, *_]:
-                raise ValueError(
-                    f"Unknown attribute '{first}' is encountered while parsing the device spec: '{spec}'. "
-                    f"Parts are job:NAME, replica:N, task:N and device:TYPE:N (or cpu:N, gpu:N)."
-                )
+                text = f"Unknown attribute '{first}' is encountered while parsing the device spec: '{spec}'. "
+                if meant := _meant(part):
+                    text += f"Write '/{'/'.join(meant if p == part else p for p in spec.split('/') if p)}'. "
+                raise ValueError(f"{text}Parts are job:NAME, replica:N, task:N and device:TYPE:N (or cpu:N, gpu:N).")
         if device is not None:
             raise ValueError(f"Multiple device types are not allowed while parsing the device spec: {spec}.")
         device = found
@@ -279,6 +279,22 @@ def _components(spec: str | None) -> _Components:
         return job, replica, task, None, None
     device_type, index = device
     return job, replica, task, device_type, None if index == "*" else _number(index, "device index", spec)
+
+
+def _meant(part: str) -> str | None:
+    """The spelling of a part in the style of PyTorch or JAX: `cuda:0`, `gpu0`, `worker:1`. None: it is like nothing known."""
+    match re.split("[:@]", part):
+        case ["cuda", *index]:
+            return ":".join(["gpu", *(index or "0")])
+        case [short] if found := re.fullmatch("(cpu|gpu|cuda)([0-9]+)", short.lower()):
+            return f"{found[1].replace('cuda', 'gpu')}:{found[2]}"
+        case [("worker" | "ps" | "chief" | "master" | "evaluator") as job, index] if index.isdigit():
+            return f"job:{job}/task:{index}"
+        case [("worker" | "ps" | "chief" | "master" | "evaluator") as job]:
+            return f"job:{job}"
+        case ["job", job, index]:
+            return f"job:{job}/task:{index}"
+    return None
 
 
 def _number(text: str, what: str, spec: str) -> int:

@@ -36,6 +36,9 @@ class Hooks:
     message: Callable[[str], Any]
     """`tensorflow.protos`: the class of one of TensorFlow's messages, by name."""
 
+    instead_of_attribute: Callable[[str], str] = staticmethod(lambda name: "")
+    """`dovetail.api.unknown_names`: an attribute that tensors do not have -> the end of the error's text."""
+
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"Nothing provides '{name}': import dovetail first")
 

@@ -8,7 +8,10 @@ when its module is imported.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Never, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
+
+from .argument_names import explains_arguments
+from .hooks import hooks
 
 _T = TypeVar("_T")
 
@@ -37,22 +40,6 @@ class Reference:
 
     def __hash__(self) -> int:
         return id(self._object)
-
-
-class Absent:
-    """An attribute that tensors of other libraries have: the error says what to use here."""
-
-    def __init__(self, instead: str) -> None:
-        self._instead = instead
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Absent: ...
-    @overload
-    def __get__(self, instance: object, owner: type | None = None) -> Never: ...
-    def __get__(self, instance: object, owner: type | None = None) -> Absent:
-        if instance is None:
-            return self
-        raise AttributeError(self._instead)
 
 
 class TensorOperators(Generic[_T]):
@@ -174,18 +161,22 @@ class TensorOperators(Generic[_T]):
         """The elements in another type. See `dt.cast`."""
         return operators["cast"](self, dtype)
 
+    @explains_arguments
     def sum(self, axis: Any = None, keepdims: bool = False, dtype: Any = None, out: None = None) -> _T:
         """The sum over axes: a number, several, or None for all. `out` is there for NumPy's functions, and must be None."""
         return self._reduced("sum", axis, keepdims, dtype, out)
 
+    @explains_arguments
     def mean(self, axis: Any = None, keepdims: bool = False, dtype: Any = None, out: None = None) -> _T:
         """The mean over axes, as `sum`."""
         return self._reduced("mean", axis, keepdims, dtype, out)
 
+    @explains_arguments
     def max(self, axis: Any = None, keepdims: bool = False, out: None = None) -> _T:
         """The largest element over axes, as `sum`."""
         return self._reduced("max", axis, keepdims, None, out)
 
+    @explains_arguments
     def min(self, axis: Any = None, keepdims: bool = False, out: None = None) -> _T:
         """The smallest element over axes, as `sum`."""
         return self._reduced("min", axis, keepdims, None, out)
@@ -195,12 +186,14 @@ class TensorOperators(Generic[_T]):
             raise TypeError(f"{how} of a tensor makes a new tensor; it cannot write into `out`")
         return operators[how](self if dtype is None else operators["cast"](self, dtype), axis, keepdims)
 
-    numpy = item = tolist = Absent(f"A tensor has no value before the graph runs; {TO_GET_IT}")
-    backward = Absent("Use dt.gradients(loss, variables), or optimizer.minimize(loss)")
-    detach = Absent("Use dt.stop_gradient(tensor)")
-    to = cuda = cpu = Absent("Place the nodes that make it: with dt.device('/gpu:0'); dt.cast changes the type")
-    view = Absent("Use tensor.reshape(...)")
-    permute = transpose = Absent("Use dt.transpose(tensor, perm), or tensor.T")
+    if not TYPE_CHECKING:  # to a type checker an unknown attribute is an error
+
+        def __getattr__(self, name: str) -> Never:
+            """An attribute that tensors of other libraries have, or that is misspelt: the error says what to use here."""
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name[:1] != "_":
+                text += hooks.instead_of_attribute(name)
+            raise AttributeError(text, name=name, obj=self)
 
     def experimental_ref(self) -> Reference:
         """A hashable reference to this object, for sets and dicts."""

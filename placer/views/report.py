@@ -34,7 +34,10 @@ def heading(plan: PlanData) -> str:
     direct = sum(c.direct for c in between)
     links = [t for t in plan.traffic if task_of(t.source) != task_of(t.destination)]
     size = size_text(sum(c.bytes for c in between), all(t.exact for t in links))
-    tasks = len({task_of(d) for d in plan.partitions})
+    devices = {*plan.partitions, *(r.device for r in plan.loads)}  # some only hold variables
+    variables = sum(r.variables for r in plan.loads) if len(devices) > len(plan.partitions) else 0
+    what = count_text(nodes, "node") + (f" and {count_text(variables, 'variable')}" if variables else "")
+    tasks = len({task_of(d) for d in devices})
     facts, slower, one_worker = Facts(plan), "", ""
     with without_compiling(plan):
         alone = facts.slower_than if len(plan.partitions) > 1 and nodes <= PREDICTED else None
@@ -47,7 +50,7 @@ def heading(plan: PlanData) -> str:
     if facts.one_worker is not None:
         one_worker = f"one worker's step, of {short(facts.one_worker.task)}; "
     text = (
-        f"Plan: {slower}{one_worker}{count_text(nodes, 'node')} on {count_text(len(plan.partitions), 'device')} of "
+        f"Plan: {slower}{one_worker}{what} on {count_text(len(devices), 'device')} of "
         f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
         f"{len(between)} of them between tasks ({size} per step)" + (f", {direct} read directly" if direct else "")
     )

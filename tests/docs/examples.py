@@ -87,7 +87,7 @@ def run(found: list[Example]) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(Path(__file__).resolve()), "--run"]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110"}
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "DOVETAIL_PROFILE": "none"}
         ended = subprocess.run(
             command,
             input=json.dumps([e.code for e in found]),

@@ -134,6 +134,39 @@ def test_functions_share_variables():
         dt.compile(predict, share_with=train, cluster={"worker": 1})
 
 
+def test_placeholders_are_named_after_the_parameters():
+    @dt.compile
+    def step(batch, *rest, w=None, **more):
+        v = dt.get_variable("w", [3, 2], initializer=dt.ones_initializer())  # as a parameter is called
+        tensors = [batch["x"], batch["y z"][1].second, *rest, w, more["other"]]
+        return [t.name for t in tensors], [dt.matmul(batch["x"], v)], [v.name]
+
+    with step:
+        names, _, variable = step({"x": X, "y z": [1, Pair(2, 3)]}, 4, 5, w=6, other=7)
+        assert names == [f"step/arguments/{n}:0" for n in ("batch_x", "batch_y_z_1_second", "rest_0", "rest_1", "w", "other")]
+        assert variable == ["step/w:0"]
+
+
+def test_another_functions_checkpoint_is_refused_and_its_function_named(tmp_path: Path):
+    @dt.compile
+    def train(x):
+        return layer(x)
+
+    @dt.compile
+    def predict(x):
+        return layer(x)
+
+    with train, predict:
+        train(X), predict(X)  # noqa: B018
+        path = train.save(str(tmp_path / "model"))
+        with pytest.raises(dt.errors.NotFoundError, match=r"(?s)Key predict/w not found.*by a function 'train'.*share_with=train"):
+            predict.restore(path)
+        dt.compile(lambda: dt.get_variable("more", initializer=1.0), share_with=predict)()
+        with pytest.raises(dt.errors.NotFoundError) as e:
+            predict.restore(path)
+        assert "share_with" not in str(e.value)  # it lacks a variable, whatever its function is called
+
+
 def test_every_effect_runs_once_in_each_call():
     @dt.compile
     def count(n):

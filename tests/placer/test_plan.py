@@ -60,6 +60,18 @@ def test_without_fetches_all_nodes_run(graph):
     assert run == {n.name for n in graph.nodes} - {"x"}
 
 
+def test_the_head_counts_devices_that_only_hold_variables():
+    with dt.Graph().as_default():
+        with dt.device("/job:ps/task:0"):
+            w = dt.Variable(np.ones((2, 2), np.float32), name="w")
+        with dt.device("/job:worker/task:0"):
+            y = dt.matmul(w, w)
+        plan = dt.place(y, CLUSTER)
+    text = " ".join(str(plan).split())
+    assert text.startswith("Plan: 1 node and 1 variable on 2 devices of 2 tasks; 1 channel")
+    assert "/job:ps/task:0/CPU:0 0 1 16 B 0" in text
+
+
 def test_the_table(graph):
     text = str(place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS))
     lines = [" ".join(line.split()) for line in text.splitlines()]

@@ -8,11 +8,12 @@ when all updates are done.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, ValuesView
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from ...distribute.context import get_strategy, has_strategy
+from ...graph.core.argument_names import check_arguments
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.dtypes import FLOATS, DType
@@ -53,6 +54,11 @@ class Optimizer:
     """Let a node's gradients be used when all of that node's are known."""
     GATE_GRAPH = 2
     """Let gradients be used when all of them are known."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """TypeError: an argument that this optimizer does not have; the text names the one to use."""
+        check_arguments(cls.__name__, cls.__init__, kwargs)
+        return super().__new__(cls)
 
     def __init__(self, use_locking: bool, name: str) -> None:
         if not name:

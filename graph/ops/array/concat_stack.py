@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.argument_names import explains_arguments
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import Array, DType
 from ...core.errors import invalid
@@ -98,6 +99,7 @@ def _concat_gradient(node: Node, grad: Any) -> Sequence[Any]:
 define("ConcatV2", _concat_rule, _concat, gradient=_concat_gradient, cost=move_cost)
 
 
+@explains_arguments
 def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor:
     """Join tensors along an axis they have.
 
@@ -258,6 +260,7 @@ define(
 )
 
 
+@explains_arguments
 def split(
     value: TensorLike,
     num_or_size_splits: Any,
@@ -357,6 +360,7 @@ def _would_cut(dtype: DType, wanted: DType) -> bool:
     )
 
 
+@explains_arguments
 def stack(values: Any, axis: int = 0, name: str | None = "stack") -> Tensor:
     """Join tensors of one shape along a new axis. Values without tensors among them become one Const."""
     if isinstance(values, (list, tuple)):

@@ -179,7 +179,7 @@ def _matmul(a: Tensor, b: Tensor, flip_a: bool, flip_b: bool, name: str) -> Tens
     return apply("MatMul", (a, b), {"transpose_a": bool(flip_a), "transpose_b": bool(flip_b)}, name)
 
 
-operators["matmul"] = lambda x, y: matmul(x, y, name="matmul")
+operators["matmul"] = matmul
 
 
 def matvec(

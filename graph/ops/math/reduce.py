@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.argument_names import explains_arguments
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
@@ -187,6 +188,7 @@ def _all_axes(x: Tensor) -> Tensor:
     return range_(0, rank(x))
 
 
+@explains_arguments
 def reduce_sum(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -210,6 +212,7 @@ def reduce_sum(
     return _reduce("Sum", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
+@explains_arguments
 def reduce_mean(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -222,6 +225,7 @@ def reduce_mean(
     return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
+@explains_arguments
 def reduce_prod(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -234,6 +238,7 @@ def reduce_prod(
     return _reduce("Prod", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
+@explains_arguments
 def reduce_max(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -246,6 +251,7 @@ def reduce_max(
     return _reduce("Max", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
+@explains_arguments
 def reduce_min(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -258,6 +264,7 @@ def reduce_min(
     return _reduce("Min", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
+@explains_arguments
 def reduce_any(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -270,6 +277,7 @@ def reduce_any(
     return _reduce("Any", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
+@explains_arguments
 def reduce_all(
     input_tensor: TensorLike,
     axis: Any = None,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.api.unknown_names import FOREIGN
+from dovetail.api.unknown_names import FOREIGN, OF_TENSORS
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -36,12 +36,49 @@ def test_an_unknown_name_is_answered_with_the_one_to_use(expression: str, said: 
     assert said in str(e.value) and "has no attribute" in str(e.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: dt.train.AdamOptimizer(lr=0.1), r"AdamOptimizer\(\) has no argument 'lr': use learning_rate"),
+        (lambda x: dt.train.AdamOptimizer(0.1, betas=(0.9, 0.99)), "use beta1 and beta2"),
+        (lambda x: dt.train.MomentumOptimizer(0.1, momentun=0.9), "did you mean momentum"),
+        (lambda x: x.sum(dim=1), r"sum\(\) has no argument 'dim': use axis"),
+        (lambda x: x.mean(axis=1, keepdim=True), "use keepdims"),
+        (lambda x: dt.reduce_max(x, dim=1), "use axis"),
+        (lambda x: dt.concat([x, x], dim=1), "use axis"),
+        (lambda x: dt.sum(x, quux=1), "its arguments are input_tensor, axis, "),
+        (lambda x: dt.sum(), "input_tensor"),  # Python's own error stays
+    ],
+)
+def test_an_unknown_argument_is_answered_with_the_one_to_use(call: Any, said: str):
+    with pytest.raises(TypeError, match=said):
+        call(dt.constant(X))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("relu", r"use dt\.nn\.relu\(tensor\)"),
+        ("mse_loss", r"use dt\.losses\.mean_squared_error\(labels, predictions\)"),
+        ("unsqueeze", r"use dt\.expand_dims"),
+        ("view", r"use tensor\.reshape"),
+        ("astipe", r"did you mean astype\?"),
+        ("numpy", "no value before the graph runs"),
+        ("_private", "has no attribute '_private'$"),
+    ],
+)
+def test_an_unknown_attribute_of_a_tensor_is_answered_with_the_one_to_use(name: str, said: str):
+    for x in (dt.constant(X), dt.Variable(X)):
+        with pytest.raises(AttributeError, match=said):
+            getattr(x, name)
+
+
 def test_names_that_are_like_no_other_are_said_to_be_missing():
     for module in (dt, dt.nn, dt.math, dt.losses):
         assert not hasattr(module, "quuxification") and not hasattr(module, "__quux__")
 
 
-@pytest.mark.parametrize("instead", sorted(set(FOREIGN.values())))
+@pytest.mark.parametrize("instead", sorted({*FOREIGN.values(), *OF_TENSORS.values()}))
 def test_what_is_named_instead_exists(instead: str):
     for path in re.findall(r"dt(?:\.\w+)+", instead):
         eval(path)
@@ -66,7 +103,7 @@ def test_tensors_and_variables_have_the_commonest_methods_of_arrays():
                 np.testing.assert_array_equal(a, b)
                 assert a.dtype == b.dtype
         with pytest.raises(AttributeError, match="session.run"):
-            x.numpy()
+            _ = x.numpy()
         with pytest.raises(AttributeError, match=r"dt\.gradients"):
             x.backward()
         with pytest.raises(TypeError, match="out"):
