@@ -53,7 +53,7 @@ from .graph.core.dtypes import (
     uint8,
 )
 from .graph.core.graph import Graph, Node as Operation, Tensor
-from .graph.core.hooks import hooks
+from .graph.core.hooks import hooks as _hooks
 from .graph.core.shape import TensorShape
 from .graph.gradients.custom import custom_gradient
 from .graph.gradients.reverse import gradients
@@ -133,7 +133,7 @@ def _instead_of_attribute(name: str) -> str:
 
 
 public_paths.register_old_names(_old_name)
-hooks.instead_of_attribute = _instead_of_attribute
+_hooks.instead_of_attribute = _instead_of_attribute
 for _part in ("data", "debugging", "distribute", "errors", "image", "initializers", "io", "linalg", "lookup", "math", "nest", "random",
               "sparse", "strings", "summary"):  # fmt: skip
     public_paths.explain_unknown_names(globals()[_part], f"{__name__}.{_part}")
