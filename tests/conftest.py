@@ -110,4 +110,24 @@ def pytest_runtest_call() -> Generator[None, None, None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, None, None]:
     with _phase():
-        return (yield)
+        yield
+    _check_compiled_kernels()
+
+
+# --- kernels for GPUs ------------------------------------------------------------------------------------
+
+_checked: set[str] = set()
+
+
+def _check_compiled_kernels() -> None:
+    """No kernel that a test has compiled asks for more shared memory than its target has: a driver would refuse it."""
+    compiler = sys.modules.get("dovetail.codegen.gpu.toolchain.compile")
+    made = getattr(compiler, "_binaries", {})
+    for key in made.keys() - _checked:
+        _checked.add(key)
+        b = made[key]
+        most = b.target.block_shared_bytes
+        if b.shared_bytes > most:
+            pytest.fail(
+                f"{b.entry} for {b.target} asks for {b.shared_bytes} bytes of shared memory; a block has {most}"
+            )

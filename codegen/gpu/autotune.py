@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 
 import numpy as np
 
@@ -27,7 +29,10 @@ from .. import artifact_cache
 from .driver.api import bindings, check
 from .driver.array import DeviceArray
 from .driver.device import Device
+from .driver.launch import leaves_others
 from .driver.streams import Event
+
+logger = logging.getLogger(__name__)
 
 MOST_TURNS, FEWEST_TURNS = 9, 5
 ENOUGH_MS = 250.0  # for all rounds of all candidates
@@ -57,20 +62,35 @@ def fastest(device: Device, key: str, candidates: Sequence[Callable[[], None]]) 
     if known is None:
         times = measure(device, candidates)
         known = next(i for i, t in enumerate(times) if t <= EQUAL * min(times))
-        about = {"best": known, "ms": [round(t, 6) for t in times], "key": key, "gpu": device.name, "driver": version}
+        ms = [None if t == inf else round(t, 6) for t in times]
+        about = {"best": known, "ms": ms, "key": key, "gpu": device.name, "driver": version}
         artifact_cache.put(artifact_cache.folder("tuned") / f"{name}.json", json.dumps(about).encode(), anew=True)
     _chosen[name] = known
     return known
 
 
 def measure(device: Device, candidates: Sequence[Callable[[], None]]) -> list[float]:
-    """Milliseconds of one run of each: the median of its turns."""
+    """Milliseconds of one run of each: the median of its turns. A candidate that cannot be launched takes infinitely long.
+
+    Raises:
+        Exception: the GPU has failed, or no candidate can be launched.
+    """
     flushed = _as_large_as_l2(device)
     samples: list[list[float]] = []
+    failure: Exception | None = None
     for candidate in candidates:
-        candidate()  # what loads and compiles does so now
-        samples.append(_timed(device, flushed, [candidate])[0:1])
+        try:
+            candidate()  # what loads and compiles does so now
+            samples.append(_timed(device, flushed, [candidate])[0:1])
+        except Exception as e:
+            if not leaves_others(e):
+                raise
+            logger.warning("a candidate is left out: %s", e)
+            failure = e
+            samples.append([inf])
     best = min(s[0] for s in samples)
+    if best == inf and failure is not None:
+        raise failure
     rest = [i for i, (once,) in enumerate(samples) if once <= BEHIND * best and best < LONG_MS]
     if len(rest) > 1:
         turn_ms = sum(samples[i][0] for i in rest)

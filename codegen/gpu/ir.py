@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..target import GPUS, SMALLEST_BLOCK_SHARED_BYTES
+
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # along x, y and z
 
 WARP = 32  # threads that run in step
@@ -57,6 +59,12 @@ class Target:
     def has_float8(self) -> bool:
         """Whether its instructions convert and multiply numbers of 8 bits, as IEEE-like formats without infinities have them."""
         return self.arch >= 89
+
+    @property
+    def block_shared_bytes(self) -> int:
+        """The most shared memory of a block. A device's own limit, `Device.block_shared_bytes`, is asked of its driver."""
+        known = GPUS.get(self.arch)
+        return known.block_shared_bytes if known else SMALLEST_BLOCK_SHARED_BYTES
 
     def __str__(self) -> str:
         return f"sm_{self.arch}"

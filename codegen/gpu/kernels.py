@@ -28,9 +28,10 @@ from ..reference import NumpyBackend, one_by_one
 from .autotune import fastest
 from .bind.template import Choice, Template
 from .context import GpuContext
+from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .driver.device import Device
-from .driver.launch import LoadedKernel, LoadedRoutine, NotSuitableError
+from .driver.launch import LoadedKernel, LoadedRoutine, leaves_others
 from .emit.expr import rows_in
 from .emit.schedules import fused, size_names
 from .ir import Routine, TritonKernel
@@ -43,11 +44,18 @@ SHAPES_KEPT = 256  # per kernel; a program of ever new shapes starts over
 
 @dataclass(slots=True)
 class _Ready:
-    """A choice made."""
+    """A choice made.
+
+    Attributes:
+        run: launches the candidate that was taken.
+        outputs, results: as in `Choice`.
+        others: functions that prepare the remaining candidates, the likely best first: the driver may refuse a launch.
+    """
 
     run: Callable[..., None]
     outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
     results: int
+    others: list[Callable[[], Callable[..., None]]]
 
 
 class GpuKernel:
@@ -104,7 +112,14 @@ class GpuKernel:
         with device.lock:
             device.make_current()
             outputs = [device.empty(shape, dtype, self.label) for shape, dtype in ready.outputs]
-            ready.run([x.pointer for x in arrays] + [y.pointer for y in outputs], self.label)
+            addresses = [x.pointer for x in arrays] + [y.pointer for y in outputs]
+            try:
+                ready.run(addresses, self.label)
+            except CudaError as e:
+                if not self._run_another(ready, e, addresses):
+                    self._ready[key] = ready = None
+        if ready is None:
+            return self.fallback(*inputs)
         if ready.results:
             del outputs[ready.results :]
         if self.checked:
@@ -141,26 +156,31 @@ class GpuKernel:
         self._ready[key] = ready
         return ready
 
-    def _tuned(self, choice: Choice, arrays: Sequence[DeviceArray]) -> _Ready:
+    def _tuned(self, choice: Choice, arrays: Sequence[DeviceArray]) -> _Ready | None:
+        """The fastest candidate; the likely best one where nothing is measured. None: none can be loaded."""
         device = self.device
-        runs: list[Callable[..., None]] = []
-        names: list[str] = []
         tuned = self.gpu.tunes
         wanted = choice.candidates if tuned else choice.candidates[:1]
         compile_missing(
             device, [r for c in wanted for r in ([c] if isinstance(c, Routine) else getattr(c, "routines", ()))]
         )
-        for candidate in choice.candidates:
-            if runs and not tuned:
-                break
+        rest: list[tuple[str, Callable[[], Callable[..., None]]]] = [
+            (_name_of(c), partial(self._loaded_on, c, len(arrays), choice)) for c in choice.candidates
+        ]
+        runs: list[Callable[..., None]] = []
+        names: list[str] = []
+        failures: list[Exception] = []
+        while rest and (tuned or not runs):
+            name, load = rest.pop(0)
             try:
-                runs.append(self._loaded_on(candidate, len(arrays), choice))
-            except (NotSuitableError, InternalError) as e:
-                logger.warning("%s: a candidate is left out: %s", self.label, e)
-                continue
-            names.append(_name_of(candidate))
-        if not runs:
+                runs.append(load())
+                names.append(name)
+            except Exception as e:
+                failures.append(self._left_out(e))
+        if not runs and all(isinstance(e, InternalError) for e in failures):
             raise InternalError(None, None, f"No kernel for {self.label} can be used; the log says why")
+        if not runs:
+            return None
         best = 0
         if len(runs) > 1:
             with device.entered():
@@ -169,14 +189,49 @@ class GpuKernel:
                 addresses = [x.pointer for x in arrays] + [y.pointer for y in trial]
                 about = ",".join(f"{n}={1 << max(v - 1, 0).bit_length()}" for n, v in choice.sizes.items())
                 key = f"{'|'.join(names)}; {about}"
-                best = fastest(device, key, [partial(run, addresses, self.label) for run in runs])
-        return _Ready(runs[best], choice.outputs, choice.results)
+                try:
+                    best = fastest(device, key, [partial(run, addresses, self.label) for run in runs])
+                except CudaError as e:
+                    self._left_out(e)
+                    return None  # none could be launched
+        loads: list[Callable[[], Callable[..., None]]] = [partial(_same, r) for r in runs if r is not runs[best]]
+        return _Ready(runs[best], choice.outputs, choice.results, loads + [load for _, load in rest])
+
+    def _left_out(self, failure: Exception) -> Exception:
+        """Log that a candidate failed so, and give its error back; raise it if no other candidate may run."""
+        if not leaves_others(failure):
+            raise failure
+        logger.warning("%s: a candidate is left out: %s", self.label, failure)
+        return failure
+
+    def _run_another(self, ready: _Ready, failure: Exception, addresses: Sequence[int]) -> bool:
+        """Run another candidate in place of one whose launch the driver refused; False: there is none.
+
+        Raises:
+            CudaError: the GPU itself has failed, or a graph is being captured, which has failed then.
+        """
+        if self.device.captures_here:
+            raise failure
+        self._left_out(failure)
+        while ready.others:
+            try:
+                ready.run = ready.others.pop(0)()
+                ready.run(addresses, self.label)
+            except Exception as e:
+                self._left_out(e)
+            else:
+                return True
+        return False
 
     def _loaded_on(self, candidate: Any, inputs: int, choice: Choice) -> Callable[..., None]:
         if not isinstance(candidate, Routine):
             return lambda addresses, label: candidate(addresses)
         kernels = [loaded_kernel(self.device, launch.kernel) for launch in candidate.launches]
         return LoadedRoutine(self.device, candidate, kernels, inputs, len(choice.outputs), choice.sizes)
+
+
+def _same(run: Callable[..., None]) -> Callable[..., None]:
+    return run
 
 
 def loaded_kernel(device: Device, kernel: TritonKernel) -> LoadedKernel:

@@ -14,6 +14,7 @@ from ..check import compare_update
 from ..ir.loop_nest import LoopNest
 from .bind.template import Choice
 from .context import GpuContext
+from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .emit.schedules import routines, size_names, specialise
 from .kernels import GpuKernel
@@ -54,13 +55,20 @@ class OptimizerUpdate(GpuKernel):
         device = self.device
         before = host_copies(states) if self.gpu.check else []
         shape = states[0].read().shape
-        ready = self._ready.get(shape)
-        if ready is None:
+        if shape not in self._ready:
             arrays = [*[on_device(s, device) for s in states], *rest]
-            ready = self._ready[shape] = self._tuned(self.choose([shape], ()), arrays)
+            self._ready[shape] = self._tuned(self.choose([shape], ()), arrays)
             del arrays
+        ready = self._ready[shape]
+        if ready is None:
+            return self.fallback(*inputs)
         with mutable_values(device, states, whole=True) as (old, new):
-            ready.run([*old, *[x.pointer for x in rest], *new], self.label)
+            addresses = [*old, *[x.pointer for x in rest], *new]
+            try:
+                ready.run(addresses, self.label)
+            except CudaError as e:
+                if not self._run_another(ready, e, addresses):
+                    raise
         if self.gpu.check:
             compare_update(
                 "The GPU's change", self.node, self.fallback, states, before, [s.read() for s in states], given

@@ -116,12 +116,16 @@ class FakeDriver:
     """The driver. `memory`: bytes that each of its GPUs has.
 
     Attributes:
+        shared: the bytes of shared memory that a kernel is said to need.
+        refuses: (function of the driver, kernel) -> the code with which it refuses; 0: it does not.
         patience: how often somebody may ask whether an event has happened before what it waits for runs; None: for ever.
     """
 
     def __init__(self, gpus: int = 1, memory: int = 1 << 30) -> None:
         self.gpus = gpus
         self.memory = memory
+        self.shared: Callable[[TritonKernel], int] = lambda kernel: 0
+        self.refuses: Callable[[str, TritonKernel], int] = lambda function, kernel: 0
         self.patience: int | None = None
         self._running = threading.RLock()
         self.log: list[tuple[Any, ...]] = []
@@ -139,6 +143,7 @@ class FakeDriver:
                 f"{attribute}COMPUTE_CAPABILITY_MINOR": 76,
                 f"{attribute}MULTIPROCESSOR_COUNT": 16,
                 f"{attribute}L2_CACHE_SIZE": 38,
+                f"{attribute}MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 97,
             }
         )
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
@@ -155,7 +160,8 @@ class FakeDriver:
     def compile_kernel(self, kernel: TritonKernel, target: Target) -> Binary:
         """In the place of `triton_compile.compile_kernel`: an image that stands for the kernel."""
         image = b"fake" + repr((kernel, target)).encode()
-        binary = Binary(image, kernel.name, kernel.parameters, kernel.num_warps, 0, 0, 0, 1, False, 32, 0, target)
+        shared = self.shared(kernel)
+        binary = Binary(image, kernel.name, kernel.parameters, kernel.num_warps, shared, 0, 0, 1, False, 32, 0, target)
         self.kernels[image] = (kernel, binary)
         return binary
 
@@ -406,6 +412,8 @@ class FakeDriver:
 
     def cuModuleLoadData(self, image: bytes) -> tuple[Any, ...]:
         self._context()
+        if image in self.kernels and (code := self.refuses("cuModuleLoadData", self.kernels[image][0])):
+            return Result(code), None
         return Result(0), Module(image)
 
     def cuModuleGetFunction(self, hmod: Module, name: bytes) -> tuple[Any, ...]:
@@ -413,6 +421,8 @@ class FakeDriver:
 
     def cuFuncSetAttribute(self, hfunc: Function, attrib: int, value: int) -> tuple[Any, ...]:
         assert attrib == 8
+        if value > 232448:
+            return (Result(1),)
         hfunc.shared = value
         return (Result(0),)
 
@@ -425,6 +435,8 @@ class FakeDriver:
         grid, block = (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ)
         assert all(grid) and sharedMemBytes <= f.shared
         known = self.kernels.get(f.module.image)
+        if known and (code := self.refuses("cuLaunchKernel", known[0])):
+            return (Result(code),)
         values = arguments_at(kernelParams, known[1].parameters) if known else None
         self.log.append(("launch", f.entry, grid, block, values, hStream.number))
         self._queue(hStream, lambda: self._execute(f, known, grid, values))

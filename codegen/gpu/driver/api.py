@@ -44,6 +44,11 @@ class CudaError(Exception):
         super().__init__(text)
         self.code = code
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the process cannot use the GPU any more. Otherwise only this call has failed."""
+        return self.code in _FOR_GOOD
+
 
 def bindings() -> Any:
     """The driver's functions: the module `cuda.bindings.driver`, or a test's stand-in.

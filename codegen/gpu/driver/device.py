@@ -65,6 +65,7 @@ class Device:
         target: what kernels are compiled for.
         multiprocessors: how many blocks run at the same time, at least.
         l2_bytes: the size of its L2 cache.
+        block_shared_bytes: the most shared memory that a block may ask for.
         compute: the stream of kernels; while a graph is captured, one that writes them down.
         main: the stream of kernels, also then.
         pool: its memory.
@@ -83,6 +84,7 @@ class Device:
         self.target = Target(10 * major + minor)
         self.multiprocessors = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.l2_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
+        self.block_shared_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.ordinal))
         self.lock = threading.RLock()
         self._entered = _Entered(self)

@@ -16,9 +16,9 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....graph.core.errors import UnimplementedError
+from ....graph.core.errors import InternalError, ResourceExhaustedError, UnimplementedError
 from ..ir import Binary, Parameter, Routine
-from .api import bindings, check, error
+from .api import CudaError, bindings, check, error
 from .device import Device
 
 _WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that every kernel may have
@@ -80,10 +80,16 @@ class LoadedKernel:
 
     Raises:
         UnimplementedError: it wants clusters of blocks, or an argument that cannot be passed.
+        NotSuitableError: it wants more shared memory than a block may have.
         CudaError: the device does not take it.
     """
 
     def __init__(self, device: Device, binary: Binary) -> None:
+        if binary.shared_bytes > device.block_shared_bytes:
+            raise NotSuitableError(
+                f"{binary.entry} wants {binary.shared_bytes} bytes of shared memory, and a block of {device.name} may have "
+                f"{device.block_shared_bytes}"
+            )
         if binary.num_ctas != 1:
             raise UnimplementedError(None, None, f"{binary.entry} wants clusters of {binary.num_ctas} blocks")
         self.device = device
@@ -208,7 +214,17 @@ class LoadedRoutine:
 
 
 class NotSuitableError(Exception):
-    """A kernel is not for these sizes; another candidate must do."""
+    """A kernel is not for these sizes, or not for this device; another candidate must do."""
+
+
+def leaves_others(failure: Exception) -> bool:
+    """Whether a candidate that cannot be compiled, loaded or launched for this reason may be left out for another one.
+
+    Not so when the GPU itself has failed: nothing runs any more then.
+    """
+    if isinstance(failure, CudaError):
+        return not failure.is_final
+    return isinstance(failure, (NotSuitableError, InternalError, UnimplementedError, ResourceExhaustedError))
 
 
 def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -106,7 +106,8 @@ def matmul(
         (a, b), (left, right), (transpose_a, transpose_b), batched, epilogue, (prologue_a, prologue_b), tf32, known
     )
     describable = a.size == b.size and can_describe(target, a, (transpose_a, transpose_b), known)
-    likely = tiles(left, target, tf32, known, describable, batched, transpose_b) if at is None else at
+    staged, stored = writer.staged_bytes(target), (a.size, b.size)
+    likely = tiles(left, target, tf32, known, describable, batched, transpose_b, staged, stored) if at is None else at
     return [writer.routine(t) for t in likely]
 
 
@@ -342,6 +343,20 @@ class _Product:
             strides = f"[{shape.split(', ')[1]}, 1]"
             out.append(f"{name}_matrix = tl.make_tensor_descriptor({start}, [{shape}], {strides}, [{block}])")
         return out
+
+    def staged_bytes(self, target: Target) -> int:
+        """Shared memory for each element of the result that a program of several tiles needs beside the operands' tiles.
+
+        The copy engine takes the result from there. And registers hold a product in another order than loads and stores of whole
+        rows need, so it passes through shared memory where such are beside it. Found by compiling for both targets.
+        """
+        epilogue = EpilogueWriter(self.epilogue, 0)
+        if not self.described_output(epilogue):
+            return 4
+        read = [len(epilogue.work.original(v.axes)) for v in epilogue.work.extra]
+        if target.arch >= 100 and read and max(read) < 2:
+            return 6
+        return 4 if any(n == 2 for n in read) else 2
 
     def described_output(self, epilogue: EpilogueWriter) -> list[str]:
         """The output for the copy engine; nothing where it is not one matrix whose rows begin at multiples of 16 bytes."""

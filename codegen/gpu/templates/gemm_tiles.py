@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType
-from ...target import H100_MULTIPROCESSORS, MULTIPROCESSORS
+from ...target import GPUS, H100_MULTIPROCESSORS
 from ..ir import Target
 
-_SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
-"""Bytes of shared memory that one block may have."""
-
+_BESIDE = 2048  # bytes of shared memory that barriers and a row of the epilogue take: 40 to 1,200 by compiling
+_FEWEST_STAGES = 2  # with one, loads would not run beside products
 _FEWEST_STEPS = 8  # steps along the inner size below which a split does not pay for its second kernel
 _FEWEST_EXACT = 4  # the same for products without matrix instructions, whose steps take longer
 _FEW_ROWS = 256  # of the result: with fewer, transposing the second operand costs too much relative to the product
 # Programs of the persistent form: as many as multiprocessors.
-_PERSISTENT: dict[int, int] = {arch: MULTIPROCESSORS[arch] for arch in (90, 100)}
+_PERSISTENT: dict[int, int] = {arch: GPUS[arch].multiprocessors for arch in (90, 100)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +87,38 @@ def tiles(
     describable: bool = False,
     batched: bool = False,
     turned: bool = False,
+    staged: int = 0,
+    stored: tuple[int, int] | None = None,
 ) -> list[Tile]:
-    """Ways to cut a product with operands of a type, likely ones first.
+    """Ways to cut a product with operands of a type, likely ones first. Each fits the target's shared memory.
 
     Args:
         known: sizes that are always the same; others are taken to be large.
         describable: whether operands can be described, see `Tile`.
         batched: whether there is a stack of them.
         turned: whether the second one lies transposed.
+        staged: bytes of shared memory for each element of the result that a program needs beside the operands' tiles when it makes
+            several tiles: the epilogue of one runs while the operands of the next are loaded.
+        stored: bytes of an element of each operand in memory, where prologues make another type of it; None: those of `dtype`.
     """
     exact = dtype.size == 8 or (dtype.size == 4 and not tf32)
     choice = {1: _BYTE, 2: _HALF, 8: _DOUBLE}.get(dtype.size, _TF32 if tf32 else _EXACT)
     m, n, k = (known.get(name, 1 << 14) for name in ("m", "n", "k"))
+    room = target.block_shared_bytes
+    loaded = stored or (dtype.size, dtype.size)
+
+    def stages(t: Tile, most: int, room: int) -> int:
+        """How many stages fit: the last one has the operands as they are multiplied, or in registers; the others as they are stored."""
+        one = (t.m * loaded[0] + t.n * loaded[1]) * t.k
+        last = (t.m + t.n) * t.k * dtype.size if target.arch >= 90 else 0
+        return min(most, 1 + max(0, room - last) // one)
+
     found = []
     for t in choice:
-        fits = (t.m + t.n) * t.k * dtype.size * t.stages <= _SHARED.get(target.arch, 99 * 1024)
         too_large = (t.m > 16 and t.m >= 2 * m) or (t.n > 64 and t.n >= 2 * n)
-        if fits and not too_large and t not in found:
-            found.append(t)
+        fitting = replace(t, stages=stages(t, t.stages, room))
+        if fitting.stages >= _FEWEST_STAGES and not too_large and fitting not in found:
+            found.append(fitting)
     found.sort(key=lambda t: _waste(t, m, n))
     out = []
     for t in found:
@@ -116,10 +129,10 @@ def tiles(
             out.append(replace(t, splits=1 << (splits.bit_length() - 1)))
         elif describable and t.m >= 64 and len({(x.m, x.n) for x in out if x.described}) < _MOST_DESCRIBED:
             programs = _PERSISTENT.get(target.arch, 0)
-            if not batched and 0 < programs < count:
-                out.append(replace(t, described=True, programs=programs))
-            deeper = (t.m + t.n) * t.k * dtype.size * (t.stages + 1) <= _SHARED.get(target.arch, 0)
-            out.append(replace(t, described=True, stages=t.stages + deeper))
+            fewer = stages(t, t.stages, room - _BESIDE - t.m * t.n * staged)
+            if not batched and 0 < programs < count and fewer >= _FEWEST_STAGES:
+                out.append(replace(t, described=True, programs=programs, stages=fewer))
+            out.append(replace(t, described=True, stages=stages(t, t.stages + 1, room - _BESIDE)))
         out.append(t)
     if exact and turned and dtype.size == 4:
         straight = [replace(t, straight=True) for t in out[:_MOST_STRAIGHT]]

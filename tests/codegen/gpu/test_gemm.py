@@ -341,6 +341,38 @@ def test_compiles(target: Target) -> None:
         compiles(routine, [target], stack=16)
 
 
+def beside_the_product(read: DType | None, axes: list[int], out: DType) -> TileLoops:
+    """A row, or a matrix, is added to the product."""
+    build = LoopNestBuilder([False, False])
+    value = build.load(0, float32, [0, 1])
+    if read is not None:
+        value = build.apply("add", value, build.apply("cast", build.load(1, read, axes), dtype=float32))
+    build.store(value if out is float32 else build.apply("cast", value, dtype=out), [0, 1])
+    return TileLoops(*build.finish())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [SM90, SM100], ids=str)
+@pytest.mark.parametrize(
+    "epilogue",
+    [(None, [], float32), (bfloat16, [1], bfloat16), (bfloat16, [0, 1], bfloat16)],
+    ids=["float32", "bias", "residual"],
+)
+def test_programs_of_several_tiles_fit_shared_memory(target: Target, epilogue: Any) -> None:
+    """The epilogue of a tile takes shared memory beside the operands of the next; they asked for up to 344,112 bytes of 232,448."""
+    made = matmul(
+        bfloat16,
+        bfloat16,
+        target=target,
+        epilogue=beside_the_product(*epilogue),
+        known={"m": 8192, "n": 8192, "k": 8192},
+    )
+    kernels = [r.launches[0].kernel for r in made if "PROGRAMS" in dict(r.launches[0].kernel.constants)]
+    assert kernels, "this form still competes"
+    for kernel in kernels:
+        assert compile_kernel(kernel, target).shared_bytes <= target.block_shared_bytes
+
+
 # --- every operation at an edge ----------------------------------------------------------------------------------------
 
 
