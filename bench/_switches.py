@@ -1,4 +1,4 @@
-"""Turns off one mechanism of the runtime in this process, for `runtime_ablation.py`: the runtime itself has no such switches.
+"""Turns off one mechanism of the runtime in this process, for `ablation.py --runtime`: the runtime itself has no such switches.
 
 The environment variable `BENCH_WITHOUT` names it. `turn_off` runs in every process of the cluster that goes without, before it has
 servers and sessions; it replaces the few functions that the mechanism is reached through.

@@ -10,24 +10,26 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from _clusters import digits, load
 
 BATCH = 64
 RATE = 0.1
-WIDTHS = (256, 256, 10)
+PIXELS, WIDTHS = 64, (256, 256, 10)
+WIDE = 1100  # a layer's gradients fill a bucket of an all_reduce
 Train = Callable[[], Any]
 
 
-def _batches(task: int) -> Callable[[], tuple[Any, Any]]:
+def _batches(task: int, pixels: int = PIXELS, size: int = BATCH) -> Callable[[], tuple[Any, Any]]:
     import numpy as np
 
     rng = np.random.default_rng(task)
-    images, labels = rng.random((1500, 64), np.float32), rng.integers(0, 10, 1500)
+    images, labels = rng.random((1500, pixels), np.float32), rng.integers(0, 10, 1500)
 
     def batch() -> tuple[Any, Any]:
-        chosen = rng.integers(0, 1500, BATCH)
+        chosen = rng.integers(0, 1500, size)
         return images[chosen], labels[chosen]
 
     return batch
@@ -62,8 +64,15 @@ def synchronous(tf: Any, server: Any, cluster: dict[str, list[str]], task: int) 
     return _step(session, train, x, y, task)
 
 
-def _step(session: Any, train: Any, x: Any, y: Any, task: int) -> Train:
-    batch = _batches(task)
+def _step(
+    session: Any,
+    train: Any,
+    x: Any,
+    y: Any,
+    task: int,
+    batches: Callable[[int], Callable[[], tuple[Any, Any]]] = _batches,
+) -> Train:
+    batch = batches(task)
 
     def step() -> None:
         images, labels = batch()
@@ -72,16 +81,22 @@ def _step(session: Any, train: Any, x: Any, y: Any, task: int) -> Train:
     return step
 
 
-def mirrored_dovetail(cluster: dict[str, list[str]], task: int) -> Train:
+def mirrored_dovetail(
+    cluster: dict[str, list[str]],
+    task: int,
+    pixels: int = PIXELS,
+    widths: tuple[int, ...] = WIDTHS,
+    size: int = BATCH,
+) -> Train:
     """MultiWorkerMirroredStrategy, AUTO."""
     tf = load("dovetail")
     strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
     with strategy.scope():
-        x, y = tf.placeholder(tf.float32, [None, 64]), tf.placeholder(tf.int64, [None])
+        x, y = tf.placeholder(tf.float32, [None, pixels]), tf.placeholder(tf.int64, [None])
 
         def replica() -> Any:
-            h, width = x, 64
-            for i, n in enumerate(WIDTHS):
+            h, width = x, pixels
+            for i, n in enumerate(widths):
                 w = tf.get_variable(f"w{i}", [width, n], initializer=tf.glorot_uniform_initializer(seed=i))
                 h, width = tf.matmul(h, w) + tf.get_variable(f"b{i}", [n], initializer=tf.zeros_initializer()), n
                 h = tf.nn.relu(h) if n != 10 else h
@@ -92,7 +107,12 @@ def mirrored_dovetail(cluster: dict[str, list[str]], task: int) -> Train:
         init = tf.global_variables_initializer()
     session = tf.Session(strategy.session_target, config=strategy.update_config_proto(tf.ConfigProto()))
     session.run(init)
-    return _step(session, train, x, y, task)
+    return _step(session, train, x, y, task, partial(_batches, pixels=pixels, size=size))
+
+
+def wide(cluster: dict[str, list[str]], task: int) -> Train:
+    """MultiWorkerMirroredStrategy, AUTO, with layers whose gradients take as long as their computation on a slow network."""
+    return mirrored_dovetail(cluster, task, WIDE, (WIDE, WIDE, WIDE, 10), 4 * BATCH)
 
 
 def mirrored_tensorflow(cluster: dict[str, list[str]], task: int) -> Train:
@@ -143,9 +163,10 @@ def main() -> None:
     cluster, task = json.loads(text), int(number)
     os.environ["TF_CPP_MIN_LOG_LEVEL"], os.environ["CUDA_VISIBLE_DEVICES"] = "3", ""
     make: Callable[[], Train]
-    if way == "mirrored":
+    if way in ("mirrored", "wide"):
         os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": job, "index": task}})
-        make = lambda: (mirrored_dovetail if system == "dovetail" else mirrored_tensorflow)(cluster, task)  # noqa: E731
+        mirrored = mirrored_dovetail if system == "dovetail" else mirrored_tensorflow
+        make = lambda: (wide if way == "wide" else mirrored)(cluster, task)  # noqa: E731
     else:
         tf = load(system)
         server = tf.train.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=task)

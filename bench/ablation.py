@@ -6,10 +6,13 @@ part, `peer` is the call of the library. A ratio of 0.5 says that the part makes
 
 The rule: a part stays if it saves 10 % somewhere. Samples alternate, so other work on the machine slows both down; the smallest
 of many samples count, so it slows down neither. `python bench/ablation.py --only "top k"` measures one part.
+
+`python bench/ablation.py --runtime` measures the mechanisms of the runtime instead, on clusters (`_runtime_ablation.py`).
 """
 
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -367,6 +370,12 @@ def _sample(call: Call, calls: int) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    if "--runtime" in sys.argv:
+        import _runtime_ablation
+
+        sys.argv.remove("--runtime")
+        _runtime_ablation.main()
+        sys.exit()
     main(
         "What each part of the CPU code generator is worth",
         {name: partial(rows, name) for name in (*PARTS, *LIBRARIES)},

@@ -11,8 +11,8 @@ layers are computed first. So a collective begins right after the step that prod
                                        [ reduce d3 d2 ..... ]
 
 Nothing else moves. Collectives keep their relative order, so all members begin them in the same order. A collective is not moved if it
-takes a reference to a variable, may be dead or is in a loop, nor if overlap would not pay: small values, or little other work to
-overlap with.
+takes a reference to a variable or nothing (a barrier), may be dead or is in a loop, nor if there is little other work to overlap with.
+A small one moves, too: one that stays keeps those behind it from beginning.
 
 Send coalescing (`coalesced_sends`, `coalesce_receives`). A program's receives run in program order. So a tensor is of no use before the
 tensors from the same task that are received before it: the gradient that is computed first belongs to the last layer, and is received
@@ -54,7 +54,6 @@ from ...codegen.ir.partition import (
 )
 from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
-from ...graph.core.opdef import nbytes
 from ...placer.cost.launches import Launch, is_free
 from ...placer.cost.shapes import Sizes, plan_sizes
 from ...placer.partition.one_sided_access import remote_places
@@ -66,8 +65,9 @@ from ..config import ConfigProto, check_config
 if TYPE_CHECKING:
     from ...codegen.explain import DeviceKernels
 
-LEAST_BYTES = 64 << 10  # the two hand-overs between threads take as long as reducing this many bytes
-LEAST_WORK = 1 << 18  # as long as this many arithmetic operations plus bytes moved
+LEAST_WORK = (
+    1 << 18
+)  # the two hand-overs between threads take as long as this many arithmetic operations plus bytes moved
 EarlyStep: TypeAlias = Step | tuple[Literal["await"], Node]
 
 
@@ -124,7 +124,7 @@ def _begins(part: Partition, cut: Partitioned) -> dict[int, list[Node]]:
 
 def _bound(node: Node, comes: Mapping[Node | Tensor, int], feeds: frozenset[str]) -> int | None:
     """Index of the step after which a collective has its inputs; None: it is not moved."""
-    if sum(nbytes(t) for t in node.inputs) < LEAST_BYTES or any(t.dtype.is_ref for t in node.inputs):
+    if not node.inputs or any(t.dtype.is_ref for t in node.inputs):  # a barrier stays
         return None
     bound = -1
     for t in node.inputs:

@@ -51,7 +51,7 @@ def train(strategy: tf.distribute.Strategy) -> tuple[str, list[tuple[str, str, f
 def main() -> None:
     strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
     overlapped = train(strategy)
-    lowering.LEAST_BYTES = 1 << 60  # in this process is the master of its sessions
+    lowering.overlap_collectives = lambda part, cut: list(part.steps)  # in this process is the master of its sessions
     one_by_one = train(strategy)
     print("RESULT", json.dumps([overlapped, one_by_one]), flush=True)
     sys.stdin.read()  # the others may still need this server

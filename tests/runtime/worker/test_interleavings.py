@@ -13,7 +13,7 @@ import dovetail as tf
 from dovetail.codegen.ir.program import Await, Begin
 from dovetail.graph.core.errors import CancelledError, OpError
 from dovetail.graph.ops.state import collectives
-from dovetail.runtime.master.lowering import LEAST_BYTES, LEAST_WORK
+from dovetail.runtime.master.lowering import LEAST_WORK
 
 
 def names(*tensors: tf.Tensor) -> list[str]:
@@ -81,7 +81,7 @@ def all_reduce() -> list[tf.Tensor]:
     fetches = []
     for rank, task in enumerate(tasks):
         with tf.device(task):
-            x = tf.random_uniform([LEAST_BYTES // 4]) * 0.0 + 1.0
+            x = tf.random_uniform([1 << 14]) * 0.0 + 1.0
             total = collectives.all_reduce(x, tasks, rank, instance="g")
             meanwhile = tf.reduce_sum(tf.random_uniform([LEAST_WORK // 4]) * 0.0)
             fetches.append(total[0] + meanwhile + 2.0)  # 4
