@@ -81,4 +81,5 @@ def step_seconds(make: Callable[..., Any], *values: np.ndarray) -> float:
 def copied_per_second(device: Any, size: int) -> float:
     """Bytes read and written each second by a copy of so many float32."""
     source, target = (device.empty((size,), np.dtype(np.float32)) for _ in range(2))
+    device.clear(source)
     return 2.0 * source.nbytes / seconds_of(lambda: device.copy_into(target, source), device.synchronize)

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from fake_driver import FakeDriver, fake_gpus
-from gpu_programs import interpreted_gpus
+from gpu_backends import RecordedDriver, gpus_for_tests
+from gpu_programs import gpus_with_kernels
 
 from dovetail.codegen.gpu.driver.api import gpu_count
 
@@ -43,8 +43,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeDriver]:
-    with interpreted_gpus() as made:
+def fake() -> Iterator[RecordedDriver]:
+    with gpus_with_kernels() as made:
         yield made
 
 
@@ -60,7 +60,7 @@ def test_runs_and_writes_json(bench, fake, tmp_path) -> None:
     file = tmp_path / "gpu.json"
     bench.main(["--quick", "--json", str(file), "--only", "memory", "--only", "products"])
     facts = json.loads(file.read_text())
-    assert facts["errors"] == {} and facts["gpu"] == "Fake GPU"
+    assert facts["errors"] == {} and facts["gpu"] == "Strict GPU"
     assert [r["name"].split(",")[0] for r in facts["rows"]] == [
         "copy of 0 MiB", "GELU chain", "sum of all", "sums of rows", "sums of columns", "softmax of rows",
         "layer norm of rows", "running sums of rows", "transpose",
@@ -79,11 +79,12 @@ def test_links_are_measured_or_left_out(bench, fake, monkeypatch, capsys) -> Non
     monkeypatch.setattr(parts_of_links, "MIB", {True: (1,)})
     monkeypatch.setattr(parts_of_links, "ROUNDS", 1)
     monkeypatch.setattr(parts_of_links, "in_another_process", parts_of_links.taken_from)
+    fake.strict.open_own_handles()
     rows, errors = bench.measured("links", True)
     assert [r.name for r in rows] == ["1 MiB from another process's GPU memory"] and not errors
     assert "skipped, since 1 GPU" in capsys.readouterr().out
-    with fake_gpus(2) as two:
-        two.patience = 2
+    with gpus_for_tests(2) as two:
+        two.strict.be_patient(2)
         before = nccl.use(FakeNccl(two))
         try:
             rows, errors = bench.measured("links", True)

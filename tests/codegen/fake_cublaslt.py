@@ -13,6 +13,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from strict_driver import Touch
 
 _TYPES = {
     0: np.float32,
@@ -159,8 +160,10 @@ class FakeCublasLt:
         bias = operation.attributes[8] if operation.attributes.get(7, 1) & 4 else 0
         assert bias % 16 == 0 and bias != 16, "the bias that stood there while algorithms were looked for"
 
-        def work() -> None:
+        def work(touch: Touch) -> bool:
             left, right, out = (_matrices(at, layout) for at, layout in zip((a, b, d), layouts, strict=True))
+            for at, layout in zip((a, b, d), layouts, strict=True):
+                touch(at, _bytes(layout), at == d)
             left, right = (
                 (np.swapaxes(x, -1, -2) if flip else x).astype(operation.scale)
                 for x, flip in zip((left, right), flips, strict=True)
@@ -168,20 +171,26 @@ class FakeCublasLt:
             product = left @ right
             if bias:  # one number for each of its rows
                 size = layouts[2].rows * np.dtype(layouts[2].type).itemsize
+                touch(bias, size, False)
                 vector = np.frombuffer((ctypes.c_ubyte * size).from_address(bias), layouts[2].type)
                 product = product + vector.astype(operation.scale)[:, None]
             out[...] = product
+            return True
 
-        found = self.driver._stream(stream)
-        assert int(found) == stream
-        self.driver._queue(found, work)
+        self.driver.strict.queue(stream, work)
 
 
 def _matrices(address: int, layout: SimpleNamespace) -> Any:
     """A stack of matrices whose columns lie one after the other."""
     count, step = layout.attributes.get(5, 1), layout.attributes.get(6, 0)
     size = np.dtype(layout.type).itemsize
-    elements = (count - 1) * step + (layout.columns - 1) * layout.ld + layout.rows
-    flat = np.frombuffer((ctypes.c_ubyte * (elements * size)).from_address(address), f"u{size}")
+    flat = np.frombuffer((ctypes.c_ubyte * _bytes(layout)).from_address(address), f"u{size}")
     strides = (step * size, size, layout.ld * size)
     return np.lib.stride_tricks.as_strided(flat, (count, layout.rows, layout.columns), strides).view(layout.type)
+
+
+def _bytes(layout: SimpleNamespace) -> int:
+    """From its first to its last number."""
+    count, step = layout.attributes.get(5, 1), layout.attributes.get(6, 0)
+    elements = (count - 1) * step + (layout.columns - 1) * layout.ld + layout.rows
+    return int(elements * np.dtype(layout.type).itemsize)

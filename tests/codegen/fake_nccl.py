@@ -15,7 +15,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from fake_driver import FakeDriver, NotYet, Stream
+from gpu_backends import RecordedDriver
+from strict_driver import Touch
 
 TYPES = {0: np.int8, 1: np.uint8, 2: np.int32, 3: np.uint32, 4: np.int64, 5: np.uint64, 6: np.float16, 7: np.float32,
          8: np.float64, 9: ml_dtypes.bfloat16}  # fmt: skip
@@ -26,9 +27,7 @@ class Call:
     """A collective, as far as the members have made it."""
 
     kind: tuple[Any, ...]
-    made: dict[int, tuple[int, int, Stream, int]] = field(
-        default_factory=dict
-    )  # rank -> addresses, where in which stream
+    made: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)  # rank -> addresses, stream, place in it
     is_done: bool = False
 
 
@@ -55,7 +54,7 @@ class Member:
 class FakeNccl:
     """The library. `version`: what it says that it is."""
 
-    def __init__(self, driver: FakeDriver, version: int = 23203) -> None:
+    def __init__(self, driver: RecordedDriver, version: int = 23203) -> None:
         self.driver, self.version = driver, version
         self.log: list[tuple[Any, ...]] = []
         self.fails: tuple[str, int] | None = None
@@ -84,7 +83,7 @@ class FakeNccl:
 
     def comm_init_rank_config(self, nranks: int, comm_id: Any, rank: int, config: Any) -> int:
         assert config.blocking == 0, "a call that blocks could not be aborted"
-        self.driver._context()
+        assert int(self.driver.cuCtxGetCurrent()[1]), "no context is current in this thread"
         with self._lock:
             group = self._groups.setdefault(comm_id, Group(nranks))
             assert group.size == nranks and rank not in group.ranks
@@ -154,26 +153,34 @@ class FakeNccl:
     def _call(self, function: str, about: tuple[Any, ...], send: int, receive: int, comm: int, stream: int) -> None:
         member = self.alive[comm]
         self._note(function, member.rank, *about)
-        group, queue = member.group, self.driver._stream(stream)
+        group, strict = member.group, self.driver.strict
         with self._lock:
             if member.made == len(group.calls):
                 group.calls.append(Call((function, *about)))
             call = group.calls[member.made]
             assert call.kind == (function, *about), f"members differ: {call.kind} and {(function, *about)}"
             member.made += 1
-            call.made[member.rank] = send, receive, queue, len(queue.queue)
-        self.driver._queue(queue, lambda: self._has_turn(member, call))
+            call.made[member.rank] = send, receive, stream, strict.queued(stream)
+        strict.queue(stream, lambda touch: self._has_turn(member, call, touch))
 
-    def _has_turn(self, member: Member, call: Call) -> None:
-        """A stream has come to the call."""
-        if call.is_done or member.is_aborted:
-            return
+    def _has_turn(self, member: Member, call: Call, touch: Touch) -> bool:
+        """A stream has come to the call; whether the call is done."""
+        if member.is_aborted or not (call.is_done or self._is_done(member, call)):
+            return member.is_aborted
+        function, count, datatype, *rest = call.kind
+        send, receive, *_ = call.made[member.rank]
+        size = count * np.dtype(TYPES[datatype]).itemsize
+        if function != "broadcast" or rest[0] == member.rank:
+            touch(send, size * (member.group.size if function == "reduce_scatter" else 1), False)
+        touch(receive, size * (member.group.size if function == "all_gather" else 1), True)
+        return True
+
+    def _is_done(self, member: Member, call: Call) -> bool:
+        """Do what all have called, if they have."""
         if len(call.made) < member.group.size:
-            raise NotYet
-        for _, _, stream, at in call.made.values():
-            self.driver._run(stream, at)
-            if stream.done < at:
-                raise NotYet
+            return False
+        if not all(self.driver.strict.run(stream, at) for _, _, stream, at in call.made.values()):
+            return False
         call.is_done = True
         function, count, datatype, *rest = call.kind
         dtype, size = np.dtype(TYPES[datatype]), member.group.size
@@ -197,9 +204,10 @@ class FakeNccl:
             else:
                 result = np.concatenate(came)
             self._array(call.made[r][1], len(result), dtype)[:] = result
+        return True
 
     def _array(self, address: int, count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         assert any(
-            a <= address and address + count * dtype.itemsize <= a + n for a, (_, n, _) in self.driver.allocated.items()
+            a <= address and address + count * dtype.itemsize <= a + n for a, (n, _) in self.driver.allocated.items()
         )
         return np.frombuffer((np.ctypeslib.ctypes.c_ubyte * (count * dtype.itemsize)).from_address(address), dtype)

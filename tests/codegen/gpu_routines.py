@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from fake_driver import fake_gpus
+from gpu_backends import gpus_for_tests
 
 import dovetail as dt
 from dovetail.codegen.backend import ContextOf
@@ -65,7 +65,7 @@ class _Noting(CudaBackend):
 
 def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
     """What a GPU would launch for a step that runs what `build` returns, when `unknown` is what unknown sizes turn out to be."""
-    with fake_gpus(1, memory=8 << 30), dt.Graph().as_default() as graph:
+    with gpus_for_tests(1, memory=8 << 30), dt.Graph().as_default() as graph:
         with dt.device("/gpu:0"):
             fetches = build()
         with dt.Session(graph=graph) as session:

@@ -58,14 +58,23 @@ def run_launch(launch: Launch, arguments: Mapping[str, Any]) -> None:
     run_kernel(launch.kernel, launch.grid.of(sizes), arguments)
 
 
-def run_kernel(kernel: TritonKernel, grid: tuple[int, int, int] | Grid, arguments: Mapping[str, Any]) -> None:
-    """Run one kernel. See `run_routine` for the arguments."""
+Note = Callable[[Array, int, bool, bool], None]
+"""Is told of each load and store: the addresses, the bytes at each, whether they are read, whether they are written."""
+
+
+def run_kernel(
+    kernel: TritonKernel,
+    grid: tuple[int, int, int] | Grid,
+    arguments: Mapping[str, Any],
+    note: Note | None = None,
+) -> None:
+    """Run one kernel. See `run_routine` for the arguments. An error that `note` raises ends it."""
     if isinstance(grid, Grid):
         grid = grid.of({name: value for name, value in arguments.items() if isinstance(value, int)})
     import triton.language as tl
     from triton.runtime import interpreter
 
-    with _lock, _patched(), np.errstate(all="ignore"):
+    with _lock, _patched(note), np.errstate(all="ignore"):
         module = load_source(kernel.text, "interpreted")
         values: dict[str, Any] = {}
         for p in kernel.parameters:
@@ -112,7 +121,7 @@ def _rewritten(function: Any) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _patched() -> Iterator[None]:
+def _patched(note: Note | None) -> Iterator[None]:
     """Triton's language, for the time being, as functions on arrays."""
     import triton.language as tl
     from triton.runtime import interpreter
@@ -176,12 +185,45 @@ def _patched() -> Iterator[None]:
         (interpreter.ScanOps, "generic_scan"): _scan,
         (tl.core.tensor, "__index__"): lambda self: int(self.handle.data.reshape(-1)[0]),
     }
+    if note is not None:
+        changes[interpreter, "_interpreter"] = _Noted(interpreter._interpreter, note)
     try:
         for (owner, name), value in changes.items():
             scope.set_attr(owner, name, value)
         yield
     finally:
         scope.restore()
+
+
+class _Noted:
+    """The interpreter's memory, which tells of each access before it is made."""
+
+    def __init__(self, memory: Any, note: Note) -> None:
+        self._memory, self._note = memory, note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._memory, name)
+
+    def _tell(self, at: Array, mask: Array | None, size: int, reads: bool, writes: bool) -> None:
+        at = at if mask is None else np.broadcast_to(at, mask.shape)[mask.astype(bool)]
+        if at.size:
+            self._note(at, size, reads, writes)
+
+    def load(self, at: Array, mask: Array, other: Array, dtype: Any) -> Any:
+        self._tell(at, mask, np.dtype(dtype).itemsize, True, False)
+        return self._memory.load(at, mask, other, dtype)
+
+    def store(self, at: Array, value: Array, mask: Array) -> Any:
+        self._tell(at, mask, value.dtype.itemsize, False, True)
+        return self._memory.store(at, value, mask)
+
+    def atomic_rmw(self, how: Any, at: Array, value: Array, mask: Array, order: Any) -> Any:
+        self._tell(at, mask, value.dtype.itemsize, True, True)
+        return self._memory.atomic_rmw(how, at, value, mask, order)
+
+    def atomic_cas(self, at: Array, compared: Array, value: Array, order: Any) -> Any:
+        self._tell(at, None, value.dtype.itemsize, True, True)
+        return self._memory.atomic_cas(at, compared, value, order)
 
 
 def _reduce(self: Any, inputs: Any) -> Any:

@@ -13,7 +13,7 @@ from dovetail.graph.resources import shared_storage
 from dovetail.runtime.shared_memory.pool import Pool
 
 if TYPE_CHECKING:
-    from fake_driver import FakeDriver
+    from gpu_backends import RecordedDriver
 
     from dovetail.runtime.transport.client import Connection
     from dovetail.runtime.transport.endpoint import Endpoint
@@ -34,11 +34,11 @@ def cluster() -> Iterator[tf.LocalCluster]:
 
 
 @pytest.fixture
-def fake(request: pytest.FixtureRequest) -> Iterator[FakeDriver]:
-    """A GPU that is a stand-in, with kernels that are interpreted; as many as the module's `GPUS` says."""
-    from gpu_programs import interpreted_gpus  # which few of the tests here need
+def fake(request: pytest.FixtureRequest) -> Iterator[RecordedDriver]:
+    """A GPU: a stand-in, or a real one (`tests/gpu/gpu_backends.py`); as many as the module's `GPUS` says."""
+    from gpu_programs import gpus_with_kernels  # which few of the tests here need
 
-    with interpreted_gpus(getattr(request.module, "GPUS", 1)) as made:
+    with gpus_with_kernels(getattr(request.module, "GPUS", 1)) as made:
         yield made
 
 

@@ -1,6 +1,6 @@
-"""Programs on GPUs that are stand-ins, and the same programs on a CPU: what tests of sessions on GPUs share.
+"""Programs on GPUs, and the same programs on a CPU: what tests of sessions on GPUs share.
 
-Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fake_driver.py`).
+The GPUs are those of `tests/gpu/gpu_backends.py`: stand-ins, whose kernels run in Triton's interpreter as late as they may, or real ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver, fake_gpus
+from gpu_backends import RecordedDriver, gpus_for_tests
 
 import dovetail as dt
 from dovetail.codegen.gpu.toolchain import compile
@@ -31,12 +31,16 @@ def matrix(*shape: int) -> np.ndarray[Any, Any]:
 
 
 @contextmanager
-def interpreted_gpus(gpus: int = 1) -> Iterator[FakeDriver]:
-    """A machine with such GPUs, whose kernels are interpreted. Candidates are not timed: they are many, and the interpreter is slow."""
+def gpus_with_kernels(gpus: int = 1, *, compiled: bool = False) -> Iterator[RecordedDriver]:
+    """A machine with such GPUs, and their kernels. Candidates are not timed: they are many, and the interpreter is slow.
+
+    Args:
+        compiled: stand-ins, too, load the binaries that Triton makes. It takes up to a second for each.
+    """
     _random[0] = np.random.default_rng(0)
-    with pytest.MonkeyPatch.context() as patch, fake_gpus(gpus) as made:
+    with pytest.MonkeyPatch.context() as patch, gpus_for_tests(gpus) as made:
         patch.setenv("DOVETAIL_AUTOTUNE", "0")
-        patch.setattr(compile, "compile_kernel", made.compile_kernel)
+        patch.setattr(compile, "compile_kernel", made.compiled if compiled else made.compile_kernel)
         yield made
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver, fake_gpus
+from gpu_backends import RecordedDriver, gpus_for_tests
 
 import dovetail as dt
 from dovetail.codegen.gpu import autotune
@@ -19,8 +19,8 @@ INVALID_VALUE, NO_BINARY, ILLEGAL_ADDRESS = 1, 209, 700
 
 
 @pytest.fixture(params=["0", "1"], ids=["likely", "tuned"])
-def fake(request: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[FakeDriver]:
-    with fake_gpus(1) as made:
+def fake(request: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[RecordedDriver]:
+    with gpus_for_tests(1) as made:
         monkeypatch.setenv("DOVETAIL_AUTOTUNE", request.param)
         monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
         monkeypatch.setattr(autotune, "_chosen", {})
@@ -48,23 +48,23 @@ def first_of(refused: list[TritonKernel], kernel: TritonKernel) -> bool:
     return kernel in refused
 
 
-Refusal = Callable[[FakeDriver, Callable[[TritonKernel], bool]], None]
+Refusal = Callable[[RecordedDriver, Callable[[TritonKernel], bool]], None]
 
 
-def too_much_shared_memory(fake: FakeDriver, which: Callable[[TritonKernel], bool]) -> None:
+def too_much_shared_memory(fake: RecordedDriver, which: Callable[[TritonKernel], bool]) -> None:
     fake.shared = lambda kernel: 278_552 if which(kernel) else 0
 
 
-def not_loaded(fake: FakeDriver, which: Callable[[TritonKernel], bool]) -> None:
+def not_loaded(fake: RecordedDriver, which: Callable[[TritonKernel], bool]) -> None:
     fake.refuses = lambda function, kernel: NO_BINARY if function == "cuModuleLoadData" and which(kernel) else 0
 
 
-def not_launched(fake: FakeDriver, which: Callable[[TritonKernel], bool]) -> None:
+def not_launched(fake: RecordedDriver, which: Callable[[TritonKernel], bool]) -> None:
     fake.refuses = lambda function, kernel: INVALID_VALUE if function == "cuLaunchKernel" and which(kernel) else 0
 
 
 @pytest.mark.parametrize("refusal", [too_much_shared_memory, not_loaded, not_launched])
-def test_a_refused_candidate_is_left_out(fake: FakeDriver, refusal: Refusal, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_candidate_is_left_out(fake: RecordedDriver, refusal: Refusal, caplog: pytest.LogCaptureFixture) -> None:
     refused: list[TritonKernel] = []
     refusal(fake, lambda kernel: first_of(refused, kernel))
     with caplog.at_level(logging.WARNING, "dovetail.codegen.gpu"):
@@ -74,13 +74,13 @@ def test_a_refused_candidate_is_left_out(fake: FakeDriver, refusal: Refusal, cap
 
 
 @pytest.mark.parametrize("refusal", [too_much_shared_memory, not_loaded, not_launched])
-def test_without_any_candidate_the_step_runs_on_the_host(fake: FakeDriver, refusal: Refusal) -> None:
+def test_without_any_candidate_the_step_runs_on_the_host(fake: RecordedDriver, refusal: Refusal) -> None:
     refusal(fake, lambda kernel: True)
     product()
     assert not fake.ran
 
 
-def test_a_gpu_that_has_failed_is_no_reason_to_try_another_candidate(fake: FakeDriver) -> None:
+def test_a_gpu_that_has_failed_is_no_reason_to_try_another_candidate(fake: RecordedDriver) -> None:
     asked = []
     fake.refuses = lambda function, kernel: (
         (asked.append(kernel), ILLEGAL_ADDRESS)[1] if function == "cuLaunchKernel" else 0

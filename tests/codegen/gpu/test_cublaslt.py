@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import pytest
 from fake_cublaslt import FakeCublasLt
-from fake_driver import fake_gpus
+from gpu_backends import gpus_for_tests
 
 import dovetail as dt
 from dovetail.codegen.gpu import autotune
@@ -19,7 +19,7 @@ from dovetail.graph.core.dtypes import as_dtype, bfloat16, float8_e4m3fn, float8
 
 @pytest.fixture
 def fake():
-    with fake_gpus(1) as made:
+    with gpus_for_tests(1) as made:
         yield made
 
 
@@ -149,7 +149,7 @@ def test_where_it_cannot_start_the_log_says_why(library, monkeypatch, caplog):
     monkeypatch.setattr(library, "create", create)
     with caplog.at_level("INFO"):
         assert library_products(device(0), SMALL) == []
-    assert "cuBLASLt is not used on <GPU:0 Fake GPU>: libcublasLt.so is missing" in caplog.text
+    assert "cuBLASLt is not used on <GPU:0 Strict GPU>: libcublasLt.so is missing" in caplog.text
 
 
 @pytest.mark.parametrize("wins", [True, False])

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # pytest's importlib mode leaves the path alone
 
-from fake_driver import fake_gpus
+from gpu_backends import gpus_for_tests
 from fake_nccl import FakeNccl
 
 import dovetail as dt
@@ -28,8 +28,8 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def fake():
-    with fake_gpus(2) as made:
-        made.patience = 2
+    with gpus_for_tests(2) as made:
+        made.strict.be_patient(2)
         yield made
         for thread in [t for t in threading.enumerate() if t.name.startswith("nccl ")]:
             thread.join(WAIT_S)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver
+from gpu_backends import RecordedDriver
 from gpu_programs import Build, agree
 
 import dovetail as dt
@@ -19,7 +19,7 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-def launched(fake: FakeDriver, build: Build, rtol: float = 1e-4) -> list[str]:
+def launched(fake: RecordedDriver, build: Build, rtol: float = 1e-4) -> list[str]:
     """Run a program on a CPU and a GPU, compare, and give the names of the attention kernels that the GPU launched."""
     agree(build, rtol=rtol, atol=rtol)
     return [x[1] for x in fake.launches() if x[1].startswith("attention")]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver
+from gpu_backends import RecordedDriver
 from gpu_programs import Build, close, results_on
 
 import dovetail as dt
@@ -19,7 +19,7 @@ def numbers(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
-def launches(fake: FakeDriver, build: Build, rtol: float = 2e-5) -> list[str]:
+def launches(fake: RecordedDriver, build: Build, rtol: float = 2e-5) -> list[str]:
     """Run a program on a CPU and a GPU, compare, and give the names of what the GPU launched."""
     (mine,), _ = results_on("/gpu:0", build)
     (theirs,), _ = results_on("/cpu:0", build)

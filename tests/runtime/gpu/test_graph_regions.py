@@ -1,6 +1,6 @@
 """Steps on GPUs that repeat: what they hold in memory, how they are checked, and when they become graphs of launches.
 
-Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fake_driver.py`).
+Kernels run in Triton's interpreter, and as late as they may (`tests/gpu/gpu_backends.py`).
 """
 
 import gc
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver
+from gpu_backends import RecordedDriver
 from gpu_programs import graph_variable, instructions, ops
 
 import dovetail as dt
@@ -23,7 +23,6 @@ from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.ops.state.training import RULES
 from dovetail.graph.resources.variable import VariableState
 
-GPUS = 2
 
 # --- memory ----------------------------------------------------------------------------------------------------------
 
@@ -53,7 +52,7 @@ def test_out_of_memory_names_nodes(fake, monkeypatch):
             session.run(kept, {x: np.ones(1000, np.float32)})
         text = str(e.value)
         assert (
-            "GPU:0 (Fake GPU) is out of memory" in text
+            "GPU:0 (Strict GPU) is out of memory" in text
             and "for outer" in text
             and "node 'outer' (MatMul), made at" in text
         )
@@ -65,7 +64,7 @@ def test_out_of_memory_names_nodes(fake, monkeypatch):
 
 def test_check_compares_with_the_references(fake, monkeypatch):
     monkeypatch.setenv("DOVETAIL_CHECK", "2")
-    monkeypatch.setattr(FakeDriver, "_execute", lambda *args: None)  # kernels that do nothing
+    fake.strict.interprets = False  # kernels do nothing
     with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
         x = dt.placeholder(dt.float32, [None])
         y = dt.exp(x, name="e")
@@ -223,7 +222,7 @@ def test_large_feeds_are_copied_beside_the_graph_that_still_runs(fake, monkeypat
     assert stretch.replays == 6
     gpu = device(0)
     assert gpu.compute is gpu.main
-    copied = [x for x in fake.log if x[0] == "wait" and x[1] == gpu.copy_in.handle.number]
+    copied = [x for x in fake.log if x[0] == "wait" and x[1] == int(gpu.copy_in.handle)]
     assert copied  # the memory that is filled was read before
 
 
@@ -379,10 +378,10 @@ def test_a_gpu_that_has_failed_is_said_to_be_lost_at_once_and_for_good(fake):
         session.run(init)
         for _ in range(4):
             session.run([loss, train])
-        fake.failed = 700
+        fake.strict.fail(700)
         for _ in range(3):
-            with pytest.raises(dt.errors.InternalError, match="CUDA_ERROR_700.*cannot use the GPU any more"):
+            with pytest.raises(dt.errors.InternalError, match="CUDA_ERROR_ILLEGAL_ADDRESS.*cannot use the GPU any more"):
                 session.run([loss, train])
         with pytest.raises(dt.errors.InternalError, match="Start the process again"):
             session.run(w)
-        fake.failed = None
+        fake.strict.fail(0)

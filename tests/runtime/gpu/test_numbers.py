@@ -1,6 +1,6 @@
 """Numbers of single families of ops on GPUs that are stand-ins: images, rows, random numbers, boxes. They are the CPU's.
 
-Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fake_driver.py`).
+Kernels run in Triton's interpreter, and as late as they may (`tests/gpu/gpu_backends.py`).
 """
 
 import numpy as np
@@ -8,8 +8,6 @@ import pytest
 from gpu_programs import agree, matrix
 
 import dovetail as dt
-
-GPUS = 2
 
 # --- images ----------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_programs import interpreted_gpus
+from gpu_programs import gpus_with_kernels
 from hypothesis import HealthCheck, given, settings, strategies as st
 from reference_interpreter import Interpreter
 
@@ -85,7 +85,7 @@ def check(data: Any) -> None:
 
 @pytest.fixture(scope="module")
 def gpu(own_cache: None) -> Iterator[None]:
-    with interpreted_gpus():
+    with gpus_with_kernels():
         yield
 
 

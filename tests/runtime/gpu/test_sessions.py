@@ -1,13 +1,13 @@
 """Sessions on GPUs that are stand-ins: what is launched, copied and kept, and that the numbers are the CPU's.
 
-Kernels run in Triton's interpreter, and as late as they may (`tests/codegen/fake_driver.py`).
+Kernels run in Triton's interpreter, and as late as they may (`tests/gpu/gpu_backends.py`).
 """
 
 import time
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver
+from gpu_backends import RecordedDriver
 from gpu_programs import agree, graph_variable, instructions, matrix, ops, results_on
 
 import dovetail as dt
@@ -234,7 +234,7 @@ def test_sends_inside_loops(fake):
         assert loops and any(isinstance(i, Call) and i.op == "ToHost" for i in (*loops[0].head, *loops[0].body))
 
 
-def test_a_traced_kernel_has_ended_when_its_time_has(fake: FakeDriver) -> None:
+def test_a_traced_kernel_has_ended_when_its_time_has(fake: RecordedDriver) -> None:
     x = dt.placeholder(dt.float32, [8, 8])
     with dt.device("/gpu:0"):
         product = dt.matmul(x, x, name="product")

@@ -14,7 +14,7 @@ import pytest
 # pytest's importlib mode leaves the path alone
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "codegen"))
 
-from fake_driver import FakeDriver, fake_gpus
+from gpu_backends import RecordedDriver, gpus_for_tests
 from fake_nccl import FakeNccl
 
 import dovetail as dt
@@ -30,14 +30,14 @@ MEMBERS = [f"/job:worker/task:{i}/gpu:0" for i in range(2)]
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeDriver]:
-    with fake_gpus(1) as made:
-        made.patience = 2
+def fake() -> Iterator[RecordedDriver]:
+    with gpus_for_tests(1) as made:
+        made.strict.be_patient(2)
         yield made
 
 
 @pytest.fixture
-def library(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNccl]:
+def library(fake: RecordedDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNccl]:
     library = FakeNccl(fake)
     before = nccl.use(library)
     made = NcclLink.__init__
@@ -55,7 +55,7 @@ def library(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeN
 
 
 @pytest.fixture
-def servers(fake: FakeDriver) -> Iterator[list[dt.train.Server]]:
+def servers(fake: RecordedDriver) -> Iterator[list[dt.train.Server]]:
     sockets = [socket.socket() for _ in range(2)]
     for s in sockets:
         s.bind(("127.0.0.1", 0))
@@ -119,8 +119,8 @@ def test_workers_go_in_step(library: FakeNccl, servers: list[dt.train.Server], w
 
 @pytest.fixture
 def two_gpus() -> Iterator[FakeNccl]:
-    with fake_gpus(2) as made:
-        made.patience = 2
+    with gpus_for_tests(2) as made:
+        made.strict.be_patient(2)
         library = FakeNccl(made)
         before = nccl.use(library)
         yield library
@@ -175,7 +175,7 @@ def test_a_step_that_ends_early_ends_the_collective_of_all(library: FakeNccl, se
         assert "the all_reduce 'g' of 2 members" in str(found) and "a cable was pulled" in str(found)
 
 
-def test_who_shares_a_gpu_goes_on_by_messages(fake: FakeDriver, servers: list[dt.train.Server]) -> None:
+def test_who_shares_a_gpu_goes_on_by_messages(fake: RecordedDriver, servers: list[dt.train.Server]) -> None:
     before = nccl.use(library := FakeNccl(fake))
     try:
 

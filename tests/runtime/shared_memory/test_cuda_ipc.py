@@ -18,7 +18,7 @@ import pytest
 # pytest's importlib mode leaves the path alone
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "codegen"))
 
-from fake_driver import FakeDriver, Result, fake_gpus
+from gpu_backends import RecordedDriver, gpus_for_tests
 
 import dovetail as dt
 from dovetail.codegen.gpu.driver.device import device
@@ -26,15 +26,16 @@ from dovetail.codegen.gpu.driver.ipc import LEAST_BYTES, Incoming, closed, handl
 from dovetail.runtime.shared_memory import cuda_ipc
 from dovetail.runtime.shared_memory.cuda_ipc import CudaIpc, ExportTable
 
-CODEGEN = str(Path(__file__).resolve().parents[2] / "codegen")
+FOLDERS = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("gpu", "codegen")]
 WAIT_S = 60.0
 COUNT = LEAST_BYTES // 4 + 3
 HERE, THERE = "/job:w/replica:0/task:0", "/job:w/replica:0/task:1"
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeDriver]:
-    with fake_gpus(1) as made:
+def fake() -> Iterator[RecordedDriver]:
+    with gpus_for_tests(1) as made:
+        made.strict.open_own_handles()  # many of these tests have both sides in one process
         yield made
         cuda_ipc._ledgers.clear()
 
@@ -74,14 +75,14 @@ class Pair:
 
 
 @pytest.fixture
-def pair(fake: FakeDriver) -> Pair:
+def pair(fake: RecordedDriver) -> Pair:
     made = Pair()
     assert not made.lender.lends(f"{THERE}/device:GPU:0")  # it is asked first
     assert [kind for _, kind, _ in made.sent] == ["gpu_hello", "gpu_reader"]
     return made
 
 
-def test_a_tensor_goes_from_gpu_to_gpu_and_its_loan_comes_back(fake: FakeDriver, pair: Pair) -> None:
+def test_a_tensor_goes_from_gpu_to_gpu_and_its_loan_comes_back(fake: RecordedDriver, pair: Pair) -> None:
     value = np.arange(COUNT, dtype=np.float32)
     for n in range(3):
         arrived = pair.send(value + n)
@@ -124,7 +125,7 @@ def test_only_blocks_of_the_pool_that_are_large_are_lent(pair: Pair) -> None:
     assert outgoing(type(x)(gpu, x.shape, x.dtype, x.pointer, object()), "") is None
 
 
-def test_the_driver_gets_no_block_back_that_somebody_has_open(fake: FakeDriver, pair: Pair) -> None:
+def test_the_driver_gets_no_block_back_that_somebody_has_open(fake: RecordedDriver, pair: Pair) -> None:
     arrived = pair.send(np.zeros(COUNT, np.float32))
     assert arrived is not None
     block = arrived.taken()
@@ -143,7 +144,7 @@ def test_the_driver_gets_no_block_back_that_somebody_has_open(fake: FakeDriver, 
     assert pool.held == 0
 
 
-def test_a_block_is_lent_again_while_it_was_to_be_closed(fake: FakeDriver, pair: Pair) -> None:
+def test_a_block_is_lent_again_while_it_was_to_be_closed(fake: RecordedDriver, pair: Pair) -> None:
     one = pair.send(np.zeros(COUNT, np.float32))
     del one
     assert cuda_ipc.lent() == 0
@@ -156,8 +157,8 @@ def test_a_block_is_lent_again_while_it_was_to_be_closed(fake: FakeDriver, pair:
     assert pair.borrower.borrowed() == 1
 
 
-def test_what_cannot_be_opened_is_sent_otherwise(fake: FakeDriver, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake, "cuIpcOpenMemHandle", lambda handle, Flags: (Result(201), None), raising=False)
+def test_what_cannot_be_opened_is_sent_otherwise(fake: RecordedDriver, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "cuIpcOpenMemHandle", lambda handle, Flags: (fake.CUresult(201), None), raising=False)
     assert pair.send(np.full(COUNT, 3.0, np.float32)) is None
     ((task, step, tensors),) = pair.otherwise
     assert (task, step) == (THERE, 3)
@@ -166,15 +167,15 @@ def test_what_cannot_be_opened_is_sent_otherwise(fake: FakeDriver, pair: Pair, m
     assert not pair.lender.lends(f"{THERE}/device:GPU:0")  # never again
 
 
-def test_memory_without_a_handle_is_not_lent(fake: FakeDriver, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake, "cuIpcGetMemHandle", lambda dptr: (Result(801), None), raising=False)
+def test_memory_without_a_handle_is_not_lent(fake: RecordedDriver, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake, "cuIpcGetMemHandle", lambda dptr: (fake.CUresult(801), None), raising=False)
     tensor = outgoing(device(0).from_host(np.zeros(COUNT, np.float32)), f"{THERE}/device:GPU:0")
     assert tensor is not None and pair.lender.lend(1, tensor) is None
     assert not pair.lender.lends(f"{THERE}/device:GPU:0")
 
 
 @pytest.mark.parametrize("why", ["setting", "no GPU"])
-def test_who_cannot_read_is_lent_nothing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_who_cannot_read_is_lent_nothing(fake: RecordedDriver, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     pair = Pair()
     if why == "setting":
         monkeypatch.setenv("DOVETAIL_CUDA_IPC", "0")
@@ -185,7 +186,7 @@ def test_who_cannot_read_is_lent_nothing(fake: FakeDriver, monkeypatch: pytest.M
     assert len(pair.sent) == (0 if why == "setting" else 2)
 
 
-def test_loans_of_the_dead_come_back(fake: FakeDriver) -> None:
+def test_loans_of_the_dead_come_back(fake: RecordedDriver) -> None:
     ledger = ExportTable()
     dead = subprocess.Popen([sys.executable, "-c", "pass"])
     tensor = outgoing(device(0).from_host(np.zeros(COUNT, np.float32)), "x")
@@ -216,16 +217,16 @@ def test_malformed_loans_are_refused(pair: Pair, change: dict[int, Any]) -> None
     assert pair.borrower.on_loans({"step": 3, "task": HERE, "loans": [loan, 3, []]}) == {}
 
 
-def test_a_handle_of_less_memory_than_said_is_not_used(fake: FakeDriver) -> None:
+def test_a_handle_of_less_memory_than_said_is_not_used(fake: RecordedDriver) -> None:
     gpu = device(0)
     x = gpu.from_host(np.zeros(COUNT, np.float32))
     handle = handle_of(gpu, x._owner.pointer)
     with pytest.raises(ValueError, match="is said to lie in"):
         opened(gpu, handle, x._owner.size + 1)
-    assert not fake.opened
+    assert not fake.strict.allocations(opened=True)
     pointer = opened(gpu, handle, x._owner.size)
     closed(gpu, pointer)
-    assert not fake.opened
+    assert not fake.strict.allocations(opened=True)
 
 
 # --- servers ---------------------------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ def program(sender: int) -> tuple[Any, Any]:
         return x, dt.identity(y)
 
 
-def test_servers_lend_each_other_gpu_memory(fake: FakeDriver) -> None:
+def test_servers_lend_each_other_gpu_memory(fake: RecordedDriver) -> None:
     spec = {"w": [f"localhost:{p}" for p in ports()]}
     with dt.train.Server(spec, "w", 0) as one, dt.train.Server(spec, "w", 1) as other, dt.Graph().as_default():
         x, y = program(0)
@@ -268,7 +269,7 @@ def test_servers_lend_each_other_gpu_memory(fake: FakeDriver) -> None:
             assert other._exchange.loans.borrowed() >= 1
             other._exchange.loans.tick()
             until(lambda: cuda_ipc.lent() == 0)
-            fake.cuIpcOpenMemHandle = lambda handle, Flags: (Result(201), None)  # type: ignore[method-assign]
+            fake.cuIpcOpenMemHandle = lambda handle, Flags: (fake.CUresult(201), None)  # type: ignore[method-assign]
             held = [
                 device(0).empty((COUNT,), np.dtype(np.float32)) for _ in range(8)
             ]  # other blocks than those that are open
@@ -279,22 +280,21 @@ def test_servers_lend_each_other_gpu_memory(fake: FakeDriver) -> None:
 
 SERVER = """
     import sys
-    sys.path.insert(0, {codegen!r})
-    from fake_driver import FakeDriver
-    from dovetail.codegen.gpu.driver import api
-    api.use(FakeDriver(1))
+    sys.path[:0] = {folders!r}
+    from gpu_backends import gpus_for_tests
     import dovetail as dt
-    server = dt.train.Server({spec!r}, "w", 1)
-    print("ready", flush=True)
-    server.join()
+    with gpus_for_tests(1):
+        server = dt.train.Server({spec!r}, "w", 1)
+        print("ready", flush=True)
+        server.join()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sender", [0, 1])
-def test_nothing_is_left_of_a_process_that_was_killed(fake: FakeDriver, sender: int) -> None:
+def test_nothing_is_left_of_a_process_that_was_killed(fake: RecordedDriver, sender: int) -> None:
     spec = {"w": [f"localhost:{p}" for p in ports()]}
-    text = textwrap.dedent(SERVER.format(codegen=CODEGEN, spec=spec))
+    text = textwrap.dedent(SERVER.format(folders=FOLDERS, spec=spec))
     other = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     try:
         assert other.stdout is not None and other.stdout.readline() == b"ready\n"
@@ -321,7 +321,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(fake: FakeDriver, sender: 
             gc.collect()
             device(0).synchronize()
             device(0).pool.trim()
-            assert device(0).pool.held == 0 and not fake.opened
+            assert device(0).pool.held == 0 and not fake.strict.allocations(opened=True)
     finally:
         other.kill()
         other.wait()

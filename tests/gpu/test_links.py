@@ -1,6 +1,6 @@
-"""What only real GPUs can show of the ways between them: memory of another process, and NCCL. Skipped where there is none.
+"""The ways between GPUs, with the binaries that Triton makes: on the strict driver, and by `make test-gpu` on real GPUs.
 
-Two processes on one GPU lend each other memory; NCCL wants two GPUs, nccl4py and NVIDIA's library.
+Two processes on one GPU lend each other memory. NCCL itself wants two GPUs, nccl4py and NVIDIA's library.
 """
 
 import gc
@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_backends import ON_DEVICE, RecordedDriver
+from gpu_programs import gpus_with_kernels
 
 import dovetail as dt
 from dovetail.codegen.gpu.driver import api, nccl
@@ -25,13 +27,9 @@ from dovetail.codegen.gpu.driver.ipc import LEAST_BYTES
 from dovetail.graph.ops.state import collectives as ops
 from dovetail.runtime.shared_memory import cuda_ipc
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.slow,
-    pytest.mark.skipif(api.gpu_count() == 0, reason="there is no NVIDIA GPU here, or no cuda-bindings"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 two_gpus = pytest.mark.skipif(
-    api.gpu_count() < 2 or not nccl.bindings(), reason="NCCL needs two GPUs, nccl4py and NVIDIA's library"
+    not ON_DEVICE or api.gpu_count() < 2 or not nccl.bindings(), reason="NCCL needs two GPUs, nccl4py and NVIDIA's library"
 )
 WAIT_S = 60.0
 COUNT = 4 * LEAST_BYTES // 4 + 3
@@ -39,6 +37,13 @@ THERE = "/job:w/replica:0/task:1"
 
 
 # --- memory of another process ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def fake(own_cache: None) -> Iterator[RecordedDriver]:
+    with gpus_with_kernels(compiled=True) as made:
+        yield made
+        cuda_ipc._ledgers.clear()
 
 
 @pytest.fixture
@@ -51,13 +56,17 @@ def servers() -> Iterator[tuple[dt.train.Server, subprocess.Popen[bytes]]]:
     for s in sockets:
         s.close()
     text = f"""
+        import sys
+        sys.path[:0] = {[p for p in sys.path if p]!r}
         import dovetail as dt
-        server = dt.train.Server({spec!r}, "w", 1)
-        print("ready", flush=True)
-        server.join()
+        from gpu_programs import gpus_with_kernels
+        with gpus_with_kernels(compiled=True):
+            server = dt.train.Server({spec!r}, "w", 1)
+            print("ready", flush=True)
+            server.join()
     """
     command = [sys.executable, "-c", textwrap.dedent(text)]
-    other = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     try:
         assert other.stdout is not None and other.stdout.readline() == b"ready\n"
         with dt.train.Server(spec, "w", 0) as server:
