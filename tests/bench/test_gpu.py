@@ -85,6 +85,7 @@ def test_links_are_measured_or_left_out(bench, fake, monkeypatch, capsys) -> Non
     assert "skipped, since 1 GPU" in capsys.readouterr().out
     with gpus_for_tests(2) as two:
         two.strict.be_patient(2)
+        two.strict.open_own_handles()
         before = nccl.use(FakeNccl(two))
         try:
             rows, errors = bench.measured("links", True)

@@ -184,7 +184,17 @@ class RecordedDriver:
             return (self._driver.CUresult(code),)
         self._note_launch(f, (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ), hStream, kernelParams)
         return self._driver.cuLaunchKernel(
-            f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra
+            f,
+            gridDimX,
+            gridDimY,
+            gridDimZ,
+            blockDimX,
+            blockDimY,
+            blockDimZ,
+            sharedMemBytes,
+            hStream,
+            kernelParams,
+            extra,
         )
 
     def cuLaunchCooperativeKernel(

@@ -58,7 +58,17 @@ def _library() -> ctypes.CDLL:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent) as own:
             made = Path(own) / file.name
-            options = ["-O1", "-std=c++17", "-shared", "-fPIC", f"-Wl,-soname,{file.name}", "-o", str(made), str(SOURCE), "-ldl"]
+            options = [
+                "-O1",
+                "-std=c++17",
+                "-shared",
+                "-fPIC",
+                f"-Wl,-soname,{file.name}",
+                "-o",
+                str(made),
+                str(SOURCE),
+                "-ldl",
+            ]
             subprocess.run([os.environ.get("CXX", "g++"), *options], check=True, capture_output=True, timeout=120)
             made.replace(file)
     library = ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
@@ -123,7 +133,9 @@ class StrictGpus:
         made = self._stand_ins.get((kernel, target))
         if made is None:
             image = b"stand-in %d" % len(self._stand_ins)
-            made = Binary(image, kernel.name, kernel.parameters, kernel.num_warps, shared, 0, 0, 1, False, 32, 0, target)
+            made = Binary(
+                image, kernel.name, kernel.parameters, kernel.num_warps, shared, 0, 0, 1, False, 32, 0, target
+            )
             self._stand_ins[kernel, target] = made
             self.kernels[image] = kernel, made
         return made
@@ -328,4 +340,9 @@ def _value(parameter: Parameter, address: int) -> Any:
 
 def arguments_at(address: int, parameters: tuple[Parameter, ...]) -> tuple[Any, ...]:
     """The arguments that an array of addresses leads to."""
-    return tuple([_value(p, at) for p, at in zip(parameters, (ctypes.c_void_p * len(parameters)).from_address(address), strict=True)])
+    return tuple(
+        [
+            _value(p, at)
+            for p, at in zip(parameters, (ctypes.c_void_p * len(parameters)).from_address(address), strict=True)
+        ]
+    )

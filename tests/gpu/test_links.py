@@ -29,7 +29,8 @@ from dovetail.runtime.shared_memory import cuda_ipc
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 two_gpus = pytest.mark.skipif(
-    not ON_DEVICE or api.gpu_count() < 2 or not nccl.bindings(), reason="NCCL needs two GPUs, nccl4py and NVIDIA's library"
+    not ON_DEVICE or api.gpu_count() < 2 or not nccl.bindings(),
+    reason="NCCL needs two GPUs, nccl4py and NVIDIA's library",
 )
 WAIT_S = 60.0
 COUNT = 4 * LEAST_BYTES // 4 + 3

@@ -120,8 +120,7 @@ def run_on(where: str, make: Callable[[Any, Any, Any], Any]) -> list[np.ndarray[
         given = [dt.placeholder(dt.float32, [None, v.shape[1]]) for v in (A, B, W)]
         out = make(*given)
     with dt.Session(graph=graph) as session:
-        values = [session.run(out, dict(zip(given, (A, B, W), strict=True))) for _ in range(STEPS)]
-    return values
+        return [session.run(out, dict(zip(given, (A, B, W), strict=True))) for _ in range(STEPS)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

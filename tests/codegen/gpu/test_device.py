@@ -22,7 +22,6 @@ from dovetail.codegen.gpu.driver.launch import Arguments, LoadedKernel, LoadedRo
 from dovetail.codegen.gpu.ir import (
     HEADER,
     SM90,
-    Binary,
     Count,
     Grid,
     Launch,

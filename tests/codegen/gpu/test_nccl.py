@@ -11,8 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # pytest's importlib mode leaves the path alone
 
-from gpu_backends import gpus_for_tests
 from fake_nccl import FakeNccl
+from gpu_backends import gpus_for_tests
 
 import dovetail as dt
 from dovetail.codegen.gpu.driver import nccl

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_backends import RecordedDriver
 from gpu_programs import graph_variable, instructions, ops
 
 import dovetail as dt
@@ -22,7 +21,6 @@ from dovetail.codegen.ir.program import Call
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.ops.state.training import RULES
 from dovetail.graph.resources.variable import VariableState
-
 
 # --- memory ----------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import pytest
 # pytest's importlib mode leaves the path alone
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "codegen"))
 
-from gpu_backends import RecordedDriver, gpus_for_tests
 from fake_nccl import FakeNccl
+from gpu_backends import RecordedDriver, gpus_for_tests
 
 import dovetail as dt
 from dovetail import distribute
