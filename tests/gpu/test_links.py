@@ -105,7 +105,7 @@ def test_processes_lend_each_other_memory(servers, sender):
                 if lending(server, sender):
                     break
                 assert time.monotonic() < end, "no memory was lent"
-            for n in range(20):
+            for n in range(20 if ON_DEVICE else 3):  # the interpreter is slow
                 np.testing.assert_array_equal(session.run(y, {x: value + n}), 2 * (value + n + 1))
     while cuda_ipc.lent():
         assert time.monotonic() < end + WAIT_S
