@@ -1,7 +1,13 @@
-"""What saving and restoring many small variables costs, beside writing and reading the same values as one safetensors file."""
+"""What it costs that state outlives a process.
 
+`variables`    saving and restoring many small variables, beside writing and reading the same values as one safetensors file
+`replicas`     a step of training with each parameter server's variables kept by a second one (`ps_replicas=2`), beside one without
+`beside`       steps of training during the save of a large variable, beside steps without a save: the 99th percentile of their times
+"""
+
+import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +19,47 @@ from _harness import Row, main, measure, row
 SHAPE = [4]
 
 
-def rows(quick: bool) -> Iterator[Row]:
+def replicas(quick: bool) -> Iterator[Row]:
+    """Seconds of a step that updates a variable of each of two parameter servers from a worker."""
+    from dovetail import LocalCluster
+
+    with contextlib.ExitStack() as stack:
+        targets = [
+            stack.enter_context(LocalCluster({"ps": 2, "worker": 1}, ps_replicas=n)).target("worker", 0) for n in (2, 1)
+        ]
+        cases = {
+            "scalars": (1, 1, False), "64 KiB": (128, 128, False), "4 MiB": (1024, 1024, False),
+            "64 rows of 256 MiB": (1 << 20, 64, True),
+        }  # fmt: skip
+        for name, (rows_, columns, is_sparse) in cases.items():
+            if quick and is_sparse:
+                continue
+            mine, peer = [_training(target, stack, name, rows_, columns, is_sparse) for target in targets]
+            both, one = measure(mine, peer, rounds=5 if quick else 15)
+            yield row(f"step with replicas, {name}", "s", both, one, "no replicas")
+
+
+def _training(
+    target: str, stack: contextlib.ExitStack, name: str, rows_: int, columns: int, is_sparse: bool
+) -> Callable[[], object]:
+    """A step with momentum."""
+    import dovetail as tf
+
+    with tf.Graph().as_default():
+        with tf.device(tf.train.replica_device_setter(ps_tasks=2)):
+            zeros = tf.zeros_initializer()
+            held = [tf.get_variable(f"{name}{i}".replace(" ", "_"), [rows_, columns], initializer=zeros) for i in range(2)]
+            at = tf.placeholder(tf.int32, [64])
+            used = [tf.gather(v, at) if is_sparse else v for v in held]
+            train = tf.train.MomentumOptimizer(0.1, 0.9).minimize(sum(tf.reduce_sum(tf.square(u - 1.0)) for u in used))
+        session = stack.enter_context(tf.Session(target))
+        session.run(tf.global_variables_initializer())
+        step = session.make_callable(train, [at])
+    random = np.random.default_rng(1)
+    return lambda: step(random.integers(0, rows_, 64))
+
+
+def variables(quick: bool) -> Iterator[Row]:
     """Seconds to save and to restore so many variables."""
     for count in (1_000, 4_000) if quick else (10_000, 100_000):
         with tempfile.TemporaryDirectory() as folder:
@@ -39,4 +85,4 @@ def _saved_and_restored(count: int, folder: Path, rounds: int) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main("Checkpoints", rows)
+    main("Checkpoints", {"variables": variables, "replicas": replicas})

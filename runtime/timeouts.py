@@ -47,6 +47,13 @@ STUCK_LINK_S: Final = 5.0
 DEAF_S: Final = 2.0  # a member that hears nothing of us for so long is cut off from us
 COUNT_S: Final = 1.0  # between two comparisons of the counts of messages sent and received
 
+# Replication (`worker/replication.py`).
+BEAT_S: Final = 0.5  # between two messages to the backup while nothing changes: so it notices a backup that has started anew
+COMMIT_TIMEOUT_S: Final = 30.0
+"""A step whose updates the backup does not confirm fails after this: long enough to start a task again."""
+RETRY_S: Final = 0.2  # between two calls of a backup that does not answer
+WARN_S: Final = 10.0  # between two warnings that it does not
+
 # Locks of shared variables (`shared_memory/shared_variable.py`).
 LOCK_TIMEOUT_S: Final = 2.5  # half of the default peer timeout
 CLOSE_LOCK_TIMEOUT_S: Final = (

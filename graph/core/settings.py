@@ -103,6 +103,11 @@ SETTINGS = {
             "1: a task updates variables of other tasks of its machine in their memory, where it can; 0: the owning tasks do",
         ),
         Setting(
+            "DOVETAIL_PS_REPLICAS",
+            1,
+            "2: the variables of each parameter server (job `ps`) are kept by the next one, too; set it for all tasks of a cluster",
+        ),
+        Setting(
             "DOVETAIL_EMULATE_GPUS",
             0,
             "how many emulated GPUs each task has: devices with a GPU's name that run the CPU's kernels",

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from ..core.shape import Dims
 from .async_request import AsyncResource
 from .collective_context import CollectiveContext, SingleMember
 from .shared_storage import Publishable, Share
+from .variable import VariableState
 
 R = TypeVar("R")
 
@@ -73,6 +75,7 @@ class Resources:
         self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.version = 0
         self._published: dict[tuple[str, str], Share] = {}  # also for resources that are still to be made
+        self._on_change: Callable[[str, str, Array | None], None] | None = None
         self._lock = threading.Lock()
 
     def get_or_create(self, container: str, name: str, kind: type[R], make: Callable[[], R]) -> R:
@@ -85,6 +88,7 @@ class Resources:
             found = self._containers.setdefault(container, {})
             if name not in found:
                 made = found[name] = make()
+                self._watch(container, name, made)
                 if isinstance(made, Publishable) and (container, name) in self._published:
                     made.publish(self._published[container, name])
             resource = found[name]
@@ -126,6 +130,18 @@ class Resources:
             resource = self.find(container, name)
             if isinstance(resource, Publishable):
                 resource.publish(share)
+
+    def watch(self, on_change: Callable[[str, str, Array | None], None]) -> None:
+        """Call this when a variable changes: with its container, its name, and the rows as of `VariableState.on_change`."""
+        with self._lock:
+            self._on_change = on_change
+            for container, found in self._containers.items():
+                for name, resource in found.items():
+                    self._watch(container, name, resource)
+
+    def _watch(self, container: str, name: str, resource: object) -> None:
+        if self._on_change is not None and isinstance(resource, VariableState):
+            resource.on_change = partial(self._on_change, container, name)
 
     def __iter__(self) -> Iterator[tuple[str, str, Any]]:
         with self._lock:

@@ -27,9 +27,13 @@ class VariableState(Publishable):
 
     Other processes read and update a published variable, too (`shared_storage.py`): its `SharedValue` holds the value, unless that
     cannot be shared.
+
+    Attributes:
+        on_change: called, with the lock held, when the value changes in this process: with the rows that do (indices into the first
+            axis, some maybe out of range), or None for all of it. None: nobody wants to know.
     """
 
-    __slots__ = ("__weakref__", "_share", "_shared", "_value", "dtype", "lock", "name")
+    __slots__ = ("__weakref__", "_share", "_shared", "_value", "dtype", "lock", "name", "on_change")
 
     def __init__(self, name: str, dtype: DType) -> None:
         self.name = name
@@ -38,6 +42,7 @@ class VariableState(Publishable):
         self._value: Array | None = None
         self._share: Share | None = None  # if it is published
         self._shared: SharedValue | None = None  # holds the value
+        self.on_change: Callable[[Array | None], None] | None = None
 
     def __enter__(self) -> None:
         """Take the lock, and that between processes."""
@@ -156,9 +161,13 @@ class VariableState(Publishable):
         """Store a value that cannot be shared, such as one in a GPU's memory. The lock is held."""
         self._take_back()
         self._value = value
+        if self.on_change is not None:
+            self.on_change(None)
 
     def _store(self, new: Array, is_own: bool = True) -> Array:
         """Store an array as the value, or a copy if others may change it (not `is_own`). The lock is held."""
+        if self.on_change is not None:
+            self.on_change(None)
         shared = self._shared
         if shared is not None:
             if shared.fits(new):
@@ -195,8 +204,10 @@ class VariableState(Publishable):
         held[-1].flags.writeable = True
         return held.pop()
 
-    def _put_back(self, value: Array) -> None:
-        """End what `_take` began."""
+    def _put_back(self, value: Array, rows: Array | None = None) -> None:
+        """End what `_take` began. Only these rows have changed; None: any."""
+        if self.on_change is not None:
+            self.on_change(rows)
         if self._shared is not None:
             self._shared.end()
         else:
@@ -227,8 +238,10 @@ def read_together(states: Sequence[VariableState]) -> list[Array]:
         return [s._there() for s in states]
 
 
-def changing(states: Sequence[VariableState]) -> AbstractContextManager[list[Array]]:
+def changing(states: Sequence[VariableState], rows: Array | None = None) -> AbstractContextManager[list[Array]]:
     """The values of different variables, all contiguous, to be overwritten in place, atomically.
+
+    `rows`: what the block changes, as indices into the first axis; None: anything.
 
     Existing snapshots do not change: the variable then gets a copy to overwrite. Check everything before the
     first element is written, because an exception in the block does not undo writes.
@@ -236,16 +249,17 @@ def changing(states: Sequence[VariableState]) -> AbstractContextManager[list[Arr
     >>> with changing([state]) as (value,):
     ...     value[rows] += 1
     """
-    return _Changing(states)
+    return _Changing(states, rows)
 
 
 class _Changing(AbstractContextManager[list[Array]]):
     """`changing` as a class: a generator-based context manager takes as long as a small update."""
 
-    __slots__ = ("_locks", "_states", "_values")
+    __slots__ = ("_locks", "_rows", "_states", "_values")
 
-    def __init__(self, states: Sequence[VariableState]) -> None:
+    def __init__(self, states: Sequence[VariableState], rows: Array | None = None) -> None:
         self._states = states
+        self._rows = rows
         self._values: list[Array] = []
         self._locks = _locked(states)
 
@@ -262,7 +276,7 @@ class _Changing(AbstractContextManager[list[Array]]):
     def __exit__(self, *error: object) -> None:
         try:
             for state, value in zip(self._states, self._values, strict=False):
-                state._put_back(value)
+                state._put_back(value, self._rows)
         finally:
             self._locks.__exit__(None, None, None)
 

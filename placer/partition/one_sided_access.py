@@ -75,9 +75,10 @@ class AssumedAccess:
         return bool(setting("DOVETAIL_SHARED_MEMORY_MB")) and self.cluster.same_host(task, owner)
 
     def publishes(self, owner: str, shared: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
-        """As `MemoryAccess.publishes`. The variables of a task with GPUs may lie in their memory, so only it changes them."""
+        """As `MemoryAccess.publishes`. Variables that may lie in a GPU's memory, or are kept twice, are changed by their task alone."""
         on_gpu = any(d.name.device_type == "GPU" and not d.emulated for d in self.cluster.devices_of(owner))
-        return [not (writable and on_gpu)] * len(shared)
+        kept_twice = setting("DOVETAIL_PS_REPLICAS") > 1 and owner.startswith("/job:ps/")
+        return [not (writable and (on_gpu or (kept_twice and node.type != ACCUMULATOR))) for node, _ in shared]
 
 
 class Refusal(NamedTuple):

@@ -123,6 +123,7 @@ class MasterHandlers:
         fields = {
             "request": message.fields["request"], "session": session.handle, "devices": devices,
             "limit_ms": config.operation_timeout_in_ms, "peer_timeout_s": config.peer_timeout_s,
+            "is_replicated": setting("DOVETAIL_PS_REPLICAS") > 1,
         }  # fmt: skip
         return Message("session_created", fields)
 

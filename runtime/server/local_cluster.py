@@ -50,6 +50,7 @@ class LocalCluster(RunningCluster):
         environment: more environment variables for the tasks.
         keys: folder of keys for all tasks and for this process (`dovetail keys new`); None: that of DOVETAIL_KEYS, or no keys.
         piped: jobs whose standard output and error go to a pipe that the caller must read (`process(job, i).stdout`).
+        ps_replicas: 2: what a parameter server holds is kept by the next one, too (`DOVETAIL_PS_REPLICAS`).
 
     Raises:
         TypeError, ValueError: `jobs` is no such mapping. UnavailableError: a task ended, or did not answer in time; all others
@@ -71,6 +72,7 @@ class LocalCluster(RunningCluster):
         environment: Mapping[str, str] | None = None,
         piped: Collection[str] = (),
         keys: str | Path | None = None,
+        ps_replicas: int = 1,
     ) -> None:
         if not isinstance(jobs, Mapping):
             raise TypeError(
@@ -86,6 +88,8 @@ class LocalCluster(RunningCluster):
         self._device_count = dict(device_count or {})
         self._emulate_gpus = emulate_gpus
         self._environment = dict(environment or {})
+        if ps_replicas != 1:
+            self._environment["DOVETAIL_PS_REPLICAS"] = str(ps_replicas)
         self.keys = client_keys(keys)
         if keys:
             self._environment["DOVETAIL_KEYS"] = str(Path(keys).expanduser().resolve())
@@ -165,7 +169,8 @@ class LocalCluster(RunningCluster):
         )
 
     def wait_until_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until each task answers, or is a user's program that has already finished.
+        """Wait until each task answers, or is a user's program that has already finished; with `ps_replicas=2` also until each
+        parameter server's variables are kept by the next one, so that any one may be lost.
 
         Raises:
             UnavailableError: a task has ended, or does not answer in time.
@@ -176,9 +181,10 @@ class LocalCluster(RunningCluster):
         with contextlib.closing(pool), pool.borrow() as connections:
             while waiting:
                 for address in waiting:
-                    connections.send(address, Message("ping", {"seq": 0}))
-                for address, _ in connections.poll(0.05):
-                    waiting.pop(address, None)
+                    connections.send(address, Message("stats", {"request": 0}))
+                for address, reply in connections.poll(0.05):
+                    if reply.fields.get("figures", {}).get("replicated") is not False:
+                        waiting.pop(address, None)
                 for address, (job, i) in list(waiting.items()):
                     process = self._processes[job, i]
                     code = process.poll()

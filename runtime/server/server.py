@@ -20,6 +20,7 @@ single client's read of a variable takes up to 40 microseconds longer (150 inste
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -56,6 +57,7 @@ from ..observability.metrics import (
 )
 from ..observability.step_notes import clock
 from ..rpc.dispatch import RequestExecutor, Responder
+from ..rpc.pending_call import ConnectionPool, call
 from ..shared_memory.collective_memory import CollectiveMemory
 from ..shared_memory.pool import borrowed, share_variables
 from ..transport.endpoint import Endpoint
@@ -66,6 +68,7 @@ from ..worker import colocated
 from ..worker.executor import ignore_numpy_warnings
 from ..worker.handlers import StepHandlers, WorkerHandlers
 from ..worker.registration import device_fields
+from ..worker.replication import CopyHandlers, Replicator, backup_of
 from ..worker.tensor_exchange import TensorExchange
 from ..worker.worker import Worker
 
@@ -182,12 +185,19 @@ class Server:
             host_memory=setting("DOVETAIL_HOST_MEMORY") or None,
         )  # fmt: skip
         self.incarnation = self.devices[0].incarnation
+        self._backup = backup_of(self.cluster_spec, self.job_name, self.task_index)
+        if self._backup and any(d.name.device_type == "GPU" and not d.emulated for d in self.devices):
+            raise invalid(
+                f"DOVETAIL_PS_REPLICAS=2 keeps what is in the host's memory, and {self.task} has GPUs: start it with "
+                "CUDA_VISIBLE_DEVICES= (empty)"
+            )
         self._responder = Responder(self.task)
         self._process = process_id()
         self._stopped = threading.Event()
         self._metrics: MetricsServer | None = None
         self._next_look = 0.0
         self._ticked = time.monotonic()
+        self._replica_requests = itertools.count(1)
         self._stalled = 0  # steps that were reported to make no progress
         if start:
             self.start()
@@ -232,7 +242,12 @@ class Server:
         )
         self._master = Master(self.task, self._workers)
         self._master_handlers = MasterHandlers(self._master, self._executor, responder, self.cluster_spec, self.config)
+        self._copies = CopyHandlers(self._executor, responder)
         self._handlers = self._table()
+        if self._backup:
+            self._worker.replicator = Replicator(
+                self.task, self._backup, self.incarnation, self._worker.resources, self._call_backup
+            )
         try:
             responder.endpoint = Endpoint(
                 self._listen, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys
@@ -251,6 +266,17 @@ class Server:
             except (OSError, ValueError) as e:  # a task without metrics still does its work
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
         colocated.add_server(self._address, self, self._worker)
+        if self._worker.replicator is not None:
+            self._replica_connections = ConnectionPool(self._keys)
+            self._worker.replicator.start()
+
+    def _call_backup(self, message: Message, answer: str) -> Message:
+        """Call the task that keeps this one's variables; of the replicator's thread."""
+        assert self._backup is not None
+        message.fields["request"] = next(self._replica_requests)
+        address = self._workers.address(self._backup)
+        with self._replica_connections.borrow() as connections:
+            return call(connections, address, self._backup, message, answer, self.config.peer_timeout_s, None)
 
     @property
     def address(self) -> str:
@@ -285,6 +311,7 @@ class Server:
                 served_with(self._keys)
             self._executor.close()
             self._worker.close()
+            self._copies.close()
             self._responder.endpoint.close()
             self._workers.close()
             if self._metrics is not None:
@@ -310,7 +337,7 @@ class Server:
     def _table(self) -> dict[str, Handler]:
         """The handler of each kind of message: the method `on_KIND` of its part. A kind without one is a late answer, and is dropped."""
         worker = WorkerHandlers(self._worker, self._executor, self._responder, self.incarnation)
-        parts = (self._step_handlers, self._exchange, self._master_handlers, worker)
+        parts = (self._step_handlers, self._exchange, self._master_handlers, worker, self._copies)
         found = {kind: getattr(part, f"on_{kind}") for kind in KINDS for part in parts if hasattr(part, f"on_{kind}")}
         found |= dict.fromkeys((kind for kind in KINDS if kind.startswith("collective_")), self._on_collective)
         return found | {"ping": self._on_ping, "status": self._on_status, "stats": self._on_stats}
@@ -356,6 +383,8 @@ class Server:
         self._collectives.message({"event": event, **message.fields}, message.tensors)
 
     def _on_status(self, peer: bytes, message: Message) -> None:
+        if self._recovers():
+            return  # the master asks again
         fields = {
             "request": message.fields["request"],
             "devices": [device_fields(d) for d in self.devices],
@@ -372,8 +401,14 @@ class Server:
         silent = time.monotonic() - self._ticked
         return f"the I/O thread has not run for {silent:.0f} s" if silent > DEAD_S else ""
 
+    def _recovers(self) -> bool:
+        """Whether this task still waits for its variables' values."""
+        return self._worker.replicator is not None and not self._worker.replicator.is_ready
+
     def _not_ready(self) -> str:
-        """Why this task takes no sessions; empty: it does."""
+        """Why this task takes no sessions, or why it should be the only one that is not ready; empty: it is."""
+        if self._worker.replicator is not None and not self._worker.replicator.is_whole:
+            return f"{self._backup} does not have all values of its variables"
         return "it is stopping" if self._stopped.is_set() else self._not_live()
 
     def figures(self) -> dict[str, Any]:
@@ -405,6 +440,7 @@ class Server:
             "step_s": self._worker.times.percentiles(),
             "queues": queue_depths(self._worker.resources),
             "steps": self._watchdog.figures(now),
+            **({} if self._worker.replicator is None else {"replicated": self._worker.replicator.is_whole}),
             **self._exchange.traffic.figures(),
         }
 

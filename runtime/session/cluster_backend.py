@@ -75,6 +75,7 @@ class ClusterBackend:
         self._handle: str = reply.fields["session"]
         self._limit_s = reply.fields["limit_ms"] / 1e3 or None  # the server may have a default for it
         self._config = replace(config, peer_timeout_s=reply.fields["peer_timeout_s"])
+        self.is_replicated = bool(reply.fields.get("is_replicated"))
         self.devices = tuple(device_from_fields(d) for d in reply.fields["devices"])
 
     # --- control calls to the master -------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ class LocalBackend:
     """One task, `/job:localhost`, whose worker runs in the caller's thread."""
 
     is_local = True
+    is_replicated = False
 
     def __init__(self, master: Master, worker: Worker, graph: Graph, config: ConfigProto) -> None:
         self._master = master

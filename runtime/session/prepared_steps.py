@@ -59,10 +59,12 @@ class Backend(Protocol):
     Attributes:
         devices: the devices of all tasks.
         is_local: whether it is in this process, so that only `Session.close` releases its programs.
+        is_replicated: whether parameter servers' variables are kept by second tasks (`DOVETAIL_PS_REPLICAS`).
     """
 
     devices: tuple[DeviceInfo, ...]
     is_local: bool
+    is_replicated: bool
 
     def extend(self, graph: Graph) -> None:
         """Send the nodes that were added to the graph to the master."""

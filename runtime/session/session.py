@@ -126,6 +126,11 @@ class Session:
         """The devices that it may use, the master's first."""
         return list(self._backend.devices)
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the variables of parameter servers are kept by second tasks (`DOVETAIL_PS_REPLICAS`)."""
+        return self._backend.is_replicated
+
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(

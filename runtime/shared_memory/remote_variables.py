@@ -77,18 +77,20 @@ class RemoteVariables:
         return pool.page().to_fields() if pool is not None and can_publish() else None
 
     def publish(
-        self, handle: str, session: _Session, names: Sequence[Sequence[str]], writable: bool
+        self, handle: str, session: _Session, names: Sequence[Sequence[str]], writable: bool, keeps: bool = False
     ) -> list[RecordAddress | None]:
         """Publish a session's variables, given by container and name, for others to read, or also to change if `writable`.
 
         None for one that cannot be published. If one cannot be changed by others, all variables are None. An accumulator is given by
-        `accumulator_name`, made if needed, and published independently of the others.
+        `accumulator_name`, made if needed, and published independently of the others. `keeps`: only this task changes variables.
         """
         if not self._opens:
             return [None for _ in names]
         publish = self.posts.open if writable else self.posts.post
         found = [
-            publish(handle, session.resources, name[0] or self._default_container, name[1])
+            None
+            if len(name) == 2 and writable and keeps
+            else publish(handle, session.resources, name[0] or self._default_container, name[1])
             if len(name) == 2
             else self._open_accumulator(handle, session, name)
             for name in names

@@ -143,7 +143,10 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("figures", "server > any", "request int, figures dict", wide=True),
     _row("create_session", "client > master: session_created", "request int, config dict, client? str", wide=True),
     _row("waiting", "master > client", "request int, tasks list"),
-    _row("session_created", "master > client", "request int, session str, devices list, limit_ms int, peer_timeout_s float", wide=True),
+    _row(
+        "session_created", "master > client",
+        "request int, session str, devices list, limit_ms int, peer_timeout_s float, is_replicated? bool", wide=True,
+    ),
     _row("extend", "client > master: extended", "request int, session str, from_version int, graph bytes"),
     _row("extended", "master > client", "request int, version int"),
     _row(
@@ -167,6 +170,13 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("published", "worker > master", "request int, incarnation int, places list", wide=True),
     _row("want", "worker > worker: tensors", "step int, task str, session str, incarnation int, wants list", wide=True, order=Order.STEP),
     _row("denied", "worker > worker", "step int, channels list, code str, message str", wide=True, order=Order.STEP),
+    _row(
+        "replicate", "worker > worker: replicated",
+        "request int, task str, incarnation int, number int, part int, last bool, whole bool, entries list", tensors=True, wide=True,
+    ),
+    _row("replicated", "worker > worker", "request int, whole bool"),
+    _row("recover", "worker > worker: recovered", "request int, task str, incarnation int, part int"),
+    _row("recovered", "worker > worker", "request int, whole bool, last bool, entries list", tensors=True, wide=True),
     _row("accumulated", "worker > worker", order=Order.NONE),
     _row("missing", "worker > worker: coming", "step int, task str, channels list", order=Order.NONE),
     _row("coming", "worker > worker", "step int, task str, known bool, channels list, left int", order=Order.NONE),

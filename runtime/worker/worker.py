@@ -34,6 +34,7 @@ from ..shared_memory.remote_variables import RemoteVariables, Want
 from ..wire.messages import ChannelKey
 from .executor import ignore_numpy_warnings
 from .registration import Registration
+from .replication import Replicator
 from .step import TaskStep
 from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
 from .throttled_kernels import delay_registration, throttled
@@ -83,6 +84,9 @@ class Worker:
         resources: the state of the task; None: a new one. make_state: makes a session's state between steps, from its seed.
         data_folders: folders whose files the data sets of other processes may read; None: any.
         threads: size of the pool that runs segments that are not short; 0: everything runs in the caller's thread.
+
+    Attributes:
+        replicator: keeps the variables at a second task; None: nothing does.
     """
 
     def __init__(
@@ -128,6 +132,7 @@ class Worker:
         self._registered: dict[str, RegisteredProgram] = {}
         self._steps: dict[int, TaskStep] = {}
         self._inline_steps: dict[int, InlineStep] = {}  # those that can be cancelled
+        self.replicator: Replicator | None = None
         self.started = self.failed = 0  # steps, since the worker was made
         self.times = StepTimes()
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
@@ -150,6 +155,8 @@ class Worker:
 
     def register(self, new: Registration) -> None:
         """Compile the units of a registration to programs, and store them. Nothing is stored if one of them fails."""
+        if self.replicator is not None:
+            self.replicator.check_ready()
         state = self.open_session(new.session, new.seed, new.isolated)
         state.peer_timeout_s, state.compresses = new.peer_timeout_s, new.compresses
 
@@ -222,6 +229,8 @@ class Worker:
             recorder: records the events of the step; None: it is not traced.
         """
         registered = self._registered.get(handle)
+        if self.replicator is not None:
+            finish = self.replicator.after(finish)
         if registered is None:
             finish(
                 AbortedError(
@@ -269,7 +278,7 @@ class Worker:
         `bounded`: only if sizes bound its time, since the caller has other work.
         """
         registered = self._registered.get(handle)
-        segment = registered.inline_segment if registered is not None else None
+        segment = registered.inline_segment if registered is not None and self.replicator is None else None
         return registered if segment is not None and segment.is_steady and (segment.is_bounded or not bounded) else None
 
     def run_inline(
@@ -341,7 +350,9 @@ class Worker:
         self, handle: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], changed: bool = False
     ) -> list[RecordAddress | None]:
         """Publish variables of a session for other tasks to read or also update: see `RemoteVariables.publish`."""
-        return self.direct.publish(handle, self.open_session(handle, seed, isolated), names, changed)
+        return self.direct.publish(
+            handle, self.open_session(handle, seed, isolated), names, changed, keeps=self.replicator is not None
+        )
 
     def look(self) -> None:
         """Check for gradients that other tasks have added to accumulators here: one has said so, or was killed before it."""
@@ -481,6 +492,8 @@ class Worker:
         for work in list(self.resources.inner) if self._has_own_state else ():
             work.cancel(self.resources)
         self.direct.close()
+        if self.replicator is not None:
+            self.replicator.close()
         if self.threads.pool is not None:
             self.threads.pool.shutdown(wait=False, cancel_futures=True)
 

@@ -72,7 +72,7 @@ class VariableKernel(TieredKernel):
         states: Sequence[VariableState] = inputs[: self.places]
         if self.places > 1 and len(set(states)) < len(states):
             return self._reference(*inputs)
-        with changing(states) as values:
+        with changing(states, self._rows(inputs)) as values:
             fits = self._fits(values, inputs)
             if fits:
                 before = [v.copy() for v in values] if self.checks else []
@@ -83,6 +83,10 @@ class VariableKernel(TieredKernel):
         if not fits:
             return self._reference(*inputs)  # which says what is wrong
         return states[0] if self.node.outputs else ()
+
+    def _rows(self, inputs: Sequence[Any]) -> Array | None:
+        """The rows that the kernel changes; None: all."""
+        return None
 
     def _fits(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
         """Whether the kernel does the update of these values."""
@@ -221,6 +225,9 @@ class SparseUpdateKernel(VariableKernel):
     def _swap_in(self, function: Function) -> None:
         self._sums = compile_now(self._sums_text)
         super()._swap_in(function)
+
+    def _rows(self, inputs: Sequence[Any]) -> Array | None:
+        return None if self._found.decays else np.asarray(inputs[self._found.gradient + 1])
 
     def _fits(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
         grad, indices = map(np.asarray, inputs[self._found.gradient : self._found.gradient + 2])

@@ -81,6 +81,8 @@ class SessionManager:
     ) -> Session:
         """A session that is ready: its variables restored from a checkpoint where there is one, else initialised.
 
+        On a cluster that keeps what tasks lose (`DOVETAIL_PS_REPLICAS=2`), variables that all have values are left as they are.
+
         Args:
             master: the session's target.
             init_op: what initialises: a node, what to feed it, and a function of the session after it.
@@ -188,19 +190,25 @@ class SessionManager:
             raise ValueError("Can not provide both checkpoint_dir and checkpoint_filename_with_path.")
         sess = Session(master, graph=self._graph, config=config)
         try:
+            op = self._ready_op if self._ready_for_local_init_op is None else self._ready_for_local_init_op
+            kept = sess.is_replicated and op is not None and not not_ready(op, sess, "Model not ready")
+            if kept:
+                logger.info("The variables have values, which the cluster keeps when a task is lost: nothing is restored")
             if saver is None or not (folder or path):
-                return sess, False
+                return sess, kept
             if path:
-                saver.restore(sess, path)
+                if not kept:
+                    saver.restore(sess, path)
                 return sess, True
             assert folder is not None
             deadline = time.monotonic() + max_wait_s
             while (found := latest_checkpoint(folder)) is None:
-                if not wait or time.monotonic() > deadline:
-                    return sess, False
+                if kept or not wait or time.monotonic() > deadline:
+                    return sess, kept
                 logger.info("Waiting for checkpoint to be available in %s", folder)
                 time.sleep(min(self._wait_s, 1.0))
-            saver.restore(sess, found)
+            if not kept:
+                saver.restore(sess, found)
             state = get_checkpoint_state(folder)
             if state is not None:
                 saver.recover_last_checkpoints(state.all_model_checkpoint_paths)

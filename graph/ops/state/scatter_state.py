@@ -91,7 +91,7 @@ def _scatter(combine: Callable[[Array, Array, Array], None], is_ref: bool) -> Ca
         indices, updates = np.asarray(indices), np.asarray(updates)
 
         what = f"variable '{state.name}'"
-        with changing([state]) as (value,):
+        with changing([state], indices) as (value,):
             check_bounds(indices, row_count(value, context.node_name, what), context.node_name, what)
             expected = indices.shape + value.shape[1:]
             if updates.ndim and updates.shape != expected:

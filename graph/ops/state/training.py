@@ -344,7 +344,7 @@ def _reference(rule: UpdateRule, is_sparse: bool, is_ref: bool) -> Callable[...,
 
         if indices is not None and not rule.decays:
             _check_different(context.node_name, states)
-            with changing(states) as held:
+            with changing(states, indices) as held:
                 _check_shapes(context.node_name, states, held, grad, indices)
                 rows, group = np.unique(indices, return_inverse=True)
                 summed = np.zeros((len(rows), *grad.shape[1:]), grad.dtype)
