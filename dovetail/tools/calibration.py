@@ -1,10 +1,10 @@
 """Measures a machine for predicted times: kernels, launches and messages, through Dovetail's own compiler and runtime.
 
-`calibrate` runs steps of one kernel each in this process, in sizes from small to large, and small steps on a cluster of processes. What
-a kernel makes is taken by another one in the same step, so that it stays in memory that is used again, as in most steps; the time of a step
-with that one alone is taken off. Each time is a median of repeated runs. How many cores a kernel keeps busy is
-the processor time of its steps over the time that passed. `placer/cost/launches.py` says what the kinds of kernels are and how their
-work is counted.
+`calibrate` runs steps of kernels of one kind each in this process, in sizes from small to large, and small steps on a cluster of processes.
+What a kernel makes is taken by another one in the same step, so that it stays in memory that is used again, as in most steps. What the
+step takes without the kernel, or with fewer of them, is taken off, and so is what a launch takes. Each time is the lower quartile of
+repeated runs: what else the machine does can only slow them down. How many cores a kernel keeps busy is the processor time of its steps
+over the time that passed. `placer/cost/launches.py` says what the kinds of kernels are and how their work is counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from statistics import median
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +21,17 @@ import numpy as np
 import dovetail as dt
 
 from ..placer.cluster.calibration import Calibration, Point, own_cores, processor, release
-from ..placer.cost.launches import BATCHED, CONVOLVED, SIDES
+from ..placer.cost.launches import BATCHED, CONVOLVED, REDUCED, SIDES, product_kind
 
 SAMPLE_S, WARM_S, LEAST = 0.02, 0.02, 7
 """Seconds of a measurement and of the runs before it, and runs, at least."""
 FEW, COPIES = 32 * 1024, 16
 """Kernels that are small run so many times in a step."""
 CHAIN, CALLS, FAN, HOPS = 128, 16, 32, 8
+FEW_OPERATIONS = 1e6
+"""The same, by their operations."""
+BLOCK = 256
+"""Rows and columns of the matrices that a walk over memory reads."""
 KIB, MIB = 1 << 10, 1 << 20
 
 
@@ -43,7 +47,7 @@ class Case(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """The median seconds of a step, and the cores that this process kept busy."""
+    """The seconds of a step, and the cores that this process kept busy."""
 
     seconds: float
     cores: float
@@ -60,7 +64,7 @@ def timed(run: Callable[[], Any]) -> Timed:
         at = time.perf_counter()
         run()
         taken.append(time.perf_counter() - at)
-    return Timed(median(taken), (time.process_time() - busy) / (time.perf_counter() - began))
+    return Timed(sorted(taken)[len(taken) // 4], (time.process_time() - busy) / (time.perf_counter() - began))
 
 
 def calibrate(target: str = "", tell: Callable[[str], None] = lambda text: None) -> Calibration:
@@ -102,11 +106,16 @@ def _in_process() -> dict[str, float]:
     with dt.Graph().as_default(), dt.Session() as session:
         x, rows = dt.placeholder(dt.float32, [1, 8]), dt.placeholder(dt.float32, [None])
         w = _variable(8, 8)
-        small, called = x, x
-        for _ in range(CHAIN // 2):
-            small = dt.tanh(dt.matmul(small, w))
-        for _ in range(CALLS):  # no kernel of its own: NumPy's
-            called = dt.nn.top_k(called, 8).values
+        counters = [dt.Variable(0, dtype=dt.int64) for _ in range(CALLS)]
+        counted = [v.assign_add(1).op for v in counters]  # Python calls them: they are no kernels
+
+        def chain(length: int) -> Any:
+            end = x
+            for _ in range(length):
+                end = dt.tanh(dt.matmul(end, w))
+            return end.op
+
+        few, many = chain(2), chain(2 + CHAIN // 2)
         session.run(dt.global_variables_initializer())
 
         def seconds(fetch: Any, fed: Any, value: Any) -> float:
@@ -115,11 +124,14 @@ def _in_process() -> dict[str, float]:
             return timed(lambda: call(value)).seconds
 
         one = np.zeros((1, 8), np.float32)
-        step = seconds(x + 1.0, x, one)
-        launch = max(seconds(small, x, one) - step, 0.0) / CHAIN
-        python = max(seconds(called, x, one) - step, 0.0) / CALLS
-        much = seconds(rows[:1] + 1.0, rows, np.zeros(2 * MIB, np.float32))
-    return {"step": step, "launch": launch, "call": python, "fed byte": max(much - step, 0.0) / (8 * MIB)}
+        step, shortest = seconds(dt.no_op(), x, one), seconds(few, x, one)
+        launch = max(seconds(many, x, one) - shortest, 0.0) / CHAIN
+        python = max(seconds(counted, x, one) - seconds(counted[:1], x, one), 0.0) / (CALLS - 1)
+        much = seconds(rows[:1] + 1.0, rows, np.zeros(2 * MIB, np.float32)) - seconds(rows[:1] + 1.0, rows, one[0])
+    return {
+        "step": step, "launch": launch, "region": max(shortest - step - 4 * launch, 0.0), "call": python,
+        "fed byte": max(much, 0.0) / (8 * MIB),
+    }  # fmt: skip
 
 
 def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float]) -> Iterator[tuple[str, Point]]:
@@ -130,12 +142,12 @@ def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float
         steps = [[list(nodes) for nodes in (case.nodes, case.beside) if nodes] for case in cases]
         for nodes in (nodes for both in steps for nodes in both):
             session.warmup(nodes)
-        # The smaller of two medians: others can only slow a kernel down.
+        # The smaller of two.
         rounds = [[[timed(session.make_callable(nodes)) for nodes in both] for both in steps] for _ in range(2)]
         for case, once, again in zip(cases, *rounds, strict=True):
             found, *rest = (min(pair) for pair in zip(once, again, strict=True))
             beside = rest[0].seconds if rest else overheads["step"]
-            seconds = max((found.seconds - beside) / case.copies, 2e-8)
+            seconds = max((found.seconds - beside) / case.copies - overheads["launch"], 2e-8)
             yield case.kind, Point(case.work, seconds, min(max(found.cores, 1.0), own_cores()))
 
 
@@ -150,7 +162,7 @@ def _taken(kind: str, work: float, make: Callable[[], Any]) -> Case:
     if np.prod(shape) > FEW:
         return Case(kind, work, [dt.reduce_max(made[0]).op], [dt.reduce_max(_variable(*shape)).op])
     made += [make() for _ in range(COPIES - 1)]
-    return Case(kind, work, [dt.reduce_max(y).op for y in made], copies=COPIES)  # to take so little adds little
+    return Case(kind, work, [dt.reduce_max(y).op for y in made], [dt.reduce_max(_variable(*shape)).op for _ in made], COPIES)
 
 
 def _summed(made: Any) -> Any:
@@ -169,19 +181,60 @@ def _elementwise() -> Iterator[Case]:
         yield _taken("normal", count, partial(dt.random_normal, [count]))
 
 
+def _walks() -> Iterator[Case]:
+    for size in (MIB // 4, MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB):
+        weights = [_variable(BLOCK, BLOCK) for _ in range(size // (4 * BLOCK * BLOCK))]
+        passes = max(COPIES // len(weights), 1)
+        row = _variable(1, BLOCK)
+        for w in weights * passes:
+            row = dt.matmul(row, w)
+        yield Case("walk", size, [dt.reduce_max(row).op], copies=passes)
+
+
 def _products() -> Iterator[Case]:
-    for side in (128, 512, 1024):
-        for small in SIDES:
-            for kind, (m, k, n) in {"rows": (small, side, side), "depth": (side, small, side), "columns": (side, side, small)}.items():
-                if small <= side:
-                    yield _taken(f"{kind} {small}", 2.0 * m * k * n, partial(_product, (m, k), (k, n)))
+    for rows, depth, columns in product(SIDES, repeat=3):
+        yield _repeated(product_kind(rows, depth, columns), 2.0 * rows * depth * columns, _operands(rows, depth, columns))
+    for rows in (16, 32, 64, 128, 256):
+        yield _repeated("cores", 2.0 * rows * 256 * 256, _operands(rows, 256, 256))
     for small in BATCHED:
         for batch in (4, 64, 1024):
             yield _taken(f"batch {small}", 2.0 * batch * small**3, partial(_product, *[(batch, small, small)] * 2))
 
 
+def _operands(rows: int, depth: int, columns: int) -> Callable[[], Any]:
+    """Makes products of which the larger operand is always the same, so that caches hold it."""
+    if columns >= rows:
+        kept = _variable(depth, columns)
+        return lambda: dt.matmul(_variable(rows, depth), kept)
+    kept = _variable(rows, depth)
+    return lambda: dt.matmul(kept, _variable(depth, columns))
+
+
+def _repeated(kind: str, work: float, make: Callable[[], Any]) -> Case:
+    """A kernel by what more of the same in a step take, with another one that takes what it makes and of which there are as many always."""
+    first = make()
+    is_small = work <= FEW_OPERATIONS and np.prod(first.shape.as_list()) <= FEW
+    few, many = (COPIES, 3 * COPIES) if is_small else (2, 6)
+    made = [first] + [make() for _ in range(many - 1)]
+    given = [_variable(*made[0].shape.as_list()) for _ in range(many)]
+    steps = [[dt.reduce_max(y).op for y in both] for both in (made + given[:few], made[:few] + given)]
+    return Case(kind, work, *steps, copies=many - few)
+
+
 def _product(a: Sequence[int], b: Sequence[int]) -> Any:
     return dt.matmul(_variable(*a), _variable(*b))
+
+
+def _reductions() -> Iterator[Case]:
+    for side in REDUCED:
+        for count in (4 * KIB, 64 * KIB, MIB):
+            shape = (count // side, side)
+            for axis, which in ((-1, "last"), (0, "first")):
+                copies = COPIES if count <= 2 * FEW else 1
+                made = [dt.reduce_max(dt.reduce_sum(_variable(*shape), axis)).op for _ in range(copies)]
+                short = count // side if axis else side
+                beside = [dt.reduce_max(_variable(short)).op for _ in made]
+                yield Case(f"reduce {which} {side}", count, made, beside, copies)
 
 
 def _convolution(batch: int, high: int, channels: int, taps: int, filters: int, which: int) -> Any:
@@ -199,10 +252,14 @@ def _pool(batch: int, gradient: bool) -> Any:
 
 def _convolutions() -> Iterator[Case]:
     for small, (high, taps, channels) in zip(CONVOLVED, ((28, 5, 1), (14, 5, 6), (14, 3, 64)), strict=True):
-        for batch in (1, 64):
+        for batch in (1, 64) if small == CONVOLVED[-1] else (1, 64, 512):
             work = 2.0 * batch * high * high * taps * taps * channels * small
             for number, kind in enumerate(("convolution", "input gradient", "filter gradient")):
                 yield _taken(f"{kind} {small}", work, partial(_convolution, batch, high, channels, taps, small, number))
+    for batch in (1, 64, 1024):
+        labels = dt.Variable(dt.random_uniform([batch], 0, 10, dt.int64, seed=1))
+        lost = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=_variable(batch, 10))
+        yield Case("cross entropy", 10.0 * batch, [dt.reduce_max(lost).op], [dt.reduce_max(_variable(batch)).op])
     for batch in (1, 64, 512):
         yield _taken("pool", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=False))
         yield _taken("pool gradient", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=True))
@@ -223,7 +280,7 @@ def _rows_and_updates() -> Iterator[Case]:
             yield Case(kind, size, [optimizer.apply_gradients(pairs)], copies=copies)
 
 
-FAMILIES: Sequence[Callable[[], Iterator[Case]]] = (_elementwise, _products, _convolutions, _rows_and_updates)
+FAMILIES: Sequence[Callable[[], Iterator[Case]]] = (_elementwise, _walks, _products, _reductions, _convolutions, _rows_and_updates)
 
 
 # --- several processes ----------------------------------------------------------------------------------------------------
@@ -249,15 +306,15 @@ def _messages(target: str) -> dict[str, float]:
         weights = {}
         for device in devices:
             with dt.device(device):
-                weights[device] = _variable(512, 512)
+                weights[device] = _variable(BLOCK, BLOCK)
         with dt.device(here):
-            alone = hops = dt.fill([8, 512], x)
-        for i in range(HOPS):
+            alone = hops = dt.fill([1, BLOCK], x)
+        for i in range(HOPS):  # the products are too small for more than one core, whose helpers would sleep in between
             with dt.device(devices[(i + 1) % len(devices)]):
-                for _ in range(4):
+                for _ in range(COPIES):
                     hops = dt.nn.relu(dt.matmul(hops, weights[devices[(i + 1) % len(devices)]]))
             with dt.device(here):
-                for _ in range(4):
+                for _ in range(COPIES):
                     alone = dt.nn.relu(dt.matmul(alone, weights[here]))
         for i in range(FAN):
             with dt.device(here):

@@ -49,6 +49,7 @@ class Sizes:
         self.given = dict(given or {})
         self.misfit = ""
         self._stand_ins: dict[Node, Node] = {}
+        self._handed_on: dict[Tensor, Tensor] = {}  # results that a rewritten node makes in place of the node that they name
         known = {**_batches(nodes), **self.given}
         if nodes and known:
             self._infer(sorted(dict.fromkeys(nodes), key=lambda n: n.index), known)
@@ -67,7 +68,9 @@ class Sizes:
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor, or one in its place whose shape is as complete as is known."""
         found = self._stand_ins.get(tensor.op)
-        return tensor if found is None else found.outputs[tensor.value_index]
+        if found is None:
+            return self._handed_on.get(tensor, tensor)
+        return found.outputs[tensor.value_index]
 
     def node(self, node: Node) -> Node:
         """The node, or its stand-in, whose inputs and outputs have their shapes in this plan."""
@@ -115,7 +118,7 @@ class Sizes:
         loops = [n for n in nodes if n.back_edge is not None]
         for turn in range(PASSES):
             self.misfit = ""
-            self._stand_ins = {}
+            self._stand_ins, self._handed_on = {}, {}
             for node in fed:  # their values are not computed, so nothing may follow from their inputs
                 self._stand_ins[node] = _copy(node, (), [merge(t.dims, given.get(t.name)) for t in node.outputs])
             for node in nodes:
@@ -128,7 +131,7 @@ class Sizes:
     def _visit(self, node: Node, given: Mapping[str, Dims], changed: Collection[Node]) -> None:
         """Make the node's stand-in, where a shape is given for one of its outputs, or an input has a stand-in."""
         stand_ins = self._stand_ins
-        is_behind = any(t.op in stand_ins for t in node.inputs)
+        is_behind = any(t.op in stand_ins or t in self._handed_on for t in node.inputs)
         known = [given.get(t.name) for t in node.outputs]
         if not is_behind and all(d is None for d in known):
             return
@@ -139,6 +142,7 @@ class Sizes:
                 if not is_static(t.dims) and t.dtype.is_integer and (value := static_value(t)) is not None:
                     t.dims = value.shape  # shape arithmetic whose length depends on values, such as the axes of a sum
         stand_ins[node] = made
+        self._handed_on.update((t, m) for t, m in zip(node.outputs, made.outputs, strict=True) if t.op is not node)
 
     def _inferred(self, node: Node, made: Node, changed: Collection[Node]) -> Sequence[Dims]:
         """The shapes of a node's outputs, from those of its stand-in's inputs."""

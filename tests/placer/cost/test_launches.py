@@ -8,14 +8,8 @@ import pytest
 
 import dovetail as dt
 from dovetail.placer.cluster.calibration import OVERHEADS, Calibration, Point
-from dovetail.placer.cost.launches import BATCHED, CONVOLVED, SIDES
+from dovetail.placer.cost.launches import KINDS
 from dovetail.placer.plan import Plan
-
-KINDS = [
-    "stream", "function", "uniform", "normal", "pool", "pool gradient", "gather", "scatter", "update", "adam",
-    *(f"{kind} {s}" for kind in ("rows", "depth", "columns") for s in SIDES), *(f"batch {s}" for s in BATCHED),
-    *(f"{kind} {s}" for kind in ("convolution", "input gradient", "filter gradient") for s in CONVOLVED),
-]  # fmt: skip
 
 
 def profile(cores: int = 2, used: float = 1.0, **overheads: float) -> Calibration:
