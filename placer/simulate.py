@@ -23,7 +23,7 @@ import numpy.typing as npt
 from ..graph.core.dtypes import bfloat16, float32
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.opdef import Trait
-from .cost.launches import device_times
+from .cost.launches import device_times, working_set
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, plan_sizes
 from .cost.static import state_bytes
@@ -33,7 +33,7 @@ from .render.text import AT_LEAST, short, size_text
 from .render.timeline import Bar, Chart, Track, time_text
 from .schedule.from_search import changes_state
 from .search import evaluate
-from .search.from_graph import step_problem
+from .search.from_graph import hosts_of, step_problem
 from .search.memory_profile import Held
 from .search.problem import Objective, Problem, summed
 from .search.types import Floats, Ints
@@ -303,7 +303,11 @@ def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Seque
     assert machine is not None
     if len(order) > LAUNCHED or not plan.launches:
         return ()
-    found = {device: dict(device_times(p.nodes, plan.launches[device], machine)) for device, p in plan.partitions.items()}
+    hosts = dict(zip((str(d.name) for d in plan.cluster.devices), hosts_of(plan.cluster).tolist(), strict=True))
+    held = Counter[int]()  # the working sets of tasks of one machine share its last cache
+    for device, launches in plan.launches.items():
+        held[hosts[device]] += round(working_set(launches))
+    found = {d: dict(device_times(p.nodes, plan.launches[d], machine, held[hosts[d]])) for d, p in plan.partitions.items()}
 
     def add(device: str, node: Node, seconds: float) -> None:
         before, cores = found[device].get(node, (0.0, 1.0))

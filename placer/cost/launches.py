@@ -254,16 +254,16 @@ def _count(dims: Sequence[int | None] | None) -> float:
 
 
 def device_times(
-    nodes: Sequence[Node], launches: Sequence[Launch], machine: Calibration
+    nodes: Sequence[Node], launches: Sequence[Launch], machine: Calibration, held: float
 ) -> Mapping[Node, tuple[float, float]]:
     """Node -> (seconds, cores) of what one device runs: a launch counts for the last of its nodes that the plan has.
 
-    What rewriting made of other nodes counts for the next launch that the plan knows.
+    `held`: the working set of all devices that share the machine's caches, in bytes. What rewriting made of other nodes counts for the next
+    launch that the plan knows.
     """
     known = {n.name: n for n in nodes}
     out: dict[Node, tuple[float, float]] = {}
     owed, last = 0.0, None
-    held = working_set(launches)
     was_native = False
     for launch in launches:
         seconds, cores = seconds_of(launch, machine, held)

@@ -201,7 +201,7 @@ def step_problem(
         fed_at=fed_at,
         back_after=back_after,
         used=used,
-        host=None if machine is None else _hosts(cluster),
+        host=None if machine is None else hosts_of(cluster),
         cores=0 if machine is None else machine.cores,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
     )  # fmt: skip
@@ -224,7 +224,7 @@ def _calibrated(
     return seconds, used
 
 
-def _hosts(cluster: Cluster) -> Ints:
+def hosts_of(cluster: Cluster) -> Ints:
     """(D,) the number of each calibrated device's machine, else -1. Unknown hosts are one, unless links are described."""
     known: dict[str, int] = {}
     names = [d.host or (d.name.task_name if cluster.links else "") for d in cluster.devices]

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dovetail as dt
 from dovetail.placer.cluster.calibration import OVERHEADS, Calibration, Point
-from dovetail.placer.cost.launches import KINDS
+from dovetail.placer.cost.launches import KINDS, working_set
 from dovetail.placer.plan import Plan
 
 
@@ -46,6 +47,61 @@ def test_a_fused_kernel_is_one_launch_that_moves_only_what_leaves_it() -> None:
             y = y * 1.5 + 0.5
         plan = dt.place(y, profile=profile(launch=1e-3, call=1e-3))
     assert plan.simulate().makespan == pytest.approx(1e-3 + 8000e-9, rel=0.01)
+
+
+def caches(small: float, large: float) -> Calibration:
+    """A machine whose small kernels read 1e12 bytes in a second where a step touches `small` bytes, and 1e9 where it touches `large`."""
+    found = profile()
+    walk = (Point(small, small / 1e12, 1.0), Point(large, large / 1e9, 1.0))
+    fast = dict.fromkeys(KINDS, (Point(1.0, 1e-15, 1.0), Point(1e9, 1e-6, 1.0)))
+    return replace(found, kernels={**fast, "walk": walk})
+
+
+@pytest.mark.parametrize(("tasks", "matrices", "is_slow"), [(1, 1, False), (1, 8, True), (2, 1, False), (2, 4, True)])
+def test_bytes_move_at_the_rate_of_the_cache_that_holds_what_a_machines_tasks_touch(tasks: int, matrices: int, is_slow: bool) -> None:
+    """Each task multiplies rows with matrices of 64 KiB, eight times in all."""
+    with dt.Graph().as_default():
+        ends = []
+        for task in range(tasks):
+            with dt.device(f"/job:worker/task:{task}"):
+                weights = [dt.Variable(dt.zeros([128, 128])) for _ in range(matrices)]
+                rows = [dt.placeholder(dt.float32, [1, 128]) for _ in range(8 // tasks)]
+                ends += [dt.matmul(x, weights[i % matrices]).op for i, x in enumerate(rows)]
+        plan = dt.place(ends, {"worker": tasks}, profile=caches(160 * 1024, 512 * 1024))
+    seconds = plan.simulate().makespan * tasks
+    assert seconds == pytest.approx(8 * 66e-6, rel=0.05) if is_slow else seconds < 2e-6
+
+
+def test_a_table_counts_with_the_rows_that_are_looked_up() -> None:
+    with dt.Graph().as_default():
+        rows = dt.gather(dt.Variable(dt.zeros([100_000, 64])), dt.placeholder(dt.int64, [10]))
+        (launches,) = dt.place(rows * 2.0).launches.values()
+    assert 10 * 256 <= working_set(launches) < 4 * 10 * 256
+
+
+def test_a_native_region_costs_what_entering_it_takes() -> None:
+    with dt.Graph().as_default():
+        x, w = dt.placeholder(dt.float32, [8, 8]), dt.Variable(dt.zeros([8, 8]))
+        y = dt.matmul(dt.tanh(dt.matmul(x, w)), w)
+        plan = dt.place(y, profile=profile(region=1e-3, call=1.0))
+    assert plan.simulate().makespan == pytest.approx(1e-3, rel=0.01)
+
+
+def test_a_kernel_of_several_functions_is_timed_before_it_is_compiled() -> None:
+    with dt.Graph().as_default():
+        x, g = dt.placeholder(dt.float32, [1, 28, 28, 6]), dt.placeholder(dt.float32, [1, 14, 14, 6])
+        made = dt.gradients(dt.nn.max_pool(x, 2, 2, "VALID"), [x], grad_ys=g)
+        plan = dt.place(dt.reduce_max(made[0]), profile=profile())
+    assert plan.simulate().makespan >= 4 * 28 * 28 * 6 * 1e-9
+
+
+def test_attention_that_a_rewrite_made_has_the_plans_batch() -> None:
+    with dt.Graph().as_default():
+        q = dt.placeholder(dt.float32, [None, 4, 16, 32])
+        scores = dt.nn.softmax(dt.matmul(q, q, transpose_b=True) * 0.125)
+        y = dt.reduce_sum(dt.matmul(scores, q) * 2.0)
+        small, large = (dt.place(y, shapes={q: (n, 4, 16, 32)}, profile=profile()).simulate().makespan for n in (1, 64))
+    assert large == pytest.approx(64 * small, rel=0.05)
 
 
 @pytest.mark.parametrize(("tasks", "cores", "used", "seconds"), [
