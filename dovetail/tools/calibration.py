@@ -217,8 +217,8 @@ def _repeated(kind: str, work: float, make: Callable[[], Any]) -> Case:
     few, many = (COPIES, 3 * COPIES) if is_small else (2, 6)
     made = [first] + [make() for _ in range(many - 1)]
     given = [_variable(*made[0].shape.as_list()) for _ in range(many)]
-    steps = [[dt.reduce_max(y).op for y in both] for both in (made + given[:few], made[:few] + given)]
-    return Case(kind, work, *steps, copies=many - few)
+    more, fewer = ([dt.reduce_max(y).op for y in both] for both in (made + given[:few], made[:few] + given))
+    return Case(kind, work, more, fewer, many - few)
 
 
 def _product(a: Sequence[int], b: Sequence[int]) -> Any:
