@@ -29,7 +29,7 @@ MODULES = {"tensorflow": "tensorflow.compat.v1", "dovetail-numpy": "dovetail"}
 """The module of a system, where it has another name."""
 TITLES = {
     "dovetail": "Dovetail", "dovetail-numpy": "Dovetail, NumPy kernels", "tensorflow": "TensorFlow", "numpy": "NumPy", "jax": "JAX",
-    "torch": "PyTorch",
+    "torch": "PyTorch", "ray": "Ray compiled graphs",
 }  # fmt: skip
 SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}  # TensorFlow's cells are in tf_keras
 

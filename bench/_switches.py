@@ -49,11 +49,6 @@ def _flush_heuristics() -> None:
     scheduler.StepRunner.push = push
 
 
-def _receive_order() -> None:
-    """The order of receives says nothing about sends."""
-    _module("master.lowering").coalesced_sends = lambda cut: {}
-
-
 def _inline_parts() -> None:
     _module("worker.worker").only_segment = lambda registered: None
 
@@ -112,7 +107,6 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "waiting on one stream": _waiting_on_the_stream,
     "send coalescing": _coalescing,
     "send coalescing: flush heuristics": _flush_heuristics,
-    "send coalescing: order of receives": _receive_order,
     "inline parts": _inline_parts,
     "inline segments": _inline_segments,
     "colocated servers": _colocated,

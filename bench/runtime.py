@@ -1,10 +1,11 @@
-"""What steps cost on a cluster of processes of this machine, beside TensorFlow over gRPC.
+"""What steps cost on a cluster of processes of this machine, beside TensorFlow over gRPC and Ray's compiled graphs.
 
-Both systems run the same programs (bench/_clusters.py) on two ps and two worker processes, in turn, in one run. Times are medians of
-single steps; `cpu` is processor time of all processes together, per step. The rows `over tcp` are measured without what only
-processes of one machine can do for each other: shared memory and streams. The rows `2 tasks` and so on are of clusters of so many
-processes, each with one addition of a step; there, registering a task's part takes 50 ms longer (`register` of DOVETAIL_FAULTS), and
-the peer column has what the first step of the same graph takes on one task: preparing must not take longer the more tasks there are.
+The systems run the same programs (bench/_clusters.py, bench/_ray.py) on two ps and two worker processes, in turn, in one run. Times are
+medians of single steps, and `p99` their 99th percentiles; `cpu` is processor time of all processes together, per step. Rows beside Ray
+are missing where it is not installed; DOVETAIL_RAY_PYTHON names an interpreter that has it. The rows `over tcp` are measured without
+what only processes of one machine can do for each other: shared memory and streams. The rows `2 tasks` and so on are of clusters of so
+many processes, each with one addition of a step; there, registering a task's part takes 50 ms longer (`register` of DOVETAIL_FAULTS),
+and the peer column has what the first step of the same graph takes on one task: preparing must not take longer the more tasks there are.
 
 All of it takes about four minutes on two cores; training is in bench/training.py. `--only NAME` measures a part of it anew.
 """
@@ -16,8 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import _ray
 from _clusters import Driver
 
 from _harness import Row, main, peer_python, row
@@ -26,28 +28,39 @@ ROUNDS = 5
 MIB = (1, 16, 64, 256)
 TASKS = (2, 8, 32, 64)
 REGISTER_MS = 50
-OURS, APART, PEER = "dovetail", "dovetail over tcp", "tensorflow"
+STEPS_OF_TASKS = 200
+OURS, APART, PEER, RAY = "dovetail", "dovetail over tcp", "tensorflow", "ray"
+Systems = list[Driver | _ray.Peer]
+
+
+class Figures(NamedTuple):
+    """Microseconds of a step: median, 99th percentile, and of all processors."""
+
+    p50: float
+    p99: float
+    cpu: float
 
 
 class Clusters:
     """The clusters that are compared, each started when it is first needed."""
 
     def __init__(self) -> None:
-        self._drivers: dict[str, Driver] = {}
+        self._drivers: dict[str, Driver | _ray.Peer] = {}
 
-    def both(self, ours: str = OURS) -> list[Driver]:
+    def with_peer(self, ours: str = OURS, name: str = PEER) -> Systems:
         """Ours and, if it is installed, the peer's."""
-        peer = self._get(PEER)
+        peer = self._get(name)
         if peer.missing:
-            print(f"TensorFlow not installed: peer column empty ({peer_python()}: {peer.missing})", file=sys.stderr)
+            print(f"{name} is not installed: peer column empty ({peer.missing})", file=sys.stderr)
         return [self._get(ours), *([] if peer.missing else [peer])]
 
-    def _get(self, name: str) -> Driver:
+    def _get(self, name: str) -> Driver | _ray.Peer:
         driver = self._drivers.get(name)
         if driver is None:
             settings = {"DOVETAIL_SHARED_MEMORY_MB": "0"} if name == APART else {}
             system, python = (PEER, peer_python()) if name == PEER else (OURS, sys.executable)
-            driver = self._drivers[name] = Driver(system, python, **settings)
+            driver = _ray.Peer(sys.executable) if name == RAY else Driver(system, python, **settings)
+            self._drivers[name] = driver
         return driver
 
     def close(self) -> None:
@@ -75,46 +88,65 @@ def groups(clusters: Clusters) -> dict[str, Callable[[bool], Iterator[Row]]]:
         "transfers": partial(_transfers, clusters, OURS, "", "ratio >= 5"),
         "over tcp": partial(_over_tcp, clusters),
         "64 clients": partial(_clients, clusters),
+        "ray": partial(_beside_ray, clusters),
         "tasks": _tasks,
     }
     return {name: partial(fresh, measure) for name, measure in table.items()}
 
 
-def _row(systems: list[Driver], name: str, unit: str, figures: list[float], target: str = "") -> Row:
-    peer, title = (figures[1], systems[1].title) if len(systems) > 1 else (None, "")
-    return row(name, unit, figures[0], peer, title, target)
+def _rows(
+    systems: Systems, name: str, figures: list[Figures], target: str = "", mib: float = 0, beside: str = ""
+) -> Iterator[Row]:
+    """The rows of one program: steps, or GB/s of `mib`; 99th percentiles; processor time."""
+    peer = systems[1].title if len(systems) > 1 else ""
+
+    def made(what: str, unit: str, found: list[float], target: str = "") -> Row:
+        return row(f"{name}{what}{beside}", unit, found[0], found[1] if peer else None, peer, target)
+
+    p50, p99, cpu = ([f[i] for f in figures] for i in range(3))
+    yield made("", "GB/s", [mib * 2**20 / t / 1e3 for t in p50], target) if mib else made("", "µs", p50, target)
+    yield made(", p99", "µs", p99)
+    yield made(", cpu", "µs", cpu)
 
 
 def _latency(clusters: Clusters, name: str, program: str, target: str, quick: bool) -> Iterator[Row]:
-    both = clusters.both()
-    latency, cpu = _steps(both, program, 100 if quick else 400)
-    yield _row(both, name, "µs", latency, target)
-    yield _row(both, f"{name}, cpu", "µs", cpu)
+    systems = clusters.with_peer()
+    yield from _rows(systems, name, _steps(systems, program, 100 if quick else 400), target)
 
 
 def _transfers(clusters: Clusters, ours: str, way: str, target: str, quick: bool) -> Iterator[Row]:
-    both = clusters.both(ours)
+    systems = clusters.with_peer(ours)
     for mib in MIB[:2] if quick else MIB:
-        latency, cpu = _steps(both, "transfer", max(3, 64 // mib), mib=mib)
-        yield _row(both, f"transfer {mib} MiB{way}", "GB/s", [mib * 2**20 / t / 1e3 for t in latency], target)
-        yield _row(both, f"transfer {mib} MiB{way}, cpu", "µs", cpu)
+        figures = _steps(systems, "transfer", max(3, 64 // mib), mib=mib)
+        yield from _rows(systems, f"transfer {mib} MiB{way}", figures, target, mib)
+
+
+def _beside_ray(clusters: Clusters, quick: bool) -> Iterator[Row]:
+    systems = clusters.with_peer(name=RAY)
+    if len(systems) == 1:
+        return
+    figures = _steps(systems, "ten_hops", 100 if quick else 400)
+    yield from _rows(systems, "ten hops", figures, "ratio <= 1", beside=", beside Ray")
+    for mib in MIB[:1] if quick else MIB[:3]:
+        figures = _steps(systems, "transfer", max(3, 64 // mib), mib=mib)
+        yield from _rows(systems, f"transfer {mib} MiB", figures, "ratio >= 1", mib, ", beside Ray")
 
 
 def _over_tcp(clusters: Clusters, quick: bool) -> Iterator[Row]:
-    both = clusters.both(APART)
+    systems = clusters.with_peer(APART)
     for name, program in (("empty step", "empty_step"), ("ten hops", "ten_hops")):
-        latency, cpu = _steps(both, program, 100 if quick else 400)
-        yield _row(both, f"{name}, over tcp", "µs", latency)
-        yield _row(both, f"{name}, over tcp, cpu", "µs", cpu)
+        yield from _rows(systems, f"{name}, over tcp", _steps(systems, program, 100 if quick else 400))
     yield from _transfers(clusters, APART, ", over tcp", "ratio >= 2.5", quick)
 
 
 def _clients(clusters: Clusters, quick: bool) -> Iterator[Row]:
-    both = clusters.both()
+    systems = clusters.with_peer()
     clients, steps = 64, 20 if quick else 50
-    latency, cpu = _steps(both, "many_clients", 1, clients=clients, steps=steps)
-    yield _row(both, "64 clients", "steps/s", [clients * steps / t * 1e6 for t in latency], "ratio >= 5")
-    yield _row(both, "64 clients, cpu", "µs", [c / clients / steps for c in cpu])
+    figures = _steps(systems, "many_clients", 1, clients=clients, steps=steps)
+    peer = systems[1].title if len(systems) > 1 else ""
+    rates, cpu = ([clients * steps / f.p50 * 1e6 for f in figures], [f.cpu / clients / steps for f in figures])
+    yield row("64 clients", "steps/s", rates[0], rates[1] if peer else None, peer, "ratio >= 5")
+    yield row("64 clients, cpu", "µs", cpu[0], cpu[1] if peer else None, peer)
 
 
 def _tasks(quick: bool) -> Iterator[Row]:
@@ -143,7 +175,7 @@ def _many_tasks(tasks: int) -> Iterator[Row]:
                 first[where] = (time.perf_counter() - began) * 1e3
             run = session.make_callable(parts, [x])
             steps = []
-            for _ in range(50):
+            for _ in range(STEPS_OF_TASKS):
                 began = time.perf_counter()
                 run(1.0)
                 steps.append((time.perf_counter() - began) * 1e6)
@@ -151,6 +183,7 @@ def _many_tasks(tasks: int) -> Iterator[Row]:
     yield row(f"{tasks} tasks, start", "s", up)
     yield row(f"{tasks} tasks, first step", "ms", first["all"], first["alone"], "on one task", "ratio <= 4")
     yield row(f"{tasks} tasks, step", "µs", statistics.median(steps))
+    yield row(f"{tasks} tasks, step, p99", "µs", _p99(steps))
     yield row(f"{tasks} tasks, memory of each", "MiB", memory / 2**20)
 
 
@@ -160,9 +193,13 @@ def _private_bytes(pid: int) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
-def _steps(systems: list[Driver], program: str, count: int, **parameters: Any) -> tuple[list[float], list[float]]:
-    """Median microseconds and processor microseconds of a step, for each system."""
-    latency: list[list[float]] = [[] for _ in systems]
+def _p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
+
+
+def _steps(systems: Systems, program: str, count: int, **parameters: Any) -> list[Figures]:
+    """What a step takes, for each system."""
+    seconds: list[list[float]] = [[] for _ in systems]
     cpu: list[float] = [0.0 for _ in systems]
     for s in systems:
         s.prepare(program, **parameters)
@@ -170,9 +207,12 @@ def _steps(systems: list[Driver], program: str, count: int, **parameters: Any) -
     for _ in range(ROUNDS):
         for i, s in enumerate(systems):
             answer = s.run(count)
-            latency[i] += answer["seconds"]
+            seconds[i] += answer["seconds"]
             cpu[i] += answer["cpu"]
-    return [statistics.median(x) * 1e6 for x in latency], [c / count / ROUNDS * 1e6 for c in cpu]
+    return [
+        Figures(statistics.median(x) * 1e6, _p99(x) * 1e6, c / count / ROUNDS * 1e6)
+        for x, c in zip(seconds, cpu, strict=True)
+    ]
 
 
 if __name__ == "__main__":

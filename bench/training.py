@@ -2,18 +2,22 @@
 
 The classifier 64-256-256-10, batches of 64, gradient descent: the same program on the same cluster in both systems, which take turns in
 one run. Asynchronous and synchronous (SyncReplicasOptimizer) training have two parameter servers and two workers;
-MultiWorkerMirroredStrategy has two workers, which reduce by TensorFlow's RING and by Dovetail's AUTO. Steps are those of one worker.
+MultiWorkerMirroredStrategy has two workers, which reduce by TensorFlow's RING and by Dovetail's AUTO; PyTorch's DistributedDataParallel
+over gloo stands beside it, in the interpreter that DOVETAIL_GLOO_PYTHON names. Steps are those of one worker; `p99` is the 99th
+percentile of single steps.
 
 All of it takes about three minutes on two cores. `--only NAME` measures a part of it anew.
 """
 
 import contextlib
 import json
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from _clusters import cpu_seconds
 
@@ -32,9 +36,21 @@ TITLES = {
     "synchronous": "synchronous training",
     "mirrored": "MultiWorkerMirroredStrategy",
 }
-SYSTEMS = {"dovetail": "Dovetail", "tensorflow": "TensorFlow"}
+SYSTEMS = {"tensorflow": "TensorFlow", "torch": "PyTorch DDP"}
 WARM, STEPS, ROUNDS = 600, 300, 5
 LIMIT_S = 300.0  # also for starting
+
+
+class Trained(NamedTuple):
+    """What so many steps took.
+
+    Attributes:
+        rate: steps per second and worker. cpu: processor seconds of a step. p99: seconds of the slowest hundredth of steps.
+    """
+
+    rate: float
+    cpu: float
+    p99: float
 
 
 class Cluster(Group):
@@ -49,36 +65,49 @@ class Cluster(Group):
         self.workers = [number for number, (job, _) in enumerate(tasks) if job == "worker"]
         super().__init__(commands, self.workers, **settings)
 
-    def train(self, steps: int) -> tuple[float, float] | None:
-        """All workers train at once: steps per second and worker, and processor seconds of a step; None when something has failed."""
+    def train(self, steps: int) -> Trained | None:
+        """All workers train at once; None when something has failed."""
         began = 0.0 if self.missing else cpu_seconds(self.pids)
-        seconds = [float(s) for s in self.say(str(steps), "SECONDS", len(self.workers), LIMIT_S)]
-        if not seconds:
+        found = [tuple(map(float, s.split())) for s in self.say(str(steps), "SECONDS", len(self.workers), LIMIT_S)]
+        if not found:
             return None
-        return sum(steps / s for s in seconds) / len(seconds), (cpu_seconds(self.pids) - began) / steps / len(seconds)
+        cpu = (cpu_seconds(self.pids) - began) / steps / len(found)
+        return Trained(sum(steps / s for s, _ in found) / len(found), cpu, max(p99 for _, p99 in found))
 
 
 def rows(way: str, quick: bool) -> Iterator[Row]:
-    """The row of one way to train."""
+    """The rows of one way to train, beside each peer that is installed."""
     pythons = {"dovetail": sys.executable, "tensorflow": peer_python()}
+    if way == "mirrored" and (torch := os.environ.get("DOVETAIL_GLOO_PYTHON")):
+        pythons["torch"] = torch
     steps = 50 if quick else STEPS
     with contextlib.ExitStack() as stack:
-        clusters = [stack.enter_context(contextlib.closing(Cluster(s, p, way))) for s, p in pythons.items()]
-        for cluster in clusters:  # until kernels are compiled
+        clusters = {s: stack.enter_context(contextlib.closing(Cluster(s, p, way))) for s, p in pythons.items()}
+        for cluster in clusters.values():  # until kernels are compiled
             cluster.train(50 if quick else WARM)
-        found: list[list[tuple[float, float]]] = [[] for _ in clusters]
+        found: dict[str, list[Trained]] = {system: [] for system in clusters}
         for number in range(1 if quick else ROUNDS):
-            order = list(range(len(clusters)))
-            for i in order if number % 2 == 0 else order[::-1]:
-                rate = clusters[i].train(steps)
-                found[i] += [] if rate is None else [rate]
-        if clusters[0].missing:
-            raise RuntimeError(clusters[0].missing)
-        if clusters[1].missing:
-            print(f"TensorFlow left out ({pythons['tensorflow']}): {clusters[1].missing}", file=sys.stderr)
-    for which, (name, unit, scale, target) in enumerate((("", "steps/s", 1.0, "ratio >= 5"), (", cpu", "µs", 1e6, ""))):
-        figures = [statistics.median(f[which] for f in each) * scale if each else None for each in found]
-        yield row(f"{TITLES[way]}{name}", unit, figures[0] or 0.0, figures[1], SYSTEMS["tensorflow"], target)
+            order = list(clusters)
+            for system in order if number % 2 == 0 else order[::-1]:
+                trained = clusters[system].train(steps)
+                found[system] += [] if trained is None else [trained]
+        if clusters["dovetail"].missing:
+            raise RuntimeError(clusters["dovetail"].missing)
+    for peer in [name for name in SYSTEMS if name in clusters]:
+        if clusters[peer].missing:
+            print(f"{SYSTEMS[peer]} left out ({pythons[peer]}): {clusters[peer].missing}", file=sys.stderr)
+            if peer != "tensorflow":
+                continue
+        for which, what, unit, scale, target in (
+            (0, "", "steps/s", 1.0, "ratio >= 5" if peer == "tensorflow" else "ratio >= 1"),
+            (1, ", cpu", "µs", 1e6, ""),
+            (2, ", p99", "µs", 1e6, ""),
+        ):
+            ours, theirs = (
+                statistics.median(t[which] for t in each) * scale if each else None
+                for each in (found["dovetail"], found[peer])
+            )
+            yield row(f"{TITLES[way]}{what}", unit, ours or 0.0, theirs, SYSTEMS[peer], target)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ class SendTensor:
 
     `token`: the node, or the number of the channel, that decides whether that message is dead; None: it never is.
     `travels_as`: the element type on the wire, if it is not the tensor's own.
-    `held`: whether the receiver first takes another message from here, so that this one may be delayed until then.
     """
 
     channel: int
@@ -28,7 +27,6 @@ class SendTensor:
     destination: str
     token: Node | int | None = None
     travels_as: DType | None = None
-    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,16 +69,12 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """Push a slot's tensor into a channel; slot -1 sends an empty message (a control edge).
-
-    `held`: whether the receiver first takes another message from here, so that this one may be delayed until then.
-    """
+    """Push a slot's tensor into a channel; slot -1 sends an empty message (a control edge)."""
 
     channel: int
     slot: int
     destination: str
     frees: tuple[int, ...]
-    held: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -89,7 +89,7 @@ def coalesce_accumulates(
             together.append(added[id(step)])
         elif id(step) in looks:
             before.append(step)
-        elif together and type(step) is Send and (step.slot < 0 or step.held):
+        elif together and type(step) is Send and step.slot < 0:
             behind.append(step)
         else:
             close()

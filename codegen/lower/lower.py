@@ -305,7 +305,7 @@ class _Lowering:
             narrow = self.new_slot(None)
             self._cast(step.tensor, slot, step.tensor.dtype.base, narrow, step.travels_as)
             slot = narrow
-        self.instructions.append(Send(step.channel, slot, step.destination, (), step.held))
+        self.instructions.append(Send(step.channel, slot, step.destination, ()))
 
     def recv(self, step: RecvTensor) -> None:
         if step.tensor is not None and step.travels_as is not None:

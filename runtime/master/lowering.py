@@ -14,19 +14,6 @@ Nothing else moves. Collectives keep their relative order, so all members begin 
 takes a reference to a variable or nothing (a barrier), may be dead or is in a loop, nor if there is little other work to overlap with.
 A small one moves, too: one that stays keeps those behind it from beginning.
 
-Send coalescing (`coalesced_sends`, `coalesce_receives`). A program's receives run in program order. So a tensor is of no use before the
-tensors from the same task that are received before it: the gradient that is computed first belongs to the last layer, and is received
-last. Such a tensor can wait for the one that is received first at no cost, and both are sent in one message:
-
-    sent in the order          c  b  a        d
-    taken in the order               a  b  c  d
-    leaves at once                   a        d     c and b travel with a
-
-Tensors that are sent together are also received together. That delays nothing, and ops that use several of them can be fused:
-
-    taken before      recv a, use a, recv b, use b, recv c, use c
-    taken             recv a, recv b, recv c, use a, use b, use c
-
 `kernels_of` lists the kernels that the runtime would generate for a partition of a plan, without generating them. The placer does not
 import the code generator, so this module registers the function with `placer.plan.tools`. Every session imports this module, so it
 loads the code generator only when a plan's kernels are requested.
@@ -35,7 +22,6 @@ loads the code generator only when a plan's kernels are requested.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -58,7 +44,7 @@ from ...placer.cost.launches import Launch, is_free
 from ...placer.cost.shapes import Sizes, plan_sizes
 from ...placer.partition.one_sided_access import remote_places
 from ...placer.partition.one_sided_reads import Place, bare_reader, place_read
-from ...placer.partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
+from ...placer.partition.partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step
 from ...placer.plan import Plan, tools
 from ..config import ConfigProto, check_config
 
@@ -152,64 +138,6 @@ def _is_work(steps: Iterable[Step]) -> bool:
     return False
 
 
-AnyStep: TypeAlias = tuple[str, Any]
-"""A step of a partition, or its lowered form."""
-
-
-def coalesced_sends(cut: Partitioned) -> dict[int, int]:
-    """The channels between tasks whose tensors can wait for a later send to the same program, each with the channel of that send.
-
-    Channels in loops cannot: they send once per iteration.
-    """
-    pairs = {(c.source, c.destination) for c in cut.channels}
-    if all(task_of(source) == task_of(destination) for source, destination in pairs):
-        return {}
-    taken: dict[tuple[str, str], list[int]] = defaultdict(
-        list
-    )  # (sending, receiving device) -> channels, in the order of their receives
-    for part in cut.partitions.values():
-        for kind, what in part.steps:
-            if kind == "recv" and isinstance(what, Channel) and what.loop is None:
-                taken[what.source, what.destination].append(what.id)
-    waiting = {pair: iter(channels) for pair, channels in taken.items()}
-    following = {pair: next(channels) for pair, channels in waiting.items()}
-    out: dict[int, int] = {}
-    for part in cut.partitions.values():
-        sent: set[int] = set()
-        for kind, what in part.steps:
-            if kind != "send" or not isinstance(what, Channel) or what.loop is not None or not what.crosses_tasks:
-                continue
-            sent.add(what.id)
-            pair = what.source, what.destination
-            if following.get(pair, -1) not in (what.id, -1):
-                out[what.id] = following[pair]
-            while following.get(pair, -1) in sent:
-                following[pair] = next(waiting[pair], -1)
-    return out
-
-
-def coalesce_receives(steps: Iterable[AnyStep], waiting: Mapping[int, int]) -> list[AnyStep]:
-    """The steps of a part, with each receive of a coalesced send right after that of the tensor that it is sent with."""
-    if not waiting:
-        return list(steps)
-    company: dict[int, list[AnyStep]] = defaultdict(list)
-    kept: list[AnyStep] = []
-    for step in steps:
-        kind, what = step
-        if kind == "recv" and isinstance(what, Channel) and what.id in waiting:
-            company[waiting[what.id]].append(step)
-        else:
-            kept.append(step)
-    if not company:
-        return kept
-    out: list[AnyStep] = []
-    for step in kept:
-        out.append(step)
-        if step[0] == "recv" and isinstance(step[1], Channel):
-            out += company.get(step[1].id, ())
-    return out
-
-
 Published: TypeAlias = Mapping[Place, tuple[int, tuple[int, ...]]]
 """The variables and accumulators that tasks let others use: the incarnation of the task's process, and the record's address."""
 
@@ -224,7 +152,7 @@ def lower_partitions(
             kernels only.
     """
     units = []
-    guarded, waiting = cut.guarded, coalesced_sends(cut)
+    guarded = cut.guarded
     numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1))
     for part in cut.partitions.values():
         steps: list[PartitionStep] = []
@@ -232,7 +160,7 @@ def lower_partitions(
             for node, place in remote_places(part, device_of).items():
                 posted = _posted(node, node.type, place, published)
                 steps.append(RecvTensor(next(numbers), None, device_of(node), None, posted, node))
-        for kind, what in coalesce_receives(overlap_collectives(part, cut), waiting):
+        for kind, what in overlap_collectives(part, cut):
             if kind == "await":
                 assert isinstance(what, Node)
                 steps.append(AwaitNode(what))
@@ -252,7 +180,7 @@ def lower_partitions(
                     steps.append(RecvTensor(number, tensor, what.source, None, read))
                 else:
                     token = _token(what, value, guarded) if tensor is None else None
-                    steps.append(SendTensor(number, tensor, what.destination, token, other, number in waiting))
+                    steps.append(SendTensor(number, tensor, what.destination, token, other))
         steps = _without_merges(steps)
         units.append(
             PartitionGraph(

@@ -202,7 +202,7 @@ def _pack(unit: PartitionGraph) -> dict[str, Any]:
             sent = None if step.tensor is None else _address(copy.stands_for[step.tensor])
             token = () if step.token is None else (copy.token(step.token),)
             other = () if step.travels_as is None else (step.travels_as.name,)
-            steps.append(("h" if step.held else "s", step.channel, sent, step.destination, *token, *other))
+            steps.append(("s", step.channel, sent, step.destination, *token, *other))
         elif isinstance(step, RecvTensor) and step.reached is not None and step.posted is not None:
             reached = copy.node(step.reached)
             steps.append(("v", step.channel, reached.index, step.source, astuple(step.posted)))
@@ -290,13 +290,13 @@ class _Unpacking:
                 raise ValueError(f"{begun.name} is awaited, but is no asynchronous kernel")
             self.begun.remove(begun)
             return AwaitNode(begun)
-        if kind in ("s", "h"):
+        if kind == "s":
             sent, destination, *more = rest  # a control edge may have a token, a tensor another type
             if sent is None:
                 token = self.token(more[0]) if more else None
-                return SendTensor(_number(what), None, _text(destination), token, held=kind == "h")
+                return SendTensor(_number(what), None, _text(destination), token)
             tensor = self.tensor(sent)
-            return SendTensor(_number(what), tensor, _text(destination), None, _other_type(tensor, more), kind == "h")
+            return SendTensor(_number(what), tensor, _text(destination), None, _other_type(tensor, more))
         if kind == "r":
             received, source, *more = rest
             self.tokens.add(_number(what))

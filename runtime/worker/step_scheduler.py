@@ -15,10 +15,9 @@ A segment of a program that has a loop, a data set or a Python function may take
 short: the thread that made it ready may be the I/O thread, which must hear that the step was aborted.
 
 Sends are coalesced. A message costs as much as some tens of KiB, mostly for waking the receiver. So the tensors that a program
-produces for one task are sent together, as long as that does not delay the receiver. A tensor that the receiver takes next is sent
-before the program continues for long. One that the receiver takes later is sent with the one that it takes next
-(`master/lowering.py`). When the program pauses, all pending tensors are sent. On a network, a large tensor is sent at once, so that
-its transfer overlaps the computation that follows.
+produces for one task are sent together, as long as that hardly delays the receiver: before the program continues for long, as measured
+in earlier steps, and when it pauses. On a network, a large tensor is sent at once, so that its transfer overlaps the computation that
+follows.
 """
 
 from __future__ import annotations
@@ -88,7 +87,6 @@ class RegisteredProgram:
 
     Attributes:
         programs: one for each device of the task that takes part.
-        coalesced: channels whose tensors wait for a later send (`master/lowering.py`).
         client: as in `Registration`.
         inline_segment: the only segment of a part that can be run inline; None: it cannot.
         segments: by device and first instruction.
@@ -97,7 +95,6 @@ class RegisteredProgram:
 
     session: str
     programs: tuple[Program, ...]
-    coalesced: frozenset[int] = frozenset()
     client: str = ""
     inline_segment: Segment | None = None
     segments: dict[tuple[str, int], Segment] = field(default_factory=dict)
@@ -352,8 +349,6 @@ class StepRunner:
         together[channel] = value
         large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.is_near(task)
         if not large and len(together) < MAX_COALESCED:
-            if channel in registered.coalesced:
-                return
             since = queue.since.setdefault(task, now)
             if now - since <= SHORT_S and registered.gaps.get(channel, 0.0) <= SHORT_S:
                 return

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from ...codegen.cpu import backend as _numba  # noqa: F401  (the compiler is loaded with the worker, not in a first step)
-from ...codegen.ir.partition import RecvTensor, SendTensor
+from ...codegen.ir.partition import RecvTensor
 from ...codegen.pipeline import compile_partition, cpu_backend, gpu_backend
 from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError, from_code
 from ...graph.core.graph import Node
@@ -171,14 +171,11 @@ class Worker:
 
         on_cpu = cpu_backend(new.kernels)  # emulated GPUs run the CPU's kernels, too
         programs = []
-        held = frozenset(s.channel for unit in new.units for s in unit.steps if isinstance(s, SendTensor) and s.held)
         for unit in new.units:
             gpu = gpu_backend(new.kernels, on_cpu, unit.device, self._gpus, self._lends)
             backend = on_cpu if gpu is None else gpu
             programs.append(compile_partition(unit, backend, context_of, self.direct.reader))
-        registered = RegisteredProgram(
-            new.session, tuple(map(throttled, programs)), held, new.client,
-        )  # fmt: skip
+        registered = RegisteredProgram(new.session, tuple(map(throttled, programs)), new.client)
         registered.inline_segment = only_segment(registered)
         delay_registration()
         with self._lock:

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 FEWEST = 2  # launches that are worth a region
 
-LONGEST = 0.05  # fraction of an awaited send's work by which more work may delay it
+LONGEST = 0.05  # fraction of a send's work by which more work may delay it
 
 _HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
@@ -155,7 +155,7 @@ class _Window:
     later: set[int] = field(default_factory=set)  # made after them
     updated: set[int] = field(default_factory=set)  # made by updates
     known: set[int] = field(default_factory=set)  # by kernels, of shapes alone
-    is_awaited: bool = False  # whether another task waits for a send after the kernels
+    sends: bool = False  # whether another task waits for a send after the kernels
     work: float = 0.0  # of kernels that make the sent tensors, as far as sizes are known
     put_off: float = 0.0  # of other kernels that delay the sends
 
@@ -164,7 +164,7 @@ class _Window:
         if type(step) is Send:
             if not self.kernels or step.slot in self.updated or step.slot < 0 and self.updates:
                 return False
-            self.is_awaited |= not step.held
+            self.sends = True
             self.behind.append(step)
         elif type(step) is not Call or self.updated and self.updated.intersection(step.inputs):
             return False
@@ -189,7 +189,7 @@ class _Window:
     def has_time_for(self, kernel: Call) -> bool:
         """Whether a send that another task waits for may be delayed by one more kernel, which is short compared with the work before."""
         work = work_of(kernel)
-        if not self.is_awaited:
+        if not self.sends:
             self.work += work
             return True
         self.put_off += work
@@ -222,7 +222,7 @@ class _Window:
             part.clear()
         for slots in (self.made, self.later, self.updated, self.known):
             slots.clear()
-        self.is_awaited, self.work, self.put_off = False, 0.0, 0.0
+        self.sends, self.work, self.put_off = False, 0.0, 0.0
 
     def by_itself(self, step: Call | Send) -> Call | Send:
         """What replaces an instruction that joins no other: a large update becomes a region of its own."""

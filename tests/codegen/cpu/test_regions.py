@@ -385,8 +385,8 @@ def test_reads_go_before_a_stretch_and_what_waits_behind_it() -> None:
     second = call(softmax, "Fused", [2], [5])
     third = call(joint, "Fused", [5, 4], [6])
     read.frees, third.frees = (3,), (2, 4, 5)
-    sends = [Send(1, 2, "/cpu:1", (), held=True), Send(2, 6, "/cpu:1", (6,))]
-    program = Program("/cpu:0", (first, read, sends[0], second, third, sends[1]), (None,) * 7, (), ())
+    sends = [Send(1, 2, "/cpu:1", ()), Send(2, 6, "/cpu:1", (6,))]
+    program = Program("/cpu:0", (first, read, second, third, *sends), (None,) * 7, (), ())
     out = form_native_regions(program).instructions
     assert [getattr(i, "op", "send") for i in out] == ["ReadVariableOp", "Region of 3 kernels", "send", "send"]
     assert isinstance(out[1], Call)
