@@ -1,9 +1,13 @@
 """The examples in the documentation: found, run, compared with what the page says, written anew on request.
 
-A page's Python blocks are run in order, in one process per page. A block that begins with `import` starts a
-new program: a new file, a new graph, new names. The ```text block that follows a Python block, if there is
-one, is what the block prints, and behind that the last lines of the traceback if it raises. In it, `...`
-stands for anything. A block without a text block must neither print nor raise.
+A page's Python and shell blocks are run in order, in one folder and one process per page. A Python block that begins with `import`
+starts a new program: a new file, a new graph, new names. The ```text block that follows a block, if there is one, is what the block
+prints, and behind that the last lines of the traceback if it raises. In it, `...` stands for anything. A Python block without a
+text block must neither print nor raise; the commands of a shell block without one must succeed.
+
+A block whose first line is a comment that is a file's name (`# train.py`) is written to that file, and not run. A command of a
+shell block that ends in `&` goes on in the background until the page ends. `localhost:2222` is another, free port. `NOT_RUN` says
+which commands are not run, and why.
 
 Pages that no longer tell the truth are mended by
 
@@ -19,28 +23,48 @@ import doctest
 import io
 import json
 import linecache
+import multiprocessing
 import os
 import re
+import shlex
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "program.py"  # the file that error texts name
 LIMIT_S = 120  # for all examples of one page
 WIDTH = 110  # of the output that a page shows
+FAILED = re.compile(r"\(exit status \d+\)\n\Z")  # how what a block prints ends whose command failed
+
+NOT_RUN = {
+    r"make ": "a target of the Makefile; test_commands_exist looks for it",
+    r"pip install |python3 -m venv ": "installs packages; tests/test_packaging.py installs the wheel",
+    r"dovetail demo": "run by tests/dovetail/tools/demo",
+    r"\.venv/bin/python ": "runs these tests",
+    r"kubectl ": "needs a Kubernetes cluster",
+    r"(sbatch|srun) ": "needs Slurm",
+    r"scp |.*# on |.*zmq://10\.": "needs other machines",
+}
+"""Pattern of the beginning of a command -> why the tests do not run it."""
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One Python block: its code, what the page says it prints, and where both stand in the page's text."""
+    """A block that runs, or makes a file: its code, what the page says it prints, and where both stand in the page's text."""
 
+    language: str  # python, sh, or the name of the file that it makes
     code: str
     shown: str
     line: int
@@ -48,23 +72,36 @@ class Example:
 
 
 def examples(page: str) -> list[Example]:
-    """The Python blocks of a page, in order."""
+    """The blocks of a page that run or make a file, in order."""
     found: list[Example] = []
     blocks = list(_FENCED.finditer(page))
     for block, after in zip(blocks, [*blocks, None][1:], strict=True):
-        if block[1] != "python":
+        named = re.match(r"# ([\w-]+\.\w+)$", block[2], re.MULTILINE)
+        if block[1] not in ("python", "sh") and not named:
             continue
         follows = after is not None and after[1] == "text" and not page[block.end() : after.start()].strip()
         span = after.span(2) if after is not None and follows else None
         shown = page[span[0] : span[1]] if span else ""
-        found.append(Example(block[2], shown, page.count("\n", 0, block.start()) + 2, span))
+        line = page.count("\n", 0, block.start()) + 2
+        found.append(Example(named[1] if named else block[1], block[2], shown, line, span))
     return found
 
 
 def shell_lines(page: str) -> list[str]:
-    """The lines of a page's shell blocks, without comments."""
-    lines = [line for block in _FENCED.finditer(page) if block[1] == "sh" for line in block[2].splitlines()]
-    return [line.partition("#")[0].strip() for line in lines if line.partition("#")[0].strip()]
+    """The commands of a page's shell blocks."""
+    return [line for e in examples(page) if e.language == "sh" for line in commands(e.code)]
+
+
+def commands(block: str) -> list[str]:
+    """The lines of a shell block; one that ends in a backslash goes on in the next."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def reason_not_to_run(command: str) -> str | None:
+    """Why a command is not run; None: it is."""
+    command = re.sub(r"^(\w+=\S+ )+", "", command)
+    return next((reason for start, reason in NOT_RUN.items() if re.match(start, command)), None)
 
 
 def links(page: str) -> list[str]:
@@ -75,6 +112,8 @@ def links(page: str) -> list[str]:
 
 def matches(example: Example, printed: str) -> bool:
     """Whether an example prints what its page says."""
+    if example.language == "sh" and example.span is None:
+        return FAILED.search(printed) is None
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     return doctest.OutputChecker().check_output(example.shown, printed, flags)
 
@@ -90,7 +129,7 @@ def run(found: list[Example]) -> list[str]:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "DOVETAIL_PROFILE": "none"}
         ended = subprocess.run(
             command,
-            input=json.dumps([e.code for e in found]),
+            input=json.dumps([(e.language, e.code) for e in found]),
             capture_output=True,
             text=True,
             env=env,
@@ -103,15 +142,22 @@ def run(found: list[Example]) -> list[str]:
     return printed
 
 
-def _run_here(codes: list[str]) -> list[str]:
+def _run_here(blocks: list[tuple[str, str]]) -> list[str]:
     """Run blocks in this process, and keep what each prints."""
     import dovetail as dt
 
     printed: list[str] = []
     names: dict[str, object] = {}
     source = ""
-    with contextlib.ExitStack() as graph:
-        for code in codes:
+    with contextlib.ExitStack() as graph, Shell() as shell:
+        for language, code in blocks:
+            if language == "sh":
+                printed.append(shell.run(code))
+                continue
+            if language != "python":
+                Path(language).write_text(code, encoding="utf-8")
+                printed.append("")
+                continue
             if code.startswith("import "):
                 graph.close()
                 graph.enter_context(dt.Graph().as_default())
@@ -127,6 +173,93 @@ def _run_here(codes: list[str]) -> list[str]:
                     out.write("".join(traceback.format_exception_only(e)))
             printed.append(out.getvalue())
     return printed
+
+
+class Shell:
+    """Runs the shell blocks of a page in the current folder.
+
+    `dovetail` starts in a fork of a process that has imported it, everything else in bash.
+    """
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["dovetail.tools.cli"])
+        self._behind: list[Any] = []  # processes in the background
+        self._ports: dict[str, str] = {}  # as the page has them -> as they are
+
+    def __enter__(self) -> Shell:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self._behind:
+            process.terminate()
+            process.join()
+
+    def run(self, block: str) -> str:
+        """What the commands of a block print, both streams, and how the first one that fails ended."""
+        printed = ""
+        for command in commands(block):
+            if reason_not_to_run(command):
+                continue
+            text, status = self._run(re.sub(r"localhost:(\d+)", self._port, command))
+            for shown, used in [*self._ports.items(), ("", f"{Path.cwd()}/")]:
+                text = text.replace(used, shown)
+            printed += text
+            if status:
+                return f"{printed}(exit status {status})\n"
+        return printed
+
+    def _port(self, found: re.Match[str]) -> str:
+        if found[0] not in self._ports:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self._ports[found[0]] = f"localhost:{free.getsockname()[1]}"
+        return self._ports[found[0]]
+
+    def _run(self, command: str) -> tuple[str, int]:
+        words = shlex.split(command, comments=True)
+        env = dict(w.split("=", 1) for w in _leading(words, lambda w: re.match(r"\w+=", w) is not None))
+        words = words[len(env) :]
+        behind = words[-1] == "&"
+        if words[0] != "dovetail":
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            bash = ["bash", "-c", command]
+            ended = subprocess.run(bash, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PATH": path})
+            return ended.stdout, ended.returncode
+        into = words[words.index(">") + 1] if ">" in words else ""
+        words = words[1 : words.index(">") if ">" in words else len(words) - behind]
+        with tempfile.NamedTemporaryFile("r") as out:
+            process = self._context.Process(target=_dovetail, args=(words, {**os.environ, **env}, Path.cwd(), out.name, into))
+            process.start()
+            if behind:
+                self._behind.append(process)
+                while process.is_alive() and not Path(out.name).stat().st_size:
+                    time.sleep(0.05)  # it has begun when it says so
+                return out.read(), process.exitcode or 0
+            process.join()
+            return out.read(), process.exitcode or 0
+
+
+def _leading(words: list[str], holds: Callable[[str], bool]) -> Iterator[str]:
+    """The words up to the first for which it does not hold."""
+    for word in words:
+        if not holds(word):
+            return
+        yield word
+
+
+def _dovetail(words: list[str], env: dict[str, str], folder: Path, out: str, into: str) -> None:
+    """The command `dovetail` with these arguments, in a process of its own. What it prints goes to the file `out`; with `> into`, there."""
+    os.chdir(folder)
+    os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    errors = os.open(out, os.O_WRONLY | os.O_APPEND)
+    os.dup2(os.open(into, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if into else errors, 1)
+    os.dup2(errors, 2)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.argv = ["dovetail", *words]
+    from dovetail.tools.cli import main
+
+    main()
 
 
 def update(path: Path) -> int:

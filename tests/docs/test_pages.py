@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import typer
 
@@ -19,7 +21,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "docs")]  # pytest's importlib mode leaves the path alone
 import performance_page  # noqa: E402
 import protocol_page  # noqa: E402
-from examples import ROOT, examples, links, matches, run, shell_lines  # noqa: E402
+from examples import ROOT, Example, commands, examples, links, matches, reason_not_to_run, run, shell_lines  # noqa: E402
 from tables import MARK, command_line, onnx_tables, ops_table, settings_table  # noqa: E402
 
 PAGES = [
@@ -51,8 +53,15 @@ def pages(only_with_examples: bool = False) -> list[Any]:
     return [
         pytest.param(text, path, id=str(path.relative_to(ROOT)), marks=_needs(text) if only_with_examples else ())
         for path, text in texts.items()
-        if not only_with_examples or examples(text)
+        if not only_with_examples or any(runs(e) for e in examples(text))
     ]
+
+
+def runs(example: Example) -> bool:
+    """Whether an example has something to run."""
+    return example.language == "python" or (
+        example.language == "sh" and not all(map(reason_not_to_run, commands(example.code)))
+    )
 
 
 @pytest.mark.slow
@@ -102,17 +111,44 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert named == there | {f"tutorial/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")}
 
 
-@pytest.mark.parametrize(("page", "path"), pages())
-def test_commands_exist(page: str, path: Path) -> None:
+def shell_commands() -> list[Any]:
+    """A parameter per command of all pages; those that are not run are skipped, with the reason."""
+    found = []
+    for path in PAGES:
+        for line in shell_lines(text_of(path)):
+            reason = reason_not_to_run(line)
+            marks = pytest.mark.skip(reason=reason) if reason else ()
+            found.append(pytest.param(line, id=f"{path.relative_to(ROOT)}: {line[:60]}", marks=marks))
+    return found
+
+
+@pytest.mark.parametrize("command", [p for p in shell_commands() if p.marks])
+def test_commands_that_are_not_run(command: str) -> None:
+    raise AssertionError("is skipped")
+
+
+@pytest.mark.parametrize("command", sorted({p.values[0] for p in shell_commands()}))
+def test_commands_and_their_options_exist(command: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    commands = set(typer.main.get_command(app).commands)
-    assert targets and commands
-    for line in shell_lines(page):
-        words = line.split()
-        if words[0] == "make":
-            assert set(words[1:]) <= targets, f"{path.name}: {line}"
-        if words[0] == "dovetail":
-            assert words[1] in commands | {"--help"}, f"{path.name}: {line}"
+    words = [w for w in shlex.split(command, comments=True) if not re.match(r"\w+=|&$", w)]
+    if words[0] == "make":
+        assert set(words[1:]) <= targets
+    if words[0] == "dovetail":
+        try:
+            _parse(typer.main.get_command(app), [w for w in words[1:] if w != ">"])
+        except click.NoSuchOption as e:
+            pytest.fail(e.format_message())
+        except click.UsageError as e:  # a file that is not here, say
+            assert "No such command" not in e.format_message()
+
+
+def _parse(command: click.Command, arguments: list[str], parent: click.Context | None = None) -> None:
+    """Parse the arguments of a command and of the commands below it, and run none."""
+    with command.make_context(command.name, arguments, parent) as context:
+        if isinstance(command, click.Group) and context._protected_args:
+            _, below, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+            assert below is not None
+            _parse(below, rest, context)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +156,50 @@ def test_commands_exist(page: str, path: Path) -> None:
     [("1\n", "1\n", True), ("1\n", "2\n", False), ("", "1\n", False), ("a ... z\n", "a b z\n", True)],
 )
 def test_a_page_that_is_wrong_is_found(shown: str, printed: str, same: bool) -> None:
-    (example,) = examples(f"# Page\n\n```python\nimport x\n```\n\n```text\n{shown}```\n")
-    assert example.shown == shown and example.line == 4
-    assert matches(example, printed) is same
+    for language in ("python", "sh"):
+        (example,) = examples(f"# Page\n\n```{language}\nimport x\n```\n\n```text\n{shown}```\n")
+        assert example.shown == shown and example.line == 4
+        assert matches(example, printed) is same
+
+
+@pytest.mark.slow
+def test_shell_blocks_run_in_one_folder_and_what_fails_is_found() -> None:
+    page = """
+```python
+# build_it.py
+import dovetail as dt
+
+
+def build():
+    return dt.constant(1.0, name="c")
+```
+
+```sh
+echo one > file && cat file                # a comment
+dovetail plan build_it.py:build --save a.plan > plan.txt
+FOO=bar bash -c 'echo $FOO; ls a* b* f*'
+kubectl apply
+dovetail explain build_it.py:build d
+echo never
+```
+
+```text
+...
+```
+
+```sh
+false
+```
+
+```sh
+echo (exit status) > /dev/null
+```
+"""
+    blocks = examples(page)
+    printed = run(blocks)
+    assert printed[0] == "" and printed[1].split("\n")[:5] == ["one", "bar", "a.plan", "build_it.py", "file"]
+    assert printed[1].endswith("(exit status 2)\n") and "'d'" in printed[1] and "never" not in printed[1]
+    assert [matches(b, p) for b, p in zip(blocks, printed, strict=True)] == [True, True, False, False]
 
 
 def test_the_table_of_settings_is_the_one_made_from_the_settings() -> None:

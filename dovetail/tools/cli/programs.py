@@ -223,6 +223,9 @@ class Placing:
             "What a search minimizes: the step's makespan, its latency for a client, or, for throughput, the time from step to step.",
         ),
     ] = "makespan"
+    budget: Annotated[
+        float, typer.Option(min=0, help="Effort of a search: what two common processor cores do in so many seconds.")
+    ] = 5.0
     costs: Annotated[
         Path | None,
         typer.Option(help="Measured costs, and the sizes of that step: what dt.profile wrote.", dir_okay=False, exists=True),
@@ -251,7 +254,7 @@ class Placing:
             with _without_log(), _progress(self.strategy):
                 return place(
                     program.graph, found, fetches=asked, shapes=shapes, allow_soft_placement=self.allow_soft_placement,
-                    strategy=self.strategy, objective=self.objective, costs=self.profile,
+                    strategy=self.strategy, objective=self.objective, budget_s=self.budget, costs=self.profile,
                 )  # fmt: skip
         except (InvalidArgumentError, ResourceExhaustedError) as e:
             raise FailedError(str(e)) from None
