@@ -40,6 +40,9 @@ GPU_OPERATIONS_PER_BYTE = 10.0
 """How many operations of float32 take as long as one byte of the GPU's memory: by its maker's figures 20 on an H100 (67 TFLOP/s,
 3.35 TB/s), 10 to 12 on an A100 (19.5 TFLOP/s, 1.6 to 2 TB/s). The lower number: a function may be more instructions than it counts."""
 
+GPU_INDEX_MARGIN = 1 << 20
+"""How far the offsets of a block's tile may reach beyond an array: with 32 bits they must not come around to where it begins."""
+
 GPU_LONGEST_SCAN = 16384
 """Elements of a running sum, or of an arg-extreme, that one block has at once. Templates serve longer ones."""
 

@@ -35,6 +35,7 @@ from ...graph.core.dtypes import DType, int32
 from ...graph.core.opdef import Attrs
 from ...graph.ops.nn.conv_geometry import Window, height_and_width, layout, window_of
 from ..ir.loop_nest import LoopNest, LoopNestBuilder
+from ..target import GPU_INDEX_MARGIN
 from .table_loops import kept_in
 from .tracer import Symbol, SymbolicMath, literal
 
@@ -62,7 +63,7 @@ def image_sizes(
         depthwise: whether each channel has filters of its own.
 
     Raises:
-        ValueError: the window is larger than the padded image, or an array has 2^31 numbers or more.
+        ValueError: the window is larger than the padded image, or an array has nearly 2^31 numbers or more.
     """
     n, a, b, c = image
     height, width, channels = (b, c, a) if data_format == "NCHW" else (a, b, c)
@@ -70,9 +71,9 @@ def image_sizes(
     rows, columns = window.positions(0, height), window.positions(1, width)
     assert rows is not None and columns is not None
     (sh, sw), (kh, kw) = window.strides, window.taps
-    if max(n * height * width * channels, n * rows * columns * filters) >= 1 << 31:
+    if max(n * height * width * channels, n * rows * columns * filters) + GPU_INDEX_MARGIN >= 1 << 31:
         raise ValueError(
-            f"kernels for images count to 2^31; an image of shape {tuple(image)} or its result has more numbers"
+            f"kernels for images count to 2^31 with a block's margin; an image of shape {tuple(image)} or its result has more numbers"
         )
     return {
         "images": n, "height": height, "width": width, "channels": channels, "rows": rows, "columns": columns,

@@ -2,7 +2,8 @@
 
 Each run is timed by two events around it. Before it, a buffer as large as the GPU's L2 cache is cleared, for two reasons. First, the
 candidate's inputs then come from memory, as in most steps, not from the cache. Second, the GPU is busy until the host has queued all
-launches of the candidate. So the timing covers the GPU's work, as in a captured graph, even if Python launches slowly.
+launches of the candidate: the buffer is cleared so often that this takes at least twice as long as the host took to queue them. So
+the timing covers the GPU's work, as in a captured graph, even if Python launches slowly.
 
 Candidates run round-robin, so that other load on the GPU affects all of them. The median of a candidate's runs counts. Candidates far
 behind after the first round are dropped. Among equally fast candidates the first (likely best) one wins. Tuning takes about 0.25 s,
@@ -18,6 +19,7 @@ import hashlib
 import json
 import logging
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
@@ -39,7 +41,10 @@ ENOUGH_MS = 250.0  # for all rounds of all candidates
 LONG_MS = 50.0  # a candidate that takes so long runs once: differences between such are not noise
 BEHIND = 4.0  # a candidate so many times slower than the fastest is dropped
 EQUAL = 1.01  # times as long as the fastest
-_FORMAT = 2
+_PASSES_TIMED = 8
+_SHORTEST_PASS_MS = 0.002  # for 50 MB: no GPU is faster
+_MOST_PASSES = 200
+_FORMAT = 3
 
 _chosen: dict[str, int] = {}
 
@@ -75,13 +80,18 @@ def measure(device: Device, candidates: Sequence[Callable[[], None]]) -> list[fl
     Raises:
         Exception: the GPU has failed, or no candidate can be launched.
     """
-    flushed = _as_large_as_l2(device)
+    flush = _Flush(device)
     samples: list[list[float]] = []
+    hosts: list[float] = []  # milliseconds that the host takes to queue a run of each
     failure: Exception | None = None
     for candidate in candidates:
+        hosts.append(0.0)
         try:
             candidate()  # what loads and compiles does so now
-            samples.append(_timed(device, flushed, [candidate])[0:1])
+            began = time.perf_counter()
+            candidate()
+            hosts[-1] = 1e3 * (time.perf_counter() - began)
+            samples.append(_timed(device, flush, [(candidate, hosts[-1])]))
         except Exception as e:
             if not leaves_others(e):
                 raise
@@ -95,17 +105,16 @@ def measure(device: Device, candidates: Sequence[Callable[[], None]]) -> list[fl
     if len(rest) > 1:
         turn_ms = sum(samples[i][0] for i in rest)
         for _ in range(max(FEWEST_TURNS, min(MOST_TURNS, int(ENOUGH_MS / max(turn_ms, 1e-3)))) - 1):
-            for i, took in zip(rest, _timed(device, flushed, [candidates[i] for i in rest]), strict=True):
+            for i, took in zip(rest, _timed(device, flush, [(candidates[i], hosts[i]) for i in rest]), strict=True):
                 samples[i].append(took)
     return [statistics.median(s) for s in samples]
 
 
-def _timed(device: Device, flushed: DeviceArray | None, candidates: Sequence[Callable[[], None]]) -> list[float]:
-    """Milliseconds of a run of each, one after the other."""
+def _timed(device: Device, flush: _Flush, candidates: Sequence[tuple[Callable[[], None], float]]) -> list[float]:
+    """Milliseconds of a run of each, one after the other. With each stands how long the host takes to queue it."""
     events: list[tuple[Event, Event]] = []
-    for candidate in candidates:
-        if flushed is not None:
-            device.clear(flushed)
+    for candidate, host_ms in candidates:
+        flush.queue(2.0 * host_ms)
         begin, end = device.event(timing=True), device.event(timing=True)
         device.compute.record(begin)
         candidate()
@@ -115,11 +124,28 @@ def _timed(device: Device, flushed: DeviceArray | None, candidates: Sequence[Cal
     return [end.milliseconds_since(begin) for begin, end in events]
 
 
-def _as_large_as_l2(device: Device) -> DeviceArray | None:
-    """Memory that fills the GPU's L2 cache; None where there is no room for it."""
-    with suppress(ResourceExhaustedError):
-        return device.empty((device.l2_bytes,), np.dtype(np.uint8), "measuring candidates")
-    return None
+class _Flush:
+    """Empties the L2 cache, and keeps the GPU busy. Does nothing where there is no room for a buffer."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.buffer: DeviceArray | None = None
+        self.ms = 1.0  # of one pass
+        with suppress(ResourceExhaustedError):
+            self.buffer = device.empty((device.l2_bytes,), np.dtype(np.uint8), "measuring candidates")
+            begin, end = device.event(timing=True), device.event(timing=True)
+            device.compute.record(begin)
+            for _ in range(_PASSES_TIMED):
+                device.clear(self.buffer)
+            device.compute.record(end)
+            end.synchronize()
+            self.ms = max(end.milliseconds_since(begin) / _PASSES_TIMED, _SHORTEST_PASS_MS)
+
+    def queue(self, least_ms: float) -> None:
+        """Queue one pass, or as many as take so long."""
+        for _ in range(0 if self.buffer is None else min(1 + int(least_ms / self.ms), _MOST_PASSES)):
+            assert self.buffer is not None
+            self.device.clear(self.buffer)
 
 
 def _read(name: str, count: int) -> int | None:

@@ -7,14 +7,15 @@ before, on the same stream.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
 from ...graph.core.graph import Node
+from ...graph.core.reference_counts import ONLY_ATTRIBUTE
 from ...graph.core.shape import element_count
 from ...graph.resources.resource_manager import Context
 from ...graph.resources.variable import VariableState
@@ -135,15 +136,13 @@ def is_unshared(state: VariableState) -> bool:
 
 def all_unshared(states: Sequence[VariableState]) -> bool:
     """Whether only these variables refer to their values and the values' memory."""
-    count = sys.getrefcount
     for state in states:
-        value: Any = state._value
-        # The variable's slot, `value` here, and the argument of the call; the array's slot and the argument.
+        owner: Any = state
         if (
-            type(value) is not DeviceArray
-            or count(value) != 3
-            or type(value._owner) is not Block
-            or count(value._owner) != 2
+            getrefcount(owner._value) != ONLY_ATTRIBUTE
+            or type(owner._value) is not DeviceArray
+            or getrefcount(owner._value._owner) != ONLY_ATTRIBUTE
+            or type(owner._value._owner) is not Block
         ):
             return False
     return True

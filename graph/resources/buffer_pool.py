@@ -14,13 +14,14 @@ false sharing. Alignment makes matrix products 5 to 12 % faster.
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
+from ..core.reference_counts import ONLY_ITEM
 from . import shared_storage
 
 LARGE = 1 << 16  # bytes; below this the C library reuses memory itself, above it returns memory to the system
@@ -28,7 +29,6 @@ KEPT = 1 << 29  # maximal number of bytes that are kept
 
 _SIZES = 1024  # sizes that are remembered
 _LINE = 64  # bytes of a cache line
-_FREE = 2  # references to a free array: the list below, and the call that counts
 
 
 class _Sending(threading.local):
@@ -142,7 +142,7 @@ class Buffers:
     def _drop_unused(self) -> None:
         self._alike.clear()
         for size, pieces in list(self._pieces.items()):
-            held = [pieces[i] for i in range(len(pieces)) if sys.getrefcount(pieces[i]) > _FREE]
+            held = [pieces[i] for i in range(len(pieces)) if getrefcount(pieces[i]) > ONLY_ITEM]
             self.kept_bytes -= size * (len(pieces) - len(held))
             for gone in {id(p) for p in pieces} - {id(p) for p in held}:
                 del self._begins[gone]
@@ -154,7 +154,7 @@ class Buffers:
 
 def _unused(pieces: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
     for i in range(len(pieces)):
-        if sys.getrefcount(pieces[i]) == _FREE:
+        if getrefcount(pieces[i]) == ONLY_ITEM:
             return pieces[i]
     return None
 

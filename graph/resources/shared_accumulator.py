@@ -15,19 +15,19 @@ are enough. So one of the two always notices. A process may be killed before tha
 
 from __future__ import annotations
 
-import sys
+from sys import getrefcount
 from typing import Any, Final
 
 import numpy as np
 
 from ..core.dtypes import Array
+from ..core.reference_counts import ONLY_ITEM
 from ..core.shape import element_count
 from .shared_storage import SharedSumValue
 
 HEAD: Final = 64  # bytes before the sum
 _COUNT, _STEP = range(2)
 _PLACES: Final = 2
-_LISTED: Final = 2  # references to an array that only a list, and the call that asks, hold
 
 
 def state_bytes(dims: tuple[int | None, ...] | None, dtype: np.dtype[Any]) -> int | None:
@@ -128,7 +128,7 @@ class SharedAccumulator:
     def _own(self) -> Array:
         """An array for the result: that of the last take, if nothing refers to it."""
         held = self._result
-        if not held or sys.getrefcount(held[0]) > _LISTED:
+        if not held or getrefcount(held[0]) > ONLY_ITEM:
             held[:] = [np.empty(self._shape, self._dtype)]
         held[0].flags.writeable = True
         return held[0]

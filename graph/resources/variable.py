@@ -5,16 +5,17 @@ Other processes may also read or update a value (`shared_storage.py`). This is t
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
 from ..core.dtypes import Array, DType
 from ..core.errors import FailedPreconditionError, invalid
+from ..core.reference_counts import ONLY_ITEM
 from ..core.shape import Dims, compatible, text
 from .shared_storage import Publishable, Share, SharedValue, kept_copy, may_change
 
@@ -189,7 +190,7 @@ class VariableState(Publishable):
         another process.
 
         Readers find no value meanwhile and wait for the lock. So nothing can take a reference to the array after its reference count was
-        found to be two: the list here, and the counting call.
+        found to be that of an item which only the list here has.
         """
         if self._shared is not None:
             return self._shared.begin()
@@ -217,7 +218,7 @@ class VariableState(Publishable):
 
 def _is_free(held: list[Array]) -> bool:
     """Whether only this list refers to its array, here or in another process, so that it may be overwritten."""
-    return sys.getrefcount(held[0]) <= 2 and may_change(held[0]) and held[0].flags.c_contiguous
+    return getrefcount(held[0]) <= ONLY_ITEM and may_change(held[0]) and held[0].flags.c_contiguous
 
 
 def update_together(states: Sequence[VariableState], change: Callable[..., Sequence[Any]]) -> None:

@@ -21,16 +21,17 @@ Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from sys import getrefcount
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...graph.core.reference_counts import ONLY_ITEM
 from ...graph.resources.collective_context import REDUCTIONS
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -59,10 +60,9 @@ class _ResultPool:
             return np.empty(size, dtype)
         with self._lock:
             for i in range(len(self._kept)):
-                whole = self._kept[i]
-                # References of the list, `whole` and the calling expression.
-                if whole.size == size and whole.dtype == dtype and sys.getrefcount(whole) == 3:
-                    return whole.view()
+                is_free = getrefcount(self._kept[i]) == ONLY_ITEM
+                if is_free and self._kept[i].size == size and self._kept[i].dtype == dtype:
+                    return self._kept[i].view()
             made = np.empty(size, dtype)
             self._kept = [*self._kept[1 - KEPT_BUFFERS :], made]
             return made.view()

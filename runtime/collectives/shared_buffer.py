@@ -15,15 +15,16 @@ Before an instance's first run its members agree on a buffer (`BufferHandshake`)
 from __future__ import annotations
 
 import hashlib
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from sys import getrefcount
 from typing import Any, Protocol
 
 import numpy as np
 
+from ...graph.core.reference_counts import ONLY_ITEM
 from .algorithms import Array, MessageAlgorithm, Part
 
 FLAT_BYTES = 128 << 10  # below, each member reduces everything; above, a second wait costs less
@@ -141,7 +142,6 @@ class SharedBuffer:
             _Area(layout.area_bytes, np.uint8, memory, layout.areas_offset + i * layout.area_bytes)
             for i in range(layout.areas)
         ]
-        self._unused = [sys.getrefcount(self.areas[i]) for i in range(layout.areas)]
         self.words = memory.cast("q")
         self.rows = [r * _ROW // 8 for r in range(size)]
         self.sleeps = [memory[r * _ROW + SLEEP * 8 :][:4] for r in range(size)]
@@ -192,8 +192,8 @@ class SharedBuffer:
         at = self.rank * _ROW + _LABELS + parity * _LABEL_BYTES
         self.words[at // 8] = run
         free = 0
-        for i, unused in enumerate(self._unused):
-            if sys.getrefcount(self.areas[i]) == unused:
+        for i in range(len(self.areas)):
+            if getrefcount(self.areas[i]) == ONLY_ITEM:
                 free |= 1 << i
         self.words[at // 8 + 1] = free
         self.words[at // 8 + 2] = length

@@ -240,8 +240,8 @@ class CudaIpc:
         return [channel, int(gpu), dtypes.as_dtype(array.dtype).name, list(array.shape), tensor.offset, *lent]
 
     def on_reader(self, fields: Mapping[str, Any]) -> None:
-        """Handle `gpu_reader`: whether a task can map the export table."""
-        pid = fields["pid"]
+        """Handle `gpu_reader`: whether a task can map the export table. A driver opens no memory of its own process."""
+        pid = 0 if fields["pid"] == os.getpid() else fields["pid"]
         self._readers[fields["task"]] = pid
         if pid:
             logger.info("%s lends GPU memory to %s", self.task, fields["task"])

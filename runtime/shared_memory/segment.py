@@ -32,13 +32,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ...graph.core.interpreter_state import process_id
+from ...graph.core.reference_counts import ONLY_ITEM
 
 PAGE: Final = 4096
 NUMBER, RETIRED, FIRST = 0, 2, 4  # in 32-bit words: the segment's number takes two
 MOST_LOANS: Final = PAGE // 4 - FIRST
 _SEAL, SHRINK, _GROW = 0x0001, 0x0002, 0x0004
 _INTS = [int] * 5
-_FREE = 3  # references to a block that is unused: its segment, and the loop that checks
 
 
 class Reference(NamedTuple):
@@ -154,9 +154,9 @@ class Segment:
         """The first free block: the last used ones are in the caches."""
         self.settle()
         lent = {block for block, _ in self.loans.values()}
-        for block in self.blocks:
-            if getrefcount(block) == _FREE and block.number not in lent:
-                return block
+        for number in range(len(self.blocks)):
+            if getrefcount(self.blocks[number]) == ONLY_ITEM and number not in lent:
+                return self.blocks[number]
         number = len(self.blocks)
         if number == self.count:
             return None
@@ -167,7 +167,7 @@ class Segment:
 
     def is_idle(self) -> bool:
         """Whether all blocks are free."""
-        return not self.loans and all(getrefcount(block) == _FREE for block in self.blocks)
+        return not self.loans and all(getrefcount(self.blocks[i]) == ONLY_ITEM for i in range(len(self.blocks)))
 
     def is_lent(self, block: int) -> bool:
         """Whether another process has borrowed a block."""

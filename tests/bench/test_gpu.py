@@ -76,12 +76,12 @@ def test_links_are_measured_or_left_out(bench, fake, monkeypatch, capsys) -> Non
     import _gpu_links as parts_of_links
     from dovetail.codegen.gpu.driver import nccl
 
-    monkeypatch.setattr(parts_of_links, "MIB", {True: (1,)})
+    monkeypatch.setattr(parts_of_links, "MIB", {True: (2,)})
     monkeypatch.setattr(parts_of_links, "ROUNDS", 1)
     monkeypatch.setattr(parts_of_links, "in_another_process", parts_of_links.taken_from)
     fake.strict.open_own_handles()
     rows, errors = bench.measured("links", True)
-    assert [r.name for r in rows] == ["1 MiB from another process's GPU memory"] and not errors
+    assert [r.name for r in rows] == ["2 MiB from another process's GPU memory"] and not errors
     assert "skipped, since 1 GPU" in capsys.readouterr().out
     with gpus_for_tests(2) as two:
         two.strict.be_patient(2)
@@ -89,7 +89,7 @@ def test_links_are_measured_or_left_out(bench, fake, monkeypatch, capsys) -> Non
         before = nccl.use(FakeNccl(two))
         try:
             rows, errors = bench.measured("links", True)
-            assert [r.name for r in rows][1:] == ["all_reduce of 1 MiB by NCCL, 2 GPUs"] and not errors
+            assert [r.name for r in rows][1:] == ["all_reduce of 2 MiB by NCCL, 2 GPUs"] and not errors
         finally:
             for thread in [t for t in threading.enumerate() if t.name.startswith("nccl ")]:
                 thread.join(60.0)

@@ -153,6 +153,14 @@ class RecordedDriver:
         self.log.append(("peer", self._contexts[int(srcContext)], self._contexts[int(dstContext)], ByteCount))
         return self._driver.cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream)
 
+    def cuEventCreate(self, Flags: int) -> Any:
+        self.log.append(("create event", Flags))
+        return self._driver.cuEventCreate(Flags)
+
+    def cuEventDestroy(self, hEvent: Any) -> Any:
+        self.log.append(("destroy event",))
+        return self._driver.cuEventDestroy(hEvent)
+
     def cuStreamWaitEvent(self, hStream: Any, hEvent: Any, Flags: int) -> Any:
         self.log.append(("wait", int(hStream)))
         return self._driver.cuStreamWaitEvent(hStream, hEvent, Flags)

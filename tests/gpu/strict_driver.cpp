@@ -484,6 +484,8 @@ API int cuIpcGetMemHandle(IpcHandle *handle, u64 address) {
     ENTER("cuIpcGetMemHandle")
     auto i = memory.find(address);
     MUST(i != memory.end() && !i->second.opened, INVALID_VALUE, "cuIpcGetMemHandle of what is no allocation of this process");
+    // A real driver gives one, which leads to the granule: to whatever else it has cut out of that.
+    MUST(i->second.size % (2u << 20) == 0, INVALID_VALUE, "cuIpcGetMemHandle of less than whole granules of 2 MiB, which other allocations share");
     *handle = {(u64)getpid(), (u64)i->second.file, i->second.size, {}};
     return OK;
 }

@@ -158,7 +158,8 @@ def test_blocks_have_owners(strict: RecordedDriver) -> None:
 
 
 def test_a_process_does_not_open_its_own_memory(strict: RecordedDriver) -> None:
-    handle = check(strict.cuIpcGetMemHandle(memory(strict)))
+    handle = check(strict.cuIpcGetMemHandle(memory(strict, 2 << 20)))
+    refuses(strict, 1, "which other allocations share", lambda: strict.cuIpcGetMemHandle(memory(strict, 1 << 20)))
     refuses(strict, 201, "this process's own memory", lambda: strict.cuIpcOpenMemHandle(handle, 1))
 
 
@@ -170,7 +171,7 @@ def test_memory_of_another_process_is_closed_and_not_freed(strict: RecordedDrive
         with gpus_for_tests(1) as driver:
             driver.cuInit(0)
             driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
-            block = driver.cuMemAlloc(4096)[1]
+            block = driver.cuMemAlloc(2 << 20)[1]
             print(ctypes.string_at(driver.cuIpcGetMemHandle(block)[1].getPtr(), 64).hex(), flush=True)
             input()
     """
@@ -181,7 +182,7 @@ def test_memory_of_another_process_is_closed_and_not_freed(strict: RecordedDrive
         handle = strict.CUipcMemHandle()
         ctypes.memmove(int(handle.getPtr()), bytes.fromhex(other.stdout.readline()), 64)
         block = int(check(strict.cuIpcOpenMemHandle(handle, 1)))
-        assert int(check(strict.cuMemGetAddressRange(block))[1]) == 4096
+        assert int(check(strict.cuMemGetAddressRange(block))[1]) == 2 << 20
         refuses(strict, 1, "no allocation of this process", lambda: strict.cuMemFree(block))
         check(strict.cuIpcCloseMemHandle(block))
         other.stdin.write("\n")

@@ -8,14 +8,14 @@ memory. A kernel may run later than the call that launched it, so the consumer o
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 import numpy as np
 
 from . import dlpack
 from .allocator import Pool
-from .api import bindings, check
+from .api import CudaError, bindings, check
 from .streams import Event, Stream
 
 ALIGNMENT = 16  # what kernels take for granted of addresses
@@ -149,6 +149,21 @@ class DeviceArray:
         return dlpack.exported(shared, shared.pointer, shared.shape, shared.dtype, self.device.index)
 
 
+class _Foreign:
+    """Another library's array. With its last reference here it is kept until the kernels that may read it have run."""
+
+    __slots__ = ("array", "device")
+
+    def __init__(self, array: Any, device: ArrayDevice) -> None:
+        self.array, self.device = array, device
+
+    def __del__(self) -> None:
+        device = self.device
+        with suppress(CudaError):  # after a failure of the GPU, nothing runs any more
+            device.make_current()  # without its lock: this may happen anywhere, even inside an allocation
+            device.hold_until(device.main.record(), self.array)
+
+
 def from_dlpack(value: Any, of: ArrayDevice) -> DeviceArray:
     """Import an array of another library on this GPU without a copy. Its producer must not change it any more.
 
@@ -199,5 +214,5 @@ def _taken(
         raise ValueError(
             f"the array's elements do not follow one another (strides {strides}): make it contiguous first"
         )
-    array = DeviceArray(of, shape, dtype, pointer, keep)
+    array = DeviceArray(of, shape, dtype, pointer, _Foreign(keep, of))
     return of.copy(array, "an unaligned array of another library") if pointer % ALIGNMENT else array

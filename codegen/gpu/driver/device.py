@@ -95,10 +95,10 @@ class Device:
         self._held: deque[tuple[Event, Any]] = deque()
         self._peers: set[int] = set()
         with self.entered():
-            self.compute = Stream("compute", self.event)
-            self.copy_in = Stream("copy in", self.event)
-            self.copy_out = Stream("copy out", self.event)
-            self._capture = Stream("capture", self.event)
+            self.compute = Stream("compute", self.context, self.event)
+            self.copy_in = Stream("copy in", self.context, self.event)
+            self.copy_out = Stream("copy out", self.context, self.event)
+            self._capture = Stream("capture", self.context, self.event)
         self.main = self.compute
         self.transfers = Transfers(self)
         limit = int(setting("DOVETAIL_GPU_MEMORY")) or self.memory_bytes
@@ -119,12 +119,13 @@ class Device:
     def event(self, *, timing: bool = False) -> Event:
         """A new event."""
         if timing:
-            return Event(check(bindings().cuEventCreate(0)), None)
+            driver = bindings()
+            return Event(check(driver.cuEventCreate(0)), self.context, driver.cuEventDestroy)
         try:
             handle = self._events.popleft()
         except IndexError:
             handle = check(bindings().cuEventCreate(_NO_TIMING))
-        return Event(handle, self._events)
+        return Event(handle, self.context, self._events.append)
 
     def synchronize(self) -> None:
         """Wait until everything queued so far is done.

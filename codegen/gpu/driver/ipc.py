@@ -4,6 +4,9 @@ The driver gives a handle for an allocation; another process opens it and sees t
 blocks. A sent tensor is an `Outgoing`: the array, kept unchanged, and its block's handle. A received one is an `Incoming`: an address
 in the opened block, from which `taken` copies it on the GPU's copy stream.
 
+The driver cuts smaller allocations out of larger ones, and a handle leads to the whole that it cut them out of, with other tensors in it.
+So only blocks of whole granules are lent; a tensor in another block is copied to such a one first.
+
 Only complete tensors are lent: the sender waits for the kernels that make a tensor before it sends the handle, as for a copy to the
 host. (A driver event could be sent instead, for the reader's stream to wait for. But a stream that waits for an event of a killed
 process waits for ever.)
@@ -16,16 +19,19 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from ....graph.core.errors import ResourceExhaustedError
 from .allocator import COPY_IN, Block
 from .api import bindings, check
 from .array import ArrayDevice, DeviceArray
 from .streams import Event
 
 LEAST_BYTES = 256 << 10  # smaller tensors are faster through host memory than by a lease
+GRANULE = 2 << 20  # bytes that the driver gets at once: an allocation of whole granules shares them with no other
 HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
 _LAZY_PEERS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
@@ -66,9 +72,20 @@ class Outgoing:
 
 
 def outgoing(array: DeviceArray, destination: str) -> Outgoing | None:
-    """The array as an `Outgoing`; None if it is small, or its memory is not the pool's."""
+    """The array as an `Outgoing`; None if it is small, or its memory is not the pool's, or there is no room for a copy to lend."""
     block = array._owner
-    return Outgoing(array, block, destination) if type(block) is Block and array.nbytes >= LEAST_BYTES else None
+    if type(block) is not Block or array.nbytes < LEAST_BYTES:
+        return None
+    if block.size % GRANULE:
+        device = array.device
+        with device.entered(), suppress(ResourceExhaustedError):
+            device.must_run("a tensor that leaves")
+            whole, _ = device.pool.allocate(-(-array.nbytes // GRANULE) * GRANULE, "a tensor that is lent")
+            copy = DeviceArray(device, array.shape, array.dtype, whole.pointer, whole)
+            device.copy_into(copy, array)
+            return Outgoing(copy, whole, destination) if type(whole) is Block else None
+        return None
+    return Outgoing(array, block, destination)
 
 
 def handle_of(device: ArrayDevice, pointer: int) -> bytes:

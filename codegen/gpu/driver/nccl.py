@@ -171,7 +171,7 @@ class NcclLink:
 
     def _connect(self, nccl: Any, invitation: bytes) -> None:
         with self.device.entered():
-            self._stream = Stream("collectives", self.device.event)
+            self._stream = Stream("collectives", self.device.context, self.device.event)
         identity, config = nccl.UniqueId.from_buffer(invitation), nccl.Config()
         config.blocking = 0
         self._communicator = nccl.comm_init_rank_config(self.size, identity.ptr, self.rank, config.ptr)

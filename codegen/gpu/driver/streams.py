@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +11,19 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream, which other lib
 
 
 class Stream:
-    """A queue of work of the device that is current when it is made. `new_event` makes the device's events."""
+    """A queue of work of the device that is current when it is made.
 
-    __slots__ = ("handle", "name", "new_event")
+    Args:
+        name: for people.
+        context: the device's, which whoever waits needs.
+        new_event: makes the device's events.
+    """
 
-    def __init__(self, name: str, new_event: Callable[[], Event]) -> None:
+    __slots__ = ("context", "handle", "name", "new_event")
+
+    def __init__(self, name: str, context: Any, new_event: Callable[[], Event]) -> None:
         self.name = name
+        self.context = context
         self.new_event = new_event
         self.handle = check(bindings().cuStreamCreate(_NON_BLOCKING))
 
@@ -33,33 +39,45 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work queued so far is done. CudaError when a kernel failed."""
-        check(bindings().cuStreamSynchronize(self.handle))
+        driver = bindings()
+        check(driver.cuCtxSetCurrent(self.context))
+        check(driver.cuStreamSynchronize(self.handle))
 
 
 class Event:
-    """A point in a stream. Events without timing are reused when no reference to them is left."""
+    """A point in a stream.
 
-    __slots__ = ("handle", "returned")
+    Args:
+        handle: the driver's.
+        context: the device's; a thread that has none may wait, too.
+        end: takes the handle when no reference to the event is left: one without timing is used again, another one destroyed.
+    """
 
-    def __init__(self, handle: Any, returned: deque[Any] | None) -> None:
+    __slots__ = ("_end", "context", "handle")
+
+    def __init__(self, handle: Any, context: Any, end: Callable[[Any], Any]) -> None:
         self.handle = handle
-        self.returned = returned
+        self.context = context
+        self._end = end
 
     def __del__(self) -> None:
-        if self.returned is not None:
-            self.returned.append(self.handle)
+        self._end(self.handle)
 
     @property
     def is_done(self) -> bool:
         """Whether it has happened."""
-        code = int(bindings().cuEventQuery(self.handle)[0])
+        driver = bindings()
+        check(driver.cuCtxSetCurrent(self.context))
+        code = int(driver.cuEventQuery(self.handle)[0])
         if code not in (0, NOT_READY):
             check((code,))
         return code == 0
 
     def synchronize(self) -> None:
         """Wait until it has happened."""
-        check(bindings().cuEventSynchronize(self.handle))
+        driver = bindings()
+        check(driver.cuCtxSetCurrent(self.context))
+        check(driver.cuEventSynchronize(self.handle))
 
     def milliseconds_since(self, earlier: Event) -> float:
         """Time between two events that were made with `timing=True`."""

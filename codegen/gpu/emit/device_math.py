@@ -75,6 +75,9 @@ _OWN = {
         "    scale = tl.where(total < 8.673617379884035e-19, 1073741824.0, 1.0)\n"
         "    return x * scale * tl.div_rn(tl.full((), 1.0, tl.float32), total * scale)\n"
     ),
+    # The machine's own take denormal numbers for 0: what they give is then on the wrong side of x.
+    "floor": "def floor(x):\n    y = tl.floor(x)\n    return tl.where(y > x, -1.0, y)\n",
+    "ceil": "def ceil(x):\n    y = tl.ceil(x)\n    return tl.where(y < x, 1.0, y)\n",
     "trunc": "def trunc(x):\n    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))\n",
     "copysign32": (
         "def copysign32(a, x):\n"

@@ -226,8 +226,6 @@ class ExpressionWriter(ABC):
             "not": f"~{a}",
             "invert": f"~{a}",
             "abs": f"tl.abs({a})",
-            "floor": f"tl.floor({a})",
-            "ceil": f"tl.ceil({a})",
             "sqrt": f"tl.sqrt({a})" if double else f"tl.sqrt_rn({a})",
             "isnan": f"{a} != {a}",
             "isinf": f'tl.abs({a}) == float("inf")',
@@ -235,8 +233,10 @@ class ExpressionWriter(ABC):
         }.get(v.op)
         if simple is not None:
             return simple
-        if v.op in ("round", "trunc"):
-            return self.call({"round": f"rint{width}", "trunc": "trunc"}[v.op], a)
+        if v.op in ("floor", "ceil", "trunc"):
+            return self.call(v.op, a)
+        if v.op == "round":
+            return self.call(f"rint{width}", a)
         return self.call(f"{v.op}{width}", *self.as_blocks(v))
 
     def as_blocks(self, v: Value) -> list[str]:

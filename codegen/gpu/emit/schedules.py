@@ -24,6 +24,7 @@ from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ...fusion.online_reductions import SOFTMAX, Pair, pairs_of
 from ...fusion.table_loops import filled
 from ...ir.loop_nest import ADD, READS, LoopNest, Store, Value
+from ...target import GPU_INDEX_MARGIN
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .expr import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
 from .nest import triton_source
@@ -78,7 +79,7 @@ def specialise(loops: LoopNest, sizes: Sequence[int]) -> Specialisation:
             splits = 1 << most.bit_length() - 1
     last = (0, False) if splits == 1 else (_power(sizes[-1]), _power(sizes[-1]) == sizes[-1])
     # Masks are for whole tiles: they may reach beyond the space by as much as a tile has.
-    wide = math.prod((max(n, 1) for n in sizes), start=1) + (1 << 20) >= 2**31
+    wide = math.prod((max(n, 1) for n in sizes), start=1) + GPU_INDEX_MARGIN >= 2**31
     return Specialisation(tuple(n % 16 == 0 for n in sizes), _power(nx), row == nx, splits, wide, kept, last)
 
 

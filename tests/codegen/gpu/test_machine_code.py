@@ -6,8 +6,11 @@ import machine_code
 import pytest
 from machine_code import Code, Facts, facts_of_code, one_line, parsed
 
+from dovetail.codegen.gpu.emit.schedules import routines, specialise
 from dovetail.codegen.gpu.ir import HEADER, SM90, Parameter, TritonKernel
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder
+from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import FailedPreconditionError
 
 pytest.importorskip("triton")
@@ -125,3 +128,18 @@ def test_a_compiled_kernel_is_read() -> None:
     assert one_line(facts).startswith("loads 2 x 16 B, stores 2 x 16 B, 128 threads")
     with pytest.raises(FailedPreconditionError, match="does not read"):
         machine_code.disassembled(b"nothing")
+
+
+@pytest.mark.skipif(machine_code.disassembler() is None, reason="there is no disassembler beside Triton")
+@pytest.mark.usefixtures("own_cache")
+def test_floor_and_ceil_of_denormal_numbers() -> None:
+    """The machine's own rounding takes them for 0: a comparison that does not must follow each."""
+    build = LoopNestBuilder([False])
+    x = build.load(0, float32, [0])
+    build.store(build.apply("floor", x), [0])
+    build.store(build.apply("ceil", x), [0])
+    loops, _ = build.finish()
+    (launch,) = routines(loops, specialise(loops, [1 << 20]))[0].launches
+    code = facts_of_code(compile_kernel(launch.kernel, SM90)).code
+    compared = [i for i in code.instructions if i.name == "FSETP"]
+    assert code.count("FRND") == len(compared) > 0 and not any("FTZ" in i.opcode for i in compared)

@@ -58,3 +58,12 @@ def test_text_of_a_template(name: str) -> None:
     if os.environ.get("DOVETAIL_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def test_offsets_near_two_to_the_31_keep_a_block_of_room() -> None:
+    """32 bits count the elements of an image, and how far a tile reaches beyond it."""
+    window = Window((1, 1), (1, 1))
+    assert image_sizes(window, (1, 1 << 15, 1 << 15, 1))["image_size"] == 1 << 30
+    for columns in ((1 << 16) - 1, 1 << 16):
+        with pytest.raises(ValueError, match="with a block's margin"):
+            image_sizes(window, (1, 1 << 15, columns, 1))
