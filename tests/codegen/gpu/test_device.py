@@ -98,7 +98,9 @@ def test_without_a_driver_there_is_no_gpu_and_nothing_is_imported(monkeypatch):
 def test_a_driver_that_fails_counts_as_none(fake, monkeypatch, caplog):
     monkeypatch.setattr(fake, "cuDeviceGetCount", lambda: (3, None), raising=False)
     assert api.gpu_count() == 0
-    assert "The GPU of this machine cannot be used: CUDA_ERROR_NOT_INITIALIZED: the strict driver's answer" in caplog.text
+    assert (
+        "The GPU of this machine cannot be used: CUDA_ERROR_NOT_INITIALIZED: the strict driver's answer" in caplog.text
+    )
 
 
 def test_a_process_that_was_forked_is_told_so(fake, monkeypatch):
@@ -304,7 +306,9 @@ def test_scratch_and_promises(fake, gpu):
 
 
 def test_much_shared_memory_is_asked_for_and_clusters_are_refused(fake, gpu):
-    nothing = fake.compile_kernel(TritonKernel("k", HEADER + "@triton.jit\ndef k():\n    pass\n", (), num_warps=8), SM90)
+    nothing = fake.compile_kernel(
+        TritonKernel("k", HEADER + "@triton.jit\ndef k():\n    pass\n", (), num_warps=8), SM90
+    )
 
     def binary(**more):
         return replace(nothing, **more)
@@ -446,7 +450,9 @@ def test_the_cache_is_cleared_before_each_run_and_who_is_far_behind_has_one(gpu,
     assert times[1] < times[2] < times[0]
     assert order.count("slow") == 3 and order.count("fast") == order.count("near") >= 2 + autotune.FEWEST_TURNS
     before = [order[i - 1] for i, x in enumerate(order) if x in ("slow", "fast", "near")]
-    untimed = 2 * 3 - 1  # one run compiles, of one the host is timed; the very first follows a pass that is timed itself
+    untimed = (
+        2 * 3 - 1
+    )  # one run compiles, of one the host is timed; the very first follows a pass that is timed itself
     assert before.count(gpu.l2_bytes) == len(before) - untimed
 
 

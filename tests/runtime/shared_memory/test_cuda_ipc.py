@@ -159,7 +159,9 @@ def test_a_block_is_lent_again_while_it_was_to_be_closed(fake: RecordedDriver, p
     assert pair.borrower.borrowed() == 1
 
 
-def test_what_cannot_be_opened_is_sent_otherwise(fake: RecordedDriver, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_opened_is_sent_otherwise(
+    fake: RecordedDriver, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fake, "cuIpcOpenMemHandle", lambda handle, Flags: (fake.CUresult(201), None), raising=False)
     assert pair.send(np.full(COUNT, 3.0, np.float32)) is None
     ((task, step, tensors),) = pair.otherwise
