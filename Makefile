@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the demo's processes start in half the time 
 help:
 	@echo 'make demo        train a classifier over four processes and show what ran where'
 	@echo 'make test        all tests, the fast ones first (test-fast, test-slow: one half)'
-	@echo 'make test-gpu    the tests that need an NVIDIA GPU, with the packages that they need'
+	@echo 'make test-gpu    all tests of GPUs on the NVIDIA GPU of this machine, instead of on stand-ins'
 	@echo 'make test-ray    the tests on clusters of Ray, with the packages that they need'
 	@echo 'make lint        ruff, import layers, mypy --strict (ruff, layers, typecheck: one of them)'
 	@echo 'make bench       every benchmark, its short form (bench-gpu: the one for an NVIDIA GPU, 9 minutes)'
@@ -32,7 +32,7 @@ test-slow: .venv/stamp-dev
 	$(BIN)/python -m pytest -n 2 -q -m slow
 
 test-gpu: .venv/stamp-test .venv/stamp-cuda
-	$(BIN)/python -m pytest -n 0 -q -m gpu
+	DOVETAIL_TEST_GPU=1 $(BIN)/python -m pytest -n auto -q -m gpu
 
 test-ray: .venv/stamp-test .venv/stamp-demo .venv/stamp-ray
 	$(BIN)/python -m pytest -n 0 -q -k ray_cluster tests/dovetail/distribute/launchers

@@ -44,6 +44,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a real GPU, foreign libraries are loaded whose warnings are not ours."""
+    if os.environ.get("DOVETAIL_TEST_GPU", "0") != "0":
+        for item in items:
+            item.add_marker(pytest.mark.filterwarnings("default"))
+            item.add_marker(pytest.mark.filterwarnings(r"error:::dovetail\..*"))
+
+
 def pytest_collection_finish() -> None:
     """What there is when the tests begin stays: a test that collects garbage need not look through thousands of tests."""
     gc.collect()

@@ -1,10 +1,10 @@
-"""What tests of kernels for GPUs share: run them in Triton's interpreter, compare what they give, compile them for every target."""
+"""What tests of kernels for GPUs share: run them, compare what they give, compile them for every target."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from triton_interpreter import run_routine
+from kernel_runner import loads, run_routine
 
 from dovetail.codegen.gpu.ir import SM80, SM90, SM100, Routine, Target
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
@@ -24,7 +24,10 @@ def check(got: Any, want: Any, digits: float, name: str = "") -> None:
 
 
 def compiles(routine: Routine, targets: Sequence[Target] = TARGETS, stack: int = 0) -> None:
-    """Each kernel has a binary that takes its parameters and spills at most `stack` bytes: a few are no spilled tile."""
+    """Each kernel has a binary that takes its parameters and spills at most `stack` bytes: a few are no spilled tile.
+
+    A GPU that tests run on loads those that are for it.
+    """
     for kernel in dict.fromkeys(launch.kernel for launch in routine.launches):
         for target in targets:
             binary = compile_kernel(kernel, target)  # compares the parameters with those of the binary
@@ -32,3 +35,4 @@ def compiles(routine: Routine, targets: Sequence[Target] = TARGETS, stack: int =
             assert binary.registers > 0
             assert binary.profile_scratch == 0
             assert binary.threads == kernel.num_warps * 32
+            loads([binary])

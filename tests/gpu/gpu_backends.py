@@ -1,6 +1,7 @@
 """The GPUs that tests run on: the strict driver's, or, with DOVETAIL_TEST_GPU=1, those of this machine.
 
 `make test-gpu` sets the variable. The driver that a process has loaded is the one that it keeps, so no process tests both.
+DOVETAIL_TEST_GPU=strict rehearses it: all is done as on a real GPU, with the binaries that Triton makes, and the driver is the strict one.
 
 On both, NVIDIA's bindings are called, and what is called is noted; so a test says the same of either: which kernels were launched, what
 was copied. What only a stand-in can do (another size of memory, a GPU that fails) skips the test on a real one.
@@ -22,7 +23,9 @@ from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.ir import Binary, Target, TritonKernel
 from dovetail.codegen.gpu.toolchain import compile
 
-ON_DEVICE = os.environ.get("DOVETAIL_TEST_GPU", "0") == "1"
+_ASKED = os.environ.get("DOVETAIL_TEST_GPU", "0")
+ON_DEVICE = _ASKED != "0"
+_REHEARSED = StrictGpus(1, 8 << 30) if _ASKED == "strict" else None
 _compile_kernel = compile.compile_kernel
 
 
@@ -76,6 +79,8 @@ class RecordedDriver:
         """A kernel's binary, by Triton."""
         binary = _compile_kernel(kernel, target)
         self.kernels[binary.image] = kernel, binary
+        if _REHEARSED is not None:
+            _REHEARSED.kernels[binary.image] = kernel, binary
         return binary
 
     def launches(self) -> list[tuple[Any, ...]]:
@@ -262,13 +267,22 @@ def gpus_for_tests(count: int = 1, memory: int = 1 << 30) -> Iterator[RecordedDr
 
 @contextlib.contextmanager
 def _real(count: int) -> Iterator[RecordedDriver]:
+    """Its devices stay from test to test, since their streams and pinned memory do; what a test has made on them goes."""
     made = RecordedDriver(None)
     before = api.use(made)
+    compile.compile_kernel = made.compiled
     try:
         if api.gpu_count() < count:
             pytest.skip(f"{count} GPUs are needed, and there are {api.gpu_count()}")
         yield made
+        assert _REHEARSED is None or not _REHEARSED.refused, _REHEARSED.refused
     finally:
+        compile.compile_kernel = _compile_kernel
+        if _REHEARSED is not None:
+            _REHEARSED.refused.clear()
+            _REHEARSED.fail(0)
+        for index in range(api.gpu_count()):
+            device(index).loaded.clear()
         gc.collect()
         for index in range(api.gpu_count()):
             device(index).synchronize()

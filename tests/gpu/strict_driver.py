@@ -140,11 +140,6 @@ class StrictGpus:
             self.kernels[image] = kernel, made
         return made
 
-    def knows(self, kernel: TritonKernel, binary: Binary) -> Binary:
-        """A binary that Triton made from a kernel."""
-        self.kernels[binary.image] = kernel, binary
-        return binary
-
     def fail(self, code: int) -> None:
         """As if a kernel had failed with this code; 0: as if none had."""
         self._library.strict_fail(code)

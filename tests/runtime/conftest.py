@@ -34,11 +34,20 @@ def cluster() -> Iterator[tf.LocalCluster]:
 
 
 @pytest.fixture
-def fake(request: pytest.FixtureRequest) -> Iterator[RecordedDriver]:
-    """A GPU: a stand-in, or a real one (`tests/gpu/gpu_backends.py`); as many as the module's `GPUS` says."""
+def fake() -> Iterator[RecordedDriver]:
+    """A GPU: a stand-in, or a real one (`tests/gpu/gpu_backends.py`)."""
     from gpu_programs import gpus_with_kernels  # which few of the tests here need
 
-    with gpus_with_kernels(getattr(request.module, "GPUS", 1)) as made:
+    with gpus_with_kernels() as made:
+        yield made
+
+
+@pytest.fixture
+def two_gpus() -> Iterator[RecordedDriver]:
+    """Two of them."""
+    from gpu_programs import gpus_with_kernels
+
+    with gpus_with_kernels(2) as made:
         yield made
 
 

@@ -4,12 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from triton_interpreter import run_routine
+from kernel_runner import run_routine
 
 from dovetail.codegen.fusion.online_reductions import SOFTMAX, VARIANCE, pairs_of
 from dovetail.codegen.gpu.emit.schedules import Specialisation, routines
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.graph.core.dtypes import float32
+
+pytestmark = pytest.mark.gpu
 
 pytest.importorskip("triton")
 

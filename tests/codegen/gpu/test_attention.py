@@ -14,7 +14,7 @@ from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, int32
 
 pytest.importorskip("triton")
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 
 SMALL = Blocks(16, 32, 4, 2)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from triton_interpreter import run_kernel
+from kernel_runner import run_kernel
 
 from dovetail.codegen.gpu.emit.device_math import functions
 from dovetail.codegen.gpu.ir import (
@@ -371,6 +371,7 @@ def applied(name: str, x: Any) -> Any:
     return out
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", LARGEST_ERRORS)
 def test_functions_have_the_errors_of_vecmath(name: str) -> None:
     from scipy import special
@@ -387,6 +388,7 @@ def test_functions_have_the_errors_of_vecmath(name: str) -> None:
     np.testing.assert_array_equal(np.signbit(mine[np.isfinite(mine)]), np.signbit(exact[np.isfinite(mine)]))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", list(LARGEST_ERRORS)[:6])  # the others have no form for float64
 def test_functions_of_doubles(name: str) -> None:
     from scipy import special
@@ -398,6 +400,7 @@ def test_functions_of_doubles(name: str) -> None:
     np.testing.assert_allclose(mine, exact, rtol=2e-15, atol=5e-324)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["rint32", "rint64", "trunc"])
 def test_rounding(name: str) -> None:
     x = points(np.float64 if name == "rint64" else np.float32)
@@ -405,6 +408,7 @@ def test_rounding(name: str) -> None:
     np.testing.assert_array_equal(applied(name, x), exact)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["exp", "tanh"])
 def test_functions_of_narrow_types_are_more_precise_than_these(name: str) -> None:
     x = points(np.float32)
@@ -433,6 +437,7 @@ def quotients(name: str, x: Any, total: Any) -> Any:
     return out
 
 
+@pytest.mark.gpu
 def test_a_part_of_a_total_is_what_a_division_gives() -> None:
     rng = np.random.default_rng(4)
     total = np.exp(rng.uniform(-100, 88, 4096)).astype(np.float32)
@@ -447,12 +452,14 @@ def test_a_part_of_a_total_is_what_a_division_gives() -> None:
     np.testing.assert_allclose(mine[~normal], exact[~normal], atol=1.5e-45)
 
 
+@pytest.mark.gpu
 def test_a_quotient_within_a_function_is_rounded_once() -> None:
     rng = np.random.default_rng(5)
     x, y = (np.exp(rng.uniform(-20, 20, 4096)).astype(np.float32) for _ in range(2))
     np.testing.assert_array_equal(quotients("quotient32", x, y), x / y)
 
 
+@pytest.mark.gpu
 def test_bits_of_a_float_survive_an_argument() -> None:
     """A float32 argument goes into the parameter's bytes as it is."""
     out = np.zeros(1024, np.float32)

@@ -18,7 +18,7 @@ from dovetail.graph.ops.nn.conv_geometry import Window
 
 pytest.importorskip("triton")
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 
 SMALL = [Tile(32, 16, 16, 4, 2)]

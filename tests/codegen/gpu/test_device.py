@@ -11,7 +11,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from gpu_backends import RecordedDriver, gpus_for_tests
+from gpu_backends import ON_DEVICE, RecordedDriver, gpus_for_tests
 
 from dovetail.codegen.gpu import autotune
 from dovetail.codegen.gpu.driver import api
@@ -34,6 +34,8 @@ from dovetail.codegen.gpu.ir import (
 )
 from dovetail.graph.core.errors import ResourceExhaustedError, UnimplementedError
 
+pytestmark = pytest.mark.gpu
+
 ADD = TritonKernel(
     "add",
     HEADER
@@ -47,12 +49,14 @@ def add(in0, in1, out0, n0, BLOCK: tl.constexpr):
     (("BLOCK", 64),),
 )  # fmt: skip
 GRID = Grid((Count(("n0",), 64),))
+two_gpus = pytest.mark.skipif(ON_DEVICE and api.gpu_count() < 2, reason="there is one GPU")
+stand_in = pytest.mark.skipif(ON_DEVICE, reason="what only the strict driver's GPU is known to do")
 SUM = Routine((Launch(ADD, GRID),))
 
 
 @pytest.fixture
 def fake():
-    with gpus_for_tests(2) as made:
+    with gpus_for_tests(1 if ON_DEVICE else 2) as made:
         yield made
 
 
@@ -77,6 +81,7 @@ def add(fake: RecordedDriver, a: DeviceArray, b: DeviceArray) -> DeviceArray:
 # --- devices ---------------------------------------------------------------------------------------------------------
 
 
+@stand_in
 def test_what_a_device_says_of_itself(gpu):
     assert (gpu.name, gpu.target, gpu.multiprocessors, gpu.memory_bytes) == ("Strict GPU", SM90, 132, 1 << 30)
     assert api.gpu_count() == 2
@@ -86,6 +91,7 @@ def test_what_a_device_says_of_itself(gpu):
         device(2)
 
 
+@stand_in
 def test_without_a_driver_there_is_no_gpu_and_nothing_is_imported(monkeypatch):
     monkeypatch.setattr(api, "_SIGNS_OF_A_DRIVER", ("/nowhere",))
     before = api.use(None)
@@ -95,6 +101,7 @@ def test_without_a_driver_there_is_no_gpu_and_nothing_is_imported(monkeypatch):
         api.use(before)
 
 
+@stand_in
 def test_a_driver_that_fails_counts_as_none(fake, monkeypatch, caplog):
     monkeypatch.setattr(fake, "cuDeviceGetCount", lambda: (3, None), raising=False)
     assert api.gpu_count() == 0
@@ -157,6 +164,7 @@ def test_a_strided_array_arrives_in_order(gpu):
     np.testing.assert_array_equal(np.asarray(gpu.from_host(x)), x)
 
 
+@two_gpus
 def test_from_one_gpu_to_another(fake, gpu):
     other = device(1)
     x = gpu.from_host(np.arange(5, dtype=np.int64))
@@ -179,6 +187,7 @@ def test_sizes_of_blocks_waste_at_most_a_quarter():
         assert rounded(count) % 512 == 0 and rounded(rounded(count)) == rounded(count)
 
 
+@stand_in
 def test_freed_memory_is_used_again_and_counted(fake, gpu):
     a = gpu.empty((1000,), np.dtype("float32"), "a")
     assert gpu.pool.in_use == 4096
@@ -203,6 +212,7 @@ def test_a_view_keeps_its_memory(gpu):
         b.reshape((7,))
 
 
+@stand_in
 def test_out_of_memory_lists_the_largest(monkeypatch, fake):
     monkeypatch.setenv("DOVETAIL_GPU_MEMORY", str(10 << 20))
     gpu = device(0)
@@ -220,6 +230,7 @@ def test_out_of_memory_lists_the_largest(monkeypatch, fake):
     assert gpu.empty((4 << 18,), np.dtype("float32"), "loss/grad").nbytes == 4 << 20
 
 
+@stand_in
 def test_memory_that_is_only_kept_goes_back_before_the_error(fake):
     fake.strict.set_memory(8 << 20)
     gpu = device(0)
@@ -274,6 +285,7 @@ def test_arguments_lie_where_the_compiler_put_them():
         Arguments([Parameter("x", "bf16")])
 
 
+@stand_in
 def test_what_is_launched(fake, gpu):
     a, b = gpu.from_host(np.arange(100, dtype=np.float32)), gpu.from_host(np.ones(100, np.float32))
     out = add(fake, a, b)
@@ -291,6 +303,7 @@ def test_nothing_is_launched_for_no_elements(fake, gpu):
     assert fake.launches() == []
 
 
+@stand_in
 def test_scratch_and_promises(fake, gpu):
     text = HEADER + "@triton.jit\ndef k(in0, in1, out0, scratch0, n0):\n    pass\n"
     names = (*[Parameter(n, "*fp32", True) for n in ("in0", "in1", "out0", "scratch0")], Parameter("n0", "i32", True))
@@ -305,6 +318,7 @@ def test_scratch_and_promises(fake, gpu):
         prepared(fake, gpu, 6401, routine)
 
 
+@stand_in
 def test_much_shared_memory_is_asked_for_and_clusters_are_refused(fake, gpu):
     nothing = fake.compile_kernel(
         TritonKernel("k", HEADER + "@triton.jit\ndef k():\n    pass\n", (), num_warps=8), SM90
@@ -343,6 +357,7 @@ def test_who_waits_needs_no_context(fake, gpu):
 # --- graphs ----------------------------------------------------------------------------------------------------------
 
 
+@stand_in
 def test_a_graph_runs_what_was_captured_again_and_again(fake, gpu):
     a, b = gpu.from_host(np.arange(64, dtype=np.float32)), gpu.from_host(np.ones(64, np.float32))
     gpu.synchronize()
@@ -392,6 +407,7 @@ def test_a_capture_that_fails_leaves_the_device_as_it_was(fake, gpu):
 # --- tuning ----------------------------------------------------------------------------------------------------------
 
 
+@stand_in
 def test_the_fastest_is_found_and_remembered(monkeypatch, tmp_path, gpu):
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(autotune, "_chosen", {})
@@ -424,6 +440,7 @@ def test_the_fastest_is_found_and_remembered(monkeypatch, tmp_path, gpu):
     assert (told["gpu"], told["driver"], told["best"]) == (gpu.name, 13000, 1)
 
 
+@stand_in
 def test_of_equally_fast_candidates_the_likely_one_wins(monkeypatch, tmp_path, gpu):
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(autotune, "_chosen", {})
@@ -431,6 +448,7 @@ def test_of_equally_fast_candidates_the_likely_one_wins(monkeypatch, tmp_path, g
     assert autotune.fastest(gpu, "key", [lambda: None] * 3) == 0
 
 
+@stand_in
 def test_the_cache_is_cleared_before_each_run_and_who_is_far_behind_has_one(gpu, monkeypatch):
     small = gpu.empty((4,), np.dtype("float32"))
     order = []
@@ -479,6 +497,7 @@ def test_events_that_were_timed_with_are_destroyed(fake, gpu):
     assert fake.log.count(("destroy event",)) == fake.log.count(("create event", 0)) > 0
 
 
+@stand_in
 def test_measuring_goes_on_where_there_is_no_room_to_clear(gpu, monkeypatch):
     monkeypatch.setattr(gpu.pool, "limit", 1024)
     with gpu.entered():
@@ -552,6 +571,7 @@ def test_an_unaligned_array_is_copied_to_where_kernels_take_it(gpu):
     np.testing.assert_array_equal(np.asarray(y), np.arange(1, 8))
 
 
+@two_gpus
 def test_an_array_on_another_gpu_is_not_taken(gpu):
     with pytest.raises(ValueError, match="not on GPU:1"):
         from_dlpack(gpu.from_host(np.ones(2)), device(1))

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_checks import compiles
+from kernel_runner import run_routine
 from reference_interpreter import Interpreter, execution_order
-from triton_interpreter import run_routine
 
 import dovetail as dt
 from dovetail.codegen.check import agree
@@ -28,7 +28,7 @@ from dovetail.graph.core.dtypes import bfloat16, float16, float32
 
 pytest.importorskip("triton")
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -32,7 +32,7 @@ from dovetail.graph.core.dtypes import (
 
 pytest.importorskip("triton")
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 
 SMALL = Tile(16, 32, 16, 4, 3)

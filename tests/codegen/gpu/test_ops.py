@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_checks import compiles
-from triton_interpreter import run_routine
+from kernel_runner import run_routine
 
 from dovetail.codegen.fusion import row_loops
 from dovetail.codegen.gpu.bind import rows
@@ -30,7 +30,7 @@ from dovetail.graph.ops.array.segments import combine_rows
 
 pytest.importorskip("triton")
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 SOME = (SM80,)  # targets of kernels that are like others
 RNG = np.random.default_rng(5)

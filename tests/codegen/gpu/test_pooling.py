@@ -15,7 +15,7 @@ from dovetail.graph.ops.nn.conv_geometry import Window
 
 pytest.importorskip("triton")
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 WINDOWS = {
     "valid": Window((2, 2), (2, 2)),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_checks import compiles
-from triton_interpreter import run_routine
+from kernel_runner import run_routine
 
 from dovetail.codegen.fusion.optimizer_loops import sparse_update
 from dovetail.codegen.gpu.ir import SM80, SM90, Routine
@@ -26,7 +26,7 @@ from dovetail.graph.core.dtypes import (
 
 pytest.importorskip("triton")
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 RNG = np.random.default_rng(5)
 TOLERANCE = {8: 1e-12, 4: 1e-5, 2: 2e-2, 1: 0.0}

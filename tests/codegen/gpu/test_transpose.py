@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from triton_interpreter import run_routine
+from kernel_runner import run_routine
 
 from dovetail.codegen.gpu.ir import SM80, SM90, SM100
 from dovetail.codegen.gpu.templates.transpose import transposition, transposition_sizes
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
 from dovetail.graph.core.dtypes import as_dtype
+
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from gpu_programs import Build, agree
 
 import dovetail as dt
 
-pytestmark = pytest.mark.usefixtures("launch_by_launch")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("launch_by_launch")]
 
 FORWARD, BACKWARD = ["attention"], ["attention_delta", "attention_keys", "attention_queries"]
 EXACT_FORWARD, EXACT_BACKWARD = ["attention_turned", *FORWARD], [*["attention_turned"] * 4, *BACKWARD]  # of float32

@@ -10,7 +10,7 @@ from gpu_programs import Build, close, results_on
 
 import dovetail as dt
 
-pytestmark = pytest.mark.usefixtures("launch_by_launch")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("launch_by_launch")]
 
 RANDOM = np.random.default_rng(5)
 

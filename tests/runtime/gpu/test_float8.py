@@ -14,6 +14,8 @@ from dovetail.codegen.gpu.ir import SM80, SM90, SM100
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.graph.core.dtypes import bfloat16, float8_e4m3fn, float8_e5m2, float32
 
+pytestmark = pytest.mark.gpu
+
 TYPES = (float8_e4m3fn, float8_e5m2)
 A = np.random.default_rng(0).standard_normal((32, 64)).astype(np.float32)
 B = np.random.default_rng(1).standard_normal((64, 32)).astype(np.float32)

@@ -22,6 +22,8 @@ from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.ops.state.training import RULES
 from dovetail.graph.resources.variable import VariableState
 
+pytestmark = pytest.mark.gpu
+
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,8 @@ from gpu_programs import agree, matrix
 
 import dovetail as dt
 
+pytestmark = pytest.mark.gpu
+
 # --- images ----------------------------------------------------------------------------------------------------------
 
 IMAGES, FILTERS, DEEP = matrix(2, 9, 8, 3), matrix(3, 3, 3, 4), matrix(3, 3, 3, 2)

@@ -15,6 +15,8 @@ from reference_interpreter import Interpreter
 
 import dovetail as dt
 
+pytestmark = pytest.mark.gpu
+
 pytest.importorskip("triton")
 
 SIZES = (1, 2, 3, 7, 16, 33)

@@ -8,6 +8,8 @@ import dovetail as dt
 from dovetail.codegen.gpu.graph_regions import GraphRegion
 from dovetail.codegen.ir.program import Call
 
+pytestmark = pytest.mark.gpu
+
 RANDOM = np.random.default_rng(0)
 TABLE = RANDOM.standard_normal((9, 5)).astype(np.float32)
 ROWS = RANDOM.standard_normal((2, 3, 5)).astype(np.float32) + 3

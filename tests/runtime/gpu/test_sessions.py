@@ -15,12 +15,13 @@ from dovetail.codegen.gpu.driver.array import DeviceArray
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.ir.program import Call, Loop
 
-GPUS = 2
+pytestmark = pytest.mark.gpu
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
 
-def test_gpus_are_found_and_may_be_left_out(fake, monkeypatch):
+def test_gpus_are_found_and_may_be_left_out(two_gpus, monkeypatch):
+    assert two_gpus.strict, "a stand-in, whose GPUs are known"
     with dt.Session(graph=dt.Graph()) as session:
         found = session.list_devices()
     assert [str(d) for d in found if d.name.device_type == "GPU"] == [
@@ -199,7 +200,7 @@ def test_no_elements(fake):
 # --- between devices -------------------------------------------------------------------------------------------------
 
 
-def test_between_gpus_of_a_task_tensors_do_not_pass_the_host(fake):
+def test_between_gpus_of_a_task_tensors_do_not_pass_the_host(two_gpus):
     with dt.Graph().as_default() as graph:
         x = dt.placeholder(dt.float32, [100])
         with dt.device("/gpu:0"):
@@ -211,7 +212,7 @@ def test_between_gpus_of_a_task_tensors_do_not_pass_the_host(fake):
     with dt.Session(graph=graph) as session:
         given = np.linspace(0, 2, 100).astype(np.float32)
         np.testing.assert_allclose(session.run(c, {x: given}), np.sqrt(np.exp(given)) + 1, rtol=1e-5)
-        assert [c[0] for c in fake.copies()] == ["to device", "peer", "to host"]
+        assert [c[0] for c in two_gpus.copies()] == ["to device", "peer", "to host"]
         assert "ToHost" in ops(session) and "ToHost" not in ops(session, "CPU")
 
 

@@ -10,7 +10,7 @@ from gpu_programs import ops
 import dovetail as dt
 from dovetail.codegen.gpu import horizontal_fusion
 
-pytestmark = pytest.mark.usefixtures("launch_by_launch")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("launch_by_launch")]
 
 
 def variables(*shapes: tuple[int, ...], resource: bool = True) -> list[Any]:
