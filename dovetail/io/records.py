@@ -14,10 +14,10 @@ import gzip
 import struct
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any
 
 from ..graph.core.errors import DataLossError, NotFoundError
+from ..graph.formats.atomic_files import path_of
 from ..graph.formats.crc32c import masked
 
 CHUNK = 1 << 20  # bytes that are read at once from a file that zlib has compressed
@@ -94,7 +94,7 @@ class TFRecordWriter:
         if compression == "GZIP":
             self._file = gzip.open(str(path), "wb", 6 if level < 0 else level)  # noqa: SIM115  (`close` closes it)
         else:
-            self._file = Path(str(path)).open("wb")  # noqa: SIM115
+            self._file = path_of(path).open("wb")  # noqa: SIM115
 
     def write(self, record: bytes) -> None:
         """Write a record. ValueError: the file is closed."""
@@ -160,7 +160,7 @@ def tf_record_iterator(path: Any, options: Any = None) -> Iterator[bytes]:
     """
     compression = compression_of(options)
     try:
-        file = Path(str(path)).open("rb")  # noqa: SIM115  (closed below)
+        file = path_of(path).open("rb")  # noqa: SIM115  (closed below)
     except FileNotFoundError as e:
         raise NotFoundError(None, None, f"{path}; No such file or directory") from e
     source: Any = file

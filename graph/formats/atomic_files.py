@@ -5,7 +5,8 @@ new one. Each of these steps is a *point*: with `DOVETAIL_FAULTS=save:N` the pro
 points.
 
 Names such as `s3://bucket/model` mean files of other systems, by fsspec (`path_of`). There a file appears whole when it is closed, so
-it is written under its own name. There are no locks: one program at a time may save into a folder.
+it is written under its own name; one whose writer is killed never does. What other tasks have just written is seen, since listings are
+not cached. There are no locks: one program at a time may save into a folder.
 
 Where the file system is full, a ResourceExhaustedError names the file and how many bytes it needs.
 """
@@ -51,7 +52,7 @@ def path_of(name: Any) -> Path:
         raise UnimplementedError(
             None, None, f"{name} is in a remote file system: pip install 'dovetail[remote]'"
         ) from None
-    return cast(Path, UPath(name))
+    return cast(Path, UPath(name, use_listings_cache=False))
 
 
 def is_remote(name: Any) -> bool:
@@ -72,7 +73,9 @@ def write_durably(path: Path, write: Callable[[Path], None], size: int | None = 
         ResourceExhaustedError: the disk is full, or a quota reached. OSError: what else the file system says. Nothing is left then.
     """
     if is_remote(path):
+        point()
         write(path)
+        point()
         return
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     point()

@@ -41,7 +41,7 @@ import numpy as np
 from ..core.dtypes import Array, DType, as_dtype, text_array
 from ..core.errors import DataLossError, FailedPreconditionError, NotFoundError, invalid
 from ..core.shape import text
-from .atomic_files import PARTIAL, is_remote, locked, path_of, remove, write_bytes_durably, write_durably
+from .atomic_files import PARTIAL, is_remote, locked, path_of, point, remove, write_bytes_durably, write_durably
 from .protos import ENUM_NAMES
 from .sstable import TableError
 from .tensor_bundle import is_bundle, read_bundle, read_piece
@@ -137,6 +137,8 @@ def write_shard(
             file.write(header)
             for data in ordered:
                 file.write(data.reshape(-1).view(np.uint8).data)
+            if is_remote(path):
+                point()  # within the upload
 
     write_durably(path, write, len(header) + sum(d.nbytes for d in ordered))
     return {"file": path.name, "bytes": path.stat().st_size, "slices": entries}

@@ -18,9 +18,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from ...graph.core.graph import Node
+from ...graph.formats.atomic_files import path_of
 from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
 from ...placer.render.text import short, size_text
@@ -221,7 +221,7 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace in Chrome's format, for Perfetto (ui.perfetto.dev) or chrome://tracing. OSError: the file cannot be written."""
-        Path(path).write_text(ChromeTimeline(self.step_stats).generate_chrome_trace_format(), encoding="utf-8")
+        path_of(path).write_text(ChromeTimeline(self.step_stats).generate_chrome_trace_format(), encoding="utf-8")
 
     def chart(self, title: str = "") -> Chart:
         """The trace as a chart."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import io
 import itertools
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from ...graph.core.graph import Graph
+from ...graph.formats.atomic_files import is_remote, path_of
 from ...graph.ops.io.summaries import messages
 from ...io.records import tf_record_iterator
 from ...placer.plan import Plan
 
 _files = itertools.count()
+MOST_REWRITTEN = 8 << 20  # bytes of an event file in another system, before the next one is begun
 
 
 def _tensorboard() -> Any:
@@ -28,8 +30,23 @@ def _tensorboard() -> Any:
     return event_file_writer, event_pb2
 
 
+class _RemoteFile:
+    """An event file of another system, such as `s3://`: they cannot append, so each flush writes all of it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path_of(path)
+        self.content = io.BytesIO()
+        self.write = self.content.write
+
+    def flush(self) -> None:
+        """Make what was written visible."""
+        self._path.write_bytes(self.content.getvalue())
+
+    close = flush
+
+
 class FileWriter:
-    """Writes one event file into a folder.
+    """Writes one event file into a folder; in another file system (`s3://`), several, none of which is long.
 
     Args:
         logdir: the folder; made if it is not there.
@@ -65,12 +82,22 @@ class FileWriter:
 
     def _opened(self) -> Any:
         """A new event file."""
-        Path(self._logdir).mkdir(parents=True, exist_ok=True)
+        path_of(self._logdir).mkdir(parents=True, exist_ok=True)
         self._waiting, self._flushed = 0, time.monotonic()
+        self._remote: list[_RemoteFile] = []
+        if is_remote(self._logdir):
+            from tensorboardX import record_writer  # loads protobuf
+
+            record_writer.register_writer_factory(self._logdir.partition(":")[0], self)
         # Files of one second and one process need different names.
         return self._writer.EventsWriter(
-            str(Path(self._logdir) / "events"), f".{os.getpid()}.{next(_files)}{self._suffix}"
+            str(path_of(self._logdir) / "events"), f".{os.getpid()}.{next(_files)}{self._suffix}"
         )
+
+    def open(self, path: str) -> _RemoteFile:
+        """What tensorboardX calls to open an event file of another system."""
+        self._remote = [_RemoteFile(path)]
+        return self._remote[0]
 
     def get_logdir(self) -> str:
         """The folder."""
@@ -102,6 +129,8 @@ class FileWriter:
 
     def _flush(self) -> None:
         self._file.flush()
+        if self._remote and self._remote[0].content.tell() > MOST_REWRITTEN:
+            self._file = self._opened()
         self._waiting, self._flushed = 0, time.monotonic()
 
     def add_graph(self, graph: Any, global_step: Any = None, graph_def: Any = None) -> None:
@@ -213,7 +242,7 @@ class FileWriterCache:
     @staticmethod
     def get(logdir: str) -> FileWriter:
         """The folder's writer, made if there is none."""
-        key = str(Path(logdir).absolute())
+        key = str(path_of(logdir).absolute())
         with FileWriterCache._lock:
             if key not in FileWriterCache._cache:
                 if not FileWriterCache._cache:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...graph.core.default_graph import get_default_graph
 from ...graph.core.errors import UnimplementedError
+from ...graph.formats.atomic_files import path_of
 from ...interop.tensorboard import FileWriterCache
 from ...interop.tensorboard.writer import scalar_summary
 from ...runtime.config import RunOptions
@@ -414,7 +414,7 @@ class ProfilerHook(SessionRunHook):
         show_memory: bool = False,
     ) -> None:
         self._timer = SecondOrStepTimer(save_secs, save_steps)
-        self._folder = Path(output_dir)
+        self._folder = path_of(output_dir)
 
     def begin(self) -> None:
         self._next: int | None = None  # what the global step will be after the next step

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from ...graph.core.default_graph import get_default_graph
+from ...graph.formats.atomic_files import path_of
 from ...graph.formats.checkpoints import checkpoint_exists
 from ..saving.meta_graph import write_training_graph
 from .basic_session_run_hooks import SecondOrStepTimer, needed_step
@@ -61,7 +61,7 @@ class CheckpointSaverHook(SessionRunHook):
         if saver is not None and scaffold is not None:
             raise ValueError("You cannot provide both saver and scaffold.")
         self._saver, self._scaffold = saver, scaffold
-        self._folder = Path(checkpoint_dir)
+        self._folder = path_of(checkpoint_dir)
         self._path = str(self._folder / checkpoint_basename)
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._listeners = list(listeners or [])
