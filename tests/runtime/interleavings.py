@@ -17,9 +17,11 @@ and those who wait look about, as `runtime/rpc/pending_call.py` and `runtime/rpc
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import dovetail as tf
@@ -63,6 +65,11 @@ class Choices:
         self._given = given
         self.taken: list[tuple[int, int]] = []
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the choices that are given have been taken."""
+        return len(self.taken) >= len(self._given)
+
     def choose(self, count: int) -> int:
         """One of 0 .. count - 1."""
         at = len(self.taken)
@@ -93,6 +100,82 @@ def explore(play: Callable[[Choices], None], limit: int = 100_000) -> int:
         given = [which for which, _ in taken]
         given[-1] += 1
     raise AssertionError
+
+
+class Turns:
+    """Threads of which one runs at a time, from one access of shared memory to the next."""
+
+    def __init__(self, choices: Choices, known: set[Hashable] | None = None) -> None:
+        self._choices = choices
+        self._known = known
+        self._mine = threading.local()
+        self._is_over = False
+        self._paused = threading.Semaphore(0)
+        self._threads: list[SimpleNamespace] = []
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Have a thread do some work."""
+        me = SimpleNamespace(go=threading.Semaphore(0), ended=False, error=None, may=lambda: True, seen=0, turns=0)
+
+        def run() -> None:
+            self._mine.me = me
+            me.go.acquire()
+            try:
+                if not self._is_over:
+                    work()
+            except BaseException as e:  # reported by `play`
+                me.error = e
+            me.ended = True
+            self._paused.release()
+
+        threading.Thread(target=run, daemon=True).start()
+        self._threads.append(me)
+
+    def point(self, may: Callable[[], bool] = lambda: True) -> None:
+        """Another thread may run now; this one goes on when it may."""
+        me = getattr(self._mine, "me", None)
+        if me is not None:
+            me.may = may
+            self._paused.release()
+            me.go.acquire()
+            if self._is_over:
+                raise Pruned
+
+    def saw(self, what: Hashable) -> None:
+        """This thread has read that."""
+        me = getattr(self._mine, "me", None)
+        if me is not None:
+            me.seen = hash((me.seen, what))
+
+    def play(self, state: Callable[[], Hashable] = lambda: None) -> None:
+        """Let the threads run to their ends.
+
+        With `known`, an order that comes to a known state is not played on: what may follow has been played. `state` is that of the
+        shared memory; a thread's is what it has read (`saw`), and how many turns it has had.
+        """
+        while left := [t for t in self._threads if not t.ended and t.may()]:
+            if self._known is not None and self._choices.is_new:
+                now = hash((state(), tuple((t.seen, t.turns) for t in self._threads)))
+                if now in self._known:
+                    self._abandon()
+                self._known.add(now)
+            chosen = left[self._choices.choose(len(left))]
+            chosen.turns += 1
+            chosen.go.release()
+            self._paused.acquire()
+        assert all(t.ended for t in self._threads), "a thread waits forever"
+        for t in self._threads:
+            if t.error is not None:
+                raise t.error
+
+    def _abandon(self) -> None:
+        """End the threads."""
+        self._is_over = True
+        for thread in self._threads:
+            while not thread.ended:
+                thread.go.release()
+                self._paused.acquire()
+        raise Pruned
 
 
 class _Peers:

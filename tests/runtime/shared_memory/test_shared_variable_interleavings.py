@@ -5,14 +5,13 @@ holder, and the lock itself where one process alone takes it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from interleavings import Choices, explore
+from interleavings import Choices, Turns, explore
 
 from dovetail.graph.core.errors import AbortedError
 from dovetail.runtime.shared_memory import shared_variable, variable_reader
@@ -33,52 +32,6 @@ OFFSET = WHERE + 2
 PLACE = RecordAddress(1, 1, 1, PAGE, 7)
 BLOCK = 128  # bytes of both buffers of a value of two numbers
 GARBAGE = -1
-
-
-class Turns:
-    """Threads of which one runs at a time, from one access of shared memory to the next."""
-
-    def __init__(self, choices: Choices) -> None:
-        self._choices = choices
-        self._mine = threading.local()
-        self._paused = threading.Semaphore(0)
-        self._threads: list[SimpleNamespace] = []
-
-    def add(self, work: Callable[[], None]) -> None:
-        """Have a thread do some work."""
-        me = SimpleNamespace(go=threading.Semaphore(0), ended=False, error=None, may=lambda: True)
-
-        def run() -> None:
-            self._mine.me = me
-            me.go.acquire()
-            try:
-                work()
-            except BaseException as e:  # reported by `play`
-                me.error = e
-            me.ended = True
-            self._paused.release()
-
-        threading.Thread(target=run, daemon=True).start()
-        self._threads.append(me)
-
-    def point(self, may: Callable[[], bool] = lambda: True) -> None:
-        """Another thread may run now; this one goes on when it may."""
-        me = getattr(self._mine, "me", None)
-        if me is not None:
-            me.may = may
-            self._paused.release()
-            me.go.acquire()
-
-    def play(self) -> None:
-        """Let the threads run to their ends."""
-        while left := [t for t in self._threads if not t.ended and t.may()]:
-            chosen = left[self._choices.choose(len(left))]
-            chosen.go.release()
-            self._paused.acquire()
-        assert all(t.ended for t in self._threads), "a thread waits forever"
-        for t in self._threads:
-            if t.error is not None:
-                raise t.error
 
 
 class Words:

@@ -1,0 +1,162 @@
+"""All orders of the loads and stores of two members in a shared buffer: the code of `shared_buffer.py` and `shared_memory_algorithms.py`
+itself, with threads that take turns at each access of a word that the other one writes or reads, and between data and its counter.
+
+What is shown: every member gets the sum, whatever the order, and none waits for ever: no wake-up is lost, by futex or by message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from interleavings import Choices, Turns, explore
+
+from dovetail.runtime.collectives import shared_memory_algorithms
+from dovetail.runtime.collectives.shared_buffer import ASLEEP, TAKEN, BufferLayout, SharedBuffer
+from dovetail.runtime.collectives.shared_memory_algorithms import SharedMemoryAllReduce
+
+MEMBERS = 2
+LABEL = b"sum".ljust(232, b"\0")
+
+
+class Words:
+    """A member's view of the buffer's words. Its own counters are no turn to load: nobody else writes them."""
+
+    def __init__(self, turns: Turns, words: memoryview, row: int) -> None:
+        self._turns, self._words, self._row = turns, words, row
+
+    def __getitem__(self, i: int) -> int:
+        if not self._row <= i <= self._row + TAKEN:
+            self._turns.point()
+        self._turns.saw((i, self._words[i]))
+        return self._words[i]
+
+    def __setitem__(self, i: int, word: int) -> None:
+        self._turns.point()
+        self._turns.saw((i, word))
+        self._words[i] = word
+
+
+class Buffer(SharedBuffer):
+    """A member's view of the buffer, which notes what it reads of the other's values."""
+
+    turns: Turns
+
+    def staging(self, slot: int, rank: int, dtype: Any, start: int, count: int) -> Any:
+        found = super().staging(slot, rank, dtype, start, count)
+        if rank != self.rank:
+            self.turns.saw(found.tobytes())
+        return found
+
+    def read_label(self, rank: int) -> Any:
+        found = super().read_label(rank)
+        self.turns.saw(found)
+        return found
+
+
+class World:
+    """A buffer, and two members that run a collective in it."""
+
+    def __init__(self, choices: Choices, known: set[Hashable], may_sleep: bool) -> None:
+        self.turns = Turns(choices, known)
+        self.may_sleep = may_sleep
+        self.layout = BufferLayout(MEMBERS, 256, 0, 0)
+        self.memory = memoryview(bytearray(self.layout.bytes))
+        self.buffers = [self.member(rank) for rank in range(MEMBERS)]
+        self.told = [False] * MEMBERS  # by a message
+
+    def member(self, rank: int) -> SharedBuffer:
+        shared = SimpleNamespace(may_sleep=lambda: self.may_sleep, sleep=self.sleep, wake=lambda word: None)
+        found = Buffer(shared, self.memory, self.layout, rank, self.tell)  # type: ignore[arg-type]
+        found.turns = self.turns
+        found.words = Words(self.turns, found.words, found.rows[rank])  # type: ignore[assignment]
+        return found
+
+    def sleep(self, word: memoryview, value: int, seconds: float) -> None:
+        """As a futex: it compares and waits at once, and is woken when the word has changed."""
+        assert value == ASLEEP
+        self.turns.saw("sleeps")
+        self.turns.point(lambda: word[0] != value)
+        self.turns.saw("woken")
+
+    def tell(self, rank: int) -> None:
+        self.told[rank] = True
+
+    def reduce(self, rank: int, value: float) -> Any:
+        """One all-reduce of one member, as the executor runs it."""
+        algorithm = SharedMemoryAllReduce((np.full(2, value, np.float64),), "sum")
+        algorithm.start(self.buffers[rank], 0, LABEL)
+        is_done = algorithm.drive(lambda: False)
+        while not is_done:
+            self.turns.saw("waits")
+            self.turns.point(lambda: self.told[rank])
+            self.turns.saw("told")
+            self.told[rank] = False
+            is_done = algorithm.look() and algorithm.resume(lambda: False)
+        return algorithm.result
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    monkeypatch.setattr(shared_memory_algorithms, "YIELDS", 0)
+    monkeypatch.setattr(shared_memory_algorithms, "time", SimpleNamespace(monotonic=lambda: 0.0))  # patience never ends
+
+    def play_all(may_sleep: bool) -> int:
+        known: set[Hashable] = set()
+
+        def play(choices: Choices) -> None:
+            world = World(choices, known, may_sleep)
+            found: list[Any] = [None] * MEMBERS
+
+            def work(rank: int) -> None:
+                found[rank] = world.reduce(rank, rank + 1.0)
+
+            for rank in range(MEMBERS):
+                world.turns.add(lambda rank=rank: work(rank))
+            world.turns.play(lambda: (bytes(world.memory), tuple(world.told)))
+            assert [list(result) for result in found] == [[3.0, 3.0]] * MEMBERS
+
+        assert explore(play, limit=1_000_000) > 0
+        return len(known)
+
+    return play_all
+
+
+@pytest.mark.parametrize("may_sleep", [True, False], ids=["futex", "message"])
+@pytest.mark.parametrize(
+    "flat", [pytest.param(True, id="one wait"), pytest.param(False, id="two waits", marks=pytest.mark.slow)]
+)
+def test_every_order_of_a_run(
+    played: Callable[..., int], monkeypatch: pytest.MonkeyPatch, flat: bool, may_sleep: bool
+) -> None:
+    if not flat:
+        monkeypatch.setattr(shared_memory_algorithms, "FLAT_BYTES", 0)
+    assert played(may_sleep) > 1_000
+
+
+def test_a_member_that_does_not_wake_the_other_is_found(
+    played: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A counter that changes without waking anybody: the test above could not pass."""
+
+    def advance(self: SharedBuffer, counter: int, value: int) -> None:
+        self.words[self.rows[self.rank] + counter] = value
+
+    monkeypatch.setattr(SharedBuffer, "advance", advance)
+    with pytest.raises(AssertionError, match="waits forever"):
+        played(True)
+
+
+def test_a_counter_that_changes_before_its_data_is_found(
+    played: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stage(self: Any, buffer: SharedBuffer) -> None:
+        self._has_staged(buffer)
+        self._value.copy_to(buffer.staging(0, buffer.rank, self._value.dtype, 0, self._value.size), 0)
+
+    monkeypatch.setattr(SharedMemoryAllReduce, "_stage_round", stage)
+    with pytest.raises(AssertionError):
+        played(True)
