@@ -256,6 +256,8 @@ class Server:
             raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
         self._address = responder.endpoint.address
         responder.endpoint.call_soon(ignore_numpy_warnings)
+        # Otherwise the first step would wait for it, in all tasks at once.
+        self._executor.worker.submit(self._worker.warm_up, self.config.kernel_options())
         if self._keys is not None:
             serve_with(self._keys)
         if setting("DOVETAIL_METRICS"):

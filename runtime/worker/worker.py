@@ -16,7 +16,8 @@ from time import perf_counter
 from typing import Any
 
 from ...codegen.cpu import backend as _numba  # noqa: F401  (the compiler is loaded with the worker, not in a first step)
-from ...codegen.ir.partition import RecvTensor
+from ...codegen.ir.partition import PartitionGraph, RecvTensor
+from ...codegen.options import KernelOptions
 from ...codegen.pipeline import compile_partition, cpu_backend, gpu_backend
 from ...graph.core.errors import AbortedError, CancelledError, OpError, ResourceExhaustedError, from_code
 from ...graph.core.graph import Node
@@ -180,6 +181,13 @@ class Worker:
         delay_registration()
         with self._lock:
             self._registered[new.program] = registered
+
+    def warm_up(self, options: KernelOptions) -> None:
+        """Compile an empty program: this loads the compiler's passes and parses its rules, once in a process."""
+        nothing = PartitionGraph(str(self.devices[0].name), (), (), ())
+        compile_partition(
+            nothing, cpu_backend(options), lambda node: Context(node.name, "", self.resources, self._make_state(0))
+        )
 
     def release(self, handles: Iterable[str]) -> None:
         """Forget programs."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -88,3 +90,27 @@ def test_a_fault_makes_registering_slow(monkeypatch: pytest.MonkeyPatch) -> None
         began = time.perf_counter()
         assert session.run(x) == 3.0
         assert time.perf_counter() - began >= 0.05
+
+
+LOADED_AT_START = """
+import sys
+import dovetail as dt
+
+server = dt.train.Server.create_local_server()
+server._executor.worker.submit(lambda: None).result()  # two threads: each has done what came before
+server._executor.worker.shutdown()
+loaded = set(sys.modules)
+with dt.Graph().as_default(), dt.Session(server.target) as session:
+    assert session._backend._handle
+x = dt.constant([1.0]) + 2.0
+from dovetail.codegen.pipeline import cpu_backend, passes_of
+passes_of(cpu_backend(dt.ConfigProto().kernel_options()))
+print(sorted(set(sys.modules) - loaded))
+"""
+
+
+@pytest.mark.slow
+def test_a_server_loads_the_compiler_before_the_first_step() -> None:
+    """Otherwise all tasks would load it at once, in the first step."""
+    found = subprocess.run([sys.executable, "-c", LOADED_AT_START], capture_output=True, text=True, check=True)
+    assert "dovetail.codegen" not in found.stdout, found.stdout
