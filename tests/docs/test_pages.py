@@ -105,6 +105,15 @@ def test_pages_that_the_source_names_exist(folder: str) -> None:
             assert (ROOT / name).exists(), f"{source.relative_to(ROOT)} names {name}"
 
 
+def test_messages_in_the_index_of_placement_errors_are_on_the_page() -> None:
+    index, _, rest = (ROOT / "docs/guides/when-placement-fails.md").read_text(encoding="utf-8").partition("\n\nA message has")
+    shown = " ".join(rest.split())
+    rows = re.findall(r"^\| (`.+?) \|", index, re.MULTILINE)
+    assert len(rows) > 10
+    for part in [p for row in rows for text in re.findall("`(.+?)`", row) for p in text.split("...")]:
+        assert part.strip() in shown, part
+
+
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     named = set(re.findall(r"[\w./-]+\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
     there = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}

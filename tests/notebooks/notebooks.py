@@ -64,7 +64,7 @@ def run(notebook: dict[str, Any], *, pages: bool = False) -> list[list[dict[str,
             input=sources,
             capture_output=True,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "DOVETAIL_LOG_LEVEL": "ERROR", "DOVETAIL_PROFILE": "none"},
             cwd=folder,
             timeout=LIMIT_S,
         )
