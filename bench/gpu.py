@@ -4,36 +4,42 @@
 
 One command, under nine minutes. What it measures:
 
+    numbers       small programs, compared with NumPy: whether the kernels compute what they should
     launches      the host's time for one launch, and a step of 100 kernels captured as a CUDA graph
     memory        a chain of functions, sums, softmax, layer norm and rows of large arrays, against a plain copy on the same GPU
     products      bfloat16 matrices, against cuBLAS (as PyTorch or CuPy call it)
     training      steps of an MLP and a transformer block, against torch.compile and jax.jit
-    numbers       small programs, compared with NumPy: whether the kernels compute what they should
     attention     forward and with gradients, against PyTorch's
     convolution   forward and both gradients, against cuDNN (as PyTorch calls it)
     links         from the memory of one process's GPU to another's, and reductions by NCCL where there are several GPUs
 
 Each part runs in a process of its own, with a limit to its time: one that fails, hangs or breaks the GPU's context says so, and the
-others go on. The file is written anew after each part, so whatever was measured is there.
+others go on. The file is written anew after each part, so whatever was measured is there. All kernels of a step are compiled side by
+side on all cores before it runs.
 
 It needs NumPy, ml_dtypes, msgpack, Triton and cuda-bindings (no Numba, SciPy or pyzmq); peers that are not installed are left out.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from _gpu_parts import PARTS
+from _gpu_parts import PARTS, TIMELESS
 
 from _harness import Row, report
 
 MINUTES = 8.5
+WORKERS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 NO_GPU = (
     "bench/gpu.py measures NVIDIA GPUs, and this machine has none that Dovetail can use: it looks for the driver "
     "(/proc/driver/nvidia), and for the package cuda-bindings (pip install 'dovetail[cuda]')."
@@ -55,16 +61,28 @@ def measured(part: str, quick: bool, file: Path | None = None) -> Outcome:
         print(f"{what}: {errors[what]}", file=sys.stderr)
         traceback.print_exception(error, limit=-4)
 
-    try:
-        for name, case in PARTS[part][0](quick):
-            try:
-                for each in case():
+    def run(named: tuple[str, Callable[[], Iterator[Row]]]) -> None:
+        name, case = named
+        try:
+            for each in case():
+                with lock:
                     print(line(each), flush=True)
                     rows.append(each)
                     keep()
-            except Exception as e:
+        except Exception as e:
+            with lock:
                 failed(f"{part}: {name}", e)
                 keep()
+
+    lock = threading.Lock()
+    try:
+        cases = PARTS[part][0](quick)
+        if part in TIMELESS:
+            with ThreadPoolExecutor(WORKERS) as pool:
+                list(pool.map(run, cases))
+        else:
+            for case in cases:
+                run(case)
     except Exception as e:
         failed(part, e)
     keep()

@@ -19,14 +19,16 @@ from .backend import Backend
 from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.optimizer_loops import writes_in_place
+from .gpu.ir import CompiledCall
 from .ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
-from .ir.program import Program
+from .ir.program import Call, Program
 from .memory.plan import GRAPH_SIZES, Arena, MemoryPlan, TensorSizes, plan_memory
 from .options import KernelOptions
 from .passes.rewrite import Fired
 from .pipeline import Compilation, cpu_backend, gpu_rewrites, passes_of, run_graph_passes, run_passes
+from .target import GPUS
 
 
 @dataclass(frozen=True)  # no slots: the source is computed on demand
@@ -99,9 +101,23 @@ class KernelInfo:
         first = fused(self.group.loops, joined, elements=1024)[0]
         return "\n\n".join(launch.kernel.text for launch in first.launches)
 
+    @property
+    def seconds(self) -> float | None:
+        """The least time on an H100 by its maker's figures: of its bytes or its operations, whichever is longer. None on a CPU."""
+        if not self.on_gpu:
+            return None
+        return _least_seconds(self.group.nodes, self.bytes_read + self.bytes_written, self.sizes)
+
     def __str__(self) -> str:
         moved = f"reads {_bytes(self.bytes_read)}, writes {_bytes(self.bytes_written)}, {self.flops:,.0f} flops"
-        return f"kernel {self.number}: {moved}\n  " + ", ".join(self.nodes)
+        took = "" if self.seconds is None else f", at least {self.seconds * 1e6:.3g} µs"
+        return f"kernel {self.number}: {moved}{took}\n  " + ", ".join(self.nodes)
+
+
+def _least_seconds(nodes: Sequence[Node], moved: float, sizes: TensorSizes) -> float:
+    from .gpu.roofline import roofline_seconds  # loads the GPU code generator
+
+    return roofline_seconds(GPUS[90], nodes, moved, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +291,57 @@ class DeviceKernels:
         return tuple(_own_info(kernel.nodes, "\n\n".join(kernel.sources), self.sizes) for kernel in found)
 
     @cached_property
+    def compiled(self) -> tuple[CompiledCall, ...]:
+        """The calls of a GPU's program as they are compiled for an H100, in the order in which they run; empty for a CPU.
+
+        Each has the `launches` of its likely best candidate, with threads, registers, shared memory and occupancy, and its `bytes`,
+        `flops` and least `seconds`. No GPU is needed. A kernel that is not in the cache folder takes up to a second to compile.
+        Calls whose sizes are not known, and what runs on the host, are left out.
+
+        Raises:
+            FailedPreconditionError: Triton is not installed.
+        """
+        if not self.on_gpu or self.program is None:
+            return ()
+        from .gpu.roofline import compiled_calls  # loads the GPU code generator
+
+        by_name = {n.name: n for step in self.steps for n in _members(step)}
+        kernels = {k.group.nodes[-1].name: k for k in self.kernels}
+
+        def nodes_of(call: Call) -> Sequence[Node]:
+            return [by_name[name] for name in call.nodes or (call.node,) if name in by_name]
+
+        def bytes_of(call: Call) -> float:
+            kernel = kernels.get(call.node)
+            if kernel is not None:
+                return kernel.bytes_read + kernel.bytes_written
+            return sum(_moved(node, self.sizes) for node in nodes_of(call))
+
+        return compiled_calls(self.program.instructions, nodes_of, bytes_of, self.sizes)
+
+    def compile(self) -> int:
+        """Compile all candidates of a GPU's kernels for an H100 beforehand, side by side on all cores; returns how many there are.
+
+        They are kept in the cache folder, so a machine that has it compiles none of them. Kernels whose sizes are not known are left out.
+
+        Raises:
+            FailedPreconditionError: Triton is not installed.
+        """
+        if not self.on_gpu or self.program is None:
+            return 0
+        from .gpu.roofline import compile_candidates  # loads the GPU code generator
+
+        return compile_candidates(self.program.instructions, self.sizes)
+
+    def seconds_of(self, step: PartitionStep | FusedKernel) -> float | None:
+        """The least time of one of `steps` on an H100, by its maker's figures; None on a CPU, or where it computes nothing."""
+        nodes = _members(step)
+        if not self.on_gpu or not nodes:
+            return None
+        kernel = next((k for k in self.kernels if k.group is step), None)
+        return kernel.seconds if kernel is not None else _least_seconds(nodes, _moved(nodes[0], self.sizes), self.sizes)
+
+    @cached_property
     def memory(self) -> MemoryPlan:
         """Lifetimes and the predicted peak of memory."""
         feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
@@ -404,6 +471,20 @@ class DeviceKernels:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
+
+
+def _members(step: PartitionStep | FusedKernel) -> Sequence[Node]:
+    """The nodes of a step."""
+    if isinstance(step, FusedKernel):
+        return step.nodes
+    node = node_of(step)
+    return [] if node is None else [node]
+
+
+def _moved(node: Node, sizes: TensorSizes) -> float:
+    """Bytes that a node reads and writes by itself, the variables that it changes included."""
+    info = _own_info([node], "", sizes)
+    return info.bytes_read + info.bytes_written
 
 
 def _because(reason: str) -> str:

@@ -109,4 +109,4 @@ class CudaBackend:
 def absent_gpu_backend() -> CudaBackend:
     """A backend for an H100 that is not present: its kernels can be inspected, but not run."""
     nowhere: Any = SimpleNamespace(target=SM90)
-    return CudaBackend(nowhere)
+    return CudaBackend(nowhere, tunes=False)

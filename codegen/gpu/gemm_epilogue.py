@@ -74,6 +74,7 @@ class EpilogueTemplateKernel(GpuKernel):
         self.group = group
         self.template = template
         self._parts = _Parts(group)
+        self.operands = group.inputs, group.shapes
         self._has_others = bool(group.shapes)
 
     def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:

@@ -16,16 +16,20 @@ own, because their gradients can be freed at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...graph.core.graph import Tensor
 from ...graph.resources.variable import VariableState
 from ..backend import NodeError
 from ..ir.program import Call, Instruction, Loop, Program
+from .bind.template import Choice
 from .context import GpuContext
 from .driver.array import DeviceArray
 from .driver.launch import LoadedRoutine
+from .ir import Routine
 from .kernels import GpuKernel, loaded_kernel
 from .optimizer import OptimizerUpdate
 from .residency import ShapeKernel, SmallHostKernel, ViewKernel
@@ -242,10 +246,22 @@ class MultiTensorUpdate(GpuKernel):
         made = [r for u, r in zip(self.updates, results, strict=True) if u.is_ref]
         return made[0] if len(made) == 1 else tuple(made)
 
-    def _prepared_for(self, lengths: tuple[int, ...]) -> LoadedRoutine:
+    def routine(self, lengths: Sequence[int]) -> Routine:
         """The launch for arrays of these lengths."""
         wide = max(lengths) >= 1 << 30
-        routine = multi_tensor_update(self.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=wide)
+        return multi_tensor_update(self.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=wide)
+
+    def planned(self, dims: Callable[[Tensor], tuple[int, ...] | None], value: Any) -> Choice | None:
+        """As `GpuKernel.planned`."""
+        shapes = [dims(u.node.inputs[u.gradient]) for u in self.updates]
+        if None in shapes:
+            return None
+        lengths = tuple([math.prod(s) for s in shapes if s is not None])
+        return Choice([self.routine(lengths)], sizes_of(lengths), [])
+
+    def _prepared_for(self, lengths: tuple[int, ...]) -> LoadedRoutine:
+        """The same, loaded."""
+        routine = self.routine(lengths)
         kernels = [loaded_kernel(self.device, launch.kernel) for launch in routine.launches]
         sizes: Mapping[str, int] = sizes_of(lengths)
         own = [i for i in range(len(self.loops.loads)) if i not in self.shared]

@@ -289,3 +289,58 @@ class Routine:
 
     launches: tuple[Launch, ...]
     scratch: tuple[Scratch, ...] = ()
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledLaunch:
+    """One kernel that a GPU's program launches, as it is compiled.
+
+    Attributes:
+        name: the function's.
+        blocks, threads: of the launch, and of a block.
+        registers: of a thread. spilled_bytes: of a thread's registers that did not fit.
+        shared_bytes: of a block.
+        occupancy: threads that a multiprocessor has at a time, as a part of the most that it can have.
+    """
+
+    name: str
+    blocks: int
+    threads: int
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    occupancy: float
+
+    def __str__(self) -> str:
+        spilled = f", {self.spilled_bytes} B spilled" if self.spilled_bytes else ""
+        return (
+            f"{self.name}: {self.blocks:,} blocks of {self.threads} threads, {self.registers} registers{spilled}, "
+            f"{self.shared_bytes:,} B shared, occupancy {self.occupancy:.0%}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCall:
+    """What one call of a GPU's program launches: the likely best of its candidates.
+
+    Attributes:
+        op: of the call. nodes: names of what it computes.
+        launches: its kernels, in order.
+        bytes: that it reads and writes. flops: that it computes.
+        seconds: the least time by the roofline.
+    """
+
+    op: str
+    nodes: tuple[str, ...]
+    launches: tuple[CompiledLaunch, ...]
+    bytes: float
+    flops: float
+    seconds: float
+
+    def __str__(self) -> str:
+        work = f"{self.bytes / 1e6:,.3f} MB, {self.flops:,.0f} flops"
+        head = f"{self.op} up to '{self.nodes[-1]}': {work}, at least {self.seconds * 1e6:.3g} µs"
+        return "\n  ".join([head, *map(str, self.launches)])

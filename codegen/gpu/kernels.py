@@ -18,7 +18,7 @@ import numpy as np
 
 from ...graph.core.dtypes import as_dtype, resource
 from ...graph.core.errors import InternalError
-from ...graph.core.graph import Node
+from ...graph.core.graph import Node, Tensor
 from ...graph.resources.variable import VariableState
 from ..backend import ContextOf
 from ..check import agree, compare_fused
@@ -68,6 +68,9 @@ class GpuKernel:
         label: the node's name, for errors when memory runs out.
         constants: positions of inputs that never change: they are copied to the device once.
         fallback: what runs when `choose` gives None.
+
+    Attributes:
+        operands: the tensors that `choose` gets the shapes of, and those that it gets the values of, as far as a plan knows them.
     """
 
     def __init__(self, gpu: GpuContext, label: str, inputs: int, constants: Sequence[int], fallback: Kernel) -> None:
@@ -80,6 +83,7 @@ class GpuKernel:
         self._ready: dict[Any, _Ready | None] = {}
         self._has_others = False
         self.checked = gpu.check
+        self.operands: tuple[Sequence[Tensor], Sequence[Tensor]] = (), ()
 
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """What to launch for inputs of these shapes; None: nothing, they are not as was assumed.
@@ -89,6 +93,17 @@ class GpuKernel:
             others: values of the inputs that are not loaded, as tuples.
         """
         raise NotImplementedError(f"{type(self).__name__} overrides __call__ and launches without candidates")
+
+    def planned(
+        self,
+        dims: Callable[[Tensor], tuple[int, ...] | None],
+        value: Callable[[Tensor], tuple[int, ...] | None],
+    ) -> Choice | None:
+        """What there is to launch for tensors of these shapes and values; None: that is not known before the step."""
+        shapes, others = [dims(t) for t in self.operands[0]], [value(t) for t in self.operands[1]]
+        if not shapes or None in shapes or None in others:
+            return None
+        return self.choose([s for s in shapes if s is not None], [v for v in others if v is not None])
 
     def takes_array(self, position: int) -> bool:
         """Whether an input is only read by launches, so that it may be in GPU memory however small it is."""
@@ -272,6 +287,7 @@ class FusedGpuKernel(GpuKernel):
             NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of
         )
         self._context_of = context_of
+        self.operands = group.inputs, group.shapes
         self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
         self._has_others = bool(group.shapes)
 
@@ -337,6 +353,8 @@ class TemplateKernel(GpuKernel):
             gpu, node.name, template.inputs, constants, lambda *inputs: fallback(*[inputs[i] for i in back])
         )
         self.template = template
+        ordered = [node.inputs[i] for i in order]
+        self.operands = ordered[: template.inputs], ordered[template.inputs :]
         self._order = None if order == tuple(range(len(order))) else order
         self._has_others = template.inputs < len(node.inputs)
 

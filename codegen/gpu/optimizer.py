@@ -36,6 +36,7 @@ class OptimizerUpdate(GpuKernel):
         self.is_ref = bool(node.outputs)
         self.dtype = node.inputs[gradient].dtype.base.np
         self.node = node
+        self.operands = [node.inputs[gradient]], ()
         self.count = element_count(node.inputs[gradient].dims)  # elements, where that is known
         self.shared = tuple(i for i, v in enumerate(loops.loads) if not v.axes)
 

@@ -32,8 +32,9 @@ from .residency import HostKernel
 from .sparse import sparse_kernel
 from .variables import AssignKernel
 
-_MULTIPLYING = frozenset((*ATTENTION_MAKERS, "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"))
-"""Ops whose templates multiply matrices, as `PRODUCTS` do: those of float32 exactly, or by TF32."""
+_BY_TF32 = frozenset((*ATTENTION_MAKERS, "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"))
+MULTIPLYING = _BY_TF32 | PRODUCTS
+"""Ops whose templates multiply matrices: those of float32 exactly, or by TF32."""
 _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
 
@@ -63,7 +64,7 @@ def template_of(
             return convolution_with_edge(node, edges[-1], tf32)
         if make is None:
             return None
-        return make(node, tf32=tf32) if node.type in _MULTIPLYING else make(node)
+        return make(node, tf32=tf32) if node.type in _BY_TF32 else make(node)
     except (ValueError, KeyError):  # not these types, or attributes
         return None
 

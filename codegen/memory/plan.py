@@ -39,6 +39,7 @@ _SAME_MEMORY = frozenset(
 class TensorSizes(Protocol):
     """The sizes of values, and the costs of nodes: as the graph tells them, or as a plan knows them."""
 
+    def of(self, tensor: Tensor, /) -> Tensor: ...
     def bytes(self, tensor: Tensor, /) -> int: ...
     def is_known(self, tensor: Tensor, /) -> bool: ...
     def cost(self, node: Node, /) -> Cost: ...
@@ -46,6 +47,9 @@ class TensorSizes(Protocol):
 
 class GraphSizes:
     """Sizes as the graph tells them; an unknown one counts as 1."""
+
+    def of(self, tensor: Tensor) -> Tensor:
+        return tensor
 
     def bytes(self, tensor: Tensor) -> int:
         return nbytes(tensor)

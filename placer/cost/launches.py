@@ -73,12 +73,14 @@ class Launch:
         nodes: what it computes, after rewriting. bytes: that it reads and writes.
         native: whether a native region calls it; else Python does.
         sizes: of the values of these nodes.
+        seconds: by the figures of a device whose kernels the machine's profile does not have, a GPU's; None: the profile tells.
     """
 
     nodes: tuple[Node, ...]
     bytes: float
     native: bool
     sizes: Sizes
+    seconds: float | None = None
 
 
 def is_free(node: Node) -> bool:
@@ -88,6 +90,8 @@ def is_free(node: Node) -> bool:
 
 def seconds_of(launch: Launch, machine: Calibration, held: float = 0.0) -> tuple[float, float]:
     """Seconds that a launch takes, and the cores that it keeps busy; `held`: the working set of its step, in bytes."""
+    if launch.seconds is not None:
+        return launch.seconds + machine.overheads["launch" if launch.native else "call"], 1.0
     seconds, cores, streams = 0.0, 1.0, False
     for node in launch.nodes:
         if is_free(node):
@@ -120,6 +124,7 @@ def _moving(size: float, held: float, machine: Calibration) -> tuple[float, floa
 
 def working_set(launches: Sequence[Launch]) -> float:
     """Bytes that a step of these launches touches over and over: state, what is fed, and the values that are there at once at most."""
+    launches = [launch for launch in launches if launch.seconds is None]  # a GPU's are in memory of its own
     made: dict[Tensor, int] = {}  # -> the launch that made it
     last: dict[Tensor, int] = {}
     kept: dict[Tensor, float] = {}

@@ -258,9 +258,11 @@ def launches_of(plan: Plan, device: str) -> list[Launch]:
         kernel, node = fused.get(id(step)), node_of(step)
         if kernel is not None:
             nodes: tuple[Node, ...] = tuple(kernel.group.nodes)
-            out.append(Launch(nodes, kernel.bytes_read + kernel.bytes_written, nodes[-1].name in native, sizes))
+            moved = kernel.bytes_read + kernel.bytes_written
+            out.append(Launch(nodes, moved, nodes[-1].name in native, sizes, found.seconds_of(step)))
         elif node is not None and not is_free(node):
-            out.append(Launch((node,), sizes.cost(node).bytes, node.name in native, sizes))
+            own = found.seconds_of(step)
+            out.append(Launch((node,), sizes.cost(node).bytes, node.name in native, sizes, own))
     return out
 
 

@@ -111,6 +111,26 @@ def test_attention_and_convolutions_run(bench, fake) -> None:
         assert len(rows) == 2 and not errors
 
 
+def test_the_parts_fit_the_time_of_the_whole(bench) -> None:
+    """None takes another's time; wrong numbers make a speed worthless, so they come first."""
+    assert next(iter(bench.PARTS)) == "numbers"
+    assert sum(minutes for _, minutes in bench.PARTS.values()) <= bench.MINUTES <= 9
+
+
+def test_cases_without_times_run_side_by_side(bench, fake, monkeypatch) -> None:
+    """Each waits for the others: they are there at once."""
+    parts, meet = sys.modules["_gpu_parts"], threading.Barrier(2)
+
+    def case(name: str):
+        meet.wait(60.0)
+        yield parts.row(name, "difference", 0.0)
+
+    monkeypatch.setattr(bench, "WORKERS", 2)
+    monkeypatch.setitem(bench.PARTS, "numbers", (lambda quick: ((n, lambda n=n: case(n)) for n in "ab"), 1.0))
+    rows, errors = bench.measured("numbers", True)
+    assert sorted(r.name for r in rows) == ["a", "b"] and not errors
+
+
 def test_a_case_that_fails_does_not_stop_the_others(bench, fake, monkeypatch, tmp_path, capsys) -> None:
     parts = sys.modules["_gpu_parts"]
 

@@ -25,15 +25,12 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from dovetail.codegen.gpu.ir import Binary
+from dovetail.codegen.gpu.roofline import blocks_at_a_time
+from dovetail.codegen.target import GPUS
 from dovetail.graph.core.errors import FailedPreconditionError
 
 WARP = 32
 QUARTERS = 4  # of a multiprocessor: each issues one instruction of a warp per cycle
-REGISTERS = 65536  # of a multiprocessor, handed out to warps by 256
-WARPS = 64
-BLOCKS = 32
-SHARED = 228 << 10  # bytes; each block takes _RESERVED more than it asks for
-_RESERVED = 1 << 10
 
 _LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _LABEL = re.compile(r"^(\.L_\w+):")
@@ -264,10 +261,7 @@ class Facts:
     @property
     def blocks(self) -> int:
         """Blocks that fit on a multiprocessor at a time."""
-        warps = -(-self.threads // WARP)
-        of_quarter = REGISTERS // QUARTERS // (-(-max(self.registers, 1) // 8) * 8 * WARP)
-        by_registers = of_quarter * QUARTERS // warps
-        return min(BLOCKS, WARPS // warps, by_registers, SHARED // (self.shared + _RESERVED))
+        return blocks_at_a_time(GPUS[90], self.threads, self.registers, self.shared)
 
     @property
     def in_flight(self) -> int:

@@ -79,7 +79,7 @@ class _Product:
         known = {n: sizes[n] for n in ("m", "n", "k", "batch")}
         dtype = self.node.outputs[0].dtype.base
         candidates: list[Routine | Callable[[Sequence[int]], None]] = list(self.routines(known))
-        if not any(self.edges) and setting("DOVETAIL_AUTOTUNE"):
+        if not any(self.edges) and isinstance(device, Device) and setting("DOVETAIL_AUTOTUNE"):
             candidates += library_products(device, library_product(self.node, sizes, self.tf32))
         return Choice(candidates, sizes, [((*stack, sizes["m"], sizes["n"]), dtype.np)])
 

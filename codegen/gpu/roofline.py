@@ -1,0 +1,139 @@
+"""What the kernels of a GPU's program take, without a GPU: what their binaries say, and the least time by the maker's figures.
+
+A kernel takes at least as long as its bytes need to move, and as its operations need to be computed, whichever is longer: the roofline
+(Williams, Waterman and Patterson, 2009). How near it comes depends on how many threads a multiprocessor has at a time, its occupancy:
+registers, shared memory and the size of a block limit them, and a compiled kernel says what it takes of each.
+
+Nothing here is measured. The figures are those of `target.GPUS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.core.graph import Node, Tensor
+from ..ir.program import Call, Instruction, Loop
+from ..memory.plan import TensorSizes
+from ..target import GPU_BLOCK_RESERVED, GPU_REGISTERS, GPUS, GpuModel
+from .bind.template import Choice
+from .ir import SM90, WARP, Binary, CompiledCall, CompiledLaunch, Routine, Target
+from .kernels import GpuKernel
+from .select import MULTIPLYING
+from .toolchain.compile import compile_kernel, compile_together
+
+_QUARTERS = 4  # of a multiprocessor, each with a quarter of its registers
+_REGISTER_UNIT = 8  # registers of a thread are handed out by so many
+
+
+def blocks_at_a_time(model: GpuModel, threads: int, registers: int, shared_bytes: int) -> int:
+    """How many blocks a multiprocessor has at a time, of so many threads, with so many registers each, and so much shared memory.
+
+    >>> blocks_at_a_time(GPUS[90], 256, 255, 0), blocks_at_a_time(GPUS[90], 256, 32, 0), blocks_at_a_time(GPUS[90], 128, 32, 100_000)
+    (1, 8, 2)
+    """
+    warps = -(-threads // WARP)
+    of_thread = -(-max(registers, 1) // _REGISTER_UNIT) * _REGISTER_UNIT
+    by_registers = GPU_REGISTERS // _QUARTERS // (of_thread * WARP) * _QUARTERS // warps
+    by_shared = model.shared_bytes // (shared_bytes + GPU_BLOCK_RESERVED)
+    return min(model.blocks, model.warps // warps, by_registers, by_shared)
+
+
+def occupancy(model: GpuModel, binary: Binary) -> float:
+    """Threads that a multiprocessor has at a time, as a part of the most that it can have."""
+    blocks = blocks_at_a_time(model, binary.threads, binary.registers, binary.shared_bytes)
+    return blocks * binary.threads / (WARP * model.warps)
+
+
+def roofline_seconds(model: GpuModel, nodes: Sequence[Node], moved: float, sizes: TensorSizes) -> float:
+    """The least time of one call that computes these nodes and moves so many bytes."""
+    computed = 0.0
+    for node in nodes:
+        dtype = node.inputs[0].dtype.base if node.inputs else node.outputs[0].dtype.base if node.outputs else None
+        size = dtype.size if dtype is not None else 4
+        if node.type in MULTIPLYING:
+            rate = model.flops.get(size, model.flops[4])
+        else:  # the makers count a multiply-add twice
+            rate = model.flops[8 if size == 8 and dtype is not None and dtype.is_floating else 4] / 2
+        computed += sizes.cost(node).flops / rate
+    return max(moved / model.bytes_per_second, computed)
+
+
+def compiled_calls(
+    instructions: Sequence[Instruction],
+    nodes_of: Callable[[Call], Sequence[Node]],
+    bytes_of: Callable[[Call], float],
+    sizes: TensorSizes,
+    target: Target = SM90,
+) -> tuple[CompiledCall, ...]:
+    """What the calls of a program launch, compiled for a target, in the order in which they run.
+
+    Calls whose sizes are not known, and those that launch nothing or depend on values of the step, are left out.
+
+    Args:
+        instructions: the program's.
+        nodes_of, bytes_of: the nodes that a call computes, and the bytes that it moves.
+        sizes: of the values.
+        target: one of `target.GPUS`.
+
+    Raises:
+        FailedPreconditionError: Triton is not installed.
+    """
+
+    found = [(call, routines[0], choice) for call, routines, choice in _planned(instructions, sizes)]
+    compile_together([launch.kernel for _, routine, _ in found for launch in routine.launches], target)
+    model, made = GPUS[target.arch], []
+    for call, routine, choice in found:
+        launches = []
+        for launch in routine.launches:
+            b = compile_kernel(launch.kernel, target)
+            blocks = math.prod(launch.grid.of(choice.sizes))
+            launches.append(
+                CompiledLaunch(b.entry, blocks, b.threads, b.registers, b.spills, b.shared_bytes, occupancy(model, b))
+            )
+        nodes, moved = nodes_of(call), bytes_of(call)
+        flops = sum(sizes.cost(n).flops for n in nodes)
+        seconds = roofline_seconds(model, nodes, moved, sizes)
+        made.append(CompiledCall(call.op, tuple(n.name for n in nodes), tuple(launches), moved, flops, seconds))
+    return tuple(made)
+
+
+def compile_candidates(instructions: Sequence[Instruction], sizes: TensorSizes, target: Target = SM90) -> int:
+    """Compile all candidates of a program's kernels whose sizes are known, side by side on all cores; how many kernels these are."""
+    kernels = {launch.kernel for _, ways, _ in _planned(instructions, sizes) for way in ways for launch in way.launches}
+    compile_together(kernels, target)
+    return len(kernels)
+
+
+def _planned(
+    instructions: Sequence[Instruction], sizes: TensorSizes
+) -> Iterator[tuple[Call, Sequence[Routine], Choice]]:
+    """The calls of a program that launch kernels, the candidates of each, the likely best first, and what it was chosen for."""
+
+    def dims(tensor: Tensor) -> tuple[int, ...] | None:
+        found = sizes.of(tensor).dims
+        return None if found is None or None in found else tuple(d for d in found if d is not None)
+
+    def value(tensor: Tensor) -> tuple[int, ...] | None:
+        node = tensor.op
+        if node.type == "Const":
+            return tuple(np.ravel(node.attrs["value"]).tolist())
+        return dims(node.inputs[0]) if node.type == "Shape" else None
+
+    for call in _calls(instructions):
+        kernel: Any = call.kernel
+        choice = kernel.planned(dims, value) if isinstance(kernel, GpuKernel) else None
+        routines = [c for c in choice.candidates if isinstance(c, Routine)] if choice is not None else []
+        if choice is not None and routines:
+            yield call, routines, choice
+
+
+def _calls(instructions: Sequence[Instruction]) -> Iterator[Call]:
+    for step in instructions:
+        if isinstance(step, Loop):
+            yield from _calls((*step.head, *step.body))
+        elif isinstance(step, Call):
+            yield step
