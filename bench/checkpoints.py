@@ -6,7 +6,10 @@
 """
 
 import contextlib
+import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -59,6 +62,41 @@ def _training(
     return lambda: step(random.integers(0, rows_, 64))
 
 
+def beside(quick: bool) -> Iterator[Row]:
+    """The 99th percentile of the seconds of a step of training, while 1 GiB is saved in the background and while it is not, in turn."""
+    import dovetail as tf
+
+    mib = 64 if quick else 1024
+    with tempfile.TemporaryDirectory() as folder, tf.LocalCluster({"ps": 2, "worker": 1}) as cluster, tf.Graph().as_default():
+        with tf.device(tf.train.replica_device_setter(cluster=cluster.cluster_spec)):
+            zeros = tf.zeros_initializer()
+            tables = [tf.get_variable(f"table{i}", [mib << 11, 64], initializer=zeros) for i in range(2)]
+            weights = tf.get_variable("weights", [64, 64], initializer=zeros)
+            at = tf.placeholder(tf.int32, [64])
+            used = tf.add_n([tf.gather(table, at) for table in tables])
+            loss = tf.reduce_sum(tf.square(tf.matmul(used, weights) - 1.0))
+            train = tf.train.GradientDescentOptimizer(1e-3).minimize(loss)
+        saver = tf.train.Saver(max_to_keep=1)
+        with tf.Session(cluster.target("worker", 0)) as session:
+            session.run(tf.global_variables_initializer())
+            step, random = session.make_callable(train, [at]), np.random.default_rng(1)
+            save = partial(saver.save, session, f"{folder}/model", write_meta_graph=False)
+            save()
+            samples: dict[bool, list[float]] = {True: [], False: []}
+            for number in range(2 if quick else 6):
+                saves = number % 2 == 0
+                ends = threading.Thread(target=save if saves else partial(time.sleep, 2.0))
+                ends.start()
+                while ends.is_alive():
+                    began = time.perf_counter()
+                    step(random.integers(0, mib << 11, 64))
+                    samples[saves].append(time.perf_counter() - began)
+                ends.join()
+    print({saves: (len(s), *np.percentile(s, [50, 90, 99, 100]).round(4)) for saves, s in samples.items()}, file=sys.stderr)
+    during, without = (float(np.percentile(samples[saves], 99)) for saves in (True, False))
+    yield row(f"99 % of steps during a save of {mib} MiB", "s", during, without, "no save", target="ratio <= 1.5")
+
+
 def variables(quick: bool) -> Iterator[Row]:
     """Seconds to save and to restore so many variables."""
     for count in (1_000, 4_000) if quick else (10_000, 100_000):
@@ -85,4 +123,4 @@ def _saved_and_restored(count: int, folder: Path, rounds: int) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    main("Checkpoints", {"variables": variables, "replicas": replicas})
+    main("Checkpoints", {"variables": variables, "replicas": replicas, "beside": beside})

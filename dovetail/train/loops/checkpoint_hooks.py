@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ...graph.core.default_graph import get_default_graph
+from ...graph.core.errors import AbortedError, CancelledError, UnavailableError
 from ...graph.formats.atomic_files import path_of
 from ...graph.formats.checkpoints import checkpoint_exists
 from ..saving.meta_graph import write_training_graph
@@ -45,6 +47,8 @@ class CheckpointSaverHook(SessionRunHook):
         checkpoint_basename: how checkpoints are called.
         listeners: `CheckpointSaverListener`s.
         save_graph_def: write the graph beside each checkpoint, and as `graph.pbtxt`.
+        in_background: save in a thread while steps go on; a save that is due before the last one has ended is left out, and one that
+            fails because a task was lost is made when the next is due. TensorFlow does not have it.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class CheckpointSaverHook(SessionRunHook):
         scaffold: Any = None,
         listeners: Iterable[CheckpointSaverListener] | None = None,
         save_graph_def: bool = True,
+        in_background: bool = False,
     ) -> None:
         if saver is not None and scaffold is not None:
             raise ValueError("You cannot provide both saver and scaffold.")
@@ -66,6 +71,8 @@ class CheckpointSaverHook(SessionRunHook):
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._listeners = list(listeners or [])
         self._saves_graph = save_graph_def
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dovetail-save") if in_background else None
+        self._running: Future[bool] | None = None  # a save in the background
 
     def add_listeners(self, listeners: Iterable[CheckpointSaverListener]) -> None:
         """Add these listeners."""
@@ -78,6 +85,7 @@ class CheckpointSaverHook(SessionRunHook):
             listener.begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
+        self._ended(wait=True)  # of the session that was lost
         step = int(session.run(self._step))
         if self._saves_graph:
             write_training_graph(get_default_graph(), self._folder)
@@ -90,19 +98,38 @@ class CheckpointSaverHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        if self._timer.should_trigger_for_step(run_values.results + 1):
+        if self._ended():
+            run_context.request_stop()
+        if self._running is None and self._timer.should_trigger_for_step(run_values.results + 1):
             step = int(run_context.session.run(self._step))
             if self._timer.should_trigger_for_step(step):
                 self._timer.update_last_triggered_step(step)
-                if self._save(run_context.session, step):
+                if self._thread is not None:
+                    self._running = self._thread.submit(self._save, run_context.session, step)
+                elif self._save(run_context.session, step):
                     run_context.request_stop()
 
+    def _ended(self, wait: bool = False) -> bool:
+        """End a save in the background that is done; whether a listener wants to stop."""
+        running = self._running
+        if running is None or not (wait or running.done()):
+            return False
+        self._running = None
+        try:
+            return running.result()
+        except (AbortedError, CancelledError, UnavailableError, RuntimeError) as e:  # the last: its session was closed
+            logger.warning("A checkpoint could not be saved: %s", e)
+            return False
+
     def end(self, session: Any) -> None:
+        self._ended(wait=True)
         last = int(session.run(self._step))
         if last != self._timer.last_triggered_step():
             self._save(session, last)
         for listener in self._listeners:
             listener.end(session, last)
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def _save(self, session: Any, step: int) -> bool:
         """Save; whether a listener wants to stop."""

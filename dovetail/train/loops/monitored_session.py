@@ -406,6 +406,7 @@ def MonitoredTrainingSession(
     max_wait_secs: float = 7200,
     save_checkpoint_steps: Any = DEFAULT,
     summary_dir: str | None = None,
+    save_in_background: bool = False,
 ) -> MonitoredSession:
     """The session of a training loop. The chief's initialises or restores, saves checkpoints and writes summaries; others wait for it.
 
@@ -425,6 +426,7 @@ def MonitoredTrainingSession(
         log_step_count_steps: how often to log the steps per second; None: never.
         stop_grace_period_secs: how long threads have to end.
         max_wait_secs: how long to wait for the chief.
+        save_in_background: the chief's steps go on while it saves, too; see `CheckpointSaverHook`. TensorFlow does not have it.
 
     >>> with MonitoredTrainingSession(server.target, is_chief, "/shared/run", hooks=[StopAtStepHook(last_step=1000)]) as session:
     ...     while not session.should_stop():
@@ -454,7 +456,9 @@ def MonitoredTrainingSession(
             all_hooks.append(SummarySaverHook(every["summary_steps"], every["summary_secs"], folder, scaffold=scaffold))
     if checkpoint_dir and (every["save_secs"] or every["save_steps"]):
         all_hooks.append(
-            CheckpointSaverHook(checkpoint_dir, every["save_secs"], every["save_steps"], scaffold=scaffold)
+            CheckpointSaverHook(
+                checkpoint_dir, every["save_secs"], every["save_steps"], scaffold=scaffold, in_background=save_in_background
+            )
         )
     chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
     return MonitoredSession(chief, [*all_hooks, *(hooks or [])], stop_grace_period_secs)

@@ -149,6 +149,46 @@ def test_a_lost_task_means_a_new_session_restored_from_the_checkpoint(tmp_path: 
     assert told.count("a created") == 3 and told.count("a begin") == 1
 
 
+def test_steps_go_on_beside_a_save_in_the_background(tmp_path: Path):
+    op, _ = counting()
+    written, told = threading.Event(), []
+
+    class Slow(tf.train.CheckpointSaverListener):
+        def before_save(self, session, step):
+            told.append(step)
+            if step == 2:
+                assert written.wait(20)
+            if step == 6:
+                raise tf.errors.UnavailableError(None, None, "a task was lost")
+
+        def after_save(self, session, step):
+            return step == 8
+
+    saver = tf.train.CheckpointSaverHook(
+        str(tmp_path), save_steps=2, saver=tf.train.Saver(), listeners=[Slow()], in_background=True
+    )
+
+    def saved(step: int) -> None:
+        """Run steps until that one; its save is made then."""
+        while session.run(op) < step:
+            pass
+        if saver._running is not None:
+            saver._running.exception(20)
+
+    with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(checkpoint_dir=str(tmp_path)), [saver]) as session:
+        assert [int(session.run(op)) for _ in range(5)] == [1, 2, 3, 4, 5]  # while 2 is saved
+        assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-0") and told == [0, 2]
+        written.set()
+        assert saver._running is not None and saver._running.exception(20) is None
+        saved(6)
+        assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-2")
+        saved(8)  # that of 6 has failed, which is a word in the log
+        session.run(op)  # finds that the save of 8 wants to stop
+        assert session.should_stop()
+    assert told == [0, 2, 6, 8, 9]
+    assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-9")
+
+
 def test_a_singular_session_ends_instead():
     op, _ = counting()
     with pytest.raises(tf.errors.AbortedError), tf.train.SingularMonitoredSession([Failing([2])]) as session:
