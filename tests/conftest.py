@@ -44,6 +44,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def pytest_configure() -> None:
+    """On a machine with a GPU, the strict driver is loaded before the real one, whose place it takes."""
+    if os.environ.get("DOVETAIL_TEST_GPU", "0") == "0" and Path("/proc/driver/nvidia/version").exists():
+        import strict_driver  # here: few machines need it
+
+        strict_driver.missing()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """On a real GPU, foreign libraries are loaded whose warnings are not ours."""
     if os.environ.get("DOVETAIL_TEST_GPU", "0") != "0":

@@ -262,6 +262,7 @@ def gpus_for_tests(count: int = 1, memory: int = 1 << 30) -> Iterator[RecordedDr
     finally:
         device.cache_clear()
         gc.collect()  # what still holds graphs and events lets them go while their driver is there
+        made.strict.close()
         api.use(before)
 
 

@@ -116,7 +116,7 @@ static std::recursive_mutex lock;
 static std::condition_variable_any changed;
 typedef std::unique_lock<std::recursive_mutex> Locked;
 
-static int gpus = 1, failed = 0, patience = -1, world = 0;
+static int gpus = 0, failed = 0, patience = -1, world = 0;
 static bool own_handles = false;  // whether a process may open its own memory, as if it were another one
 static u64 memory_of_gpu = 1 << 30, next_handle = 0x1000;
 static bool initialized = false;
@@ -168,6 +168,7 @@ API void strict_reset(int count, u64 bytes) {
     for (auto &[at, size] : pinned) free((void *)at);
     streams.clear(), events.clear(), modules.clear(), module_gpu.clear(), functions.clear(), graphs.clear(), executables.clear();
     memory.clear(), freed.clear(), pinned.clear(), peers.clear(), host.clear();
+    load_image = nullptr, find_function = nullptr, execute = nullptr, on_refused = nullptr, on_work = nullptr;  // of tests that are over
     gpus = count, memory_of_gpu = bytes, failed = 0, patience = -1, initialized = own_handles = false;
     world++;
 }

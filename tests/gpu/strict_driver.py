@@ -126,6 +126,10 @@ class StrictGpus:
         self._callbacks = [kind(function) for kind, function in zip(kinds, functions, strict=True)]
         self._library.strict_callbacks(*self._callbacks)
 
+    def close(self) -> None:
+        """There are no GPUs any more."""
+        self._library.strict_reset(0, 0)
+
     # --- for tests -------------------------------------------------------------------------------------------------
 
     def stand_in(self, kernel: TritonKernel, target: Target, shared: int = 0) -> Binary:

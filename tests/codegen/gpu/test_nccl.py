@@ -1,16 +1,11 @@
 """Collectives by NCCL, on stand-ins for the library and the driver: numbers, which calls in which order, and how it ends."""
 
 import gc
-import sys
 import threading
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # pytest's importlib mode leaves the path alone
-
 from fake_nccl import FakeNccl
 from gpu_backends import gpus_for_tests
 
@@ -18,6 +13,7 @@ import dovetail as dt
 from dovetail.codegen.gpu.driver import nccl
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.driver.nccl import NcclLink, link_of
+from dovetail.codegen.gpu.toolchain import compile
 from dovetail.graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
 from dovetail.graph.ops.state import collectives as ops
 from dovetail.graph.resources.collective_context import LinkIdentity
@@ -134,6 +130,25 @@ def test_each_run_uses_what_kernels_made_before(library, fake):
                 session.run(totals)
     numbers = [x for x in library.log if x[0] == "all_reduce"]
     assert len(numbers) == 6
+
+
+@pytest.mark.slow
+def test_kernels_around_a_collective_are_real_binaries_and_in_order(library, fake, monkeypatch):
+    """The strict driver fails what reads on one stream before another one has written."""
+    monkeypatch.setattr(compile, "compile_kernel", fake.compiled)
+    monkeypatch.setenv("DOVETAIL_AUTOTUNE", "0")
+    given = [np.linspace(-1, 1 + i, 300).astype(np.float32) for i in range(2)]
+    with dt.Graph().as_default() as graph:
+        fed, out = [], []
+        for i in range(2):
+            with dt.device(MEMBERS[i]):
+                fed.append(dt.placeholder(dt.float32, [300]))
+                out.append(dt.tanh(ops.all_reduce(dt.exp(fed[i]), MEMBERS, i, instance="g")))
+        with dt.Session(graph=graph) as session:
+            for _ in range(4):
+                for result in session.run(out, dict(zip(fed, given, strict=True))):
+                    np.testing.assert_allclose(result, np.tanh(np.exp(given[0]) + np.exp(given[1])), rtol=1e-5)
+    assert all(not image.startswith(b"stand-in") for image in fake.kernels) and len(fake.ran) == 4 * 2 * 2
 
 
 # --- the order of things ---------------------------------------------------------------------------------------------

@@ -2,18 +2,12 @@
 
 import gc
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-# pytest's importlib mode leaves the path alone
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "codegen"))
-
 from fake_nccl import FakeNccl
 from gpu_backends import RecordedDriver, gpus_for_tests
 

@@ -1,12 +1,9 @@
 """GPU memory that processes lend each other, on stand-ins for the driver: which calls, that loans come back, and what if not."""
 
-import gc
 import os
-import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-# pytest's importlib mode leaves the path alone
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "codegen"))
-
 from gpu_backends import RecordedDriver, gpus_for_tests
 
 import dovetail as dt
@@ -276,54 +269,3 @@ def test_a_tensor_that_shares_its_memory_with_others_is_copied_before_it_is_lent
     assert one is not None and one.block is not small._owner and one.block.size == GRANULE
     assert other is not None and other.block is whole._owner
     np.testing.assert_array_equal(one.wait().on_host(), np.arange(COUNT))
-
-
-SERVER = """
-    import sys
-    sys.path[:0] = {folders!r}
-    from gpu_backends import gpus_for_tests
-    import dovetail as dt
-    with gpus_for_tests(1):
-        server = dt.train.Server({spec!r}, "w", 1)
-        print("ready", flush=True)
-        server.join()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sender", [0, 1])
-def test_nothing_is_left_of_a_process_that_was_killed(fake: RecordedDriver, sender: int) -> None:
-    spec = {"w": [f"localhost:{p}" for p in ports()]}
-    text = textwrap.dedent(SERVER.format(folders=FOLDERS, spec=spec))
-    other = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
-    try:
-        assert other.stdout is not None and other.stdout.readline() == b"ready\n"
-        with dt.train.Server(spec, "w", 0) as server, dt.Graph().as_default():
-            loans = server._exchange.loans
-            x, y = program(sender)
-            value = np.arange(COUNT, dtype=np.float32)
-            with dt.Session(server.target) as session:
-
-                def is_lent() -> bool:
-                    np.testing.assert_array_equal(session.run(y, {x: value}), value)
-                    ledger = cuda_ipc.exports_of_process()
-                    assert ledger is not None
-                    return (ledger.exported() if sender == 0 else loans.borrowed()) > 0
-
-                until(is_lent)
-                os.kill(other.pid, signal.SIGKILL)
-                other.wait()
-                with pytest.raises(dt.errors.OpError):
-                    session.run(y, {x: value})
-            loans.tick()
-            until(lambda: (loans.tick(), cuda_ipc.lent() + loans.borrowed() == 0)[1])
-            assert not loans.lends(f"{THERE}/device:GPU:0")
-            gc.collect()
-            device(0).synchronize()
-            device(0).pool.trim()
-            assert device(0).pool.held == 0 and not fake.strict.allocations(opened=True)
-    finally:
-        other.kill()
-        other.wait()
-        if other.stdout is not None:
-            other.stdout.close()
