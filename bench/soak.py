@@ -6,6 +6,7 @@ quarter of the run with the second one: the first warms up.
 
     python bench/soak.py                  an hour
     python bench/soak.py --seconds 600    ten minutes; --quick: 20 s
+    python bench/soak.py chaos            training under `dovetail run` whose processes are killed: see _chaos.py
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+import _chaos
 from _harness import ROOT, Row, main, row
 
 HOUR_S, QUICK_S = 3600.0, 20.0
@@ -151,6 +153,9 @@ if __name__ == "__main__":
 
         for _ in client(dovetail, sys.argv[2], int(sys.argv[3])):
             pass
+    if sys.argv[1:2] == ["chaos"]:
+        _chaos.main(sys.argv[2:])
+        sys.exit()
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--seconds", type=float, help="how long; default: an hour")
     mine, others = parser.parse_known_args()

@@ -76,6 +76,8 @@ def command_line() -> str:
 def _commands(group: Any, path: str) -> Iterator[str]:
     """The sections of a group's commands."""
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
         if hasattr(command, "commands"):
             yield from _commands(command, f"{path} {name}")
             continue

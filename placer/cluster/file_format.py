@@ -9,12 +9,15 @@ A cluster file is YAML (JSON is YAML, too):
     devices:                                 # of each task of a job, or of one task; else cpu:0
       worker: [cpu:0, {name: gpu:0, memory: 80 GiB, flops: 67 Tflop/s, bandwidth: 3.35 TB/s}]
       /job:worker/task:1: [cpu:0]
-    resources:                               # what each task of a job takes of an engine (Kubernetes, Slurm)
+    resources:                               # what each task of a job takes of its machine, or of an engine
       worker: {cpus: 4, gpus: 1, memory: 8 GiB}
     links:                                   # between tasks; the first that fits a pair counts
       - {between: [/job:ps, /job:worker], latency: 50 us, bandwidth: 25 Gbit/s}
 
-`dovetail cluster schema` prints the schema; docs/guides/plans.md shows how an editor finds it.
+    keys: keys                               # folder of the key with which tasks and clients prove who they are
+    checkpoint: s3://bucket/digits           # where programs keep their state; they find it in CHECKPOINT_DIR
+
+Folders are relative to the file. `dovetail cluster schema` prints the schema; docs/guides/plans.md shows how an editor finds it.
 """
 
 from __future__ import annotations
@@ -82,7 +85,14 @@ class ClusterFile(Struct, forbid_unknown_fields=True):
     ] = None
     resources: Annotated[
         dict[str, TaskResources] | None,
-        Meta(description="Job -> what each of its tasks takes of an engine (Kubernetes, Slurm); plans do not read it"),
+        Meta(description="Job -> what each of its tasks takes of its machine, or of Ray, Slurm or Kubernetes; plans do not read it"),
+    ] = None
+    keys: Annotated[
+        str | None, Meta(description="Folder of the key of all tasks and clients (dovetail keys new), relative to this file")
+    ] = None
+    checkpoint: Annotated[
+        str | None,
+        Meta(description="Folder or address (s3://...) of checkpoints, relative to this file; programs find it in CHECKPOINT_DIR"),
     ] = None
     links: Annotated[list[LinkFacts] | None, Meta(description="The first that fits a pair of tasks counts")] = None
 

@@ -18,22 +18,22 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from ...graph.core.errors import UnavailableError
 from ...graph.core.interpreter_state import process_id
 from ...placer.cluster.spec import ClusterSpec
-from ..rpc.pending_call import ConnectionPool
 from ..transport.address import is_loopback
 from ..transport.keys import client_keys
-from ..wire.messages import Message
-from .running_cluster import RunningCluster
+from .running_cluster import Keeper, RunningCluster
 
 
 class LocalCluster(RunningCluster):
@@ -44,13 +44,13 @@ class LocalCluster(RunningCluster):
             `{"ps": ["localhost:2222"]}`.
         programs: job -> command that its tasks run instead of a plain server. The command reads the cluster and its own task from the
             environment variable `TF_CONFIG`, and should start a `Server` for it; it must end when its standard input closes.
-        device_count: devices per task, as in `ConfigProto`.
+        device_count: devices per task, as in `ConfigProto`; or job -> devices of each of its tasks.
         emulate_gpus: emulated GPUs of each task, by job or for all.
-        start_timeout_s: how long to wait until all tasks answer.
-        environment: more environment variables for the tasks.
+        start_timeout_s: how long to wait until all tasks answer; None: not at all.
+        environment: more environment variables for the tasks; or job -> those of its tasks.
         keys: folder of keys for all tasks and for this process (`dovetail keys new`); None: that of DOVETAIL_KEYS, or no keys.
         piped: jobs whose standard output and error go to a pipe that the caller must read (`process(job, i).stdout`).
-        ps_replicas: 2: what a parameter server holds is kept by the next one, too (`DOVETAIL_PS_REPLICAS`).
+        self._environment: dict[str, Any] = dict(environment or {})
 
     Raises:
         TypeError, ValueError: `jobs` is no such mapping. UnavailableError: a task ended, or did not answer in time; all others
@@ -66,11 +66,12 @@ class LocalCluster(RunningCluster):
         jobs: Mapping[str, int | Sequence[str]],
         *,
         programs: Mapping[str, Sequence[str]] | None = None,
-        device_count: Mapping[str, int] | None = None,
+        device_count: Mapping[str, int] | Mapping[str, Mapping[str, int]] | None = None,
         emulate_gpus: int | Mapping[str, int] = 0,
-        start_timeout_s: float = 30.0,
-        environment: Mapping[str, str] | None = None,
+        start_timeout_s: float | None = 30.0,
+        environment: Mapping[str, str] | Mapping[str, Mapping[str, str]] | None = None,
         piped: Collection[str] = (),
+        output: Callable[[str, int, str], None] | None = None,
         keys: str | Path | None = None,
         ps_replicas: int = 1,
     ) -> None:
@@ -85,15 +86,15 @@ class LocalCluster(RunningCluster):
         if unknown:
             raise ValueError(f"`programs` names jobs that are not in `jobs`: {', '.join(sorted(unknown))}")
         self._programs = {job: list(command) for job, command in (programs or {}).items()}
-        self._device_count = dict(device_count or {})
+        self._device_count: dict[str, Any] = dict(device_count or {})
         self._emulate_gpus = emulate_gpus
-        self._environment = dict(environment or {})
-        if ps_replicas != 1:
-            self._environment["DOVETAIL_PS_REPLICAS"] = str(ps_replicas)
+        self._environment: dict[str, Any] = dict(environment or {})
         self.keys = client_keys(keys)
+        self._common = {"DOVETAIL_PS_REPLICAS": str(ps_replicas)} if ps_replicas != 1 else {}
         if keys:
-            self._environment["DOVETAIL_KEYS"] = str(Path(keys).expanduser().resolve())
+            self._common["DOVETAIL_KEYS"] = str(Path(keys).expanduser().resolve())
         self._piped = frozenset(piped)
+        self._output = output
         self._processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         given = {(job, i): a for job, at in jobs.items() if not isinstance(at, int) for i, a in enumerate(at)}
         beyond = [a for a in given.values() if not is_loopback(a)]
@@ -118,7 +119,8 @@ class LocalCluster(RunningCluster):
             try:
                 for job, i in tasks:
                     self.start(job, i)
-                self.wait_until_up(start_timeout_s)
+                if start_timeout_s is not None:
+                    self.wait_until_up(start_timeout_s)
             except BaseException:
                 self.close()
                 raise
@@ -145,21 +147,22 @@ class LocalCluster(RunningCluster):
             "-m",
             "dovetail.runtime.server.process",
             "--device-count",
-            json.dumps(self._device_count),
+            json.dumps(_of_job(self._device_count, job)),
         ]
         gpus = self._emulate_gpus if isinstance(self._emulate_gpus, int) else self._emulate_gpus.get(job, 0)
         environment = {
             # Each process would start one BLAS thread per core; together they would be far more than there are cores.
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), self._blas_threads),
             **os.environ,
-            **self._environment,
+            **_of_job(self._environment, job),
+            **self._common,
             "TF_CONFIG": json.dumps({"cluster": self.cluster_spec.as_dict(), "task": {"type": job, "index": task_index}}),
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         }  # fmt: skip
         if gpus:
             environment["DOVETAIL_EMULATE_GPUS"] = str(gpus)
-        piped = job in self._piped
-        self._processes[job, task_index] = subprocess.Popen(
+        piped = job in self._piped or self._output is not None
+        self._processes[job, task_index] = process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if piped else None,
@@ -167,40 +170,24 @@ class LocalCluster(RunningCluster):
             env=environment,
             start_new_session=True,  # Ctrl-C is the parent's to handle
         )
+        if self._output is not None and process.stdout is not None:
+            follow_output(process.stdout, partial(self._output, job, task_index))
+            process.stdout = None  # the thread's own
 
-    def wait_until_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until each task answers, or is a user's program that has already finished; with `ps_replicas=2` also until each
-        parameter server's variables are kept by the next one, so that any one may be lost.
-
-        Raises:
-            UnavailableError: a task has ended, or does not answer in time.
-        """
-        waiting = {self.cluster_spec.task_address(job, i): (job, i) for job, i in self._processes}
-        deadline = time.monotonic() + timeout_s
-        pool = ConnectionPool(self.keys)
-        with contextlib.closing(pool), pool.borrow() as connections:
-            while waiting:
-                for address in waiting:
-                    connections.send(address, Message("stats", {"request": 0}))
-                for address, reply in connections.poll(0.05):
-                    if reply.fields.get("figures", {}).get("replicated") is not False:
-                        waiting.pop(address, None)
-                for address, (job, i) in list(waiting.items()):
-                    process = self._processes[job, i]
-                    code = process.poll()
-                    if code == 0 and job in self._programs:
-                        del waiting[address]
-                    elif code is not None:
-                        said = process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
-                        why = f":\n{said}" if said else "; its output says why"
-                        raise UnavailableError(
-                            None,
-                            None,
-                            f"The process of /job:{job}/task:{i} ended with status {code} before it answered{why}",
-                        )
-                if waiting and time.monotonic() > deadline:
-                    names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
-                    raise UnavailableError(None, None, f"No answer within {timeout_s:.0f} s from {names}")
+    def _finished(self, waiting: Mapping[str, tuple[str, int]]) -> Collection[str]:
+        finished = []
+        for address, (job, i) in waiting.items():
+            process = self._processes[job, i]
+            code = process.poll()
+            if code == 0 and job in self._programs:
+                finished.append(address)
+            elif code is not None:
+                said = process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
+                why = f":\n{said}" if said else "; its output says why"
+                raise UnavailableError(
+                    None, None, f"The process of /job:{job}/task:{i} {how_it_ended(code)} before it answered{why}"
+                )
+        return finished
 
     def kill(self, job: str, task_index: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to a task's process (default: SIGKILL). Waits until a process that is killed or stopped is so."""
@@ -228,6 +215,24 @@ class LocalCluster(RunningCluster):
     def __repr__(self) -> str:
         up = sum(p.poll() is None for p in self._processes.values())
         return f"<dt.LocalCluster {self.cluster_spec.as_dict()}, {up} of {len(self._processes)} processes running>"
+
+
+def _of_job(settings: Mapping[str, Any], job: str) -> Mapping[str, Any]:
+    """Settings of a job's tasks: the same for all jobs, or by job."""
+    return settings.get(job, {}) if all(isinstance(v, Mapping) for v in settings.values()) else settings
+
+
+def follow_output(stream: IO[bytes], line: Callable[[str], None]) -> threading.Thread:
+    """Start a thread that hands over each line of what a process prints, until that ends."""
+
+    def read() -> None:
+        with stream:
+            for text in stream:
+                line(text.decode(errors="replace").rstrip("\r\n"))
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return thread
 
 
 def _take_down(processes: dict[tuple[str, int], subprocess.Popen[bytes]], owner: int, grace_s: float = 3.0) -> None:
@@ -281,15 +286,23 @@ class _Kept:
     started: float
     pause: float = FIRST_PAUSE_S
     again_at: float | None = None
+    restarts: int = 0
 
 
-class Supervisor:
+def how_it_ended(code: int) -> str:
+    """A process's exit status, for people."""
+    return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+
+
+class Supervisor(Keeper):
     """Keeps the tasks of a cluster running.
 
     Args:
         cluster: it must be up.
         say: called with a message for each event.
         restart: restart tasks that have ended.
+        programs: jobs whose tasks run the user's program, and how often each is started again when it fails. One that ends
+            with status 0 is done.
         clock: the time in seconds; tests pass their own.
     """
 
@@ -299,11 +312,13 @@ class Supervisor:
         say: Callable[[str], None],
         *,
         restart: bool = True,
+        programs: Mapping[str, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._say = say
         self._restart = restart
+        self._programs = dict(programs or {})
         self._clock = clock
         self._kept = {task: _Kept(clock()) for task in cluster.tasks}
 
@@ -320,21 +335,32 @@ class Supervisor:
             if kept.again_at is None:
                 changed = True
                 kept.again_at = now + kept.pause
-                how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
-                then = f"; it is started again in {kept.pause:.0f} s" if self._restart else ""
-                self._say(f"/job:{job}/task:{i} {how}{then}")
-            if self._restart and now >= kept.again_at:
+                then = f"; it is started again in {kept.pause:.0f} s" if self._starts_again(job, kept, code) else ""
+                self._say(f"/job:{job}/task:{i} {how_it_ended(code)}{then}")
+            if now >= kept.again_at and self._starts_again(job, kept, code):
                 changed = True
                 self._cluster.start(job, i)
+                kept.restarts += 1
                 kept.started, kept.again_at = now, None
                 kept.pause = min(MOST_PAUSE_S, 2 * kept.pause)
                 self._say(f"/job:{job}/task:{i} was started again")
         return changed
 
+    def _starts_again(self, job: str, kept: _Kept, code: int) -> bool:
+        return self._restart and (job not in self._programs or (code != 0 and kept.restarts < self._programs[job]))
+
     @property
     def all_ended(self) -> bool:
         """Whether no task runs, nor will again."""
         return not self._restart and all(self._cluster.process(*task).poll() is not None for task in self._kept)
+
+    def program_status(self) -> int | None:
+        """The exit status of the programs: that of the first one that failed for good; 0 when all are done; None: they run."""
+        codes = {task: self._cluster.process(*task).poll() for task in self._kept if task[0] in self._programs}
+        for (job, i), code in codes.items():
+            if code and not self._starts_again(job, self._kept[job, i], code):
+                return code
+        return None if any(code != 0 for code in codes.values()) else 0
 
     def processes(self) -> dict[str, int]:
         """Task -> process number."""
@@ -348,8 +374,9 @@ class UpFile:
         FileExistsError: the cluster is up already.
     """
 
-    def __init__(self, cluster_file: Path) -> None:
+    def __init__(self, cluster_file: Path, on: str = "local") -> None:
         self.path = up_path(cluster_file)
+        self._on = on
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -359,9 +386,8 @@ class UpFile:
 
     def write(self, targets: dict[str, str], processes: dict[str, int]) -> None:
         """Write the tasks to the file."""
-        text = json.dumps({"keeper": os.getpid(), "targets": targets, "processes": processes}, indent=1).encode()
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, text, 0)
+        text = json.dumps({"keeper": os.getpid(), "on": self._on, "targets": targets, "processes": processes}, indent=1).encode()
+        os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)  # a reader sees the old text or the new one
 
     def __enter__(self) -> UpFile:
         return self
@@ -385,7 +411,7 @@ def read_up(cluster_file: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError: the cluster is not up.
     """
-    gone = FileNotFoundError(f"The cluster of {cluster_file} is not up: `dovetail cluster up {cluster_file}` starts it")
+    gone = FileNotFoundError(f"The cluster of {cluster_file} is not up: `dovetail up {cluster_file}` starts it")
     try:
         with up_path(cluster_file).open("rb") as file:
             try:

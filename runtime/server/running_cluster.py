@@ -1,11 +1,15 @@
-"""What all clusters have in common that this process started: their tasks, targets and devices, and an end."""
+"""What all clusters have in common that this process started: their tasks, targets and devices, what watches them, and an end."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import time
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Self
 
+from ...graph.core.errors import UnavailableError
 from ...placer.cluster.spec import ClusterSpec, DeviceInfo, masters_job
 from ..rpc.pending_call import ConnectionPool, call
 from ..transport.keys import Keys
@@ -13,6 +17,27 @@ from ..wire.messages import Message
 from ..worker.registration import device_from_fields
 
 ANSWER_S = 5.0  # timeout for an answer; a running task answers at once
+
+
+class Keeper:
+    """What watches the tasks of a running cluster. This one leaves that to the engine that runs them."""
+
+    def look(self) -> bool:
+        """Check all tasks once; True if any has been restarted or has ended since the last check."""
+        return False
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether no task runs, nor will again."""
+        return False
+
+    def processes(self) -> dict[str, int]:
+        """Task -> number of its process on this machine."""
+        return {}
+
+    def program_status(self) -> int | None:
+        """The exit status of the programs that tasks run: that of one that failed for good; 0 when all are done; None: they run."""
+        return None
 
 
 class RunningCluster:
@@ -57,6 +82,38 @@ class RunningCluster:
                 found += [device_from_fields(d) for d in reply.fields["devices"]]
         first = masters_job(self.cluster_spec.jobs)
         return sorted(found, key=lambda d: (d.name.job != first, d.name))
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables in which a program finds this cluster as its client: `TARGET`, `TF_CONFIG`, `DOVETAIL_KEYS`."""
+        keys = {} if self.keys is None else {"DOVETAIL_KEYS": str(self.keys.folder)}
+        return {"TARGET": self.target(), "TF_CONFIG": json.dumps({"cluster": self.cluster_spec.as_dict()}), **keys}
+
+    def wait_until_up(self, timeout_s: float = 30.0) -> None:
+        """Wait until each task answers, or is a user's program that has already finished; with `ps_replicas=2` also until each
+        parameter server's variables are kept by the next one, so that any one may be lost.
+
+        Raises:
+            UnavailableError: a task has ended, or does not answer in time.
+        """
+        waiting = {self.cluster_spec.task_address(job, i): (job, i) for job, i in self.tasks}
+        deadline = time.monotonic() + timeout_s
+        pool = ConnectionPool(self.keys)
+        with contextlib.closing(pool), pool.borrow() as connections:
+            while waiting:
+                for address in waiting:
+                    connections.send(address, Message("stats", {"request": 0}))
+                for address, reply in connections.poll(0.05):
+                    if reply.fields.get("figures", {}).get("replicated") is not False:
+                        waiting.pop(address, None)
+                for address in self._finished(waiting):
+                    del waiting[address]
+                if waiting and time.monotonic() > deadline:
+                    names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
+                    raise UnavailableError(None, None, f"No answer within {timeout_s:.0f} s from {names}")
+
+    def _finished(self, waiting: Mapping[str, tuple[str, int]]) -> Collection[str]:
+        """Which of the tasks that are waited for have finished. UnavailableError: one has failed."""
+        return ()
 
     def close(self) -> None:
         """End all tasks. Closing twice does nothing."""

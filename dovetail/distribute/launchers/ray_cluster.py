@@ -106,6 +106,7 @@ class Task:
     ) -> None:
         import ray  # an engine's package is loaded where it is used
 
+        self.name = f"{job}:{index}"
         found = ray.get_actor(directory)
         os.environ["DOVETAIL_HOST_MEMORY"] = str(int(memory))
         gpus = len(ray.get_gpu_ids())
@@ -128,6 +129,9 @@ class Task:
     def cluster(self) -> dict[str, Any]:
         """The cluster, once this task serves."""
         return self.server.cluster_spec.as_dict()
+
+    def __repr__(self) -> str:
+        return self.name  # Ray's log puts it before each line
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function in this process."""
@@ -168,7 +172,8 @@ class RayCluster(RunningCluster):
             mapping of Ray's custom resources. A task offers so many GPUs, and plans see so much memory.
         strategy: how the placement group puts tasks on nodes: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
         max_restarts: how often Ray starts each task again; -1: always.
-        keys: make a key pair for the cluster, and let in nobody without it; None: unless all of Ray's nodes are on loopback.
+        keys: make a key pair for the cluster, and let in nobody without it; or the folder of its key; None: make one, unless all of
+            Ray's nodes are on loopback.
         emulate_gpus: the tasks' GPUs are emulated by the CPU's kernels, to try a program where Ray only counts GPUs.
         start_timeout_s: how long to wait until Ray has granted everything and all tasks serve.
 
@@ -188,7 +193,7 @@ class RayCluster(RunningCluster):
         resources: Mapping[str, Mapping[str, Any]] | None = None,
         strategy: str = "PACK",
         max_restarts: int = -1,
-        keys: bool | None = None,
+        keys: bool | str | Path | None = None,
         emulate_gpus: bool = False,
         start_timeout_s: float = 120.0,
     ) -> None:
@@ -290,17 +295,18 @@ class RayCluster(RunningCluster):
     def __repr__(self) -> str:
         return f"<dt.RayCluster {self.cluster_spec.as_dict()}>"
 
-    def _make_key(self, wanted: bool | None) -> str | None:
-        """The text of a new key file for all tasks and this process, where keys are wanted."""
+    def _make_key(self, wanted: bool | str | Path | None) -> str | None:
+        """The text of the key file for all tasks and this process, where keys are wanted: a new one, unless a folder has it."""
         if wanted is None:
             wanted = not all(ip_address(n["NodeManagerAddress"]).is_loopback for n in self._ray.nodes() if n["Alive"])
         if not wanted:
             return None
-        self._folder = tempfile.mkdtemp(prefix="dovetail-ray-")
-        write_keys(Path(self._folder), "cluster", new_key_pair())
-        self.keys = Keys.load(self._folder)
+        if wanted is True:
+            wanted = self._folder = tempfile.mkdtemp(prefix="dovetail-ray-")
+            write_keys(Path(wanted), "cluster", new_key_pair())
+        self.keys = Keys.load(wanted)
         serve_with(self.keys)  # sessions of this process use them
-        return (Path(self._folder) / OWN).read_text(encoding="ascii")
+        return (Path(wanted) / OWN).read_text(encoding="ascii")
 
     def _wait(self, promised: Iterable[Any], deadline: float, what: str) -> None:
         """Wait for objects of Ray. UnavailableError: not there in time, or their task failed."""

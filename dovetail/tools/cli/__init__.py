@@ -8,12 +8,13 @@ import typer
 
 from ... import __version__
 from .calibrate import calibrate
-from .cluster import cluster
+from .cluster import cluster, down, up
 from .devices import devices
 from .k8s import k8s
 from .keys import keys
 from .plan import diff, explain, plan, simulate
-from .run import PASS_ON, demo, server, tf1
+from .run import run
+from .serve import PASS_ON, demo, server, tf1
 from .slurm import slurm
 from .trace import trace
 from .watch import status, top
@@ -40,7 +41,8 @@ def _options(
     pass
 
 
-for _command in (plan, diff, explain, simulate, trace, devices, calibrate, demo, server, status, top):
+app.command(context_settings={"allow_interspersed_args": False})(run)
+for _command in (up, down, plan, diff, explain, simulate, trace, devices, calibrate, demo, server, status, top):
     app.command()(_command)
 app.command(context_settings=PASS_ON)(tf1)
 app.add_typer(cluster, name="cluster")

@@ -1,4 +1,4 @@
-"""`dovetail cluster`: a cluster of this machine, from a file."""
+"""`dovetail up`, `down` and their like: a cluster from a file, on this machine or on an engine."""
 
 from __future__ import annotations
 
@@ -9,64 +9,103 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...graph.core.errors import OpError
 from ...placer.cluster import file_format
-from .common import FailedError, errors_explained, monitor, read_jobs
+from .common import FailedError, UsageError, errors_explained, monitor, one_of
 from .watch import picture
 
-cluster = typer.Typer(help="Start, watch, restart and stop a cluster of this machine.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from ...distribute.launchers.engines import Described
+    from ...runtime.server.running_cluster import Keeper, RunningCluster
+
+cluster = typer.Typer(help="Restart tasks of a cluster that is up; the schema of cluster files.", no_args_is_help=True)
 
 LOOK_S = 0.5
-UP_S = 60.0  # how long a detached cluster may take until all its tasks answer
+UP_S = 150.0  # how long a detached cluster may take until all its tasks answer
+ENGINES = ("local", "ray", "slurm", "k8s")
 
-_File = Annotated[
-    Path,
-    typer.Argument(
-        help="A YAML file with `jobs`: numbers of tasks, or addresses of this machine.", exists=True, dir_okay=False
-    ),
+File = Annotated[Path, typer.Argument(help="The cluster's file, YAML.", exists=True, dir_okay=False)]
+On = Annotated[str, one_of(ENGINES, "Where: local, ray, slurm or k8s (kubectl's cluster).")]
+KeyFolder = Annotated[
+    Path | None, typer.Option(help="Folder of the cluster's key. Without it: the file's `keys`, else DOVETAIL_KEYS.", file_okay=False)
+]
+Image = Annotated[str, typer.Option(help="On k8s: the container image of the tasks.")]
+Name = Annotated[str, typer.Option(help="On k8s: prefix of all names.")]
+SlurmOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="On slurm: an option of salloc, such as --time=1:00:00; may be given several times."),
 ]
 
 
-@cluster.command()
 def up(
-    file: _File,
-    cpus: Annotated[int, typer.Option(min=1, help="CPU devices of each task.")] = 1,
-    keys: Annotated[
-        Path | None, typer.Option(help="Folder of keys for all tasks. Without it: DOVETAIL_KEYS.", file_okay=False)
-    ] = None,
-    restart: Annotated[bool, typer.Option(help="Start tasks again that end.")] = True,
+    file: File,
+    on: On = "local",
+    keys: KeyFolder = None,
+    restart: Annotated[bool, typer.Option(help="On local: start tasks again that end.")] = True,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Go on in the background once all tasks answer; what they print goes to FILE.log.")
     ] = False,
+    option: SlurmOption = None,
+    image: Image = "",
+    name: Name = "dovetail",
 ) -> None:
-    """Start a process for each task, show what they do, start those again that end. Ctrl-C, or `cluster down`, stops all."""
-    with errors_explained():
-        if detach:
-            _detach(file, ["--cpus", str(cpus), *(["--keys", str(keys)] if keys else []), *([] if restart else ["--no-restart"])])
+    """Start a cluster's tasks, show what they do, start those again that end. Ctrl-C, or `dovetail down`, stops all.
+
+    On k8s the cluster stays up when the command has ended; `dovetail down --on k8s` deletes it.
+    """
+    with errors_explained(subprocess.CalledProcessError):
+        from ...distribute.launchers.engines import Described, running  # loads ZeroMQ
+
+        described = Described.read(str(file))
+        if on == "k8s":
+            on_kubernetes(described, image, name, keys)
             return
-        from ...runtime.server.local_cluster import LocalCluster, Supervisor, UpFile  # loads ZeroMQ
-
-        jobs = read_jobs(str(file))
-
-        def end(number: int, frame: Any) -> None:
-            raise KeyboardInterrupt
-
-        signal.signal(signal.SIGTERM, end)
-        with UpFile(file) as here, LocalCluster(jobs, device_count={"CPU": cpus}, keys=keys) as running:
-            targets = {f"/job:{job}/task:{i}": running.target(job, i) for job, i in running.tasks}
-            _show(targets)
-            print(f"Up. Ctrl-C stops it; so does: dovetail cluster down {file}", flush=True)
-            keeper = Supervisor(running, _say, restart=restart)
-            here.write(targets, keeper.processes())
+        if detach:
+            _detach(file, ["--on", on, *(["--keys", str(keys)] if keys else []), *([] if restart else ["--no-restart"]),
+                           *(f"--option={o}" for o in option or ())])  # fmt: skip
+            return
+        allocated(described, on, option or [])
+        with ended_by_signals(), up_file(described, on) as here, contextlib.ExitStack() as ending:
             try:
-                _watch(keeper, here, file, targets)
+                running_now, keeper = ending.enter_context(
+                    running(described, on, say=say, restart=restart, keys=use_keys(described, on, keys))
+                )
+                here.write(targets_of(running_now), keeper.processes())
+                _show(targets_of(running_now))
+                print(f"Up. Ctrl-C stops it; so does: dovetail down {file}", flush=True)
+                _watch(running_now, keeper, here, file)
             except KeyboardInterrupt:
                 print("Stopped.")
+
+
+def down(
+    file: File,
+    on: On = "local",
+    name: Name = "dovetail",
+) -> None:
+    """Stop a cluster that is up. Only on k8s it matters where."""
+    with errors_explained(subprocess.CalledProcessError):
+        if on == "k8s":
+            from ...distribute.launchers import kubectl  # most commands need none
+            from ...distribute.launchers.kubernetes_manifests import manifests  # most commands need none
+            from ...placer.cluster.load import described_by
+
+            kubectl.delete(manifests(described_by(file), "any", name=name, key="any"))
+        else:
+            from ...runtime.server.local_cluster import stop  # loads ZeroMQ
+
+            stop(file)
+        print("Stopped.")
+
+
+cluster.command("up", hidden=True)(up)  # their old names
+cluster.command("down", hidden=True)(down)
 
 
 @cluster.command()
@@ -76,29 +115,95 @@ def schema() -> None:
 
 
 @cluster.command()
-def down(file: _File) -> None:
-    """Stop a cluster that is up."""
-    with errors_explained():
-        from ...runtime.server.local_cluster import stop  # loads ZeroMQ
-
-        stop(file)
-        print("Stopped.")
-
-
-@cluster.command()
 def restart(
-    file: _File,
+    file: File,
     task: Annotated[str, typer.Argument(help="Which: ps:0, or /job:ps/task:0.")],
 ) -> None:
-    """End one task of a cluster that is up, so that it is started again. What it held is lost."""
+    """End one task of a cluster that is up on this machine, so that it is started again. What it held is lost."""
     with errors_explained():
         from ...runtime.server.local_cluster import restart  # loads ZeroMQ
 
         restart(file, task)
 
 
+def on_kubernetes(described: Described, image: str, name: str, keys: Path | None) -> None:
+    """Have kubectl start a cluster, and wait until its pods are ready."""
+    from ...distribute.launchers import kubectl  # most commands need none
+    from ...distribute.launchers.kubernetes_manifests import manifests  # most commands need none
+    from ...placer.cluster.load import described_by
+
+    if not image:
+        raise UsageError("Which image do the tasks run? Name it by --image; docker/Dockerfile makes one")
+    folder = described.keys(keys, "dovetail-keys")
+    key = None if folder is None else (folder / "own.key").read_text(encoding="ascii")
+    kubectl.apply(manifests(described_by(described.text), image, name=name, key=key))
+    print(f"Up, for pods of its namespace at {kubectl.target(described.file.jobs, name)}. It ends with: dovetail down --on k8s")
+
+
+def allocated(described: Described, on: str, options: list[str]) -> None:
+    """Outside of a job of Slurm: run this command again within one, in the place of this process."""
+    if on != "slurm" or "SLURM_JOB_ID" in os.environ:
+        return
+    from ...distribute.launchers.slurm_cluster import allocation  # loads ZeroMQ
+
+    command = ["salloc", "--job-name=dovetail", *allocation(described.file, options), sys.executable, "-m", "dovetail", *sys.argv[1:]]
+    try:
+        os.execvp(command[0], command)
+    except FileNotFoundError:
+        raise FileNotFoundError("There is no command salloc here: Slurm is not installed") from None
+
+
+def use_keys(described: Described, on: str, given: Path | None) -> Path | None:
+    """The folder of the cluster's key, which this process and those that it starts use from now on."""
+    folder = described.keys(given, "dovetail-keys" if on == "slurm" else None)
+    if folder is not None:
+        os.environ["DOVETAIL_KEYS"] = str(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends a block as Ctrl-C does."""
+
+    def end(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class NoFile:
+    """In the place of an `UpFile` where the cluster has no file."""
+
+    def write(self, targets: dict[str, str], processes: dict[str, int], on: str = "local") -> None:
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def up_file(described: Described, on: str) -> Iterator[Any]:
+    """What tells other commands of a cluster: an `UpFile`, if it has a file."""
+    from ...runtime.server.local_cluster import UpFile  # loads ZeroMQ
+
+    if described.path is None:
+        yield NoFile()
+    else:
+        with UpFile(described.path, on) as here:
+            yield here
+
+
+def targets_of(running: RunningCluster) -> dict[str, str]:
+    """Task -> target, where it listens now."""
+    from ...runtime.transport.address import location_of  # loads the transport
+
+    found = {f"/job:{job}/task:{i}": running.target(job, i).removeprefix("zmq://") for job, i in running.tasks}
+    return {task: f"zmq://{location_of(address)}" for task, address in found.items()}
+
+
 def _detach(file: Path, options: list[str]) -> None:
-    """Run `cluster up` in a process of its own, and wait until its tasks answer."""
+    """Run `dovetail up` in a process of its own, and wait until its tasks answer."""
     from ...runtime.server.local_cluster import read_up, up_path  # loads ZeroMQ
 
     with contextlib.suppress(FileNotFoundError):
@@ -107,7 +212,7 @@ def _detach(file: Path, options: list[str]) -> None:
     log = file.with_name(f"{file.name}.log")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dovetail", "cluster", "up", str(file), *options],
+            [sys.executable, "-m", "dovetail", "up", str(file), *options],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )  # fmt: skip
@@ -117,7 +222,7 @@ def _detach(file: Path, options: list[str]) -> None:
             raise FailedError(log.read_text(encoding="utf-8", errors="replace").strip().removeprefix("error: "))
         with contextlib.suppress(FileNotFoundError):  # the file is there, and written, when all tasks answer
             _show(read_up(file)["targets"])
-            print(f"Up. It ends with: dovetail cluster down {file}")
+            print(f"Up. It ends with: dovetail down {file}")
             return
         time.sleep(0.05)
     process.terminate()
@@ -129,21 +234,24 @@ def _show(targets: dict[str, str]) -> None:
         print(f"{task}  {target}")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print what happens to a task, with the time."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def _watch(keeper: Any, here: Any, file: Path, targets: dict[str, str]) -> None:
+def _watch(running: RunningCluster, keeper: Keeper, here: Any, file: Path) -> None:
     """Keep the cluster up, and show it where there is a terminal."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
     before: dict[str, Any] = {}
+    known: Any = None
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            if keeper.look():
-                here.write(targets, keeper.processes())
+            keeper.look()
+            if known != (known := (targets_of(running), keeper.processes())):
+                here.write(*known)
             if keeper.all_ended:
                 print("All tasks have ended.", file=sys.stderr)
                 raise typer.Exit(1)

@@ -170,7 +170,7 @@ def addresses(cluster: str) -> list[str]:
     """The addresses `host:port` of a running cluster, that of the task that sessions talk to first.
 
     Args:
-        cluster: one of its tasks (`zmq://host:port` or `host:port`), a file that `dovetail cluster up` runs, or a description with
+        cluster: one of its tasks (`zmq://host:port` or `host:port`), a file that `dovetail up` runs, or a description with
             addresses.
 
     Raises:
@@ -197,7 +197,7 @@ def addresses(cluster: str) -> list[str]:
     found = _masters_first({(job, str(i)): spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)})
     if any(address.startswith(":") for address in found):
         raise UsageError(
-            f"{cluster} says how many tasks there are, not where, and no `dovetail cluster up {cluster}` runs: start it, or name a task: "
+            f"{cluster} says how many tasks there are, not where, and no `dovetail up {cluster}` runs: start it, or name a task: "
             "zmq://host:port"
         )
     return found

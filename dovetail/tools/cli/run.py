@@ -1,139 +1,312 @@
-"""What runs until it ends: `dovetail server`, `dovetail demo`, and `dovetail tf1` for a program that imports TensorFlow 1."""
+"""`dovetail run`: a cluster and a program on it, which end together."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...runtime.logs import set_up_log
-from .common import FailedError, UsageError, errors_explained, from_environment, from_slurm, read_jobs
+from ...graph.core.errors import OpError
+from .cluster import (
+    LOOK_S,
+    Image,
+    KeyFolder,
+    Name,
+    On,
+    SlurmOption,
+    allocated,
+    ended_by_signals,
+    on_kubernetes,
+    targets_of,
+    up_file,
+    use_keys,
+)
+from .common import UsageError, errors_explained, program_errors
+from .watch import size_text
+
+if TYPE_CHECKING:
+    from ...distribute.launchers.engines import Described
+    from ...runtime.server.running_cluster import Keeper, RunningCluster
+
+GRACE_S = 10.0  # how long a program may take to end after Ctrl-C, to save a checkpoint say
+REFRESH_S = 1.0
 
 
-def server(
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help='The cluster as JSON, {"ps": ["host:2222"], "worker": ["host:2223"]}, or a file of JSON or YAML.'
-        ),
-    ] = None,
-    job: Annotated[str | None, typer.Option("--job", "-j", help="The job of this task.")] = None,
-    task: Annotated[int | None, typer.Option("--task", "-i", min=0, help="The index of this task in its job.")] = None,
-    cpus: Annotated[int, typer.Option(min=1, help="CPU devices of this task.")] = 1,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow an address that other machines can reach, without keys."),
+def run(
+    file: Annotated[str, typer.Argument(help="The cluster's file, or ps=1,worker=2.")],
+    program: Annotated[list[str], typer.Argument(help="A Python file, `-m module` or any command, with its arguments.")],
+    on: On = "local",
+    each: Annotated[
+        bool, typer.Option("--each", help="Each task but those of the job ps, which serve, runs the program. TF_CONFIG says which it is.")
     ] = False,
-    keys: Annotated[
-        Path | None,
-        typer.Option(help="Folder of keys: it accepts only clients that they allow. Without it: DOVETAIL_KEYS.", file_okay=False),
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            help="Serve Prometheus metrics, /live and /ready on this address: a port of localhost, or host:port. Without it: "
-            "DOVETAIL_METRICS."
-        ),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(help="host:port to listen at, where that is not the task's address in the cluster."),
-    ] = None,
-    from_env: Annotated[
-        bool,
-        typer.Option(
-            "--from-env",
-            help="Cluster, job and task from the environment: TF_CONFIG, else those of a Slurm step. There, --cluster says how many "
-            "tasks each job has.",
-        ),
-    ] = False,
-    port_base: Annotated[int, typer.Option(min=1, max=65_535, help="In a Slurm step: port of a node's first task.")] = 8888,
+    restarts: Annotated[int, typer.Option(min=0, help="On local: how often a program that fails is started again.")] = 0,
+    keys: KeyFolder = None,
+    option: SlurmOption = None,
+    image: Image = "",
+    name: Name = "dovetail",
 ) -> None:
-    """Serve one task of a cluster until Ctrl-C. Without --cluster, TF_CONFIG says which cluster and task."""
-    with errors_explained():
-        import dovetail as tf
+    """Start a cluster, run a program on it, and stop all when the program ends, with its exit status. Options come before FILE.
 
-        if from_env and "SLURM_PROCID" in os.environ and "TF_CONFIG" not in os.environ:
-            cluster, job, task = from_slurm(cluster, port_base)
-        elif from_env or cluster is None:
-            cluster, job, task = from_environment(job, task)
-
-        if metrics is not None:
-            os.environ["DOVETAIL_METRICS"] = metrics
-        spec = read_jobs(cluster)
-        try:
-            running = tf.train.Server(
-                spec,
-                job,
-                task,
-                config=tf.ConfigProto(device_count={"CPU": cpus}),
-                start=False,
-                insecure=insecure,
-                keys=keys,
-                listen=listen,
-            )
-            set_up_log(running.job_name, running.task_index)
-            running.start()
-        except PermissionError as e:
-            raise UsageError(f"{e} (here: --keys and --insecure)" if "insecure" in str(e) else str(e)) from None
-        with running:
-            try:
-                for device in running.devices:
-                    print(device)
-                print(f"Serving {running.task} at {running.target}; Ctrl-C ends it.", flush=True)
-                running.join()
-            except KeyboardInterrupt:
-                print("Stopped.")
-
-
-def demo(
-    in_graph: Annotated[
-        bool, typer.Option("--in-graph", help="One client, one graph, a copy of the compute per worker.")
-    ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates made by all workers together.")] = None,
-    ps: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
-    workers: Annotated[int, typer.Option(min=1, help="Workers.")] = 2,
-    strategy: Annotated[
-        str | None, typer.Option(help="Train under a distribution strategy: mirrored, central, multiworker or ps.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Where plan.txt and graph.dtg go.", file_okay=False)] = Path(),
-) -> None:
-    """Train a reader of handwritten digits across processes of this machine, and show what ran where."""
-    from rich.console import Console
-
-    from ..demo.data import DataMissingError  # loads what the demo needs
-    from ..demo.run import STEPS, Settings, run
-    from ..demo.watch import DemoError
-
-    console = Console()
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    with errors_explained():
-        try:
-            if strategy is None:
-                run(Settings(steps or STEPS, ps, workers, in_graph, out), console)
-                return
-            from ..demo import strategies  # loads what the demo needs
-
-            strategies.run(strategy, steps or strategies.STEPS, workers, ps, say)
-        except (DataMissingError, DemoError) as e:
-            raise FailedError(str(e)) from None
-
-
-PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-"""Arguments after the program's name go to the program."""
-
-
-def tf1(context: typer.Context) -> None:
-    """Run a TensorFlow 1 program as it is: `import tensorflow` gives Dovetail.
-
-    `dovetail tf1 train.py --flags` does all else as `python train.py --flags`.
-    `-m module` and `-c code` work as with Python. Python processes that the program starts find Dovetail, too.
+    The program is the cluster's client: it finds the session target in $TARGET, the cluster in $TF_CONFIG, and the file's `checkpoint`
+    in $CHECKPOINT_DIR. A cluster that `dovetail up` runs is used, and stays up. What tasks print is shown with their names. Ctrl-C
+    interrupts the program, and then stops the tasks.
     """
-    with errors_explained():
-        from ...compat.tf1.importing import run  # loads the finder of TensorFlow's modules
+    with errors_explained(subprocess.CalledProcessError):
+        from ...distribute.launchers.engines import Described  # loads ZeroMQ
 
-        run(context.args)
+        described = Described.read(file)
+        if each and on == "k8s":
+            raise UsageError("On k8s the program is the one client: each pod serves")
+        if on == "k8s":
+            raise typer.Exit(_on_kubernetes(described, program, image, name, keys))
+        allocated(described, on, option or [])
+        with ended_by_signals():
+            raise typer.Exit(_run(described, program, on, each, restarts, keys))
+
+
+def _run(described: Described, program: Sequence[str], on: str, each: bool, restarts: int, keys: Path | None) -> int:
+    from ...distribute.launchers.engines import running  # loads ZeroMQ
+
+    command = _command(program)
+    folder = use_keys(described, on, keys)
+    if (found := _running_already(described)) is not None:
+        if each or found["on"] == "ray":
+            raise UsageError(f"The cluster of {described.text} is up, and its tasks serve: stop it first, dovetail down {described.text}")
+        return _as_client(command, {**_environment_of(found["targets"]), **described.environment()}, None, restarts)
+    with contextlib.ExitStack() as ending:
+        here = ending.enter_context(up_file(described, on))
+        _say(f"Starting {', '.join(f'{job} {n if isinstance(n, int) else len(n)}' for job, n in described.file.jobs.items())} on {on}")
+        cluster, keeper = ending.enter_context(
+            running(described, on, say=_say, output=_print, program=command if each else (), restarts=restarts, keys=folder)
+        )
+        here.write(targets_of(cluster), keeper.processes())
+        watched = ending.enter_context(_Watched(cluster, keeper, here))
+        if each:
+            return _until_programs_end(cluster, watched)
+        environment = {**cluster.environment(), **described.environment()}
+        if on == "ray":
+            return _in_this_process(program, environment)
+        return _as_client(command, environment, watched, restarts)
+
+
+def _command(program: Sequence[str]) -> list[str]:
+    """The command of a program: Python's, where it is a file or a module of Python."""
+    is_python = program[0].endswith(".py") or program[0] == "-m"
+    command = [sys.executable, "-u", *program] if is_python else list(program)
+    if shutil.which(command[0]) is None or (program[0].endswith(".py") and not Path(program[0]).is_file()):
+        raise UsageError(f"There is no program {program[0]}")
+    return command
+
+
+def _running_already(described: Described) -> dict[str, Any] | None:
+    """The lock file of the cluster, if it is up."""
+    from ...runtime.server.local_cluster import read_up  # loads ZeroMQ
+
+    with contextlib.suppress(FileNotFoundError):
+        return read_up(described.path) if described.path is not None else None
+    return None
+
+
+def _environment_of(targets: Mapping[str, str]) -> dict[str, str]:
+    """What a client finds in its environment of a cluster that another process runs."""
+    from ...placer.cluster.spec import ClusterSpec
+    from ...runtime.server.running_cluster import RunningCluster  # loads ZeroMQ
+    from ...runtime.transport.keys import client_keys
+
+    jobs: dict[str, list[str]] = {}
+    for task, target in targets.items():
+        jobs.setdefault(task.removeprefix("/job:").partition("/")[0], []).append(target.removeprefix("zmq://"))
+    cluster = RunningCluster()
+    cluster.cluster_spec, cluster.keys = ClusterSpec(jobs), client_keys()
+    return cluster.environment()
+
+
+def _as_client(command: Sequence[str], environment: Mapping[str, str], watched: _Watched | None, restarts: int) -> int:
+    """Run a program as the client, again when it fails, and give its exit status."""
+    from ...runtime.server.local_cluster import follow_output, how_it_ended  # loads ZeroMQ
+
+    left = restarts
+    while True:
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL if sys.stdin.isatty() else None, process_group=0,
+        )  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        readers = [
+            follow_output(process.stdout, lambda line: print(line, flush=True)),
+            follow_output(process.stderr, lambda line: print(line, file=sys.stderr, flush=True)),
+        ]
+        if watched is not None:
+            watched.client = process.pid
+        try:
+            while (code := _waited(process, LOOK_S)) is None:
+                if watched is not None:
+                    watched.look()
+        except KeyboardInterrupt:
+            _interrupt([process])
+            raise
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what the program has started and left
+            for reader in readers:
+                reader.join(LOOK_S)
+        if code == 0 or not left:
+            return code if code >= 0 else 128 - code
+        left -= 1
+        _say(f"The program {how_it_ended(code)}; it is started again")
+
+
+def _until_programs_end(cluster: RunningCluster, watched: _Watched) -> int:
+    """Wait until the programs that tasks run have ended, and give their exit status."""
+    from ...distribute.launchers.engines import SERVES  # loads ZeroMQ
+    from ...runtime.server.local_cluster import LocalCluster
+
+    try:
+        while (code := watched.keeper.program_status()) is None:
+            watched.look()
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        if isinstance(cluster, LocalCluster):
+            _interrupt([cluster.process(job, i) for job, i in cluster.tasks if job != SERVES])
+        raise
+    return code if code >= 0 else 128 - code
+
+
+def _interrupt(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Interrupt programs as Ctrl-C does, and kill those that have not ended after `GRACE_S`, or at the next Ctrl-C."""
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + GRACE_S
+    with contextlib.suppress(KeyboardInterrupt):
+        for process in processes:
+            _waited(process, max(0.0, deadline - time.monotonic()))
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(seconds)
+    return None
+
+
+def _in_this_process(program: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a Python program here, in Ray's driver, which learns where tasks go."""
+    os.environ.update(environment)
+    is_module = program[0] == "-m"
+    name, *arguments = program[1:] if is_module else program
+    if not is_module and not name.endswith(".py"):
+        raise UsageError(f"On ray the program is a Python file or `-m module`, which runs in this process, not {name}")
+    sys.argv = [name, *arguments]
+    try:
+        with program_errors():
+            if is_module:
+                runpy.run_module(name, run_name="__main__", alter_sys=True)
+            else:
+                sys.path.insert(0, str(Path(name).resolve().parent))
+                runpy.run_path(name, run_name="__main__")
+    except typer.Exit as e:  # what `program_errors` raises
+        return e.exit_code
+    except SystemExit as e:
+        if e.code is None or isinstance(e.code, int):
+            return e.code or 0
+        print(e.code, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _on_kubernetes(described: Described, program: Sequence[str], image: str, name: str, keys: Path | None) -> int:
+    from ...distribute.launchers import kubectl  # most commands need none
+
+    on_kubernetes(described, image, name, keys)
+    checkpoint = described.file.checkpoint
+    return kubectl.run(program, list(described.file.jobs), name, {} if checkpoint is None else {"CHECKPOINT_DIR": checkpoint})
+
+
+def _print(job: str, index: int, line: str) -> None:
+    print(f"{job}:{index} | {line}", flush=True)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+class _Watched:
+    """A running cluster, its keeper, and a progress line where there is a terminal."""
+
+    def __init__(self, cluster: RunningCluster, keeper: Keeper, here: Any) -> None:
+        self.cluster = cluster
+        self.keeper = keeper
+        self.client: int | None = None
+        self._here = here
+        self._known: Any = None
+        self._restarts = -1
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Start tasks again, and tell other commands of them."""
+        self.keeper.look()
+        processes = self.keeper.processes() | ({"client": self.client} if self.client else {})
+        if self._known != (known := (targets_of(self.cluster), processes)):
+            self._known = known
+            self._restarts += 1
+            self._here.write(*known)
+
+    def __enter__(self) -> _Watched:
+        if sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._show, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        from ...runtime.server.monitor import ClusterMonitor  # loads ZeroMQ
+
+        began = time.monotonic()
+        before: dict[str, Any] = {}
+        console = Console(stderr=True)
+        with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty()) as live:
+            while not self._ended.wait(REFRESH_S):
+                views: Sequence[Any] = ()
+                for job, i in reversed(self.cluster.tasks):
+                    with contextlib.suppress(OpError), ClusterMonitor(self.cluster.target(job, i).removeprefix("zmq://")) as observer:
+                        views = observer.look()
+                        break
+                live.update(Text(_progress(views, before, time.monotonic() - began, len(self.cluster.tasks))), refresh=True)
+                before = {view.task: view for view in views}
+
+
+def _progress(views: Sequence[Any], before: Mapping[str, Any], seconds: float, tasks: int) -> str:
+    """One line on a cluster: its tasks, the steps of the busiest one, memory, time."""
+    from ...runtime.server.monitor import rates  # loads ZeroMQ
+
+    up = [view for view in views if view.figures is not None]
+    parts = [f"{len(up)} of {tasks} tasks up"]
+    found = [(rate.steps, view.task) for view in up if (rate := rates(before.get(view.task), view)) is not None]
+    if found:
+        steps, task = max(found)
+        parts.append(f"{task.removeprefix('/job:').replace('/replica:0/task:', ':')} {steps:.0f} steps/s")
+    parts.append(size_text(sum(view.figures["memory"] for view in up)))
+    minutes, rest = divmod(int(seconds), 60)
+    return " · ".join([*parts, f"{minutes}:{rest:02d}"])

@@ -104,15 +104,15 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
         rate = rates(before.get(view.task), view)
         rows.append({
             "task": _short(view.task), "at": view.address, "state": "[green]up[/]" + (" with keys" if f.get("keys") else ""),
-            "up": _seconds(f["up_s"]), "devices": _devices(f["devices"]), "memory": _size(f["memory"]), "sessions": str(f["sessions"]),
+            "up": _seconds(f["up_s"]), "devices": _devices(f["devices"]), "memory": size_text(f["memory"]), "sessions": str(f["sessions"]),
             "load": f"{f['load']:.2f}" if "load" in f else "", **{p: time_text(s) for p, s in f.get("step_s", {}).items()},
             "steps": str(f["steps_started"]), "per s": "" if rate is None else f"{rate.steps:.1f}",
             "running": str(f["steps_running"]), "failed": str(f["steps_failed"]), "stalled": str(f.get("steps_stalled", 0)),
             "refused": str(f["refused"]),
         })  # fmt: skip
         for link in f["links"]:
-            speed = "" if rate is None else f"{_size(rate.bytes_to.get(link['to'], 0.0))}/s"
-            links.add_row(_short(view.task), _short(link["to"]), str(link["messages"]), _size(link["bytes"]), speed)
+            speed = "" if rate is None else f"{size_text(rate.bytes_to.get(link['to'], 0.0))}/s"
+            links.add_row(_short(view.task), _short(link["to"]), str(link["messages"]), size_text(link["bytes"]), speed)
         for q in f.get("queues", ()):
             queues.add_row(
                 q["name"], _short(view.task), str(q["elements"]), str(q["capacity"] or "-"), str(q["waiting"])
@@ -160,8 +160,8 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(str(d["name"]).rpartition("/device:")[2] + ("*" if d.get("emulated") else "") for d in devices)
 
 
-def _size(size: float) -> str:
-    """As `size_text`, with as few digits as columns have room for."""
+def size_text(size: float) -> str:
+    """A number of bytes, with as few digits as columns have room for."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             break

@@ -19,7 +19,7 @@ class BackupAndRestore(Callback):
 
     The file holds the weights, the optimizer's state, and the epoch and batch that were reached. In a cluster the chief alone writes and
     reads it; the others take over what the chief has, so it does not matter which folders they see. What the cluster's other members
-    see of a worker's death is an error from `fit`; whatever starts the programs again (a batch system, `dovetail cluster up`) starts all.
+    see of a worker's death is an error from `fit`; whatever starts the programs again (a batch system, `dovetail up`) starts all.
 
     Args:
         backup_dir: a folder for this alone; the chief's, where there are several workers.

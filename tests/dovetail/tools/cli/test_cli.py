@@ -48,9 +48,10 @@ WRONG_USE = {
     "plan": ["nowhere.py:f"], "diff": ["nowhere.plan", "nowhere.plan"], "explain": ["nowhere.plan", "node"], "simulate": ["nowhere.plan"],
     "trace": ["nowhere.plan"], "devices": ["--target", "http://x:1"], "calibrate": ["--cluster", "http://x:1"],
     "demo": ["--strategy", "magic"], "server": ["--cluster", "{"],
-    "status": ["nowhere.yaml"], "top": ["ftp://x:1"], "cluster up": ["nowhere.yaml"], "cluster down": ["nowhere.yaml"],
+    "status": ["nowhere.yaml"], "top": ["ftp://x:1"], "up": ["nowhere.yaml"], "run": ["nowhere.yaml", "x.py"], "down": ["nowhere.yaml"],
+    "cluster up": ["nowhere.yaml"], "cluster down": ["nowhere.yaml"],
     "cluster restart": ["nowhere.yaml", "ps:0"],
-    "slurm script": ["{", "python"], "slurm target": ["{"], "k8s manifests": ["{", "--image", "x", "--insecure"],
+    "slurm script": ["{", "python"], "k8s manifests": ["{", "--image", "x", "--insecure"],
     "cluster schema": ["word"], "keys new": ["x", "--client", "bob"],
     "keys allow": ["nowhere.pub"], "keys revoke": ["nobody", "--keys", "nowhere"], "keys list": [],
 }  # fmt: skip

@@ -165,12 +165,12 @@ def test_a_cluster_in_the_background_is_found_by_its_file(tmp_path: Path) -> Non
         command = [sys.executable, "-m", "dovetail", *words]
         return subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
 
-    up = run("cluster", "up", "-d", "cluster.yaml")
+    up = run("up", "-d", "cluster.yaml")
     try:
         assert up.returncode == 0, up.stderr
         pids = read_pids(read_up(tmp_path / "cluster.yaml"))
-        assert up.stdout.splitlines()[-1] == "Up. It ends with: dovetail cluster down cluster.yaml"
-        again = run("cluster", "up", "-d", "cluster.yaml")
+        assert up.stdout.splitlines()[-1] == "Up. It ends with: dovetail down cluster.yaml"
+        again = run("up", "-d", "cluster.yaml")
         assert again.returncode == 1 and "is up already" in again.stderr
         assert len(run("devices", "--target", "cluster.yaml").stdout.splitlines()) == 2
         traced = run("trace", "program.py:build", "--cluster", "cluster.yaml", "--trace", "step.json")
@@ -180,16 +180,16 @@ def test_a_cluster_in_the_background_is_found_by_its_file(tmp_path: Path) -> Non
         assert status.returncode == 0 and "p99" in status.stdout and "/job:ps/task:0" in status.stdout
         assert run("top", "cluster.yaml", "--count", "1").returncode == 0
     finally:
-        down = run("cluster", "down", "cluster.yaml")
+        down = run("down", "cluster.yaml")
     assert (down.returncode, down.stdout) == (0, "Stopped.\n")
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    assert run("cluster", "down", "cluster.yaml").returncode == 1
+    assert run("down", "cluster.yaml").returncode == 1
     lost = run("status", "cluster.yaml")
     assert lost.returncode == 2 and "says how many tasks there are, not where" in lost.stderr
     (tmp_path / "bad.yaml").write_text("jobs: {ps: [elsewhere:1]}\n")
-    bad = run("cluster", "up", "-d", "bad.yaml")
+    bad = run("up", "-d", "bad.yaml")
     assert bad.returncode == 1 and "is not an address of this machine" in bad.stderr
 
 

@@ -13,61 +13,46 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dovetail.distribute.launchers.slurm_script import script
+from dovetail.distribute.launchers.slurm_cluster import SlurmCluster, script
+from dovetail.placer.cluster.file_format import ClusterFile, checked
 from dovetail.tools.cli import app
 from dovetail.tools.cli.common import from_slurm
 
 CLUSTER = {"jobs": {"ps": 1, "worker": 2}, "resources": {"ps": {"memory": "1 GiB"}, "worker": {"cpus": 4, "gpus": 1}}}
 
 
-def options(text: str) -> list[str]:
+def options(described: Any, **more: Any) -> list[str]:
+    text = script(checked(described, ClusterFile), ["true"], **more)
     return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
 
 
 def test_each_task_gets_the_most_that_any_takes() -> None:
-    text = script(CLUSTER, ["python", "train.py"], options=["--time=1:00"])
-    assert options(text) == [
+    assert options(CLUSTER, options=["--time=1:00"]) == [
         "--job-name=dovetail", "--ntasks=3", "--cpus-per-task=4", "--mem-per-cpu=256M", "--gpus-per-task=1", "--time=1:00",
     ]  # fmt: skip
-    assert options(script({"jobs": {"worker": 2}}, ["x"])) == ["--job-name=dovetail", "--ntasks=2", "--cpus-per-task=1"]
+    assert options({"jobs": {"worker": 2}}) == ["--job-name=dovetail", "--ntasks=2", "--cpus-per-task=1"]
 
 
-def test_the_program_is_the_last_command_of_a_script_that_bash_reads(tmp_path: Path) -> None:
-    text = script(CLUSTER, ["python", "my train.py", "--rate=$RATE"])
-    assert text.splitlines()[-1] == "python 'my train.py' '--rate=$RATE'"
+def test_the_program_is_the_last_command_of_a_script_that_bash_reads() -> None:
+    text = script(checked(CLUSTER, ClusterFile), ["python", "my train.py", "--rate=$RATE"])
+    assert text.splitlines()[-1] == "exec python 'my train.py' '--rate=$RATE'"
     subprocess.run(["bash", "-n"], input=text.encode(), check=True)
 
 
-@pytest.mark.parametrize(
-    ("described", "program", "text"),
-    [
-        ({"jobs": {"ps": ["a:1"]}}, ["x"], "must have a number of tasks"),
-        ({"jobs": {"ps": 1}}, [], "Which program"),
-        ({"jobs": {"ps": 1}, "resources": {"ps": {"cpus": 0}}}, ["x"], "cpus"),
-    ],
-)
-def test_malformed_clusters(described: Any, program: list[str], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        script(described, program)
+def test_options_after_the_file_are_the_programs() -> None:
+    printed = CliRunner().invoke(app, ["slurm", "script", "-o", "--nodes=2", "--each", "worker=1", "train.py", "-o", "x"])
+    assert printed.output.splitlines()[-2:] == ["#SBATCH --nodes=2", "exec dovetail run --on slurm --each worker=1 train.py -o x"]
+    wrong = CliRunner().invoke(app, ["slurm", "script", "{jobs: {ps: ['a:1']}}", "train.py"])
+    assert wrong.exit_code == 2 and "must have a number of tasks" in wrong.output
 
 
-def test_options_after_the_file_are_the_programs(tmp_path: Path) -> None:
-    printed = CliRunner().invoke(app, ["slurm", "script", "-o", "--nodes=2", "worker=1", "python", "train.py", "-o", "x"])
-    assert printed.output == script({"jobs": {"worker": 1}}, ["python", "train.py", "-o", "x"], options=["--nodes=2"])
-
-
-def test_the_target_is_the_address_that_the_worker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_and_clients_take_the_same_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
-    asked = CliRunner().invoke(app, ["slurm", "target", "ps=1,worker=2"])
-    assert asked.exit_code == 2 and "no batch job of Slurm" in asked.output
+    with pytest.raises(ValueError, match="no job of Slurm"):
+        SlurmCluster({"ps": 1, "worker": 2})
     with pytest.raises(ValueError, match="srun"):
         from_slurm("ps=1,worker=2", 20_000)
-
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
-    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1,2")
-    printed = CliRunner().invoke(app, ["slurm", "target", "ps=1,worker=2", "--port-base", "20000"])
-    assert printed.output == "zmq://n2:20000\n"
 
     monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
     monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "1,2")
@@ -101,9 +86,9 @@ def test_a_program_runs_on_slurm(tmp_path: Path) -> None:
         "    print(session.run(y), len(session.list_devices()))\n"
         "raise SystemExit(7)\n"
     )
-    options = ["--nodes=2", "--output=out.txt"]
-    text = script({"jobs": {"ps": 1, "worker": 2}}, [sys.executable, "program.py"], options=options)
-    (tmp_path / "job.sh").write_text(text)
+    (tmp_path / "cluster.yaml").write_text("jobs: {ps: 1, worker: 2}\n")
+    words = ["slurm", "script", "-o", "--nodes=2", "-o", "--output=out.txt", str(tmp_path / "cluster.yaml"), "program.py"]
+    (tmp_path / "job.sh").write_text(CliRunner().invoke(app, words).output)
     commands = tmp_path / "bin"
     commands.mkdir()
     (commands / "dovetail").write_text(f'#!/bin/sh\nexec {sys.executable} -m dovetail "$@"\n')
@@ -115,3 +100,11 @@ def test_a_program_runs_on_slurm(tmp_path: Path) -> None:
     assert "6.0 3\n" in said
     assert ended.returncode == 7, said
     assert (tmp_path / "dovetail-keys" / "own.key").exists()
+
+    interactive = [sys.executable, "-m", "dovetail", "run", "--on", "slurm", "-o", "--nodes=2", "--each", "cluster.yaml"]
+    each = subprocess.run(
+        [*interactive, "sh", "-c", "echo $SLURM_PROCID; cat"], cwd=tmp_path, env=environment, check=False, timeout=200,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert each.returncode == 0, each.stderr
+    assert {"worker:0 | 1", "worker:1 | 2"} <= set(each.stdout.splitlines())

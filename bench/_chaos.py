@@ -1,0 +1,237 @@
+"""Training whose processes are killed at random, under `dovetail run`: is its loss that of training without kills, and does it end?
+
+    python bench/soak.py chaos --seconds 1800              each worker runs the program (`dovetail run --each`)
+    python bench/soak.py chaos --client                    one client, in-graph (`dovetail run`); the client is killed, too
+    python bench/soak.py chaos --on ray                    one client on a real Ray with three raylets, all on 127.0.0.1
+    DOVETAIL_PS_REPLICAS=2 python bench/soak.py chaos      with replicated parameter servers: no acknowledged update may be lost
+
+Every `--every` seconds (20) a process is chosen and killed with -9. Each worker appends to a file how many of its updates were
+acknowledged; each update adds 1 to the global step. So what the final checkpoint lacks of their sum was lost. The same program runs
+without kills to the same step, and both losses are of the same examples.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+FEATURES, CLASSES, HIDDEN, BATCH = 64, 10, 128, 32
+RATE = 0.02
+PAUSE_S = 0.005  # between two steps of a worker, so that a long run's loss still falls
+STALLED_S = 120.0  # without a step that counts as hanging
+STOP = "stop"  # the file that ends the training; its text is the global step at which
+JOBS = {"ps": 2, "worker": 2}
+
+
+def examples(seed: int, count: int) -> tuple[Any, Any]:
+    """Inputs, and the classes that a fixed random network gives them, of which a tenth are wrong."""
+    teacher = np.random.RandomState(0)
+    first, second = teacher.randn(FEATURES, HIDDEN), teacher.randn(HIDDEN, CLASSES)
+    rng = np.random.RandomState(seed)
+    x = rng.randn(count, FEATURES)
+    y = np.tanh(x @ first / 8.0) @ second
+    labels = np.where(rng.rand(count) < 0.1, rng.randint(0, CLASSES, count), y.argmax(1))
+    return x.astype(np.float32), labels.astype(np.int64)
+
+
+def train(folder: Path) -> None:
+    """The program: as one of the workers, or as the one client."""
+    sys.path.insert(0, str(ROOT))
+    import dovetail as tf
+
+    described = json.loads(os.environ["TF_CONFIG"])
+    task, cluster = described.get("task"), tf.train.ClusterSpec(described["cluster"])
+    config = tf.ConfigProto(wait_for_cluster_s=90, peer_timeout_s=5)
+    is_chief, index, target = True, 0, os.environ.get("TARGET", "")
+    if task is not None:
+        index = int(task["index"])
+        is_chief = index == 0
+        target = tf.train.Server(cluster, "worker", index).target
+        config.device_filters = ["/job:ps", f"/job:worker/task:{index}"]
+    with tf.device(tf.train.replica_device_setter(worker_device=f"/job:worker/task:{index}", cluster=cluster)):
+        tf.set_random_seed(1)
+        step = tf.train.get_or_create_global_step()
+        x, y = tf.placeholder(tf.float32, [None, FEATURES], name="x"), tf.placeholder(tf.int64, [None], name="y")
+        w1 = tf.get_variable("w1", [FEATURES, HIDDEN], initializer=tf.random_normal_initializer(stddev=0.1, seed=1))
+        b1 = tf.get_variable("b1", [HIDDEN], initializer=tf.zeros_initializer())
+        w2 = tf.get_variable("w2", [HIDDEN, CLASSES], initializer=tf.random_normal_initializer(stddev=0.1, seed=2))
+        logits = tf.matmul(tf.tanh(tf.matmul(x, w1) + b1), w2)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+        update = tf.train.GradientDescentOptimizer(RATE).minimize(loss, global_step=step)
+    held_out = examples(1, 2000)
+    batches = np.random.RandomState(os.getpid() + index)
+    inputs, labels = examples(2, 50_000)
+    made = 0
+    acknowledged = folder / f"acknowledged-{index}-{os.getpid()}"
+    with tf.train.MonitoredTrainingSession(
+        target, is_chief, str(folder / "checkpoint"), save_checkpoint_steps=200, save_checkpoint_secs=None, save_summaries_steps=None,
+        log_step_count_steps=None, config=config,
+    ) as session:  # fmt: skip
+        at, told = 0, 0.0
+        while not (stop := folder / STOP).exists() or at < int(stop.read_text() or 0):
+            chosen = batches.randint(0, len(labels), BATCH)
+            at, _ = session.run([step, update], {x: inputs[chosen], y: labels[chosen]})
+            made += 1
+            acknowledged.write_text(str(made))
+            if is_chief and time.monotonic() - told > 5.0:
+                told = time.monotonic()
+                found = session.run(loss, {x: held_out[0], y: held_out[1]})
+                with (folder / "losses").open("a") as file:
+                    file.write(f"{time.time():.1f} {int(at)} {found:.5f}\n")
+            time.sleep(PAUSE_S)
+        if is_chief:
+            time.sleep(2.0)  # the others' last updates
+            found, last = session.run([loss, step], {x: held_out[0], y: held_out[1]})
+            (folder / "final").write_text(json.dumps({"step": int(last), "loss": float(found)}))
+
+
+def killable(folder: Path, process: subprocess.Popen[bytes], on: str, ray: Any) -> dict[str, int]:
+    """What may be killed now: name -> process."""
+    if on == "ray":
+        return ray.tasks()
+    try:
+        return dict(json.loads((folder / "cluster.yaml.up").read_text())["processes"])
+    except (OSError, ValueError):
+        return {}
+
+
+class Ray:
+    """A Ray of this machine: a head and two more raylets."""
+
+    def __init__(self) -> None:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        from ray.cluster_utils import Cluster
+
+        common = {"num_cpus": 3, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}
+        self._cluster = Cluster(initialize_head=True, head_node_args={**common, "include_dashboard": False})
+        for _ in range(2):
+            self._cluster.add_node(**common)
+        os.environ["RAY_ADDRESS"] = self._cluster.address
+
+    def tasks(self) -> dict[str, int]:
+        """Dovetail's tasks: processes that Ray calls by the actor's class, below this process."""
+        parents, names = {}, {}
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit():
+                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    names[int(entry.name)] = (entry / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").strip()
+            except OSError:
+                continue
+
+        def is_mine(pid: int) -> bool:
+            while pid > 1:
+                if pid == os.getpid():
+                    return True
+                pid = parents.get(pid, 0)
+            return False
+
+        return {f"{name}-{pid}": pid for pid, name in names.items() if name.startswith("ray::") and "Task" in name and is_mine(pid)}
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
+def last_step(folder: Path) -> int:
+    try:
+        return int((folder / "losses").read_text().splitlines()[-1].split()[1])
+    except (OSError, IndexError, ValueError):
+        return -1
+
+
+def one_run(folder: Path, seconds: float, every: float, on: str, each: bool, seed: int, until_step: int) -> dict[str, Any]:
+    """Train under `dovetail run`, with kills if `every`; else until `until_step`."""
+    (folder / "cluster.yaml").write_text(json.dumps({"jobs": JOBS}))
+    rng = random.Random(seed)
+    ray = Ray() if on == "ray" else None
+    options = ["--on", on, *(["--each"] if each else []), *(["--restarts", "100000"] if on == "local" else [])]
+    command = [sys.executable, "-m", "dovetail", "run", *options, str(folder / "cluster.yaml"), str(Path(__file__)), str(folder)]
+    kills: list[str] = []
+    stalls: list[float] = []
+    if not every:
+        (folder / STOP).write_text(str(until_step))
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        began = time.monotonic()
+        advanced, step, next_kill = began, -1, began + 2 * every
+        try:
+            while process.poll() is None:
+                now = time.monotonic()
+                if (new := last_step(folder)) != step:
+                    if step >= 0:
+                        stalls.append(now - advanced)
+                    advanced, step = now, new
+                if now - advanced > STALLED_S:
+                    raise RuntimeError(f"no step for {now - advanced:.0f} s at step {step} after {kills[-3:]}; {folder} has the log")
+                if every and now - began > seconds and not (folder / STOP).exists():
+                    (folder / STOP).write_text("0")
+                elif every and now >= next_kill and now - began < seconds:
+                    next_kill = now + every
+                    found = killable(folder, process, on, ray)
+                    if found:
+                        name = rng.choice(sorted(found))
+                        try:
+                            os.kill(found[name], signal.SIGKILL)
+                            kills.append(name)
+                        except ProcessLookupError:
+                            pass
+                time.sleep(0.2)
+            if process.returncode:
+                raise RuntimeError(f"dovetail run ended with status {process.returncode}; {folder} has the log")
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)
+            if ray is not None:
+                ray.close()
+    sys.path.insert(0, str(ROOT))
+    import dovetail as tf
+
+    path = tf.train.latest_checkpoint(str(folder / "checkpoint"))
+    kept = int(tf.train.load_checkpoint(path).get_tensor("global_step"))
+    acknowledged = sum(int(f.read_text() or 0) for f in folder.glob("acknowledged-*"))
+    final = json.loads((folder / "final").read_text())
+    return {
+        "seconds": time.monotonic() - began, "kills": len(kills),
+        "killed": {k: kills.count(k) for k in sorted(set(kills))} if on == "local" else {},
+        "acknowledged": acknowledged, "in_final_checkpoint": kept, "lost": max(0, acknowledged - kept), "loss": final["loss"],
+        "step": final["step"], "longest_pause_s": max(stalls, default=0.0),
+    }  # fmt: skip
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--every", type=float, default=20.0, help="seconds between two kills")
+    parser.add_argument("--on", choices=("local", "ray"), default="local")
+    parser.add_argument("--client", action="store_true", help="one client; else each worker runs the program")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(argv)
+    each = not given.client and given.on == "local"
+    replicas = int(os.environ.get("DOVETAIL_PS_REPLICAS", "1"))
+    root = Path(tempfile.mkdtemp(prefix="dovetail-chaos-"))
+    print(f"files in {root}", flush=True)
+    folders = [root / part for part in ("kills", "calm")]
+    for folder in folders:
+        folder.mkdir()
+    chaos = one_run(folders[0], given.seconds, given.every, given.on, each, given.seed, 0)
+    print(json.dumps({"with kills": chaos}), flush=True)
+    calm = one_run(folders[1], 0.0, 0.0, given.on, each, given.seed, chaos["step"])
+    print(json.dumps({"without": calm}), flush=True)
+    print(f"loss {chaos['loss']:.4f} with {chaos['kills']} kills, {calm['loss']:.4f} without, at steps {chaos['step']} and {calm['step']}")
+    assert chaos["loss"] < calm["loss"] * 1.1 + 0.01, "kills cost more than noise"
+    assert replicas < 2 or not chaos["lost"], f"{chaos['lost']} acknowledged updates are not in the final checkpoint"
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]))

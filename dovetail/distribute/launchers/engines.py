@@ -1,0 +1,173 @@
+"""Clusters from a cluster file, on this machine, on Ray, or in a job of Slurm: what `dovetail up` and `dovetail run` start.
+
+    part of the file        on this machine           Ray                 Slurm
+    devices                 CPUs, emulated GPUs       emulated GPUs       -
+    resources: cpus         threads of kernels        num_cpus            --cpus-per-task
+               gpus         -                         num_gpus            --gpus-per-task
+               memory       what plans see            memory              --mem-per-cpu
+    keys                    the key of all tasks and clients; a new one where the folder has none
+    checkpoint              CHECKPOINT_DIR of programs
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...graph.core.device import parse_strict
+from ...placer.cluster.file_format import ClusterFile, DeviceFacts, checked
+from ...placer.cluster.load import described_by, quantity
+from ...runtime.server.local_cluster import LocalCluster, Supervisor
+from ...runtime.server.running_cluster import Keeper, RunningCluster
+from ...runtime.transport.keys import OWN, Keys, write_keys
+from ...runtime.transport.zmq_auth import new_key_pair
+from .ray_cluster import RayCluster
+from .slurm_cluster import SlurmCluster, counts
+
+ENGINES = ("local", "ray", "slurm", "k8s")
+SERVES = "ps"  # the job whose tasks serve where the others run the program
+KEYS = "dovetail-keys"  # where a cluster over several machines has its key, unless that is said
+
+Output = Callable[[str, int, str], None]
+"""Takes a line that a task has printed: job, index, line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A cluster file.
+
+    Attributes:
+        text: what was given: its path, its text, or numbers of tasks.
+        file: its content.
+        path: where it is; None: it is text.
+    """
+
+    text: str
+    file: ClusterFile
+    path: Path | None
+
+    @staticmethod
+    def read(text: str) -> Described:
+        """Read a cluster file. ValueError: it is none, or cannot be read."""
+        try:
+            file = checked(described_by(text), ClusterFile)
+        except (ValueError, OSError) as e:
+            raise ValueError(f"{text}: {e}") from None
+        path = Path(text) if len(text) < 1024 and "\n" not in text and Path(text).is_file() else None
+        return Described(text, file, path)
+
+    def within(self, folder: str) -> str:
+        """A folder that the file names, as an absolute path; an address with `://` as it is."""
+        if "://" in folder:
+            return folder
+        return str((Path() if self.path is None else self.path.parent).joinpath(Path(folder).expanduser()).resolve())
+
+    def environment(self) -> dict[str, str]:
+        """The variables of programs that are not the engine's matter: where their checkpoints are."""
+        return {} if self.file.checkpoint is None else {"CHECKPOINT_DIR": self.within(self.file.checkpoint)}
+
+    def keys(self, given: Path | None = None, default: str | None = None) -> Path | None:
+        """The folder of the cluster's key: as given, else of the file, else DOVETAIL_KEYS, else the default. A key is made if need be."""
+        named = given or self.file.keys or os.environ.get("DOVETAIL_KEYS") or default
+        if not named:
+            return None
+        folder = given.expanduser() if given else Path(self.within(str(named)))
+        if not (folder / OWN).exists() and not any(folder.glob(f"*/{OWN}")):
+            write_keys(folder, "cluster", new_key_pair())
+        Keys.load(folder)  # whether it is a key, and private
+        return folder.resolve()
+
+
+@contextlib.contextmanager
+def running(
+    described: Described,
+    on: str,
+    *,
+    say: Callable[[str], None],
+    output: Output | None = None,
+    restart: bool = True,
+    program: Sequence[str] = (),
+    restarts: int = 0,
+    keys: Path | None = None,
+) -> Iterator[tuple[RunningCluster, Keeper]]:
+    """A cluster of a file, and what watches over its tasks; both end with the block.
+
+    Args:
+        described: the cluster.
+        on: "local", "ray" or "slurm".
+        say: called with what happens to tasks.
+        output: called with each line that a task prints; None: tasks print to this process's streams.
+        restart: start tasks again that have ended; an engine may do so anyway.
+        program: a command that all tasks run but those of the job "ps", in the place of a server. On Ray none can.
+        restarts: how often each such task is started again when it fails.
+        keys: the folder of the cluster's key.
+    """
+    if on == "ray":
+        if program:
+            raise ValueError("On Ray the program is the one client. To call a function in each worker's process: RayCluster.run")
+        with RayCluster(counts(described.file), **_grants(described.file), keys=described.keys(keys)) as ray:
+            yield ray, Keeper()
+    elif on == "slurm":
+        where = described.keys(keys, KEYS)
+        os.environ["DOVETAIL_KEYS"] = str(where)  # of srun's tasks, too
+        os.environ.update(described.environment())
+        with SlurmCluster(counts(described.file), program=program, output=output) as slurm:
+            yield slurm, slurm.keeper
+    else:
+        jobs = _local_jobs(described.file)
+        programs = {job: list(program) for job in jobs if program and job != SERVES}
+        cpus, emulated = _devices(described.file)
+        environment = {job: {**_limits(described.file, job), **described.environment()} for job in jobs}
+        with LocalCluster(
+            jobs, programs=programs, device_count={job: {"CPU": n} for job, n in cpus.items()}, emulate_gpus=emulated,
+            environment=environment, output=output, keys=described.keys(keys), start_timeout_s=None if program else 30.0,
+        ) as local:  # fmt: skip
+            yield local, Supervisor(local, say, restart=restart, programs=dict.fromkeys(programs, restarts))
+
+
+def _local_jobs(file: ClusterFile) -> dict[str, Any]:
+    """Jobs as `LocalCluster` takes them: tasks with numbers of their own are tasks like others."""
+    return {job: list(tasks.values()) if isinstance(tasks, dict) else tasks for job, tasks in file.jobs.items()}
+
+
+def _devices(file: ClusterFile) -> tuple[dict[str, int], dict[str, int]]:
+    """How many CPU devices and emulated GPUs each task of a job has."""
+    cpus, gpus = dict.fromkeys(file.jobs, 1), dict.fromkeys(file.jobs, 0)
+    for where, devices in (file.devices or {}).items():
+        job = (parse_strict(where).job or "") if where.startswith("/") else where
+        if job not in file.jobs:
+            raise ValueError(f"devices names the job {job!r}, which the cluster does not have")
+        facts = [d if isinstance(d, DeviceFacts) else DeviceFacts(d) for d in devices]
+        kinds = [(f.name.lower().rpartition("device:")[2].partition(":")[0], f.emulated) for f in facts]
+        cpus[job] = max(cpus[job], sum(kind == "cpu" for kind, _ in kinds))
+        gpus[job] = max(gpus[job], sum(kind == "gpu" and emulated for kind, emulated in kinds))
+    return cpus, gpus
+
+
+def _limits(file: ClusterFile, job: str) -> dict[str, str]:
+    """The environment variables that keep a task of this machine to its resources."""
+    takes = (file.resources or {}).get(job)
+    found: dict[str, str] = {}
+    if takes is not None and takes.cpus:
+        found |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, int(takes.cpus))))
+    if takes is not None and takes.memory is not None:
+        found["DOVETAIL_HOST_MEMORY"] = str(int(quantity(takes.memory, "memory") or 0))
+    return found
+
+
+def _grants(file: ClusterFile) -> dict[str, Any]:
+    """`resources` and `emulate_gpus` of a `RayCluster`."""
+    asked: dict[str, dict[str, Any]] = {}
+    for job, takes in (file.resources or {}).items():
+        memory = quantity(takes.memory, "memory")
+        grants = {"num_cpus": takes.cpus, "num_gpus": takes.gpus or None, "memory": None if memory is None else int(memory)}
+        asked[job] = {name: n for name, n in grants.items() if n is not None}
+    emulated = _devices(file)[1]
+    for job, gpus in emulated.items():
+        if gpus:
+            asked.setdefault(job, {}).setdefault("num_gpus", gpus)
+    return {"resources": asked, "emulate_gpus": any(emulated.values())}

@@ -1,0 +1,73 @@
+"""A cluster on Kubernetes, by the command `kubectl`: started, waited for, given a program, deleted."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...placer.cluster.spec import masters_job
+from .kubernetes_manifests import PORT
+
+STDERR = 2  # the descriptor
+READY_S = 300  # how long pods may take until they are ready
+
+
+def apply(manifests: Iterable[Mapping[str, Any]]) -> None:
+    """Make what the manifests describe, and wait until all pods are ready.
+
+    Raises:
+        OSError: there is no kubectl. CalledProcessError: it failed, and has said why.
+    """
+    _with_manifests("apply", manifests)
+    for own in (m["metadata"]["name"] for m in manifests if m["kind"] == "StatefulSet"):
+        kubectl("rollout", "status", f"statefulset/{own}", f"--timeout={READY_S}s")
+
+
+def delete(manifests: Iterable[Mapping[str, Any]]) -> None:
+    """Delete what the manifests describe. Raises as `apply`."""
+    _with_manifests("delete", manifests, "--ignore-not-found")
+
+
+def target(jobs: Iterable[str], name: str) -> str:
+    """The session target of a cluster, for pods of its namespace."""
+    own = f"{name}-{masters_job(jobs)}"
+    return f"zmq://{own}-0.{own}:{PORT}"
+
+
+def run(program: Sequence[str], jobs: Sequence[str], name: str, environment: Mapping[str, str]) -> int:
+    """Run a Python file as the client, in the pod of the task that sessions talk to.
+
+    Args:
+        program: the path of the file, which goes there on standard input, and its arguments.
+        jobs: the cluster's jobs.
+        name: the prefix of the cluster's names.
+        environment: more environment variables of the program.
+
+    Returns:
+        The program's exit status.
+    """
+    if not program[0].endswith(".py"):
+        raise ValueError(f"On Kubernetes the program is one Python file, which is sent to a pod, not {shlex.join(program)}")
+    variables = {"TARGET": target(jobs, name), "PYTHONUNBUFFERED": "1", **environment}
+    pod = f"{name}-{masters_job(jobs)}-0"
+    settings = [f"{variable}={value}" for variable, value in variables.items()]
+    with Path(program[0]).open("rb") as file:
+        command = ["kubectl", "exec", "-i", pod, "-c", "server", "--", "env", *settings, "python", "-", *program[1:]]
+        return subprocess.run(command, stdin=file, check=False).returncode
+
+
+def kubectl(*words: str, text: str | None = None) -> None:
+    """Run `kubectl`, whose words go to standard error. Raises as `apply`."""
+    try:
+        subprocess.run(["kubectl", *words], input=text, text=True, stdout=STDERR, check=True)
+    except FileNotFoundError:
+        raise FileNotFoundError("There is no command kubectl here: install it, and give it a cluster of Kubernetes") from None
+
+
+def _with_manifests(command: str, manifests: Iterable[Mapping[str, Any]], *words: str) -> None:
+    import yaml  # most commands write none
+
+    kubectl(command, "-f", "-", *words, text=yaml.safe_dump_all(list(manifests), sort_keys=False, width=120))

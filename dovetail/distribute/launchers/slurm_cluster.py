@@ -1,0 +1,169 @@
+"""A cluster of Dovetail in a job of Slurm, and the batch script of such a job.
+
+    salloc or sbatch   reserve the machines: `allocation` says what the cluster file asks for
+    `SlurmCluster`     one job step with a task of Slurm per task of the cluster, each of which serves
+    the program        is the client, and runs where the job's script does; or each task runs it, and the parameter servers serve
+
+All ends with the program. Slurm starts no single task again: `sbatch --requeue` starts the whole job again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from ...graph.core.errors import UnavailableError
+from ...placer.cluster.file_format import ClusterFile, TaskResources
+from ...placer.cluster.load import quantity
+from ...runtime.server.local_cluster import follow_output, how_it_ended
+from ...runtime.server.running_cluster import Keeper, RunningCluster
+from ...runtime.transport.keys import client_keys
+from ..resolvers.cluster_resolver import expand_hostlist, expand_tasks_per_node, slurm_cluster
+
+GRACE_S = 5.0  # how long srun may take to end its tasks
+
+
+def allocation(file: ClusterFile, options: Sequence[str] = ()) -> list[str]:
+    """The options of `salloc` and `sbatch` for a cluster.
+
+    Args:
+        file: a cluster file with numbers of tasks. All tasks of a step of Slurm get the same, so each gets the most that a task of
+            any job takes.
+        options: more options, such as `--time=1:00:00`.
+
+    Raises:
+        ValueError: jobs have addresses in the place of numbers.
+    """
+    takes = list((file.resources or {}).values()) or [TaskResources()]
+    cpus = max(1, math.ceil(max(r.cpus or 0 for r in takes)))
+    gpus = max(r.gpus for r in takes)
+    memory = max(quantity(r.memory, "memory") or 0.0 for r in takes)
+    return [
+        f"--ntasks={sum(counts(file).values())}",
+        f"--cpus-per-task={cpus}",
+        *([f"--mem-per-cpu={math.ceil(memory / cpus / 2**20)}M"] if memory else []),
+        *([f"--gpus-per-task={gpus}"] if gpus else []),
+        *options,
+    ]
+
+
+def counts(file: ClusterFile) -> dict[str, int]:
+    """The number of tasks of each job. ValueError: a job has addresses, which an engine gives to tasks."""
+    for job, tasks in file.jobs.items():
+        if not isinstance(tasks, int):
+            raise ValueError(f"Job {job!r} must have a number of tasks, not {tasks!r}: the engine gives them their addresses")
+    return {job: n for job, n in file.jobs.items() if isinstance(n, int)}
+
+
+def script(file: ClusterFile, command: Sequence[str], *, name: str = "dovetail", options: Sequence[str] = ()) -> str:
+    """A batch script.
+
+    Args:
+        file: a cluster file with numbers of tasks.
+        command: what the job runs: `dovetail run --on slurm CLUSTER PROGRAM`.
+        name: the name of Slurm's job.
+        options: more options of `sbatch`.
+    """
+    head = "".join(f"#SBATCH {line}\n" for line in [f"--job-name={name}", *allocation(file, options)])
+    return f"#!/bin/bash\n{head}exec {shlex.join(command)}\n"
+
+
+class SlurmCluster(RunningCluster):
+    """The tasks of a cluster, as one step of the job of Slurm that this process is in.
+
+    Args:
+        jobs: how many tasks each job has, as many as the job of Slurm has.
+        program: a command that tasks run in the place of a server, but for those of the job "ps".
+        output: called with (job, index, line) for each line that a task prints.
+        start_timeout_s: how long to wait until all tasks answer, where they serve.
+
+    Raises:
+        ValueError: this process is in no job of Slurm, or the job has another number of tasks.
+        UnavailableError: a task ended, or did not answer in time.
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[str, int],
+        *,
+        program: Sequence[str] = (),
+        output: Callable[[str, int, str], None] | None = None,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        try:
+            hosts, tasks = os.environ["SLURM_JOB_NODELIST"], os.environ["SLURM_TASKS_PER_NODE"]
+            port = 20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000  # jobs that share a node must not share ports
+        except KeyError as e:
+            raise ValueError(f"{e.args[0]} is not in the environment: this is no job of Slurm") from None
+        self.keys = client_keys()
+        self.cluster_spec = slurm_cluster(jobs, expand_hostlist(hosts), expand_tasks_per_node(tasks), port)
+        self._program = bool(program)
+        self._step = subprocess.Popen(
+            [
+                "srun", "--mpi=none", "--distribution=block", "--label", f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', 1)}",
+                "--kill-on-bad-exit=1", sys.executable, "-m", "dovetail", "server", "--from-env", "--cluster", json.dumps(dict(jobs)),
+                "--port-base", str(port), *(["--", *program] if program else []),
+            ],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        tell = output or (lambda job, index, line: print(f"{job}:{index} | {line}", flush=True))
+        stream, self._step.stdout = self._step.stdout, None
+        assert stream is not None
+        self._reader = follow_output(stream, lambda line: self._labelled(line, tell))
+        if program:
+            return
+        try:
+            self.wait_until_up(start_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _labelled(self, line: str, tell: Callable[[str, int, str], None]) -> None:
+        """Hand over a line as `srun --label` marks it, `2: text`."""
+        number, _, text = line.partition(":")
+        rank = int(number) if number.strip().isdigit() else len(self.tasks)
+        job, index = self.tasks[rank] if rank < len(self.tasks) else ("srun", 0)
+        tell(job, index, text.removeprefix(" ") if job != "srun" else line)
+
+    def _finished(self, waiting: Mapping[str, tuple[str, int]]) -> Collection[str]:
+        code = self._step.poll()
+        if code is None:
+            return ()
+        raise UnavailableError(None, None, f"The step of Slurm {how_it_ended(code)} before all tasks answered; its output says why")
+
+    @property
+    def keeper(self) -> Keeper:
+        """What tells of the step's end."""
+        return _StepKeeper(self._step, self._program)
+
+    def close(self) -> None:
+        """End all tasks. Closing twice does nothing."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._step.poll() is None:
+                self._step.send_signal(number)
+                try:
+                    self._step.wait(GRACE_S)
+                except subprocess.TimeoutExpired:
+                    continue
+        self._reader.join(GRACE_S)
+
+
+class _StepKeeper(Keeper):
+    """Tells of the end of a job step."""
+
+    def __init__(self, step: subprocess.Popen[bytes], program: bool) -> None:
+        self._step = step
+        self._program = program
+
+    @property
+    def all_ended(self) -> bool:
+        return not self._program and self._step.poll() is not None
+
+    def program_status(self) -> int | None:
+        return self._step.poll()

@@ -1,0 +1,147 @@
+"""What runs until it ends: `dovetail server`, `dovetail demo`, and `dovetail tf1` for a program that imports TensorFlow 1."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...runtime.logs import set_up_log
+from .common import FailedError, UsageError, errors_explained, from_environment, from_slurm, read_jobs
+
+
+def server(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(help="After `--`: a command that runs in the place of the server, with TF_CONFIG set. Tasks of the job ps serve."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help='The cluster as JSON, {"ps": ["host:2222"], "worker": ["host:2223"]}, or a file of JSON or YAML.'
+        ),
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", "-j", help="The job of this task.")] = None,
+    task: Annotated[int | None, typer.Option("--task", "-i", min=0, help="The index of this task in its job.")] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="CPU devices of this task.")] = 1,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow an address that other machines can reach, without keys."),
+    ] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="Folder of keys: it accepts only clients that they allow. Without it: DOVETAIL_KEYS.", file_okay=False),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="Serve Prometheus metrics, /live and /ready on this address: a port of localhost, or host:port. Without it: "
+            "DOVETAIL_METRICS."
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="host:port to listen at, where that is not the task's address in the cluster."),
+    ] = None,
+    from_env: Annotated[
+        bool,
+        typer.Option(
+            "--from-env",
+            help="Cluster, job and task from the environment: TF_CONFIG, else those of a Slurm step. There, --cluster says how many "
+            "tasks each job has.",
+        ),
+    ] = False,
+    port_base: Annotated[int, typer.Option(min=1, max=65_535, help="In a Slurm step: port of a node's first task.")] = 8888,
+) -> None:
+    """Serve one task of a cluster until Ctrl-C. Without --cluster, TF_CONFIG says which cluster and task."""
+    with errors_explained():
+        import dovetail as tf
+
+        if from_env and "SLURM_PROCID" in os.environ and "TF_CONFIG" not in os.environ:
+            cluster, job, task = from_slurm(cluster, port_base)
+        elif from_env or cluster is None:
+            cluster, job, task = from_environment(job, task)
+
+        if metrics is not None:
+            os.environ["DOVETAIL_METRICS"] = metrics
+        spec = read_jobs(cluster)
+        if program and job != "ps":
+            os.environ["TF_CONFIG"] = json.dumps({"cluster": spec, "task": {"type": job, "index": task}})
+            os.execvp(program[0], program)
+        try:
+            running = tf.train.Server(
+                spec,
+                job,
+                task,
+                config=tf.ConfigProto(device_count={"CPU": cpus}),
+                start=False,
+                insecure=insecure,
+                keys=keys,
+                listen=listen,
+            )
+            set_up_log(running.job_name, running.task_index)
+            running.start()
+        except PermissionError as e:
+            raise UsageError(f"{e} (here: --keys and --insecure)" if "insecure" in str(e) else str(e)) from None
+        with running:
+            try:
+                for device in running.devices:
+                    print(device)
+                print(f"Serving {running.task} at {running.target}; Ctrl-C ends it.", flush=True)
+                running.join()
+            except KeyboardInterrupt:
+                print("Stopped.")
+
+
+def demo(
+    in_graph: Annotated[
+        bool, typer.Option("--in-graph", help="One client, one graph, a copy of the compute per worker.")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates made by all workers together.")] = None,
+    ps: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Workers.")] = 2,
+    strategy: Annotated[
+        str | None, typer.Option(help="Train under a distribution strategy: mirrored, central, multiworker or ps.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where plan.txt and graph.dtg go.", file_okay=False)] = Path(),
+) -> None:
+    """Train a reader of handwritten digits across processes of this machine, and show what ran where."""
+    from rich.console import Console
+
+    from ..demo.data import DataMissingError  # loads what the demo needs
+    from ..demo.run import STEPS, Settings, run
+    from ..demo.watch import DemoError
+
+    console = Console()
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    with errors_explained():
+        try:
+            if strategy is None:
+                run(Settings(steps or STEPS, ps, workers, in_graph, out), console)
+                return
+            from ..demo import strategies  # loads what the demo needs
+
+            strategies.run(strategy, steps or strategies.STEPS, workers, ps, say)
+        except (DataMissingError, DemoError) as e:
+            raise FailedError(str(e)) from None
+
+
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+"""Arguments after the program's name go to the program."""
+
+
+def tf1(context: typer.Context) -> None:
+    """Run a TensorFlow 1 program as it is: `import tensorflow` gives Dovetail.
+
+    `dovetail tf1 train.py --flags` does all else as `python train.py --flags`.
+    `-m module` and `-c code` work as with Python. Python processes that the program starts find Dovetail, too.
+    """
+    with errors_explained():
+        from ...compat.tf1.importing import run  # loads the finder of TensorFlow's modules
+
+        run(context.args)
