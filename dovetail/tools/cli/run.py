@@ -120,7 +120,7 @@ def _running_already(described: Described) -> dict[str, Any] | None:
 
 def _environment_of(targets: Mapping[str, str]) -> dict[str, str]:
     """What a client finds in its environment of a cluster that another process runs."""
-    from ...placer.cluster.spec import ClusterSpec
+    from ...placer.cluster.spec import ClusterSpec  # loads the cluster files
     from ...runtime.server.running_cluster import RunningCluster  # loads ZeroMQ
     from ...runtime.transport.keys import client_keys
 
