@@ -289,13 +289,8 @@ def replaced(where: str, what: Any) -> Callable[[], AbstractContextManager[Any]]
 
 def _alone(table: Any, threads: int, goes_on: bool) -> bool:
     """Run a launch table without helper threads."""
-    from dovetail.codegen.cpu.native.table import THREADS
     from dovetail.codegen.cpu.native.worker_pool import run
 
-    at = 0
-    while at < len(table):
-        table[at + THREADS] = 1
-        at += int(table[at])
     return run(table)
 
 

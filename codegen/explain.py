@@ -257,10 +257,10 @@ class DeviceKernels:
     def _regions(self) -> tuple[tuple[RegionInfo, Arena | None], ...]:
         if self.on_gpu or self.program is None:
             return ()
-        from .cpu.regions.predicted import predicted  # the CPU code generator
+        from .cpu.regions.region import planned_regions  # the CPU code generator
 
         found: list[tuple[RegionInfo, Arena | None]] = []
-        for run, arena in predicted(self.program.instructions, self.program.tensors or {}):
+        for run, arena in planned_regions(self.program.instructions, self.program.tensors or {}):
             nodes = tuple(n for c in run.calls for n in c.nodes or (c.node,))
             found.append((RegionInfo(nodes, run.launches, None if arena is None else arena.bytes), arena))
         return tuple(found)

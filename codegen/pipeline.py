@@ -19,11 +19,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..graph.core.dtypes import FLOAT8
+from ..graph.core.errors import InternalError
 from ..graph.core.settings import setting
 from .backend import Backend, ContextOf
 from .ir.fused_kernel import FusedKernel
 from .ir.partition import PartitionGraph, PartitionStep
 from .ir.program import Program
+from .ir.verify import BrokenPassError, verify_program, verify_steps
 from .lower.coalesce_accumulates import coalesce_accumulates
 from .lower.hoist_handles import hoist_handles
 from .lower.liveness import free_dead_slots
@@ -235,14 +237,27 @@ def run_graph_passes(graph: PartitionGraph, backend: Backend, context_of: Contex
 
 def run_passes(compilation: Compilation, passes: Iterable[Pass]) -> None:
     """Run passes in order, and log them if DOVETAIL_LOG_PASSES says so."""
-    level = setting("DOVETAIL_LOG_PASSES")
+    level, verifies = setting("DOVETAIL_LOG_PASSES"), setting("DOVETAIL_VERIFY_PASSES")
     for each in passes:
         if not is_enabled(each.name):
             continue
         each.run(compilation)
+        if verifies:
+            _verify(compilation, each.name)
         if level:
             made = f":\n{compilation}" if level > 1 else ""
             logger.warning("%s: after %s%s", compilation.graph.device, each.name, made)
+
+
+def _verify(c: Compilation, name: str) -> None:
+    """InternalError unless a pass left a compilation well formed."""
+    try:
+        if c.program is not None:
+            verify_program(c.program)
+        elif c.lowered is None:
+            verify_steps(c.graph, c.steps)
+    except BrokenPassError as e:
+        raise InternalError(None, None, f"the pass '{name}' is broken, on {c.graph.device}: {e}\n{c}") from None
 
 
 # --- passes that all lists share ---------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What was measured on the machine that runs the tests must not change what plans say.
 os.environ["DOVETAIL_PROFILE"] = "none"
+os.environ.setdefault("DOVETAIL_VERIFY_PASSES", "1")  # in processes that tests start, too
 
 # Tests start a thousand Python processes. Each compiles 400 modules anew where the shell forbids to keep bytecode: 1 s instead of 0.4 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

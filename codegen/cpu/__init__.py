@@ -4,11 +4,11 @@
     dispatch     the table from ops to makers of hand-written kernels
     regions/     region formation: runs of calls become one native call
     kernels/     the kernels: fused loop nests, products, convolutions, attention, updates
-    native/      the launch table that compiled code runs, and what records launches into it
+    native/      plans: launch tables that compiled code runs, with helper threads; and what records launches into them
     emit/        loop nests to source text for Numba
     tiering      kernels start on NumPy and are compiled when they have cost enough
     jit          compiles source texts and keeps them on disk
-    thread_pool  the helper threads, and how work is divided for them
+    work_ranges  how work is divided for threads
 
 Imports go downwards in this list, and to `ir`, `passes`, `fusion`, `memory`, `lower` and `vecmath` of the code generator, never to `gpu`.
 The pipeline, the report of kernels (`codegen.explain`) and the worker import this package.

@@ -27,11 +27,13 @@ class TieredKernel(PooledKernel):
     Attributes:
         function: the compiled function, or None while NumPy does the work.
         text: the source text.
+        is_awaited: whether a caller waits for what has to be compiled.
     """
 
     def __init__(self, text: str, reference: Callable[..., Any]) -> None:
         self.function: Function | None = None
         self.text = text
+        self.is_awaited = False
         self._reference = reference
         self._spent = 0.0
         self._asked = False
@@ -44,6 +46,7 @@ class TieredKernel(PooledKernel):
 
     def compile(self) -> None:
         """Compile it now."""
+        self.is_awaited = True
         self.function = compile_now(self.text)
 
     def _on_numpy(self, inputs: Sequence[Any]) -> Any:

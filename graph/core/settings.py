@@ -78,6 +78,11 @@ SETTINGS = {
             "1: log each compiler pass as it runs over a device's partition; 2: also what it made",
         ),
         Setting(
+            "DOVETAIL_VERIFY_PASSES",
+            0,
+            "1: check after each compiler pass that what it made is well formed, as tests do",
+        ),
+        Setting(
             "DOVETAIL_LOG_REWRITES",
             0,
             "1: log which rewrite rules fired, and how often, when a program is compiled; 2: each match, with the user's line",

@@ -26,11 +26,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
-import numpy as np
-
-from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32, int64
+from ....graph.core.dtypes import DType, float32, float64, int32, int64
 from ...fusion.range_analysis import passes_over_nan
 from ...ir.loop_nest import ADD, COSTLY, READS, LoopNest, Store, Value
 from .blocks import BLOCK, BlockWriter
@@ -215,11 +212,6 @@ def _widened(loops: LoopNest) -> LoopNest:
             number = add(Value("cast", (number,), dtype, values[number].axes))
         stores.append(Store(number, s.axes, None if s.row is None else wide[s.row], s.how))
     return LoopNest(loops.reduced, tuple(values), tuple(stores))
-
-
-def as_passed(array: Any) -> Any:
-    """An array as kernels take it: narrow floats as their bits."""
-    return array.view(np.uint16) if array.dtype in (float16.np, bfloat16.np) else array
 
 
 class _Writer(BlockWriter):

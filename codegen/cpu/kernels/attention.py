@@ -19,7 +19,7 @@ from ....graph.core.dtypes import float32
 from ....graph.core.graph import Node
 from ...target import L2_BYTES
 from ..emit.instantiate import text_of
-from ..native.recorder import EAGER, Executor
+from ..native.recorder import Recorder
 from .gemm import NS_PER_FLOP, WORTH_HELP_NS, as_vector, is_vector
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -45,9 +45,9 @@ def attention_kernel(node: Node, threads: int) -> tuple[str, Call] | None:
     scale = np.full(1, node.attrs["scale"], np.float32)
     if node.type == "AttentionWithSums":
         text = text_of("kernels/attention_source", {"attention": _FORWARD}, "float32")
-        return text, lambda function, *inputs, executor=EAGER: _forward(function, inputs, scale, threads, executor)
+        return text, lambda function, recorder, *inputs: _forward(function, inputs, scale, threads, recorder)
     text = text_of("kernels/attention_source", {"attention_gradient": _GRADIENT}, "float32")
-    return text, lambda function, *inputs, executor=EAGER: _gradient(function, inputs, scale, threads, executor)
+    return text, lambda function, recorder, *inputs: _gradient(function, inputs, scale, threads, recorder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +119,15 @@ class _Operands:
 _NO_MASK = np.zeros(1, np.float32)
 
 
-def _operands(executor: Executor, q: Array, k: Array, v: Array, mask: Array | None) -> _Operands | None:
+def _operands(recorder: Recorder, q: Array, k: Array, v: Array, mask: Array | None) -> _Operands | None:
     """The operands, if the kernels support them."""
     if not 3 <= q.ndim <= 5 or not q.ndim == k.ndim == v.ndim or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return None
     (queries, depth), (keys, deep), stack = q.shape[-2:], v.shape[-2:], q.shape[:-2]
     if k.shape[-2:] != (keys, depth) or 0 in (*stack, queries, keys, depth, deep):
         return None
-    arrays, jumps = zip(*(_vector(executor, x) for x in (q, k, v)), strict=True)
-    over: Array = executor.fixed(_NO_MASK)
+    arrays, jumps = zip(*(_vector(recorder, x) for x in (q, k, v)), strict=True)
+    over: Array = recorder.fixed(_NO_MASK)
     over_jumps: tuple[int, ...] = (0,) * 5
     if mask is not None:
         scores = (*stack, queries, keys)
@@ -137,42 +137,42 @@ def _operands(executor: Executor, q: Array, k: Array, v: Array, mask: Array | No
             return None
         if not fits:
             return None
-        mask = executor.ordered(mask)
+        mask = recorder.ordered(mask)
         strides = np.broadcast_to(mask, scores).strides
         over, over_jumps = mask.reshape(-1), (*(0,) * (5 - q.ndim), *(s // mask.itemsize for s in strides))
     return _Operands(stack, queries, keys, depth, deep, (*arrays, over), (*jumps, over_jumps), mask is not None)
 
 
-def _vector(executor: Executor, x: Array) -> tuple[Array, tuple[int, ...]]:
-    """`as_vector`; `executor` makes the copy if one is needed."""
-    return as_vector(x if is_vector(x) else executor.ordered(x))
+def _vector(recorder: Recorder, x: Array) -> tuple[Array, tuple[int, ...]]:
+    """`as_vector`; `recorder` makes the copy if one is needed."""
+    return as_vector(x if is_vector(x) else recorder.ordered(x))
 
 
 def _forward(
-    function: Any, inputs: Sequence[Array], scale: Array, threads: int, executor: Executor
+    function: Any, inputs: Sequence[Array], scale: Array, threads: int, recorder: Recorder
 ) -> tuple[Array, ...] | None:
     q, k, v = inputs[:3]
-    given = _operands(executor, q, k, v, inputs[3] if len(inputs) > 3 else None)
+    given = _operands(recorder, q, k, v, inputs[3] if len(inputs) > 3 else None)
     if given is None:
         return None
     cut = _blocks(given.queries, given.keys, given.depth, given.deep)
     units = given.matrices * -(-given.queries // cut.tall)
     threads = min(threads, units) if given.time(1) >= WORTH_HELP_NS else 1
-    y = _in_order_of(executor, q, (*given.stack, given.queries, given.deep))
-    sums = executor.empty((*given.stack, given.queries), np.dtype(np.float32))
-    room = _room(executor, threads, cut.tall * (cut.wide + 1), cut)
+    y = _in_order_of(recorder, q, (*given.stack, given.queries, given.deep))
+    sums = recorder.empty((*given.stack, given.queries), np.dtype(np.float32))
+    room = _room(recorder, threads, cut.tall * (cut.wide + 1), cut)
     into, y_jumps = as_vector(y)
     unit = cut.tall, cut.wide, cut.panels, cut.rows
-    arrays = (*given.arrays, executor.fixed(scale), into, sums.reshape(-1), room)
-    executor.share_units(function, arrays, (given.sizes, given.counts, *given.jumps, y_jumps, unit), units, threads)
+    arrays = (*given.arrays, recorder.fixed(scale), into, sums.reshape(-1), room)
+    recorder.share_units(function, arrays, (given.sizes, given.counts, *given.jumps, y_jumps, unit), units, threads)
     return y, sums
 
 
 def _gradient(
-    function: Any, inputs: Sequence[Array], scale: Array, threads: int, executor: Executor
+    function: Any, inputs: Sequence[Array], scale: Array, threads: int, recorder: Recorder
 ) -> tuple[Array, ...] | None:
     q, k, v, y, sums, grad = inputs[:6]
-    given = _operands(executor, q, k, v, inputs[6] if len(inputs) > 6 else None)
+    given = _operands(recorder, q, k, v, inputs[6] if len(inputs) > 6 else None)
     if given is None or y.shape != grad.shape or y.shape != (*given.stack, given.queries, given.deep):
         return None
     cut = _blocks(given.queries, given.keys, given.depth, given.deep)
@@ -182,45 +182,45 @@ def _gradient(
     parts = -(-given.queries // high)
     units = given.matrices * parts
     threads = min(threads, units) if given.time(3) >= WORTH_HELP_NS else 1
-    made = _in_one(executor, q, k, v) if parts == 1 else None
+    made = _in_one(recorder, q, k, v) if parts == 1 else None
     if made is None:
         most = (*given.stack[:-1], given.stack[-1] * parts)
         made = tuple(
-            _in_order_of(executor, x, x.shape if i == 0 or parts == 1 else (*most, *x.shape[-2:]))
+            _in_order_of(recorder, x, x.shape if i == 0 or parts == 1 else (*most, *x.shape[-2:]))
             for i, x in enumerate((q, k, v))  # which may be one array
         )
-    room = _room(executor, threads, 2 * cut.tall * cut.wide, cut)
-    flats = [_vector(executor, x) for x in (y, grad, *made)]
+    room = _room(recorder, threads, 2 * cut.tall * cut.wide, cut)
+    flats = [_vector(recorder, x) for x in (y, grad, *made)]
     (old, y_jumps), (slopes, grad_jumps) = flats[:2]
     unit = cut.tall, cut.wide, cut.panels, cut.rows, parts, high
     q_array, k_array, v_array, mask = given.arrays
-    arrays = (q_array, k_array, v_array, mask, old, executor.ordered(sums).reshape(-1), slopes, executor.fixed(scale))
+    arrays = (q_array, k_array, v_array, mask, old, recorder.ordered(sums).reshape(-1), slopes, recorder.fixed(scale))
     results = (*(x for x, _ in flats[2:]), room)
     numbers = (given.sizes, given.counts, *given.jumps, y_jumps, grad_jumps, *(jumps for _, jumps in flats[2:]), unit)
-    executor.share_units(function, (*arrays, *results), numbers, units, threads)
+    recorder.share_units(function, (*arrays, *results), numbers, units, threads)
     if parts == 1:
         return made
     return made[0], *(
-        executor.added(executor.ordered(x).reshape(*given.stack, parts, *x.shape[-2:]), -3) for x in made[1:]
+        recorder.added(recorder.ordered(x).reshape(*given.stack, parts, *x.shape[-2:]), -3) for x in made[1:]
     )
 
 
-def _room(executor: Executor, threads: int, scores: int, cut: _Blocks) -> Array:
+def _room(recorder: Recorder, threads: int, scores: int, cut: _Blocks) -> Array:
     """Memory for the threads' scores and packed factors."""
     each = -(-(scores + cut.panels + cut.rows + cut.rest) // 16) * 16  # whole lines
-    return executor.empty((threads * each,), np.dtype(np.float32))
+    return recorder.empty((threads * each,), np.dtype(np.float32))
 
 
-def _in_order_of(executor: Executor, model: Array, shape: tuple[int, ...]) -> Array:
+def _in_order_of(recorder: Recorder, model: Array, shape: tuple[int, ...]) -> Array:
     """Memory for an array with the axis order of a model array, if the model's last axis is the innermost."""
     order = sorted(range(model.ndim), key=lambda axis: -model.strides[axis])
     if order[-1] != model.ndim - 1 or 0 in model.strides:
         order = list(range(model.ndim))
-    out = executor.empty(tuple(shape[axis] for axis in order), model.dtype)
+    out = recorder.empty(tuple(shape[axis] for axis in order), model.dtype)
     return out.transpose(np.argsort(order))
 
 
-def _in_one(executor: Executor, *models: Array) -> tuple[Array, ...] | None:
+def _in_one(recorder: Recorder, *models: Array) -> tuple[Array, ...] | None:
     """Memory for arrays with the layout of these, if these are equally spaced slices that together fill one array."""
     first, second = models[:2]
     size = first.itemsize
@@ -236,5 +236,5 @@ def _in_one(executor: Executor, *models: Array) -> tuple[Array, ...] | None:
             if stride != reach:
                 return None
             reach *= count
-    memory = executor.empty((reach // size,), first.dtype)
+    memory = recorder.empty((reach // size,), first.dtype)
     return tuple(np.ndarray(first.shape, first.dtype, memory, i * apart, first.strides) for i in range(len(models)))

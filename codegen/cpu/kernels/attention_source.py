@@ -31,7 +31,7 @@ from dovetail.codegen.cpu.kernels.gemm_source import (
 )
 from dovetail.codegen.cpu.kernels.microkernel import MR
 from dovetail.codegen.cpu.native.machine import count_up
-from dovetail.codegen.cpu.thread_pool import FINISHED
+from dovetail.codegen.cpu.work_ranges import FINISHED
 
 LOG2E, LN2 = m.f32(1.4426950408889634), m.f32(0.6931471805599453)
 BLOCK = 4096  # as `emit.blocks.BLOCK`

@@ -18,31 +18,31 @@ from ....graph.ops.nn.conv_geometry import Window
 from ....graph.resources.buffer_pool import LARGE
 from ...target import L2_BYTES
 from ..jit import Function
-from ..native.recorder import Executor
+from ..native.recorder import Recorder
 from .gemm import NS_PER_FLOP, WORTH_HELP_NS
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def padded(executor: Executor, x: Array, before: tuple[int, int], sizes: tuple[int, int], threads: int = 1) -> Array:
+def padded(recorder: Recorder, x: Array, before: tuple[int, int], sizes: tuple[int, int], threads: int = 1) -> Array:
     """An image padded with zeros, or cut off, to `sizes` pixels; the image itself if nothing changes."""
     n, height, width, c = x.shape
     if before == (0, 0) and sizes == (height, width):
-        return executor.ordered(x)
-    out = executor.empty((n, *sizes, c), x.dtype)
+        return recorder.ordered(x)
+    out = recorder.empty((n, *sizes, c), x.dtype)
     (top, left), (high, wide) = before, sizes
     bottom, right = min(high, top + height), min(wide, left + width)
-    executor.clear(out[:, :top])
-    executor.clear(out[:, bottom:])
-    executor.clear(out[:, top:bottom, :left])
-    executor.clear(out[:, top:bottom, right:])
-    executor.copy(x[:, : bottom - top, : right - left], out[:, top:bottom, left:right], threads)
+    recorder.clear(out[:, :top])
+    recorder.clear(out[:, bottom:])
+    recorder.clear(out[:, top:bottom, :left])
+    recorder.clear(out[:, top:bottom, right:])
+    recorder.copy(x[:, : bottom - top, : right - left], out[:, top:bottom, left:right], threads)
     return out
 
 
-def as_layout(executor: Executor, x: Array, data_format: str) -> Array:
+def as_layout(recorder: Recorder, x: Array, data_format: str) -> Array:
     """An image `[n, h, w, c]` in the order of `data_format`."""
-    return executor.ordered(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x
+    return recorder.ordered(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x
 
 
 FUNCTIONS = {"convolve": ("rrwwc", (3, 4, 8, 5, 4, 4)), "overlay": ("rrw", (3, 3, 6, 2))}
@@ -112,7 +112,7 @@ def _part(length: int, most: int) -> int:
 
 
 def convolve(
-    executor: Executor,
+    recorder: Recorder,
     function: Function,
     threads: int,
     x: Array,
@@ -145,7 +145,7 @@ def convolve(
     window = ((rows - 1) * strides[0] + spans[0], (columns - 1) * strides[1] + spans[1])  # what all windows see
     is_inside = all(b >= 0 and b + w <= size for b, w, size in zip(begin, window, (height, width), strict=True))
     if not is_inside and max(begin) <= 0 and boxes.copied > _TWICE * n * window[0] * window[1] * inner:
-        x = padded(executor, x, (-begin[0], -begin[1]), window)
+        x = padded(recorder, x, (-begin[0], -begin[1]), window)
         (height, width), begin, is_inside = window, (0, 0), True
     room = boxes.panel if is_inside else boxes.panel + -(-boxes.seen // boxes.panel) * boxes.panel
     numbers = (
@@ -153,8 +153,8 @@ def convolve(
         tuple(jump // w.itemsize for jump in (taps.ctypes.data - w.ctypes.data, *taps.strides)),
         (to[0] * y.shape[2] * channels + to[1] * channels, *y_jumps), boxes.box,
     )  # fmt: skip
-    arrays = (x.ravel(), w.ravel(), y.ravel(), executor.empty((threads * room,), x.dtype))
-    executor.share_units(function, arrays, numbers, boxes.units, threads)
+    arrays = (x.ravel(), w.ravel(), y.ravel(), recorder.empty((threads * room,), x.dtype))
+    recorder.share_units(function, arrays, numbers, boxes.units, threads)
 
 
 FILTER_FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}
@@ -227,13 +227,13 @@ def _box(result: tuple[int, ...], most: int) -> tuple[tuple[int, int, int], tupl
     return (deep, tall, broad), (-(-images // deep), -(-rows // tall), -(-columns // broad))
 
 
-def filter_gradient(executor: Executor, function: Function, threads: int, window: Window, x: Array, y: Array) -> Array:
+def filter_gradient(recorder: Recorder, function: Function, threads: int, window: Window, x: Array, y: Array) -> Array:
     """The gradient `[taps high, taps wide, channels of x, channels of y]`.
 
     Args:
         x: the image `[n, height, width, channels]`. y: the gradient of the result, likewise.
     """
-    x, y = executor.ordered(x), executor.ordered(y)
+    x, y = recorder.ordered(x), recorder.ordered(y)
     (high, wide), inner, channels = window.taps, x.shape[3], y.shape[3]
     cuts = cuts_of(y.shape, inner, window, x.itemsize)
     from .microkernel import NR  # loads numba
@@ -241,7 +241,7 @@ def filter_gradient(executor: Executor, function: Function, threads: int, window
     lanes = NR[x.dtype.name]
     jumps = (x.shape[1] * x.shape[2] * inner, x.shape[2] * inner, inner)
     pads = (window.pads(0, x.shape[1])[0], window.pads(1, x.shape[2])[0])
-    w = executor.empty((high, wide, inner, channels), x.dtype)
+    w = recorder.empty((high, wide, inner, channels), x.dtype)
     pieces = -(-inner // cuts.inner) * -(-channels // cuts.columns)
     units = cuts.chunks * pieces
     time = 2.0 * w.size * math.prod(y.shape[:3]) * NS_PER_FLOP * x.itemsize / 4
@@ -250,16 +250,16 @@ def filter_gradient(executor: Executor, function: Function, threads: int, window
     room = max(
         threads * (slab + -(-cuts.columns // lanes) * lanes * math.prod(cuts.box)), LARGE // x.itemsize
     )  # large memory begins with a line
-    parts = executor.empty((cuts.chunks, w.size), x.dtype) if cuts.chunks > 1 else w
-    done = executor.empty((pieces,), np.dtype(np.int64))
-    executor.clear(done)
+    parts = recorder.empty((cuts.chunks, w.size), x.dtype) if cuts.chunks > 1 else w
+    done = recorder.empty((pieces,), np.dtype(np.int64))
+    recorder.clear(done)
     numbers = (
         (x.shape[1], x.shape[2], inner), jumps, y.shape,
         (high, wide, *window.strides, *window.dilations, *pads),
         (*cuts.box, *cuts.seen), cuts.boxes, (cuts.chunks, cuts.inner, cuts.columns),
     )  # fmt: skip
-    arrays = (x.ravel(), y.ravel(), w.ravel(), parts.ravel(), executor.empty((room,), x.dtype), done)
-    executor.share_units(function, arrays, numbers, units, threads)
+    arrays = (x.ravel(), y.ravel(), w.ravel(), parts.ravel(), recorder.empty((room,), x.dtype), done)
+    recorder.share_units(function, arrays, numbers, units, threads)
     return w
 
 

@@ -27,7 +27,7 @@ from dovetail.codegen.cpu.kernels.microkernel import (
     prefetching_tile,
 )
 from dovetail.codegen.cpu.native.machine import count_up
-from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
+from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
 LINE_BYTES = 64  # of a line of the cache
 

@@ -21,7 +21,7 @@ from dovetail.codegen import vecmath as m
 from dovetail.codegen.cpu.kernels.gemm_source import NR32, NR64, lay_out_panels, next_unit, tiles, wait
 from dovetail.codegen.cpu.kernels.microkernel import MR, as_written, half_table_tile, table_tile
 from dovetail.codegen.cpu.native.machine import count_up
-from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
+from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
 STEPS = 256  # steps of the sum per panel: a panel of that size stays in the L1 cache
 CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time

@@ -15,7 +15,10 @@ import numpy as np
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import LARGE, buffers
 from ...ir.program import Kernel
-from ..native.recorder import EAGER
+from ..native.planner import NS_PER_COPIED
+from ..native.table import COPY, assistance, is_ready, loops
+from ..native.worker_pool import share
+from ..work_ranges import ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -84,6 +87,14 @@ def as_they_lie(parts: Sequence[Array], axis: int, memory: Array) -> Array | Non
     return np.ndarray(shape, first.dtype, memory, begin - memory.ctypes.data, strides)
 
 
+def _copy(x: Array, into: Array, threads: int) -> None:
+    if x.flags.c_contiguous and into.flags.c_contiguous and is_ready():
+        words = assistance(COPY, into.ctypes.data, x.ctypes.data)[:-2]
+        share(loops()["assist"], words, ranges_of(x.nbytes, x.nbytes * NS_PER_COPIED, threads), threads)
+    else:
+        np.copyto(into, x)
+
+
 def _joined(parts: Sequence[Array], axis: int, threads: int) -> Array:
     """The parts concatenated along an axis."""
     first = parts[0]
@@ -92,6 +103,6 @@ def _joined(parts: Sequence[Array], axis: int, threads: int) -> Array:
     begin = 0
     for x in parts:
         end = begin + x.shape[axis]
-        EAGER.copy(x, out[(*(slice(None),) * axis, slice(begin, end))], threads)
+        _copy(x, out[(*(slice(None),) * axis, slice(begin, end))], threads)
         begin = end
     return out

@@ -1,6 +1,6 @@
 """Kernels that fusion makes: loop nests compiled for CPUs, or run by NumPy until they are.
 
-A launch is looked up by the shapes of its inputs: sizes of the axes, shapes of the outputs, and how threads share the work. Shapes that
+A plan has what follows from the shapes of the inputs: sizes of the axes, shapes of the outputs, how threads share the work. Shapes that
 fusion did not foresee (a size of 1 that is broadcast) run on NumPy, node by node. Errors come from there too: a kernel cannot fail.
 
 A `RegionOnlyKernel` is a single elementwise operation or sum, such as an addition of biases between two products. NumPy does it in about
@@ -11,17 +11,15 @@ kernel the operation would end the region; so it gets one when it becomes part o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from ....graph.core.dtypes import bfloat16, float16, resource
+from ....graph.core.dtypes import resource
 from ....graph.core.errors import FailedPreconditionError
 from ....graph.core.graph import Node
-from ....graph.resources.buffer_pool import LARGE, buffers
 from ...backend import ContextOf
 from ...check import compare_fused
 from ...fusion.fuse import fuse
@@ -34,17 +32,13 @@ from ...ir.loop_nest import READS, LoopNest
 from ...ir.partition import PartitionGraph
 from ...ir.program import Kernel
 from ...reference import NumpyBackend, one_by_one
-from ..emit.nest import PART, PARTS, ROWS, NumbaSource, as_passed, source_of
+from ..emit.nest import PART, PARTS, ROWS, NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner, Value
-from ..native.worker_pool import share
-from ..thread_pool import PARALLEL_NS, TOGETHER_NS, ranges_of
-from ..tiering import TieredKernel
+from ..work_ranges import PARALLEL_NS, TOGETHER_NS, ranges_of
+from .node import PlannedKernel
 from .rows import ranges_of_rows
 
 STRIP = 512  # columns that a range of columns should have: memory is fast along rows
-SHAPES_KEPT = 256  # sets of input shapes per kernel; a program of ever new shapes starts over
-_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
-_shape = attrgetter("shape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +48,13 @@ class _Launch:
     sizes: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
     together: tuple[tuple[int, int], ...]  # the ranges for threads that stay together
-    numbers: tuple[int, ...]  # sizes and the range, where there is one
-    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], bool], ...]  # shape, type, whether it is large
+    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and type
     limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below, and not negative)
     below: tuple[tuple[int, int], ...]  # (input, what its numbers must be below): negative ones are left out
     pieces: int  # pieces of the reduction, each with a partial result
 
 
-class CpuFusedKernel(TieredKernel):
+class CpuFusedKernel(PlannedKernel):
     """A fused kernel: a function of arrays that gets faster.
 
     Attributes:
@@ -90,14 +83,11 @@ class CpuFusedKernel(TieredKernel):
             self._loaded + at for at in (*(a.position for a in group.assumed), *(at for *_, at in group.tables))
         ]
         self._check = check
-        self._narrow = any(v.dtype in (float16, bfloat16) for v in group.loops.values)
-        self._launches: dict[tuple[tuple[int, ...], ...], _Launch | None] = {}
         if compile_first:
             self.compile()
 
     def __call__(self, *inputs: Any) -> Any:
-        function = self.function
-        if function is None:
+        if self.function is None:
             return self._on_numpy(inputs)
         held: dict[int, Any] = {}
         if self._variables:
@@ -105,41 +95,15 @@ class CpuFusedKernel(TieredKernel):
                 held = {i: inputs[i].snapshot() for i in self._variables}
             except FailedPreconditionError:
                 return self._reference(*inputs)  # which says where
-            inputs = tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)])
-        key = tuple(map(_shape, inputs if len(inputs) == self._loaded else inputs[: self._loaded]))
-        if self._assumed:
-            key = (*key, *[tuple(np.ravel(inputs[i]).tolist()) for i in self._assumed])
-        try:
-            launch = self._launches[key]
-        except KeyError:
-            if len(self._launches) >= SHAPES_KEPT:
-                self._launches.clear()
-            launch = self._launches[key] = self._launch_for(key)
-        if (
-            launch is None
-            or launch.limits
-            and not _within(inputs, launch.limits)
-            or launch.below
-            and not _below(inputs, launch.below)
-        ):
-            return self._reference(*_given(inputs, held))
-        outputs = [
-            buffers.empty(shape, dtype) if large else np.empty(shape, dtype) for shape, dtype, large in launch.outputs
-        ]
-        arrays = [x.ravel() for x in inputs[: self._loaded]]
-        arrays += [y.ravel() for y in outputs]
-        if self._narrow:
-            arrays = [as_passed(x) for x in arrays]
-        if self.source.partial:
-            arrays += [np.empty(launch.pieces, dtype.np) for dtype in self.source.partial]
-            arrays.append(np.zeros(1, np.int64))
-        if launch.numbers:
-            function(*arrays, *launch.numbers)
-        else:
-            share(function, (*arrays, *launch.sizes), launch.ranges, self._threads)
+        made = self.by_plan(
+            tuple([held[i].read() if i in held else x for i, x in enumerate(inputs)]) if held else inputs
+        )
+        given = tuple([held.get(i, x) for i, x in enumerate(inputs)]) if held else inputs  # variables, not their values
+        if made is None:
+            return self._reference(*given)
         if self._check:
-            self._compare(_given(inputs, held), outputs)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+            self._compare(given, made if isinstance(made, tuple) else (made,))
+        return made
 
     @property
     def is_native(self) -> bool:
@@ -166,26 +130,23 @@ class CpuFusedKernel(TieredKernel):
         if any(v.array.dtype != dtype for v, dtype in zip(given, types, strict=True)):
             raise NotPlannableError("an array of another type")
         values = tuple(tuple(np.ravel(planner.known(inputs[i])).tolist()) for i in self._assumed)
-        launch = self._launch_for((*[v.array.shape for v in given], *values))
+        shapes = [v.array.shape for v in given]
+        launch = launch_of(self.group, shapes, self._threads, self.source.split, values)
         if launch is None:
             raise NotPlannableError("sizes that fusion did not foresee")
         for i, limit in launch.limits:
             planner.check(given[i], limit)
         for i, limit in launch.below:
             planner.check(given[i], limit, LEAST)
-        outputs = [planner.made(shape, dtype) for shape, dtype, _ in launch.outputs]
+        outputs = [planner.made(shape, dtype) for shape, dtype in launch.outputs]
         arrays = given + outputs
         if self.source.partial:
             arrays += [planner.made((launch.pieces,), dtype.np) for dtype in self.source.partial]
             arrays.append(planner.made((1,), np.dtype(np.int64)))
-            planner.fill(arrays[-1], 0)
+            planner.fill(arrays[-1])
         vectors = [word for v in arrays for word in planner.vector(v)]
         planner.launch(function, [*vectors, *launch.sizes], launch.ranges, self._threads, launch.together)
         return outputs
-
-    def _launch_for(self, key: tuple[tuple[int, ...], ...]) -> _Launch | None:
-        shapes, values = key[: self._loaded], key[self._loaded :]
-        return launch_of(self.group, shapes, self._threads, self.source.split, values)
 
     def _compare(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         def run(part: FusedKernel, values: Sequence[Any]) -> tuple[Any, Any]:
@@ -223,7 +184,7 @@ def launch_of(
     for i, (t, axes) in enumerate(zip(group.outputs, group.output_axes, strict=True)):
         made = tuple(1 if a is None else known[a] for a in axes)
         made = (tables[i], *made) if i in tables else made
-        outputs.append((made, t.dtype.base.np, math.prod(made) * t.dtype.size >= LARGE))
+        outputs.append((made, t.dtype.base.np))
     limits = tuple((i, known[axis]) for i, axis in group.ranges)
     limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
     if 0 in known and any(v.op in ("position", "gather") for v in group.loops.values):
@@ -240,29 +201,7 @@ def launch_of(
         ranges = _ranges(group.loops, cut, time, threads, axis)
         together = ranges if len(ranges) > 1 else _ranges(group.loops, cut, time, threads, axis, TOGETHER_NS)
     below = tuple((placed, count) for (_, placed, _), count in zip(group.tables, counts, strict=True))
-    numbers = (*joined, *ranges[0]) if len(ranges) == 1 else ()
-    return _Launch(joined, ranges, together, numbers, tuple(outputs), limits, below, pieces)
-
-
-def _given(inputs: tuple[Any, ...], held: Mapping[int, Any]) -> tuple[Any, ...]:
-    """A kernel's arguments as the references take them: variables, not their values."""
-    return tuple([held.get(i, x) for i, x in enumerate(inputs)]) if held else inputs
-
-
-def _below(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
-    """Whether all numbers of some inputs are below a limit."""
-    return all(np.maximum.reduce(inputs[i], None, initial=-1) < limit for i, limit in limits)
-
-
-def _within(inputs: Sequence[Any], limits: Sequence[tuple[int, int]]) -> bool:
-    """Whether all numbers of some inputs are from 0 to below a limit."""
-    for i, limit in limits:
-        x = inputs[i]
-        if x.dtype.kind == "i":
-            x = x.view(_UNSIGNED[x.itemsize])  # in which what is below 0 is above every limit
-        if np.maximum.reduce(x, None) >= limit:
-            return False
-    return True
+    return _Launch(joined, ranges, together, tuple(outputs), limits, below, pieces)
 
 
 def _ranges(

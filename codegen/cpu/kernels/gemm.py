@@ -10,22 +10,18 @@ that waiting does not matter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ....graph.core.graph import Node
-from ....graph.resources.buffer_pool import buffers
 from ...ir.program import Kernel
 from ...target import L2_BYTES
 from ..emit.instantiate import text_of
-from ..native.planner import NotPlannableError, Planner, Value
-from ..native.table import flat
-from ..native.worker_pool import share_units
+from ..native.recorder import Recorder
 from .node import NodeKernel
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -42,7 +38,6 @@ _LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 micro
 _KEPT = L2_BYTES // 2  # bytes of a factor that stay packed for the next units of work
 WORTH_HELP_NS = 150_000.0  # of one thread's time
 NS_PER_FLOP = 0.008  # one core, float32
-_SHAPES_KEPT = 64  # per product: with more shapes, hardly any occurs twice
 
 FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 6))}
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -52,63 +47,38 @@ OPS = {"MatMul": ("transpose_a", "transpose_b"), "BatchMatMulV2": ("adj_x", "adj
 """Products, and the attributes that say which factors are taken transposed."""
 
 
-def matrix_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
-    """For a product: its source text, and what is to be called with the compiled functions and the inputs.
-
-    That gives None where BLAS, by way of the reference, must do the work.
-    """
-    names = OPS.get(node.type)
-    if names is None:
-        return None
-    dtype = node.outputs[0].dtype.base
-    if dtype.np not in _TYPES:
-        return None
-
-    launches: dict[tuple[tuple[int, ...], ...], _Launch | None] = {}
-
-    def call(function: Any, a: Array, b: Array, smallest: int = SMALLEST) -> Array | None:
-        key = a.shape, a.strides, b.shape, b.strides
-        launch = launches.get(key)
-        if launch is not None:
-            out = buffers.empty(launch.shape, a.dtype)
-            launch.plan.run(function, a.reshape(-1), b.reshape(-1), out.reshape(-1))
-            return out
-        product = product_of(node, a, b, threads, smallest)
-        if product is None:
-            return None
-        if key not in launches:
-            if len(launches) >= _SHAPES_KEPT:
-                launches.clear()
-            launches[key] = _launch_of(product, a, b)
-        out = buffers.empty((*product.stack, product.rows, product.columns), product.dtype)
-        product.run(function, out.reshape(-1))
-        return out
-
-    return text_of("kernels/gemm_source", FUNCTIONS, dtype.name), call
-
-
 class ProductKernel(NodeKernel):
     """The kernel of a product. Inside a native region it also does the small products that BLAS does elsewhere."""
 
-    def __init__(
-        self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], threads: int, check: bool
-    ) -> None:
-        super().__init__(node, reference, text, call, check=check)
+    def __init__(self, node: Node, reference: Kernel, threads: int, check: bool) -> None:
+        text = text_of("kernels/gemm_source", FUNCTIONS, node.outputs[0].dtype.base.name)
+        super().__init__(node, reference, text, self._record, check=check)
         self._threads = threads
+        self._smallest = SMALLEST
 
     def enter_region(self) -> None:
         """Become part of a region: products of all sizes are done here, also while the region runs one by one."""
-        self._call = partial(self._call, smallest=0)
+        self._smallest = 0
 
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
-        """Record its launch into a native plan."""
-        return record_product(planner, planner.function_of(self), self.node, inputs, self._threads)
+    def _record(self, function: Any, recorder: Recorder, a: Array, b: Array) -> Array | None:
+        product = product_of(self.node, recorder, a, b, self._threads, self._smallest)
+        if product is None:
+            return None
+        out = recorder.empty((*product.stack, product.rows, product.columns), product.dtype)
+        plan = product.plan()
+        first, second = (product.b, product.a) if plan.is_turned else (product.a, product.b)
+        unit = plan.terms[-1]
+        room = recorder.empty((plan.threads * plan.room,), product.dtype)
+        laid = recorder.empty((plan.threads * (unit[2] + unit[3]),), np.dtype(np.int64))
+        recorder.fill(laid, -1)  # no piece is packed
+        arrays = (first, second, out.reshape(-1), room, laid)
+        recorder.share_units(function, arrays, plan.terms, plan.units, plan.threads)
+        return out
 
 
 def product_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> ProductKernel | None:
     """The kernel of a product of float32 or float64; None for other types."""
-    found = matrix_kernel(node, threads)
-    return None if found is None else ProductKernel(node, reference, *found, threads, check)
+    return ProductKernel(node, reference, threads, check) if node.outputs[0].dtype.base.np in _TYPES else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +108,6 @@ class Product:
         """The element type."""
         dtype: np.dtype[Any] = self.a.dtype
         return dtype
-
-    def run(self, function: Any, out: Array) -> None:
-        """Write the product into a vector."""
-        self.plan().run(function, self.a, self.b, out)
 
     def plan(self, may_turn: bool = True) -> Plan:
         """How to do it. `may_turn`: the transposed factors may be multiplied in the other order."""
@@ -195,37 +161,10 @@ class Plan:
     room: int
     is_turned: bool = False
 
-    def run(self, function: Any, a: Array, b: Array, out: Array) -> None:
-        """Do it."""
-        room = buffers.empty((self.threads * self.room,), out.dtype)
-        a, b = (b, a) if self.is_turned else (a, b)
-        share_units(function, (a, b, out, room, self.laid()), self.terms, self.units, self.threads)
 
-    def laid(self) -> Array:
-        """The initial state of the threads' packing buffers: empty, -1 for each piece."""
-        unit = self.terms[-1]
-        laid = np.empty(self.threads * (unit[2] + unit[3]), np.int64)
-        laid.fill(-1)  # a fifth of the time of np.full, for each product
-        return laid
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """The launch parameters of a product for one pair of shapes, whose factors are in memory as the kernel reads them."""
-
-    shape: tuple[int, ...]
-    plan: Plan
-
-
-def _launch_of(product: Product, a: Array, b: Array) -> _Launch | None:
-    """How to do the next product of arrays of these shapes and strides; None where it has to be thought about each time."""
-    for mine, given in ((product.a, a), (product.b, b)):
-        if not given.flags.c_contiguous or mine.size != given.size or mine.ctypes.data != given.ctypes.data:
-            return None
-    return _Launch((*product.stack, product.rows, product.columns), product.plan())
-
-
-def product_of(node: Node, a: Array, b: Array, threads: int, smallest: int = SMALLEST) -> Product | None:
+def product_of(
+    node: Node, recorder: Recorder, a: Array, b: Array, threads: int, smallest: int = SMALLEST
+) -> Product | None:
     """The product that a node does of these arrays; None where BLAS, by way of the reference, must do it.
 
     `smallest`: multiply-adds of one product above which it is done here.
@@ -245,36 +184,15 @@ def product_of(node: Node, a: Array, b: Array, threads: int, smallest: int = SMA
             return None
         a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
     if len(stack) > 3:
-        a, b = a.reshape(-1, rows, inner), b.reshape(-1, inner, columns)
-    (a, a_jumps), (b, b_jumps) = as_vector(a), as_vector(b)
+        a, b = (_as_stack(recorder, x) for x in (a, b))
+    (a, a_jumps), (b, b_jumps) = (as_vector(x if is_vector(x) else recorder.ordered(x)) for x in (a, b))
     return Product(a, b, a_jumps, b_jumps, stack, rows, inner, columns, threads)
 
 
-def record_product(
-    planner: Planner, function: Any, node: Node, inputs: Sequence[Value], threads: int
-) -> Sequence[Value]:
-    """Record a product of any size into a native plan; gives its output."""
-    a, b = map(planner.in_memory, inputs)
-    for _ in range(2):
-        product = product_of(node, a.array, b.array, threads, 0)
-        if product is None:
-            raise NotPlannableError("a product that BLAS does")
-        first, second = planner.view(product.a, a), planner.view(product.b, b)
-        if first is not None and second is not None:
-            break
-        a, b = planner.in_order(a), planner.in_order(b)  # it would be copied at each run
-    else:
-        raise NotPlannableError("factors that are copied")
-    out = planner.made((*product.stack, product.rows, product.columns), product.dtype)
-    plan = product.plan()
-    first, second = (second, first) if plan.is_turned else (first, second)
-    unit = plan.terms[-1]
-    room = planner.made((plan.threads * plan.room,), product.dtype)
-    laid = planner.made((plan.threads * (unit[2] + unit[3]),), np.dtype(np.int64))
-    planner.fill(laid, -1)
-    vectors = [word for v in (first, second, out, room, laid) for word in planner.vector(v)]
-    planner.launch_units(function, vectors, flat(plan.terms), plan.units, plan.threads)
-    return [out]
+def _as_stack(recorder: Recorder, x: Array) -> Array:
+    """A stack of matrices with one axis before the last two."""
+    made = x.reshape(-1, *x.shape[-2:])
+    return made if np.may_share_memory(made, x) else recorder.ordered(x).reshape(made.shape)
 
 
 def is_vector(x: Array) -> bool:
@@ -286,12 +204,7 @@ def is_vector(x: Array) -> bool:
 
 
 def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
-    """The memory of a stack of matrices as a vector, and how far it is to the next along each of five axes.
-
-    Views are taken as they are if one of the last two axes is contiguous; others are copied.
-    """
-    if not is_vector(x):
-        x = np.ascontiguousarray(x)
+    """The memory of a stack of matrices (`is_vector`) as a vector, and how far it is to the next along each of five axes."""
     jumps = [s // x.itemsize for s in x.strides]
     if jumps[-1] != 1 and jumps[-2] != 1:  # axes of one element, whose strides do not matter
         jumps[-1] = 1

@@ -31,7 +31,7 @@ from dovetail.codegen.cpu.kernels.microkernel import (
     transpose,
 )  # fmt: skip
 from dovetail.codegen.cpu.native.machine import count_now, count_up
-from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
+from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
 INNER = 256  # steps at a time: a panel of that many stays in the L1 cache
 LONG = 1024  # of a product that is turned: it reads its large factor row by row, and has few panels, which stay in the second cache

@@ -24,8 +24,8 @@ from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, channels_last, nhwc, window_of
 from ..emit.instantiate import text_of
 from ..jit import Function
-from ..native.recorder import EAGER, Executor
-from ..thread_pool import ranges_of
+from ..native.recorder import Recorder
+from ..work_ranges import ranges_of
 from .conv import (
     FILTER_FUNCTIONS,
     FUNCTIONS,
@@ -53,12 +53,12 @@ class ImageKernels:
     """The kernels.
 
     Attributes:
-        functions: the compiled ones, by name. threads: how many one kernel may use. executor: runs or records them.
+        functions: the compiled ones, by name. threads: how many one kernel may use. recorder: records their calls.
     """
 
     functions: Mapping[str, Function]
     threads: int
-    executor: Executor
+    recorder: Recorder
 
     def conv(self, attrs: Any, x: Array, w: Array) -> Array | None:
         """`Conv2D`."""
@@ -66,14 +66,14 @@ class ImageKernels:
         count = (window.positions(0, image.shape[1]) or 0, window.positions(1, image.shape[2]) or 0)
         if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, *count):
             return None
-        y = self.executor.empty((image.shape[0], *count, w.shape[3]), x.dtype)
+        y = self.recorder.empty((image.shape[0], *count, w.shape[3]), x.dtype)
         pads = (window.pads(0, image.shape[1])[0], window.pads(1, image.shape[2])[0])
-        own = self.executor.ordered(w)
+        own = self.recorder.ordered(w)
         convolve(
-            self.executor, self.functions["convolve"], self.threads, self.executor.ordered(image), own, y, count,
+            self.recorder, self.functions["convolve"], self.threads, self.recorder.ordered(image), own, y, count,
             taps=own, strides=window.strides, dilations=window.dilations, begin=(-pads[0], -pads[1]),
         )  # fmt: skip
-        return as_layout(self.executor, y, attrs["data_format"])
+        return as_layout(self.recorder, y, attrs["data_format"])
 
     def conv_input(self, attrs: Any, sizes: Array, w: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropInput`."""
@@ -84,20 +84,20 @@ class ImageKernels:
             return None
         if inner > _FEW and window.strides != (1, 1) and window.dilations != (1, 1):
             return None
-        x = self.executor.empty((n, height, width, inner), grad.dtype)
-        own, y = self.executor.ordered(w), self.executor.ordered(y)
+        x = self.recorder.empty((n, height, width, inner), grad.dtype)
+        own, y = self.recorder.ordered(w), self.recorder.ordered(y)
         if inner <= _FEW:
             self._overlay(window, y, own, x)
-            return as_layout(self.executor, x, attrs["data_format"])
+            return as_layout(self.recorder, x, attrs["data_format"])
         if any(window.strides[i] > window.span(i) for i in range(2)):
-            self.executor.clear(x)  # there are pixels that no tap meets
+            self.recorder.clear(x)  # there are pixels that no tap meets
         turned = own.transpose(0, 1, 3, 2)
         for p in phases_of(window, (height, width)):
             convolve(
-                self.executor, self.functions["convolve"], self.threads, y, own, x, p.count,
+                self.recorder, self.functions["convolve"], self.threads, y, own, x, p.count,
                 taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
             )  # fmt: skip
-        return as_layout(self.executor, x, attrs["data_format"])
+        return as_layout(self.recorder, x, attrs["data_format"])
 
     def _overlay(self, window: Window, y: Array, w: Array, x: Array) -> None:
         """For images with fewer channels than a tile: products of pixels and all taps, whose parts are added up (col2im)."""
@@ -108,7 +108,7 @@ class ImageKernels:
             (*window.taps, *window.strides, *pads), window.dilations,
         )  # fmt: skip
         time = y.size * w.size // w.shape[3] * (2 * NS_PER_FLOP + _NS_PER_PART / w.shape[3])
-        self.executor.share(self.functions["overlay"], arguments, ranges_of(n, time, self.threads), self.threads)
+        self.recorder.share(self.functions["overlay"], arguments, ranges_of(n, time, self.threads), self.threads)
 
     def conv_filter(self, attrs: Any, x: Array, sizes: Array, grad: Array) -> Array | None:
         """`Conv2DBackpropFilter`."""
@@ -120,7 +120,7 @@ class ImageKernels:
         expected = (image.shape[0], window.positions(0, image.shape[1]), window.positions(1, image.shape[2]), channels)
         if not _fits(y.shape, expected) or inner != image.shape[3] or x.size == 0:
             return None
-        return filter_gradient(self.executor, self.functions["convolve_filter"], self.threads, window, image, y)
+        return filter_gradient(self.recorder, self.functions["convolve_filter"], self.threads, window, image, y)
 
 
 OPS: dict[str, tuple[str, str, str]] = {
@@ -152,9 +152,9 @@ def image_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | N
         if dims is not None and dims[2] is not None:  # one of them does it, and each takes long to compile
             names = [names[dims[2] <= _FEW]]
 
-    def call(compiled: Any, *inputs: Array, executor: Executor = EAGER) -> Array | None:
+    def call(compiled: Any, recorder: Recorder, *inputs: Array) -> Array | None:
         each = compiled if isinstance(compiled, tuple) else (compiled,)
-        kernels = ImageKernels(dict(zip(names, each, strict=True)), threads, executor)
+        kernels = ImageKernels(dict(zip(names, each, strict=True)), threads, recorder)
         made: Array | None = getattr(kernels, method)(node.attrs, *inputs)
         return made
 

@@ -1,12 +1,13 @@
-"""`NodeKernel`: the compiled kernel of a single node, written by hand.
+"""`PlannedKernel`: a compiled kernel that runs by plans. `NodeKernel`: that of a single node, written by hand.
 
-Such a kernel is a source text with a compiled function, and a Python function `call(function, *inputs, executor=...)` around it. The
-call allocates memory, makes arrays contiguous, adds padding and shares the work among threads. It does so through an executor
-(`native.recorder`), so the same code runs the kernel and records it into a native plan.
+A hand-written kernel is a source text with a compiled function, and a Python function `call(function, recorder, *inputs)` around it. The
+call allocates memory, makes arrays contiguous, adds padding and shares the work among threads. It does so through a recorder
+(`native.recorder`), once for arrays of the same shapes: what it asks for becomes a plan, which then runs, alone or in a region.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,18 +15,45 @@ from typing import Any
 from ....graph.core.graph import Node
 from ...check import compare
 from ...ir.program import Kernel
+from ...lower.region import one_or_all
+from ..native.plan_cache import PlanCache
 from ..native.planner import Planner, Value
 from ..native.recorder import record_by
 from ..tiering import TieredKernel
 
 
-class NodeKernel(TieredKernel):
+class PlannedKernel(TieredKernel):
+    """A kernel that runs by plans. Until it is compiled, and for arrays without a plan, its reference does the work.
+
+    Args:
+        text: the source text. reference: the reference, attributes bound.
+    """
+
+    def __init__(self, text: str, reference: Kernel) -> None:
+        super().__init__(text, reference)
+        self._plans = PlanCache(self.record_into, "a kernel")
+
+    @abstractmethod
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+        """Record its launches into a native plan; gives its outputs.
+
+        Raises:
+            NotPlannableError: the kernel does not support these inputs.
+        """
+
+    def by_plan(self, inputs: tuple[Any, ...]) -> Any:
+        """The result as a kernel gives it; None if there is no plan for these inputs."""
+        outputs = self._plans.run(inputs, self.is_awaited)
+        return None if outputs is None else one_or_all(outputs)
+
+
+class NodeKernel(PlannedKernel):
     """The kernel of one node.
 
     Args:
         node: the node that it runs. reference: the op's reference, attributes bound; it does the work until the kernel is compiled, and
             where `call` returns None.
-        text: the source text. call: `call(function, *inputs, executor=...)` returns the outputs, or None for unsupported sizes.
+        text: the source text. call: `call(function, recorder, *inputs)` returns the outputs, or None for unsupported sizes.
         check: compare with the reference at every run. known_input: the input whose value `call` reads, such as a shape; -1: none.
 
     Attributes:
@@ -46,7 +74,7 @@ class NodeKernel(TieredKernel):
     def __call__(self, *inputs: Any) -> Any:
         if self.function is None:
             return self._on_numpy(inputs)
-        made = self._call(self.function, *inputs)
+        made = self.by_plan(inputs)
         if made is None:
             return self._reference(*inputs)
         if self._check:

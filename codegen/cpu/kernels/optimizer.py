@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....graph.core.dtypes import bfloat16, float16, float32, float64
+from ....graph.core.dtypes import float32, float64
 from ....graph.core.graph import Node
 from ....graph.core.shape import element_count
 from ....graph.ops.state.training import RULES
@@ -33,12 +33,13 @@ from ...ir.legality import SUPPORTED, NotFusibleError
 from ...ir.loop_cost import nanoseconds
 from ...ir.loop_nest import LoopNest
 from ...ir.program import Kernel
-from ..emit.nest import as_passed, source_of
+from ..emit.nest import source_of
 from ..jit import Function, compile_now
+from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner, Value
 from ..native.worker_pool import share
-from ..thread_pool import Ranges, ranges_of
 from ..tiering import TieredKernel
+from ..work_ranges import ranges_of
 from .rows import add_rows
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -73,14 +74,12 @@ class VariableKernel(TieredKernel):
         if self.places > 1 and len(set(states)) < len(states):
             return self._reference(*inputs)
         with changing(states, self._rows(inputs)) as values:
-            fits = self._fits(values, inputs)
-            if fits:
-                before = [v.copy() for v in values] if self.checks else []
-                self._change(values, inputs)
-                if self.checks:
-                    given = inputs[self.places :]
-                    compare_update("The compiled update", self.node, self._reference, states, before, values, given)
-        if not fits:
+            before = [v.copy() for v in values] if self.checks else []
+            is_done = self._change(values, inputs)
+            if self.checks and is_done:
+                given = inputs[self.places :]
+                compare_update("The compiled update", self.node, self._reference, states, before, values, given)
+        if not is_done:
             return self._reference(*inputs)  # which says what is wrong
         return states[0] if self.node.outputs else ()
 
@@ -88,12 +87,8 @@ class VariableKernel(TieredKernel):
         """The rows that the kernel changes; None: all."""
         return None
 
-    def _fits(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
-        """Whether the kernel does the update of these values."""
-        raise NotImplementedError
-
-    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> None:
-        """Overwrite the values."""
+    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
+        """Overwrite the values. False: the kernel does not support them, and nothing has changed."""
         raise NotImplementedError
 
 
@@ -114,27 +109,13 @@ class UpdateKernel(VariableKernel):
         super().__init__(node, reference, source_of(loops, places).text, places, threads, check)
         self.loops = loops
         self.gradient = gradient - places
-        self._narrow = any(v.dtype in (float16, bfloat16) for v in loops.values)
-        self._ranges: dict[int, Ranges] = {}  # by the number of elements
+        self._plans = PlanCache(self.record_into, "an update")
 
-    def _fits(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
-        shape = inputs[self.places + self.gradient].shape
-        return all(v.shape == shape for v in values)
+    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
+        return self._plans.run((*values, *inputs[self.places :]), self.is_awaited) is not None
 
-    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> None:
-        given = [x.ravel() for x in inputs[self.places :]]
-        size = given[self.gradient].size
-        ranges = self._ranges.get(size)
-        if ranges is None:
-            ranges = self._ranges[size] = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
-        flat = [x.reshape(-1) for x in values]
-        arrays = (*flat, *given, *flat)
-        if self._narrow:
-            arrays = tuple([as_passed(x) for x in arrays])
-        share(self.function, (*arrays, size), ranges, self._threads)  # type: ignore[arg-type]
-
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> None:
-        """Record its launch in a native plan, whose first inputs are the variables' values."""
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+        """Record its launch in a native plan, whose first inputs are the variables' values, and which has no outputs."""
         function = planner.function_of(self)
         places = self.places
         values, given = inputs[:places], [planner.in_order(v) for v in inputs[places:]]
@@ -144,6 +125,7 @@ class UpdateKernel(VariableKernel):
         ranges = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
         vectors = [word for v in (*values, *given, *values) for word in planner.vector(v)]
         planner.launch(function, [*vectors, size], ranges, self._threads)
+        return ()
 
     def check_fit(self, values: Sequence[Value], shape: tuple[int, ...]) -> None:
         """NotPlannableError unless the kernel supports the variables' values, for a gradient of this shape."""
@@ -229,17 +211,15 @@ class SparseUpdateKernel(VariableKernel):
     def _rows(self, inputs: Sequence[Any]) -> Array | None:
         return None if self._found.decays else np.asarray(inputs[self._found.gradient + 1])
 
-    def _fits(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
-        grad, indices = map(np.asarray, inputs[self._found.gradient : self._found.gradient + 2])
-        shape = values[0].shape
-        if not indices.size or not shape or any(v.shape != shape or v.dtype != grad.dtype for v in values):
-            return False
-        return grad.shape == (indices.size, *shape[1:]) and int(indices.min()) >= 0 and int(indices.max()) < shape[0]
-
-    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> None:
+    def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
         """Overwrite what the gradient names."""
         places, gradient, decays = self._found.places, self._found.gradient, self._found.decays
         grad, indices = map(np.asarray, inputs[gradient : gradient + 2])
+        shape = values[0].shape
+        if not indices.size or not shape or any(v.shape != shape or v.dtype != grad.dtype for v in values):
+            return False
+        if grad.shape != (indices.size, *shape[1:]) or int(indices.min()) < 0 or int(indices.max()) >= shape[0]:
+            return False
         flat = [v.reshape(-1) for v in values]
         if decays:
             grad = add_rows(self._sums, grad, indices, len(values[0]), self._threads)
@@ -250,6 +230,7 @@ class SparseUpdateKernel(VariableKernel):
         sizes = (flat[0].size,) if decays else (indices.size, math.prod(grad.shape[1:]))
         ranges = ranges_of(sizes[0], nanoseconds(self._found.update, sizes), self._threads)
         share(self.function, (*arrays, *sizes), ranges, self._threads)  # type: ignore[arg-type]
+        return True
 
     def _summed(self, grad: Array, indices: Array, rows: int) -> tuple[Array, Array]:
         """Different rows, and for each the sum of what the gradient has for it."""

@@ -16,9 +16,11 @@ import numpy as np
 
 from ....graph.core.dtypes import float32, float64, int32, int64
 from ....graph.core.graph import Node
+from ....graph.resources.buffer_pool import buffers
 from ..emit.instantiate import text_of
-from ..native.recorder import EAGER, Executor
-from ..thread_pool import Ranges, ranges_of
+from ..native.recorder import Recorder
+from ..native.worker_pool import share
+from ..work_ranges import Ranges, ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -33,14 +35,13 @@ _NS_PER_SUM = 0.3  # one core, for a number
 _NS_PER_NUMBER, _NS_PER_FOUND = 0.15, 10.0  # one core
 
 
-def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int, executor: Executor = EAGER) -> Array:
+def add_rows(function: Any, data: Array, ids: Array, count: int, threads: int) -> Array:
     """Rows of an array, added where ids below `count` say, by the function that `table_loops.added` was compiled to."""
     inner = data.shape[ids.ndim :]
-    out = executor.empty((count, *inner), data.dtype)
+    out = buffers.empty((count, *inner), data.dtype)
     width = math.prod(inner)
     ranges = ranges_of_rows(count, width, data.size * _NS_PER_SUM, threads)
-    rows, places = executor.ordered(data).reshape(-1), executor.ordered(ids).reshape(-1)
-    executor.share(function, (rows, places, out.reshape(-1), ids.size, width), ranges, threads)
+    share(function, (data.ravel(), ids.ravel(), out.reshape(-1), ids.size, width), ranges, threads)
     return out
 
 
@@ -61,15 +62,15 @@ def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array
     if node.type not in TOP or node.outputs[0].dtype.base not in _TYPES:
         return None
 
-    def top(function: Any, x: Array, k: Array, executor: Executor = EAGER) -> tuple[Array, Array] | None:
+    def top(function: Any, recorder: Recorder, x: Array, k: Array) -> tuple[Array, Array] | None:
         count, length = int(k), x.shape[-1]
         if not 0 < count <= min(length, MOST) or not x.size:
             return None
         rows, shape = x.size // length, (*x.shape[:-1], count)
-        values, places = executor.empty(shape, x.dtype), executor.empty(shape, np.dtype(np.int32))
+        values, places = recorder.empty(shape, x.dtype), recorder.empty(shape, np.dtype(np.int32))
         time = x.size * _NS_PER_NUMBER + rows * count * _NS_PER_FOUND
-        arrays = executor.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
-        executor.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
+        arrays = recorder.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
+        recorder.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
         return values, places
 
     return text_of("kernels/topk_source", {"top": ("rwp", (2,))}, node.outputs[0].dtype.name), top

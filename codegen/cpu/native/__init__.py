@@ -1,13 +1,14 @@
 """Native plans: launches of compiled kernels in a table that compiled code runs, without Python or its lock in between.
 
-    recorder       the executor interface of hand-written kernels: run now, or record into a plan
+    plan_cache     runs kernels and regions by plans, which it makes and keeps by shapes
+    recorder       what hand-written kernels ask for while they are recorded into a plan
     planner        traces calls with placeholder arrays, and lays out memory and records
     plan           a plan for one set of shapes, ready to run
-    worker_pool    threads that share launches, and spin between those of one table
+    worker_pool    the helper threads: they share launches, and spin between those of one table
     table          the words of the launch table, and its trampolines
     launch_source  the loops that run a table, and those of the helper threads
     machine        what these need beyond Numba: atomic counters, calls through addresses
     copy_source    strided copies and sums for plans
 
-`kernels` records into plans, `regions` makes and runs them. This package knows neither.
+`kernels` and `regions` record into plans, and run by them. This package knows neither.
 """

@@ -1,5 +1,4 @@
-"""The loops of strided copies and of sums along an axis, for native plans. See `emit.instantiate` for how this text becomes a kernel.
-"""
+"""The loops of strided copies and of sums along an axis, for native plans. See `emit.instantiate` for how this text becomes a kernel."""
 
 # mypy: ignore-errors
 # Numba infers the types of what is compiled.

@@ -1,19 +1,24 @@
 """The loops that run a launch table, and those of the threads that share its launches. `table` says what its words are.
 
-    caller   helpers that have joined: members           helper
-             write the launch: record, counters
-             order = its number                ------>   inside += 1; if the order is still the same: take a share of the work
-    take a share of the work
+    caller   writes the launch to its board: record, counters      helper
+             order = its number                      ------>       inside += 1; if the order is still the same: take a share of the work
+             wakes helpers that sleep
+             takes a share of the work
              order = 0: no helper starts any more
-    wait until the work is done                <------   inside -= 1
+             waits until the work is done            <------       inside -= 1
 
-A record is written only while no helper is inside: a late one finds another order and takes no work. The caller never waits for a
-helper that has not started.
+A board's record is written only while no helper is inside: a late one finds another order and takes no work. The caller never waits for
+a helper that has not started.
+
+A helper that goes to sleep says so, and then looks once more for orders; a caller writes its order, and then looks whether a helper
+sleeps. So one of them sees the other. Who wakes a helper takes it off the number of sleepers first, and writes a byte to the pipe that
+they read from. A byte too many only makes a helper look once in vain.
 """
 
 # mypy: ignore-errors
 # Numba infers the types of what is compiled.
 
+import numpy as np
 from numba import njit
 
 from dovetail.codegen.cpu.native.machine import (
@@ -23,36 +28,46 @@ from dovetail.codegen.cpu.native.machine import (
     count_now,
     count_up,
     fields_of,
+    fill_bytes,
     give_way,
     number_at,
     pause,
-    put_word,
+    read_bytes,
     sleep,
+    write_bytes,
 )
 from dovetail.codegen.cpu.native.table import (
     ADDRESS,
+    BOARD,
+    BYTE,
+    CHECK,
+    COPY,
     COUNT,
     COUNTED,
     FAILED,
     FIELDS,
+    FILL,
     HEAD,
     INSIDE,
     JOINED,
     LAST,
     LONGEST,
-    MEMBERS,
+    LOOKS,
     MINE,
     ORDER,
     RANGES,
+    READ_END,
     RECORD,
     RUNNING,
     SIZES,
+    SLEEPING,
     TAKEN,
     THREADS,
     WORD,
+    WRITE_END,
     YIELD,
 )
-from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
+from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
 _WORDS, _NUMBER = "int64[::1]", "int64"
 
@@ -65,105 +80,136 @@ def rest(i):
         give_way()
 
 
-@njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy")
-def share(pool, thread):
-    """A share of the launch: units, or ranges, that no thread has taken."""
-    words, count, ranges = pool[RECORD], pool[RECORD + COUNT], pool[RECORD + RANGES]
-    at = MINE + thread * LONGEST  # a record of this thread's own
-    copy_bytes(address_of_element(pool, at), address_of_element(pool, RECORD), WORD * words)
+@njit(f"void({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")
+def share(memory, board, thread):
+    """A share of a board's launch: units, or ranges, that no thread has taken."""
+    record = board + RECORD
+    words, count, ranges = memory[record], memory[record + COUNT], memory[record + RANGES]
+    at = board + MINE + thread * LONGEST  # a record of this thread's own
+    copy_bytes(address_of_element(memory, at), address_of_element(memory, record), WORD * words)
     if ranges == 0:
-        pool[at + words - 2], pool[at + words - 1] = thread, count
-        if call_record(pool, at, HEAD) != 0:
-            count_up(pool, FAILED, 1)
+        memory[at + words - 2], memory[at + words - 1] = thread, count
+        if call_record(memory, at, HEAD) != 0:
+            count_up(memory, board + FAILED, 1)
         return
     while True:  # the caller takes the first ranges, helpers the last: what a core wrote in the launch before is still in its caches
-        taken = count_up(pool, TAKEN, 1 if thread == 0 else 1 << 32)
+        taken = count_up(memory, board + TAKEN, 1 if thread == 0 else 1 << 32)
         front, back = taken & 0xFFFFFFFF, taken >> 32
         if front + back >= count:
             return
         mine = ranges + 2 * WORD * (front if thread == 0 else count - 1 - back)
-        pool[at + words - 2], pool[at + words - 1] = number_at(mine, WORD), number_at(mine + WORD, WORD)
-        if call_record(pool, at, HEAD) != 0:
-            count_up(pool, FAILED, 1)
+        memory[at + words - 2], memory[at + words - 1] = number_at(mine, WORD), number_at(mine + WORD, WORD)
+        if call_record(memory, at, HEAD) != 0:
+            count_up(memory, board + FAILED, 1)
             return
 
 
 @njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, cache=True)
-def serve(pool, looks):
-    """The loop of a helper: shares of launches, until the table is done, or no launch has come for that many looks."""
-    seen = n = 0
+def serve(memory, size):
+    """The loop of a helper, which never ends: shares of the boards' launches. A board has `size` words.
+
+    It sleeps when no table runs, or when no launch has come for as long as it is patient.
+    """
+    looks, boards = memory[LOOKS], (memory.size - BOARD) // size
+    seen = np.zeros(boards, np.int64)
+    n = 0
     while True:
-        order = count_now(pool, ORDER)
-        if order == 0 or order == seen:
-            if count_now(pool, RUNNING) == 0 or n > looks:
-                break
+        is_running = has_worked = False
+        for b in range(boards):
+            board = BOARD + b * size
+            is_running |= count_now(memory, board + RUNNING) != 0
+            order = count_now(memory, board + ORDER)
+            if order == 0 or order == seen[b]:
+                continue
+            count_up(memory, board + INSIDE, 1)
+            if count_now(memory, board + ORDER) == order:
+                thread = count_up(memory, board + JOINED, 1) + 1
+                if thread < memory[board + RECORD + THREADS]:
+                    share(memory, board, thread)
+                has_worked = True
+            seen[b] = order
+            count_up(memory, board + INSIDE, -1)
+        n = 0 if has_worked else n + 1
+        if has_worked or is_running and n <= looks:
             rest(n)
-            n += 1
             continue
-        count_up(pool, INSIDE, 1)
-        if count_now(pool, ORDER) == order:
-            thread = count_up(pool, JOINED, 1) + 1
-            if thread < pool[RECORD + THREADS]:
-                share(pool, thread)
-            seen, n = order, 0
-        count_up(pool, INSIDE, -1)
-    count_up(pool, MEMBERS, -1)
+        count_up(memory, SLEEPING, 1)
+        is_wanted = False
+        for b in range(boards):
+            order = count_now(memory, BOARD + b * size + ORDER)
+            is_wanted |= order != 0 and order != seen[b]
+        if not is_wanted and read_bytes(memory[READ_END], address_of_element(memory, BYTE), 1) > 0:
+            n = 0
+            continue
+        if count_up(memory, SLEEPING, -1) <= 0:  # someone has woken this thread just now
+            count_up(memory, SLEEPING, 1)
+        n = 0
+        if not is_wanted:  # interrupted by a signal
+            sleep(1000)
 
 
-@njit(f"void({_WORDS})", error_model="numpy", cache=True)
-def join(pool):
-    """Count a helper that has been called."""
-    count_up(pool, MEMBERS, 1)
+@njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy")
+def wake(memory, count):
+    """Wake up to that many helpers."""
+    while count > 0 and count_now(memory, SLEEPING) > 0:
+        if count_up(memory, SLEEPING, -1) <= 0:
+            count_up(memory, SLEEPING, 1)  # another caller was quicker
+            return
+        write_bytes(memory[WRITE_END], address_of_element(memory, BYTE), 1)
+        count -= 1
 
 
 @njit(f"int64({_WORDS}, {_NUMBER}, {_WORDS}, {_NUMBER})", error_model="numpy")
-def shared(table, at, pool, looks):
+def shared(table, at, memory, board):
     """Share a record with the helpers. 0: done; -1: nothing was done, since one is still busy with an earlier launch."""
-    n = 0
-    while count_now(pool, INSIDE) != 0:
+    n, looks = 0, memory[LOOKS]
+    while count_now(memory, board + INSIDE) != 0:
         if n > looks:
             return -1
         rest(n)
         n += 1
-    copy_bytes(address_of_element(pool, RECORD), address_of_element(table, at), WORD * table[at])
-    pool[JOINED] = pool[TAKEN] = pool[FAILED] = 0
-    is_units, count = table[at + RANGES] == 0, table[at + COUNT]
-    counters = pool.size - (table[at + THREADS] + 1) * LINE
+    copy_bytes(address_of_element(memory, board + RECORD), address_of_element(table, at), WORD * table[at])
+    memory[board + JOINED] = memory[board + TAKEN] = memory[board + FAILED] = 0
+    threads, count = table[at + THREADS], table[at + COUNT]
+    is_units = table[at + RANGES] == 0
+    counters = board + MINE + threads * LONGEST
     if is_units:
-        for i in range((table[at + THREADS] + 1) * LINE):
-            pool[counters + i] = 0
-        pool[RECORD + table[at + COUNTED]] = address_of_element(pool, counters)
-    pool[LAST] += 1
-    count_up(pool, ORDER, pool[LAST])
-    share(pool, 0)
-    count_up(pool, ORDER, -pool[LAST])
+        fill_bytes(address_of_element(memory, counters), 0, WORD * (threads + 1) * LINE)
+        memory[board + RECORD + table[at + COUNTED]] = address_of_element(memory, counters)
+    memory[board + LAST] += 1
+    count_up(memory, board + ORDER, memory[board + LAST])
+    wake(memory, threads - 1)
+    share(memory, board, 0)
+    count_up(memory, board + ORDER, -memory[board + LAST])
     n = 0
-    while count_now(pool, INSIDE) != 0 and not (is_units and count_now(pool, counters + FINISHED) >= count):
+    while count_now(memory, board + INSIDE) != 0 and not (is_units and count_now(memory, counters + FINISHED) >= count):
         if n < looks:
             rest(n)
         else:
             sleep(50)
         n += 1
-    return count_now(pool, FAILED)
+    return count_now(memory, board + FAILED)
 
 
-@njit(f"int64({_WORDS}, {_NUMBER}, {_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, cache=True)
-def run(table, at, pool, looks):
-    """Run records from word `at` on. Returns where it stopped: at the end; before a record whose helpers have to be called first;
-    or, for a record that failed, the complement of its place.
+@njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy", nogil=True, cache=True)
+def run(table, memory, board, goes_on):
+    """Run a table's records, with helpers if there is a board (not -1). 0: all succeeded.
+
+    `goes_on`: another table follows immediately, so helpers go on looking for launches.
     """
-    while at < table.size:
+    at = status = 0
+    if board >= 0:
+        memory[board + RUNNING] = 1
+    while at < table.size and status == 0:
         status = -1
-        if table[at + THREADS] > 1:
-            if count_now(pool, MEMBERS) < table[at + THREADS] - 1:
-                return at
-            status = shared(table, at, pool, looks)
+        if board >= 0 and table[at + THREADS] > 1:
+            status = shared(table, at, memory, board)
         if status < 0:
             status = call_record(table, at, HEAD)
-        if status != 0:
-            return ~at
         at += table[at]
-    return at
+    if board >= 0:
+        memory[board + RUNNING] = goes_on
+    return status
 
 
 @njit(f"int64({_NUMBER}, {_WORDS}, {_WORDS})", error_model="numpy", cache=True)
@@ -180,44 +226,30 @@ def begin(arrays, binding, table):
         if fields_of(arrays, i, fields) != 0:
             return i
         if binding[at] >= 0:
-            jump = fields[ADDRESS - 1]
-            if fields[SIZES + 2 * rank] != -1 or fields[ADDRESS] % min(jump, WORD) != 0:
+            if fields[SIZES + 2 * rank] != -1 or fields[ADDRESS] % min(fields[ADDRESS - 1], WORD) != 0:
                 return i
-            for axis in range(rank - 1, -1, -1):
-                size = binding[at + 1 + axis]
-                if fields[SIZES + axis] != size or size != 1 and fields[SIZES + rank + axis] != jump:
+            for axis in range(rank):
+                size, stride = binding[at + 1 + axis], binding[at + 1 + rank + axis]
+                if fields[SIZES + axis] != size or size != 1 and fields[SIZES + rank + axis] != stride:
                     return i
-                jump *= size
-        at += 1 + rank
+        at += 1 + 2 * rank
         binding[2 + i] = fields[ADDRESS]
     for k in range(at, at + 3 * patches, 3):
         table[binding[k]] = binding[2 + binding[k + 1]] + binding[k + 2]
     return -1
 
 
-# --- the table's own functions, which records call as they do kernels ------------------------------------------------
-
-
-@njit(f"void({_NUMBER}, {_NUMBER}, {_NUMBER})", error_model="numpy", nogil=True, cache=True)
-def fill(address, words, number):
-    for i in range(words):
-        put_word(address + WORD * i, number)
-
-
-@njit(f"void({', '.join([_NUMBER] * 4)})", error_model="numpy", nogil=True, cache=True)
-def copy(to, source, lo, hi):
-    copy_bytes(to + lo, source + lo, hi - lo)
-
-
-@njit(f"void({', '.join([_NUMBER] * 5)})", error_model="numpy", nogil=True, cache=True)
-def check(address, elements, size, least, limit):
-    for i in range(elements):
-        if not least <= number_at(address + i * size, size) < limit:
-            raise IndexError
-
-
-@njit(f"void({_NUMBER})", error_model="numpy", nogil=True, cache=True)
-def look(times):
-    """Look for work that many times."""
-    for i in range(times):
-        rest(i)
+@njit(f"void({', '.join([_NUMBER] * 6)})", error_model="numpy", nogil=True, cache=True)
+def assist(what, address, other, size, low, high):
+    """What tables do themselves, called as kernels are: see `table.assistance`."""
+    if what == COPY:
+        copy_bytes(address + low, other + low, high - low)
+    elif what == CHECK:
+        for i in range(other):
+            if not low <= number_at(address + i * size, size) < high:
+                raise IndexError
+    elif what == FILL:
+        fill_bytes(address, other, size)
+    else:
+        for i in range(size):
+            rest(i)

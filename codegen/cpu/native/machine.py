@@ -37,6 +37,15 @@ def _place(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
+# Functions of the C library; addresses are integers.
+copy_bytes = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+fill_bytes = types.ExternalFunction("memset", types.intp(types.intp, types.int32, types.intp))
+read_bytes = types.ExternalFunction("read", types.intp(types.int32, types.intp, types.intp))
+write_bytes = types.ExternalFunction("write", types.intp(types.int32, types.intp, types.intp))
+give_way = types.ExternalFunction("sched_yield", types.int32())
+sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+
+
 @intrinsic
 def count_up(typing_context, counters, place, by):
     """Atomically add to a counter; returns its previous value."""
@@ -68,28 +77,6 @@ def pause(typing_context):
         return context.get_dummy_value()
 
     return types.void(), emit
-
-
-@intrinsic
-def give_way(typing_context):
-    """Let another thread have the core, if one is ready."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _call(builder, "sched_yield", _INT, [])
-        return context.get_dummy_value()
-
-    return types.void(), emit
-
-
-@intrinsic
-def sleep(typing_context, microseconds):
-    """Sleep."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _call(builder, "usleep", _INT, [builder.trunc(args[0], _INT)])
-        return context.get_dummy_value()
-
-    return types.void(types.intp), emit
 
 
 @intrinsic
@@ -138,28 +125,6 @@ def number_at(typing_context, address, size):
         return builder.load(result)
 
     return types.int64(types.intp, types.intp), emit
-
-
-@intrinsic
-def put_word(typing_context, address, number):
-    """Store an int64 at an address."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[1], _place(builder, args[0], _WORD))
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.int64), emit
-
-
-@intrinsic
-def copy_bytes(typing_context, to, source, size):
-    """Copy memory from one address to another."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        cgutils.raw_memcpy(builder, _place(builder, args[0], _BYTE), _place(builder, args[1], _BYTE), args[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), emit
 
 
 @intrinsic

@@ -1,8 +1,8 @@
-"""Native plans: the launches of a region for one set of shapes, as a table that runs without Python in between.
+"""Native plans: the launches of a kernel or a region for one set of shapes, as a table that runs without Python in between.
 
 All addresses are known up to where the arrays of a run begin: the inputs, the outputs (arrays of their own, since others will hold
-them), and the *arena*, one piece of memory for everything else. `planner` makes plans; `worker_pool` runs them, also the launches that
-threads share.
+them), and the *arena*, one piece of memory for everything else. `planner` makes plans, `plan_cache` keeps them, `worker_pool` runs
+their tables.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ....graph.resources.buffer_pool import LARGE, buffers
 from ....graph.resources.shared_storage import is_shared, to_send
@@ -42,10 +43,14 @@ class Output:
         if self.view is None:
             return x
         offset, shape, strides = self.view
+        flat = x.reshape(-1) if x.flags.c_contiguous else as_strided(x, (x.size,), (x.itemsize,))
         if strides is None:
-            return x.reshape(-1)[offset : offset + math.prod(shape)].reshape(shape)
+            return flat[offset : offset + math.prod(shape)].reshape(shape)
         jumps = tuple(s * x.itemsize for s in strides)
-        return np.lib.stride_tricks.as_strided(x.reshape(-1)[offset:], shape, jumps, writeable=False)
+        out: Array = np.ndarray(shape, x.dtype, flat, offset * x.itemsize, jumps)
+        if 0 in strides:
+            out.flags.writeable = False
+        return out
 
 
 class Plan:
@@ -89,31 +94,19 @@ class Plan:
         self._tables: list[Array] = []  # copies that no thread runs now
         self._arena = (max(1, arena_bytes),), np.dtype(np.uint8), arena_bytes >= LARGE
 
+    def knows(self, inputs: Sequence[Any]) -> bool:
+        """Whether the values for which the plan is specialized are those of these inputs."""
+        return all(inputs[i].tobytes() == value for i, value in self.looked_at)
+
     def run(self, inputs: tuple[Any, ...], goes_on: bool = False) -> list[Any] | None:
-        """Run it and return its outputs. `goes_on`: as for `launch`.
-
-        None: the arrays do not fit the plan, or a kernel failed. Then there is no visible effect.
-        """
-        for i, value in self.looked_at:
-            if inputs[i].tobytes() != value:
-                return None
-        made = [_memory(*x) for x in self._made]
-        if not self.launch((*inputs, *made, self.arena()), goes_on):
-            return None
-        for i in self._sent:
-            if is_shared(made[i]):
-                made[i].flags.writeable = False
-        return made if self._plain else [o.take(inputs, made) for o in self._outputs]
-
-    def arena(self) -> Array:
-        """Memory for the intermediate values of a run."""
-        return _memory(*self._arena)
-
-    def launch(self, arrays: tuple[Any, ...], goes_on: bool = False) -> bool | None:
-        """Run it on the inputs, the output arrays and the arena. None: they do not fit, and nothing was run; False: a kernel failed.
+        """Run it and return its outputs. None: the arrays do not fit the plan, or a kernel failed; nothing has changed.
 
         `goes_on`: another plan with work for several threads follows immediately.
         """
+        if self.looked_at and not self.knows(inputs):
+            return None
+        made = [_memory(*x) for x in self._made]
+        arrays = (*inputs, *made, _memory(*self._arena))
         try:
             if list(map(_type_of, arrays)) != self._types:
                 return None
@@ -124,9 +117,14 @@ class Plan:
         except IndexError:
             table = self._table.copy()
         fits = self._begin(id(arrays), self._binding, table) < 0
-        done = run(table, self._threads, goes_on) if fits else None
+        done = fits and run(table, self._threads, goes_on)
         self._tables.append(table)
-        return done
+        if not done:
+            return None
+        for i in self._sent:
+            if is_shared(made[i]):
+                made[i].flags.writeable = False
+        return made if self._plain else [o.take(inputs, made) for o in self._outputs]
 
 
 def _memory(shape: tuple[int, ...], dtype: np.dtype[Any], large: bool, sent: bool = False) -> Array:

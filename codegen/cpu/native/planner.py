@@ -1,4 +1,4 @@
-"""The planner: makes native plans from a region's calls (`plan` runs them).
+"""The planner: makes native plans from the calls of kernels (`plan` runs them).
 
 A `Planner` traces the calls once, with placeholder arrays for all tensors: the inputs, and arrays without contents for the outputs of
 launches. Each kernel records its launches and returns its outputs. The ops' own references make views (reshape, transpose, slice) of
@@ -22,15 +22,13 @@ from ....graph.resources.buffer_pool import LARGE
 from ...memory.plan import Piece, places
 from ..emit.instantiate import text_of
 from ..jit import compiled
-from ..thread_pool import LINE, PARALLEL_NS, TOGETHER_NS, Ranges, ranges_of
+from ..work_ranges import LINE, PARALLEL_NS, TOGETHER_NS, Ranges, ranges_of
 from . import table as launches
 from .plan import Output, Plan, begin_of
+from .worker_pool import most_threads
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-LARGEST = (
-    1 << 26
-)  # bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides
 LEAST = -(1 << 63)  # of all int64
@@ -95,7 +93,7 @@ class Compilable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A launch: a function, its arguments, and how threads share it: by ranges, or units.
+    """A launch: a function (None: that of the table itself), its arguments, and how threads share it: by ranges, or units.
 
     `counters`: the argument with the counters' address. `is_light`: it is only shared where others are, since that is not worth waking
     threads.
@@ -112,8 +110,12 @@ class _Record:
 
 @dataclass(eq=False, slots=True)
 class Planner:
-    """Goes through calls, and writes their plan."""
+    """Goes through calls, and writes their plan.
 
+    `is_dry`: only memory is laid out, so no kernel needs to be compiled, and the inputs have no values.
+    """
+
+    is_dry: bool = False
     looked_at: dict[int, Array] = field(default_factory=dict)
     _records: list[_Record] = field(default_factory=list)
     _launches: int = 0
@@ -133,7 +135,7 @@ class Planner:
         return Value(array, self._memory(array, "made"))
 
     def _memory(self, array: Array, kind: str, number: int = -1) -> Memory:
-        if not array.flags.c_contiguous or not array.size or array.dtype.hasobject:
+        if array.dtype.hasobject or not is_dense(array):
             raise NotPlannableError("an array that kernels do not take")
         self._memories.append(Memory(array, kind, number))
         return self._memories[-1]
@@ -147,6 +149,8 @@ class Planner:
         if value.memory is None:
             return value.array
         memory = value.memory
+        if self.is_dry:
+            raise NotPlannableError("what a kernel needs to know is not known before the step")
         if memory.kind != "given" or value.array is not memory.array or value.array.nbytes > KNOWN:
             raise NotPlannableError("a kernel needs to know a value beforehand that another one makes")
         self.looked_at[memory.number] = value.array.copy()
@@ -179,14 +183,14 @@ class Planner:
 
     def function_of(self, kernel: Compilable) -> Any:
         """A kernel's compiled function. NotCompiledError: it is not there yet."""
-        if kernel.function is None:
+        if kernel.function is None and not self.is_dry:
             raise NotCompiledError(kernel.text)
         return kernel.function
 
     def compiled(self, text: str) -> Any:
         """The function of a source. NotCompiledError: it is not there yet."""
         function = compiled(text)
-        if function is None:
+        if function is None and not self.is_dry:
             raise NotCompiledError(text)
         return function
 
@@ -202,6 +206,8 @@ class Planner:
     def at(self, value: Value) -> Address:
         """Where a tensor begins."""
         assert value.memory is not None
+        if not value.array.size:
+            raise NotPlannableError("a tensor without elements")
         return Address(value.memory, begin_of(value.array) - begin_of(value.memory.array))
 
     def launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int, together: Ranges = ()) -> None:
@@ -212,51 +218,54 @@ class Planner:
         is_light = len(ranges) == 1 and len(together) > 1
         whole = ranges[0][0], ranges[-1][1]
         ranges = together if is_light else ranges
-        self._record(function, [*words, *whole], min(threads, len(ranges)), ranges, is_light=is_light)
+        threads = min(threads, len(ranges), most_threads())
+        self._record(function, [*words, *whole], threads=threads, ranges=ranges, is_light=is_light)
 
     def launch_units(
         self, function: Any, before: Sequence[Any], behind: Sequence[Any], units: int, threads: int
     ) -> None:
         """Launch a kernel whose threads take units of work (`share_units`). `before`, `behind`: arguments around the counters."""
-        threads = max(1, min(threads, units))
+        threads = max(1, min(threads, units, most_threads()))
         counters = self.made(((threads + 1) * LINE,), np.dtype(np.int64))
-        self.fill(counters, 0)
+        self.fill(counters)
         words = [*before, *self.vector(counters), *behind, 0, units]
-        self._record(function, words, threads, units=units, counters=len(before) + launches.ADDRESS)
+        self._record(function, words, threads=threads, units=units, counters=len(before) + launches.ADDRESS)
 
-    def fill(self, value: Value, number: int) -> None:
-        """Fill a vector of int64."""
-        self._record("fill", [self.at(value), value.array.size, number])
+    def fill(self, value: Value, byte: int = 0) -> None:
+        """Fill a contiguous tensor with a byte."""
+        self._record(None, launches.assistance(launches.FILL, self.at(value), byte, value.array.nbytes))
 
     def check(self, value: Value, limit: int, least: int = 0) -> None:
         """Fail the run unless all numbers are at least `least`, and below a limit."""
         value = self.in_order(value)
-        self._record("check", [self.at(value), value.array.size, value.array.itemsize, least, limit])
+        x = value.array
+        self._record(None, launches.assistance(launches.CHECK, self.at(value), x.size, x.itemsize, least, limit))
 
     def copy(self, value: Value, into: Value, threads: int = 1) -> None:
-        """Copy a tensor, also a strided one. `threads`: the most threads that may share a strided copy."""
+        """Copy a tensor, also a strided one. `threads`: the most threads that may share it."""
         value = self.in_memory(value)
         x, out = value.array, into.array
         if x.flags.c_contiguous and out.flags.c_contiguous:
-            self._record("copy", [self.at(into), self.at(value), 0, x.nbytes])
-            return
-        sizes, jumps, out_jumps = joined_axes(x, out)
-        try:
-            function = self.compiled(copy_source(x.itemsize))
-        except ValueError as e:
-            raise NotPlannableError(str(e)) from None
-        words = [*self.vector(value, _span(sizes, jumps)), *self.vector(into, _span(sizes, out_jumps))]
-        words += launches.flat((sizes, jumps, out_jumps))
+            function, length = None, x.nbytes
+            words = launches.assistance(launches.COPY, self.at(into), self.at(value))[:-2]
+        else:
+            sizes, jumps, out_jumps = joined_axes(x, out)
+            try:
+                function, length = self.compiled(copy_source(x.itemsize)), sizes[0]
+            except ValueError as e:
+                raise NotPlannableError(str(e)) from None
+            words = [*self.vector(value, _span(sizes, jumps)), *self.vector(into, _span(sizes, out_jumps))]
+            words += launches.flat((sizes, jumps, out_jumps))
         time = x.nbytes * NS_PER_COPIED
-        ranges, together = (ranges_of(sizes[0], time, threads, 1, worth) for worth in (PARALLEL_NS, TOGETHER_NS))
+        ranges, together = (ranges_of(length, time, threads, 1, worth) for worth in (PARALLEL_NS, TOGETHER_NS))
         self.launch(function, words, ranges, threads, together)
 
-    def _record(self, function: Any, arguments: Sequence[Any], *sharing: Any, **named: Any) -> None:
+    def _record(self, function: Any, arguments: Sequence[Any], **named: Any) -> None:
         """Add a launch: the fields of a `_Record`."""
         if len(arguments) > launches.MOST_ARGUMENTS:
-            raise NotPlannableError(f"a kernel with {len(arguments)} words of arguments")
+            named["threads"] = 1
         self._use([w for w in arguments if type(w) is Address])
-        self._records.append(_Record(function, arguments, *sharing, **named))
+        self._records.append(_Record(function, arguments, **named))
 
     def _use(self, addresses: Sequence[Address]) -> None:
         for at in addresses:
@@ -267,9 +276,19 @@ class Planner:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def finish(self, given: int, outputs: Sequence[Value], sent: Collection[int] = ()) -> Plan:
-        """The plan of the recorded launches, with `given` inputs. `sent`: the outputs that go to other tasks."""
-        leaving, staying, offsets, size = self._laid_out(outputs, sent)
+    def arena_bytes(self, outputs: Sequence[Value], largest: int | None = None) -> int:
+        """The size of the arena of the recorded launches; `largest`: as for `finish`."""
+        return self._laid_out(outputs, (), largest)[-1]
+
+    def finish(
+        self, given: int, outputs: Sequence[Value], sent: Collection[int] = (), largest: int | None = None
+    ) -> Plan:
+        """The plan of the recorded launches, with `given` inputs.
+
+        `sent`: the outputs that go to other tasks. `largest`: the most bytes of the arena and of what leaves, if there is a limit.
+        """
+        leaving, staying, offsets, size = self._laid_out(outputs, sent, largest)
+        assist = launches.loops()["assist"]
         count = given + len(leaving) + 1
         where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}
         where |= {id(m): (count - 1, offset) for m, offset in zip(staying, offsets, strict=True)}
@@ -283,7 +302,7 @@ class Planner:
             ranges = np.array(r.ranges, np.int64)
             held.append(ranges)
             sharing = threads, len(r.ranges) or r.units, begin_of(ranges) if r.ranges else 0, launches.HEAD + r.counters
-            table += launches.head(r.function, len(r.arguments), *sharing)
+            table += launches.head(r.function or assist, len(r.arguments), *sharing)
             for word in r.arguments:
                 if type(word) is Address and word.memory.kind == "fixed":
                     word = begin_of(word.memory.array) + word.offset
@@ -307,7 +326,7 @@ class Planner:
         )
 
     def _laid_out(
-        self, outputs: Sequence[Value], sent: Collection[int]
+        self, outputs: Sequence[Value], sent: Collection[int], largest: int | None
     ) -> tuple[list[Memory], list[Memory], tuple[int, ...], int]:
         """(memories of the outputs, memories in the arena, their offsets in it, the size of the arena)."""
         for i, value in enumerate(outputs):
@@ -318,15 +337,28 @@ class Planner:
         leaving = [m for m in made if m.leaves]
         staying = [m for m in made if not m.leaves]
         offsets, size = places([Piece(m.array.nbytes, m.first, m.last) for m in staying])
-        if size + sum(m.array.nbytes for m in leaving) > LARGEST:
+        if largest is not None and size + sum(m.array.nbytes for m in leaving) > largest:
             raise NotPlannableError("its tensors are large")
         return leaving, staying, offsets, size
 
 
-def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array that is never filled: a large one has addresses, but no memory."""
+def stand_in(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None) -> Array:
+    """An array that is never filled: a large one has addresses, but no memory. `strides`: of a dense array in another order."""
     size = math.prod(shape) * dtype.itemsize
-    return np.empty(shape, dtype) if size < LARGE else np.frombuffer(mmap(-1, size), dtype).reshape(shape)
+    memory: Any = np.empty(size, np.uint8) if size < LARGE else mmap(-1, size)
+    return np.ndarray(shape, dtype, memory, 0, strides)
+
+
+def is_dense(x: Array) -> bool:
+    """Whether an array fills its memory, with its axes in any order."""
+    if x.flags.c_contiguous:
+        return True
+    expected = x.itemsize
+    for stride, size in sorted((s, n) for n, s in zip(x.shape, x.strides, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def copy_source(itemsize: int) -> str:
@@ -372,7 +404,7 @@ def _output(value: Value, numbers: dict[int, int]) -> Output:
         return Output(known=value.array)
     memory, x = value.memory, value.array
     view = None
-    if x.shape != memory.array.shape or not x.flags.c_contiguous:
+    if x.shape != memory.array.shape or x.strides != memory.array.strides and not x.flags.c_contiguous:
         size = x.itemsize
         offset = (begin_of(x) - begin_of(memory.array)) // size
         view = offset, x.shape, None if x.flags.c_contiguous else tuple(s // size for s in x.strides)

@@ -1,12 +1,7 @@
-"""Executors: what a hand-written kernel asks for is done now, or recorded as launches of a native plan.
+"""What hand-written kernels ask for, recorded as launches of a native plan.
 
-Such a kernel is more than one compiled function: it allocates, puts arrays in order, adds padding and shares its work among threads.
-It asks an `Executor` for each of these, so it is written once:
-
-    Executor  allocates, copies, calls functions
-    Recorder  the arrays are placeholders, and each request becomes launches of a plan (`planner`)
-
-The bits are the same: both copy, and call the same functions with the same arguments.
+Such a kernel is more than one compiled function: it allocates, puts arrays in order, adds padding and shares its work among threads. It
+does so on placeholders, with the methods of a `Recorder`; each request becomes launches of a plan (`planner`).
 """
 
 from __future__ import annotations
@@ -17,66 +12,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....graph.resources.buffer_pool import buffers
-from ..thread_pool import Ranges, ranges_of
-from .planner import NS_PER_COPIED, NotPlannableError, Planner, Value, sum_source
-from .table import flat, is_ready, loops
-from .worker_pool import share, share_units
+from ..work_ranges import Ranges
+from .planner import NotPlannableError, Planner, Value, sum_source
+from .table import flat
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class Executor:
-    """What kernels may ask for, done at once. Arrays that they pass are views of their inputs, or of memory from here."""
-
-    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """Memory, which may have been used before."""
-        return buffers.empty(tuple(shape), dtype)
-
-    def fixed(self, x: Array) -> Array:
-        """An array of the kernel's own, which never changes, as others are."""
-        return x
-
-    def copy(self, x: Array, into: Array, threads: int = 1) -> None:
-        """Copy an array; both may be strided. `threads`: the most threads that may share it."""
-        if x.flags.c_contiguous and into.flags.c_contiguous and is_ready():
-            ranges = ranges_of(x.nbytes, x.nbytes * NS_PER_COPIED, threads)
-            share(loops()["copy"], (into.ctypes.data, x.ctypes.data), ranges, threads)
-        else:
-            np.copyto(into, x)
-
-    def clear(self, x: Array) -> None:
-        """Fill an array with zeros."""
-        x.fill(0)
-
-    def ordered(self, x: Array) -> Array:
-        """The array itself where it is contiguous, else a copy."""
-        return np.ascontiguousarray(x)
-
-    def added(self, x: Array, axis: int) -> Array:
-        """The sum along an axis, one after the other."""
-        first, *others = np.moveaxis(x, axis, 0)
-        total: Array = first.copy()
-        for part in others:
-            total += part
-        return total
-
-    def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
-        """Call a compiled function for all ranges (`worker_pool.share`)."""
-        share(function, arguments, ranges, threads)
-
-    def share_units(
-        self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
-    ) -> None:
-        """Call a compiled function whose threads take units of work (`worker_pool.share_units`)."""
-        share_units(function, arrays, numbers, units, threads)
-
-
-EAGER = Executor()
-
-
-class Recorder(Executor):
-    """Records into a plan."""
+class Recorder:
+    """Records into a plan. Arrays that kernels pass are views of their inputs, or of memory from here."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
@@ -97,20 +41,26 @@ class Recorder(Executor):
         raise NotPlannableError("an array that NumPy has copied")
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """A placeholder for memory."""
+        """A placeholder for memory, which may have been used before."""
         return self.take(self._planner.made(tuple(shape), np.dtype(dtype)))
 
     def fixed(self, x: Array) -> Array:
-        """A copy that belongs to the plan."""
+        """An array of the kernel's own, which never changes, as others are."""
         return self.take(Value(x))
 
     def copy(self, x: Array, into: Array, threads: int = 1) -> None:
-        """Have it copied."""
+        """Have an array copied; both may be strided. `threads`: the most threads that may share it."""
         self._planner.copy(self.value_of(x), self.value_of(into), threads)
 
+    def fill(self, x: Array, byte: int) -> None:
+        """Have a contiguous array filled with a byte."""
+        self._planner.fill(self.value_of(x), byte)
+
     def clear(self, x: Array) -> None:
-        """Have it filled with zeros, which are copied."""
-        if x.size:
+        """Have an array filled with zeros."""
+        if x.flags.c_contiguous and x.size:
+            self.fill(x, 0)
+        elif x.size:
             self.copy(np.broadcast_to(self.fixed(np.zeros(1, x.dtype)), x.shape), x)
 
     def ordered(self, x: Array) -> Array:
@@ -122,7 +72,7 @@ class Recorder(Executor):
         return out
 
     def added(self, x: Array, axis: int) -> Array:
-        """The output array of the sum along an axis."""
+        """The sum along an axis, one after the other."""
         axis %= x.ndim
         out = self.empty((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)
         sizes = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
@@ -131,13 +81,17 @@ class Recorder(Executor):
         return out
 
     def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
-        """Have the function called."""
+        """Have a compiled `function(*arguments, lo, hi)` called for all ranges, on up to `threads` threads."""
         self._planner.launch(function, self._words(arguments), ranges, threads)
 
     def share_units(
         self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
     ) -> None:
-        """Have the function called."""
+        """Have a compiled `function(*arrays, counters, *numbers, thread, units)` called on up to `threads` threads.
+
+        Each takes units until none is left. `thread` is the number of the thread; the caller's is 0. The threads count taken and finished
+        units in `counters`, without the GIL. So units can be small, and the caller continues as soon as the last one is finished.
+        """
         self._planner.launch_units(function, self._words(arrays), flat(numbers), units, threads)
 
     def _words(self, arguments: Sequence[Any]) -> list[Any]:
@@ -151,15 +105,15 @@ def record_by(planner: Planner, call: Callable[..., Any], inputs: Sequence[Value
     """Record what a kernel does; gives its outputs.
 
     Args:
-        call: `call(*arrays, executor=...)` returns an array or several, or None for unsupported arrays.
+        call: `call(recorder, *arrays)` returns an array or several, or None for unsupported arrays.
         known: the input whose value it reads, if there is one.
 
     Raises:
         NotPlannableError: the kernel does not support these arrays, or a plan cannot record its calls.
     """
-    executor = Recorder(planner)
-    arrays = [np.asarray(planner.known(v)) if i == known else executor.take(v) for i, v in enumerate(inputs)]
-    made = call(*arrays, executor=executor)
+    recorder = Recorder(planner)
+    arrays = [np.asarray(planner.known(v)) if i == known else recorder.take(v) for i, v in enumerate(inputs)]
+    made = call(recorder, *arrays)
     if made is None:
         raise NotPlannableError("sizes that the kernel does not take")
-    return [executor.value_of(x) for x in (made if isinstance(made, tuple) else (made,))]
+    return [recorder.value_of(x) for x in (made if isinstance(made, tuple) else (made,))]

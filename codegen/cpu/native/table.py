@@ -28,13 +28,13 @@ import numpy as np
 
 from ..emit.instantiate import text_with
 from ..jit import compile_now, in_background
-from ..thread_pool import LINE
+from ..work_ranges import LINE
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 THREADS, COUNT, RANGES, COUNTED, HEAD = 3, 4, 5, 6, 7  # words of a record: see above; HEAD: where its arguments begin
 WORD = 8  # bytes
-MOST_ARGUMENTS = 400  # of a kernel; what has more stays with Numba's own wrapper
+MOST_ARGUMENTS = 400  # of a kernel; what has more stays with NumPy
 VECTOR = 7  # words of a vector's argument
 ADDRESS = 4  # which of them is its address
 SIZES = VECTOR - 2  # of what Numba sees of an array: where its sizes begin, and then its strides
@@ -42,11 +42,13 @@ FIELDS = SIZES + 2 * 64 + 1  # words of that, for as many axes as an array of Nu
 
 YIELD = 64  # looks of a spinning thread between which others may have the core
 
-# Words of the memory of a worker pool: see `launch_source`.
-ORDER, INSIDE, MEMBERS, RUNNING, JOINED, TAKEN, FAILED, LAST = (LINE * i for i in range(8))
-RECORD = LINE * 8
+# Words of the memory of a worker pool: see `launch_source`. First what all boards have in common, then the boards.
+SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, BOARD = (LINE * i for i in range(6))
+ORDER, INSIDE, RUNNING, JOINED, TAKEN, FAILED, LAST, RECORD = (LINE * i for i in range(8))  # of a board
 LONGEST = HEAD + MOST_ARGUMENTS
 MINE = RECORD + LONGEST  # records of the threads
+
+COPY, FILL, CHECK, LOOK = range(4)  # see `assistance`
 
 
 def address_of(function: Any) -> int:
@@ -74,20 +76,25 @@ def head(
     """The first words of a record.
 
     Args:
-        function: a compiled kernel, the address of one, or the name of a function of the table itself:
-
-            fill(address, words, number)                     fills int64 words with a number
-            copy(to, from, lo, hi)                           copies the bytes from lo to hi
-            check(address, elements, bytes, least, limit)    fails unless all integers of so many bytes are in [least, limit)
+        function: a compiled kernel, or the loop `assist` (see `assistance`).
         arguments: their words. threads: that may share it, `count` ranges at the address `ranges`; or, where that is 0, `count` units.
         counted: the word of the record with the address of the units' counters.
     """
-    if not isinstance(function, int):
-        function = address_of(loops()[function] if isinstance(function, str) else function)
-    return [HEAD + arguments, trampoline(arguments), function, threads, count, ranges, counted]
+    return [HEAD + arguments, trampoline(arguments), address_of(function), threads, count, ranges, counted]
 
 
-_LOOPS = ("begin", "run", "serve", "join", "look", "fill", "copy", "check")
+def assistance(what: int, address: Any, other: Any, size: int = 0, low: int = 0, high: int = 0) -> list[Any]:
+    """The arguments of the loop `assist`, for what tables do themselves.
+
+    COPY     the bytes from `low` to `high` behind address `other`, to as far behind `address`
+    FILL     `size` bytes at `address`, each with the number `other`
+    CHECK    fail unless all `other` integers of `size` bytes at `address` are in [low, high)
+    LOOK     pause `size` times, as a spinning helper does
+    """
+    return [what, address, other, size, low, high]
+
+
+_LOOPS = ("begin", "run", "serve", "assist")
 
 
 @cache
@@ -116,12 +123,12 @@ def binding(arrays: Sequence[Array | None], patches: Sequence[tuple[int, int, in
     """How the arrays of a run are bound to a table, as words for the loop `begin`, which also have room for what it reads.
 
     Args:
-        arrays: arrays with the sizes of those of each run, which are contiguous; None: any array. Element types are not compared.
+        arrays: arrays with the sizes and strides of those of each run; None: any array. Element types are not compared.
         patches: (word of the table, number of the array, offset in bytes): the addresses in the records.
     """
     words = [len(arrays), len(patches), *[0] * len(arrays)]
     for x in arrays:
-        words += [-1] if x is None else [x.ndim, *x.shape]
+        words += [-1] if x is None else [x.ndim, *x.shape, *x.strides]
     for patch in patches:
         words += patch
     return np.array(words + [0] * FIELDS, np.int64)

@@ -28,8 +28,15 @@ from ...lower.region import constants_of, region_of
 from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from ..tiering import TieredKernel
 from .lowering import can_record, is_launching, work_of
-from .predicted import arenas_of, runs_of
-from .region import KernelRegion, NativeRegion, UpdateRegion, is_large_update, is_update
+from .region import (
+    KernelRegion,
+    NativeRegion,
+    UpdateRegion,
+    is_large_update,
+    is_update,
+    planned_regions,
+    regions_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +72,7 @@ def form_native_regions(program: Program, at_once: bool = False) -> Program:
     """Replace runs of launches by native regions, inside loops too.
 
     A kernel that pays in a region only, and is part of none, becomes the reference again.
-    `at_once`: plans are made where they are needed, not in the background.
+    `at_once`: what a region's plan needs is compiled when it is made, and waited for.
     """
     program = _with_regions(program, at_once)
     for call in _calls(program.instructions):
@@ -100,7 +107,7 @@ def _with_regions(program: Program, at_once: bool) -> Program:
     gathered = tuple(_gathered(program.instructions, constants, at_once, program.sent))
     made = replace(program, instructions=gathered, memory=_with_arenas(program.memory, gathered, program.tensors))
     if setting("DOVETAIL_LOG_REWRITES"):
-        found = [f"{call.op} up to {call.node}" for call in runs_of(made.instructions)]
+        found = [f"{call.op} up to {call.node}" for call in regions_of(made.instructions)]
         if found:
             logger.warning("regions on %s: %s", program.device, ", ".join(found))
     return made
@@ -112,7 +119,9 @@ def _with_arenas(
     """The memory needs of a program, with the arenas of its regions."""
     if memory is None or tensors is None:
         return memory
-    return lambda: memory().with_arenas(arenas_of(instructions, tensors))
+    return lambda: memory().with_arenas(
+        [arena for _, arena in planned_regions(instructions, tensors) if arena is not None]
+    )
 
 
 def _gathered(

@@ -1,9 +1,11 @@
 """Attention and its gradient on CPUs: the compiled kernels against the ops' references, and where programs get them."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from planned import by_plan
 
 pytest.importorskip("numba")
 
@@ -40,7 +42,7 @@ def run(op: str, inputs: list[Any], scale: float, threads: int = 2) -> Any:
     found = attention_kernel(node, threads)
     assert found is not None
     text, call = found
-    return call(compile_now(text), *inputs)
+    return by_plan(partial(call, compile_now(text)), *inputs)
 
 
 def operands(shape: Any, heads_last: bool = False) -> list[Any]:
@@ -123,13 +125,25 @@ def test_what_does_not_fit_is_left_to_the_references() -> None:
 
 
 def test_results_lie_as_what_they_belong_to() -> None:
-    """Heads of one array give gradients that lie in one array, so that joining them copies nothing."""
+    """Heads of one array of a plan give gradients that lie in one array, so that joining them copies nothing."""
     sequences, tokens, heads, depth = 2, 16, 3, 8
     whole = np.random.default_rng(3).standard_normal((sequences, tokens, 3, heads, depth), dtype=np.float32)
     q, k, v = whole.transpose(2, 0, 3, 1, 4)
-    y, sums = run("AttentionWithSums", [q, k, v], 0.3)
+    forward, backward = (
+        partial(call, compile_now(text))
+        for text, call in (
+            attention_kernel(node_of(op, [q] * n, 0.3), 2) or pytest.fail("there is no kernel")
+            for op, n in (("AttentionWithSums", 3), ("AttentionGrad", 6))
+        )
+    )
+
+    def both(recorder: Any, whole: Any) -> Any:
+        heads = whole.transpose(2, 0, 3, 1, 4)
+        y, sums = forward(recorder, *heads)
+        return y, *backward(recorder, *heads, y, sums, y)
+
+    y, *made = by_plan(both, whole)
     assert y.transpose(0, 2, 1, 3).flags.c_contiguous
-    made = run("AttentionGrad", [q, k, v, y, sums, y], 0.3)
     assert made[0].base is made[1].base is made[2].base
     assert made[1].ctypes.data - made[0].ctypes.data == k.ctypes.data - q.ctypes.data
     assert all(x.strides == q.strides for x in made)

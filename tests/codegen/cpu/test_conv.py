@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from image_windows import ONE_PIXEL, WINDOWS, Sizes, name_of, window_of
+from planned import by_plan
 
-from dovetail.codegen.cpu.native.recorder import EAGER
 from dovetail.graph.ops.nn.conv_geometry import Window, overlay, patches
 
 pytest.importorskip("numba")
@@ -55,26 +55,38 @@ def same(call: Any, arguments: Any, expected: Any, dtype: str) -> None:
 
 def forward(window: Window, x: Any, w: Any, threads: int) -> Any:
     count = tuple(window.positions(i, x.shape[1 + i]) or 0 for i in range(2))
-    y = np.full((x.shape[0], *count, w.shape[3]), np.nan, x.dtype)
     begin = tuple(-window.pads(i, x.shape[1 + i])[0] for i in range(2))
-    convolve(
-        EAGER, function(x.dtype.name), threads, x, w, y, count,  # type: ignore[arg-type]
-        taps=w, strides=window.strides, dilations=window.dilations, begin=begin,  # type: ignore[arg-type]
-    )  # fmt: skip
-    return y
+
+    def call(recorder: Any, x: Any, w: Any) -> Any:
+        y = recorder.empty((x.shape[0], *count, w.shape[3]), x.dtype)
+        recorder.copy(np.broadcast_to(recorder.fixed(np.full(1, np.nan, x.dtype)), y.shape), y)
+        convolve(
+            recorder, function(x.dtype.name), threads, x, w, y, count,  # type: ignore[arg-type]
+            taps=w, strides=window.strides, dilations=window.dilations, begin=begin,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return y
+
+    return by_plan(call, x, w)
 
 
 def by_image(window: Window, y: Any, w: Any, size: tuple[int, int], threads: int) -> Any:
     """By way of phases, however few channels the image has."""
-    x = np.zeros((y.shape[0], *size, w.shape[2]), y.dtype)  # zeros where no tap meets a pixel
-    turned = w.transpose(0, 1, 3, 2)
-    for p in phases_of(window, size):
-        x[:, p.to[0] :: window.strides[0], p.to[1] :: window.strides[1]] = np.nan
-        convolve(
-            EAGER, function(y.dtype.name), threads, y, w, x, p.count,
-            taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
-        )  # fmt: skip
-    return x
+
+    def call(recorder: Any, y: Any, w: Any) -> Any:
+        x = recorder.empty((y.shape[0], *size, w.shape[2]), y.dtype)
+        recorder.clear(x)  # zeros where no tap meets a pixel
+        turned = w.transpose(0, 1, 3, 2)
+        for p in phases_of(window, size):
+            to = x[:, p.to[0] :: window.strides[0], p.to[1] :: window.strides[1]]
+            if to.size:
+                recorder.copy(np.broadcast_to(recorder.fixed(np.full(1, np.nan, y.dtype)), to.shape), to)
+            convolve(
+                recorder, function(y.dtype.name), threads, y, w, x, p.count,
+                taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
+            )  # fmt: skip
+        return x
+
+    return by_plan(call, y, w)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +178,13 @@ def test_an_image_that_may_not_be_written() -> None:
 
 def test_zeros_where_no_tap_meets_a_pixel() -> None:
     attrs = {"data_format": "NHWC", "strides": (1, 3, 3, 1), "padding": "VALID", "dilations": (1, 1, 1, 1)}
-    kernels = ImageKernels({"convolve": function("float32")}, 1, EAGER)
     rng = np.random.default_rng(0)
     w, y = rng.standard_normal((2, 2, 9, 4)).astype("f"), rng.standard_normal((1, 3, 3, 4)).astype("f")
-    x = kernels.conv_input(attrs, np.array([1, 9, 9, 9]), w, y)
+
+    def call(recorder: Any, sizes: Any, w: Any, y: Any) -> Any:
+        return ImageKernels({"convolve": function("float32")}, 1, recorder).conv_input(attrs, sizes, w, y)
+
+    x = by_plan(call, np.array([1, 9, 9, 9]), w, y, known=0)
     assert x is not None
     assert not x[:, 2::3].any()
     assert not x[:, :, 2::3].any()

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from image_windows import ONE_PIXEL, WINDOWS, Sizes, name_of, window_of
+from planned import by_plan
 
-from dovetail.codegen.cpu.native.recorder import EAGER
 from dovetail.graph.ops.nn.conv_geometry import Window, patches
 
 pytest.importorskip("numba")
@@ -27,7 +27,7 @@ def made(window: Window, sizes: Sizes, threads: int, dtype: str = "float32") -> 
     seen = patches(x, window)
     y = rng.standard_normal((*seen.shape[:3], channels)).astype(dtype)
     function = compile_now(text_of("kernels/conv_filter_source", FUNCTIONS, dtype))
-    got = filter_gradient(EAGER, function, threads, window, x, y)
+    got = by_plan(lambda recorder, *xy: filter_gradient(recorder, function, threads, window, *xy), x, y)
     expected = np.tensordot(seen.astype(np.float64), y.astype(np.float64), ((0, 1, 2), (0, 1, 2))).transpose(1, 2, 0, 3)
     return got, expected, cuts_of(y.shape, inner, window, x.itemsize)
 

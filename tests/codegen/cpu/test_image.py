@@ -1,15 +1,17 @@
 """Compiled convolutions and poolings against the references: every geometry, layout and type."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from planned import by_plan
 from reference_interpreter import Interpreter
 
 import dovetail as dt
-from dovetail.codegen.cpu.kernels.image import image_kernel
-from dovetail.codegen.cpu.kernels.windows import window_kernel
+from dovetail.codegen.cpu.kernels.image import KNOWN_INPUTS as IMAGE_KNOWN, image_kernel
+from dovetail.codegen.cpu.kernels.windows import KNOWN_INPUTS as WINDOW_KNOWN, window_kernel
 from dovetail.codegen.fusion.window_loops import WINDOW_OPS
 from dovetail.graph.core.errors import InternalError
 
@@ -23,8 +25,11 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def compare(graph: Any, tensor: Any, *, tolerance: float = 1e-4) -> Any:
     """Run a tensor's node by its kernel and by the reference; the kernel's result, None where it leaves it to the reference."""
     expected, *inputs = Interpreter(graph).run([tensor, *tensor.op.inputs], {})
-    text, call = image_kernel(tensor.op, 2) or window_kernel(tensor.op, 2) or pytest.fail(f"{tensor.op.type} has no kernel")
-    got = call(compile_now(text), *inputs)
+    text, call = (
+        image_kernel(tensor.op, 2) or window_kernel(tensor.op, 2) or pytest.fail(f"{tensor.op.type} has no kernel")
+    )
+    known = IMAGE_KNOWN.get(tensor.op.type, WINDOW_KNOWN.get(tensor.op.type, -1))
+    got = by_plan(partial(call, compile_now(text)), *inputs, known=known)
     if got is not None:
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * 10, equal_nan=True)
@@ -138,7 +143,7 @@ def test_a_sum_over_pixels_does_not_depend_on_the_threads() -> None:
     results = []
     for threads in (1, 2, 3):
         text, call = image_kernel(of_b.op, threads)  # type: ignore[misc]
-        results.append(call(compile_now(text), x, sizes, grad))
+        results.append(by_plan(partial(call, compile_now(text)), x, sizes, grad, known=1))
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
 

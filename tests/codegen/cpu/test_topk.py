@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from planned import by_plan
 
 import dovetail as dt
 from dovetail.codegen.cpu.kernels.rows import MOST, top_kernel
@@ -23,21 +25,21 @@ def test_the_largest_numbers_of_rows(dtype: Any) -> None:
     rng = np.random.default_rng(0)
     with dt.Graph().as_default():
         node = dt.nn.top_k(dt.placeholder(dtype, [None, None]), dt.placeholder(dt.int32, [])).values.op
-        text, top = top_kernel(node, 2) or pytest.fail("there is no kernel")
-    function = compile_now(text)
+        text, call = top_kernel(node, 2) or pytest.fail("there is no kernel")
+    top = partial(by_plan, partial(call, compile_now(text)), known=1)
     for rows, length, count in ((1, 1, 1), (3, 64, 64), (5, 65, 1), (7, 300, 5), (2, 1000, MOST), (40, 20_000, 10)):
         x = rng.integers(-50, 50, (rows, length)).astype(dtype)  # of which many are equal
         if x.dtype.kind == "f":
             x[rng.random(x.shape) < 0.01] = np.nan
             x[rng.random(x.shape) < 0.01] = -np.inf
-        made, wanted = top(function, x, np.int32(count)), _top_k(x, np.int32(count), sorted=True)
+        made, wanted = top(x, np.int32(count)), _top_k(x, np.int32(count), sorted=True)
         assert made is not None
         for mine, theirs in zip(made, wanted, strict=True):
             assert mine.dtype == theirs.dtype
             np.testing.assert_array_equal(mine, theirs)
-    assert top(function, np.zeros((2, 3), dtype), np.int32(4)) is None
-    assert top(function, np.zeros((2, 1000), dtype), np.int32(MOST + 1)) is None
-    assert top(function, np.zeros((0, 3), dtype), np.int32(2)) is None
+    assert top(np.zeros((2, 3), dtype), np.int32(4)) is None
+    assert top(np.zeros((2, 1000), dtype), np.int32(MOST + 1)) is None
+    assert top(np.zeros((0, 3), dtype), np.int32(2)) is None
 
 
 def test_in_a_plan() -> None:

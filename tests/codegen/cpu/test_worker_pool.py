@@ -1,5 +1,6 @@
 """Threads that stay together for a table share each launch completely, once, and in time."""
 
+import os
 import threading
 import time
 from functools import cache
@@ -9,17 +10,17 @@ import numpy as np
 import pytest
 
 from dovetail.codegen.cpu.jit import compile_now
-from dovetail.codegen.cpu.native import table as launches, worker_pool
-from dovetail.codegen.cpu.native.worker_pool import WorkerPool, run, share, share_units
-from dovetail.codegen.cpu.thread_pool import LINE
+from dovetail.codegen.cpu.native import table as launches
+from dovetail.codegen.cpu.native.worker_pool import BOARDS, WorkerPool, most_threads, pool, run, share
+from dovetail.codegen.cpu.work_ranges import LINE
 
 PATIENT = 60.0  # seconds for what ends with an event
 
 # add: numbers[lo ... hi - 1] += 1, an error when hi is negative. take: one for each unit, by whoever takes it
 _KERNELS = """
 from numba import njit, types
-from dovetail.codegen.cpu.native.machine import count_up
-from dovetail.codegen.cpu.thread_pool import FINISHED, LINE
+from dovetail.codegen.cpu.native.machine import count_now, count_up
+from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
 def add(numbers, lo, hi):
     if hi < 0:
@@ -35,9 +36,18 @@ def take(numbers, counters, thread, units):
         count_up(numbers, unit, 1)
         count_up(counters, FINISHED, 1)
 
+def meet(numbers, lo, hi):
+    if lo + 2 == hi:  # the caller was left alone
+        numbers[:] = 1
+        return
+    count_up(numbers, lo, 1)
+    while count_now(numbers, 1 - lo) == 0:
+        pass
+
+_meet = njit("void(int64[::1], int64, int64)", nogil=True, error_model="numpy", cache=True)(meet)
 _add = njit("void(int64[::1], int64, int64)", nogil=True, error_model="numpy", cache=True)(add)
 _take = njit("void(int64[::1], int64[::1], int64, int64)", nogil=True, error_model="numpy", cache=True)(take)
-kernel = _add, _take
+kernel = _add, _take, _meet
 """
 
 
@@ -50,7 +60,7 @@ def _kernels() -> Any:
 def _ranges(numbers: Any, ranges: list[tuple[int, int]], threads: int = 2) -> Any:
     """A table that adds ranges, and the ranges."""
     held = np.array(ranges, np.int64)
-    words = [*launches.vector(numbers.size, 8, numbers.ctypes.data), 0, 0]
+    words = [*launches.vector(numbers.size, 8, numbers.ctypes.data), ranges[0][0], ranges[-1][1]]
     record = [*launches.head(_kernels()[0], len(words), threads, len(ranges), held.ctypes.data), *words]
     return np.array(record, np.int64), held
 
@@ -63,7 +73,8 @@ def _units(numbers: Any, counters: Any, units: int, threads: int = 2) -> Any:
     ]
     counted = launches.HEAD + launches.VECTOR + launches.ADDRESS
     head = launches.head(_kernels()[1], len(words) + 2, threads, units, counted=counted)
-    clear = [*launches.head("fill", 3), counters.ctypes.data, counters.size, 0]
+    assist = launches.loops()["assist"]
+    clear = [*launches.head(assist, 6), *launches.assistance(launches.FILL, counters.ctypes.data, 0, counters.nbytes)]
     return np.array([*clear, *head, *words, 0, units], np.int64)
 
 
@@ -75,7 +86,7 @@ def test_each_range_is_done_once_in_many_launches_on_end() -> None:
         assert (numbers == done).all()  # all of it, as soon as the table is done
 
 
-@pytest.mark.parametrize("threads", [2, 3, 40])
+@pytest.mark.parametrize("threads", range(2, most_threads() + 1))
 def test_each_unit_is_done_once_in_many_launches_on_end(threads: int) -> None:
     numbers, counters = np.zeros(64, np.int64), np.zeros((threads + 1) * LINE, np.int64)
     table = _units(numbers, counters, 64, threads)
@@ -121,44 +132,89 @@ def test_several_threads_run_tables_at_once() -> None:
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_helpers_go_when_the_table_is_done(goes_on: bool) -> None:
+def test_helpers_sleep_when_the_table_is_done_and_wake_for_the_next(goes_on: bool) -> None:
     """Also when the table that should follow does not come."""
     numbers = np.zeros(100, np.int64)
     table, _held = _ranges(numbers, [(0, 50), (50, 100)])
-    pool = WorkerPool(2)
-    assert pool.run(table, 2, goes_on)
-    until = time.monotonic() + PATIENT
-    while pool._memory[launches.MEMBERS]:
-        assert time.monotonic() < until
-        time.sleep(0.001)
+    helpers = pool(os.getpid())
+    for done in range(1, 4):
+        assert run(table, 2, goes_on)
+        assert (numbers == done).all()
+        until = time.monotonic() + PATIENT
+        while helpers.memory[launches.SLEEPING] < helpers.threads - 1:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+
+def test_a_helper_takes_part() -> None:
+    """It does what the caller waits for: one of two ranges ends only when the other one has begun."""
+    numbers = np.zeros(2, np.int64)
+    held = np.array([(0, 1), (1, 2)], np.int64)
+    words = [*launches.vector(2, 8, numbers.ctypes.data), 0, 2]
+    table = np.array([*launches.head(_kernels()[2], len(words), 2, 2, held.ctypes.data), *words], np.int64)
+    assert run(table, 2)
+    assert numbers.tolist() == [1, 1]
+
+
+def test_more_callers_than_boards_do_their_work_alone() -> None:
+    numbers = np.zeros(100, np.int64)
+    table, _held = _ranges(numbers, [(0, 50), (50, 100)])
+    helpers = pool(os.getpid())
+    taken = [helpers._boards.pop() for _ in range(BOARDS)]
+    try:
+        assert run(table, 2)
+    finally:
+        helpers._boards.extend(taken)
+    assert (numbers == 1).all()
+
+
+def test_a_forked_process_has_helpers_of_its_own() -> None:
+    numbers = np.zeros(100, np.int64)
+    table, _held = _ranges(numbers, [(0, 50), (50, 100)])
+    assert run(table, 2)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if run(table, 2) and (numbers == 2).all() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (numbers == 1).all()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_function_is_called_for_every_range_and_unit_once(threads: int) -> None:
-    numbers, units = np.zeros(50, np.int64), np.zeros(30, np.int64)
-    add, take = _kernels()
+def test_a_function_is_called_for_every_range_once(threads: int) -> None:
+    numbers = np.zeros(50, np.int64)
     for _ in range(100):
-        share(add, (numbers,), tuple((i, i + 5) for i in range(0, 50, 5)), threads)
-        share_units(take, (units,), (), 30, threads)
-    assert (numbers == 100).all() and (units == 100).all()
-
-
-def test_the_loops_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers, units = np.zeros(50, np.int64), np.zeros(30, np.int64)
-    add, take = _kernels()
-    monkeypatch.setattr(launches, "is_ready", lambda: False)
-    monkeypatch.setattr(worker_pool, "run", None)
-    share(add, (numbers,), ((0, 20), (20, 50)), 2)
-    share_units(take, (units,), (), 30, 2)
-    assert (numbers == 1).all() and (units == 1).all()
-
-
-@pytest.mark.parametrize("wrong", [np.zeros(50), np.zeros(100, np.int64)[::2]], ids=["type", "order"])
-def test_arrays_that_the_function_does_not_take_are_refused(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="a kernel takes a contiguous vector of int64"):
-        share(_kernels()[0], (wrong,), ((0, 20), (20, 50)), 2)
+        share(_kernels()[0], (numbers,), tuple((i, i + 5) for i in range(0, 50, 5)), threads)
+    assert (numbers == 100).all()
 
 
 def test_a_helper_that_fails_fails_the_call() -> None:
     with pytest.raises(MemoryError):
         share(_kernels()[0], (np.zeros(50, np.int64),), ((0, 20), (20, -1)), 2)
+
+
+def test_helpers_leave_the_core_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: dict[int, set[int]] = {}
+    monkeypatch.setattr(os, "sched_setaffinity", places.__setitem__, raising=False)
+    helpers = WorkerPool()
+    helpers._allowed, core = {3, 5, 8}, 5
+    helpers._core_of = lambda: core
+    helpers._leave_core_of_caller()
+    assert places == {t.native_id: {3, 8} for t in helpers._threads}
+    places.clear()
+    helpers._leave_core_of_caller()
+    assert not places  # they are there already
+    core = 8
+    helpers._leave_core_of_caller()
+    assert set(map(tuple, places.values())) == {(3, 5)}
+
+
+def test_helpers_stay_where_they_are_when_cores_have_been_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: int, cores: set[int]) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    helpers = WorkerPool()
+    helpers._allowed, helpers._core_of = {3, 5}, lambda: 5
+    helpers._leave_core_of_caller()
+    helpers._leave_core_of_caller()
+    assert helpers._core_of is None

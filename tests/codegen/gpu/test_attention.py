@@ -69,6 +69,7 @@ def oracle(q: Any, k: Any, v: Any, mask: Any, do: Any, scale: float) -> tuple[An
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_numbers(case: Case) -> None:
     rng = np.random.default_rng(3)
+
     def made(heads: int, length: int) -> Any:
         return rng.standard_normal((2, heads, length, case.size)).astype(case.dtype.np)
 

@@ -213,10 +213,17 @@ def test_compiles(target: Target) -> None:
     ):
         sizes = image_sizes(window, image, data_format=data_format)
         pool = WindowKernels(dtype, window, data_format)
-        made += [*pool.ways("MaxPool", sizes)[:1], *pool.ways("MaxPoolGrad", sizes)[:1], *pool.ways("AvgPool", sizes)[:1]]
+        made += [
+            *pool.ways("MaxPool", sizes)[:1],
+            *pool.ways("MaxPoolGrad", sizes)[:1],
+            *pool.ways("AvgPool", sizes)[:1],
+        ]
         made += [*pool.ways("MaxPoolGradGrad", sizes)[:1], *pool.ways("AvgPoolGrad", sizes)[:1]]
         kernels = WindowKernels(dtype, window, data_format, 1)
-        made += [*kernels.ways("DepthwiseConv2dNative", sizes)[:1], *kernels.ways("DepthwiseConv2dNativeBackpropInput", sizes)[:1]]
+        made += [
+            *kernels.ways("DepthwiseConv2dNative", sizes)[:1],
+            *kernels.ways("DepthwiseConv2dNativeBackpropInput", sizes)[:1],
+        ]
         made += [*kernels.ways("DepthwiseConv2dNativeBackpropFilter", sizes)[:1]]
     whole = Window((7, 7), (1, 1))
     sizes = image_sizes(whole, (32, 7, 7, 2048))
