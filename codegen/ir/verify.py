@@ -1,6 +1,7 @@
 """The verifier: what holds of a partition and of a program between any two passes. DOVETAIL_VERIFY_PASSES=1 turns it on, as tests do.
 
-    steps      each tensor is taken after the step that makes it, and is made by one step only; feeds and fetches exist
+    steps      each tensor is taken after the step that makes it, and is made by one step only (a loop may receive it twice); feeds and
+               fetches exist
     program    each slot is taken after it was filled and before it was freed, and is freed once
 
 A loop is checked as if it ran once. Channels and control edges are the partitioner's.
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from ...graph.core.graph import Tensor
 from .fused_kernel import FusedKernel, inputs_of, outputs_of
-from .partition import BeginLoop, PartitionGraph, PartitionStep
+from .partition import BeginLoop, PartitionGraph, PartitionStep, RecvTensor
 from .program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send
 
 
@@ -25,7 +26,7 @@ def verify_steps(graph: PartitionGraph, steps: Sequence[PartitionStep | FusedKer
     makers: dict[Tensor, object] = {}
     for step in steps:
         for t in _made(step):
-            if t in makers:
+            if t in makers and not isinstance(step, RecvTensor) and not isinstance(makers[t], RecvTensor):
                 raise BrokenPassError(f"{t.name} is made by two steps")
             makers[t] = step
     there = {t for _, t in graph.feeds}
