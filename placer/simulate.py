@@ -324,7 +324,9 @@ def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Seque
             reader = next((n for n in plan.partitions[c.destination].nodes if value in n.inputs), None)
             if reader is not None:
                 add(c.destination, reader, machine.overheads["read"] + c.bytes * machine.overheads["shared byte"])
-    return [found[device].get(node, (0.0, 1.0)) for node, device in zip(order, where, strict=True)]
+    on_gpu = {d for d, launches in plan.launches.items() if any(x.seconds is not None for x in launches)}
+    nothing = {d: (0.0, 0.0 if d in on_gpu else 1.0) for d in plan.partitions}
+    return [found[device].get(node, nothing[device]) for node, device in zip(order, where, strict=True)]
 
 
 def _merged(parts: Mapping[str, Sequence[Node]]) -> tuple[list[Node], list[str]]:

@@ -31,7 +31,7 @@ from .context import GpuContext
 from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .driver.device import Device
-from .driver.launch import LoadedKernel, LoadedRoutine, leaves_others
+from .driver.launch import LoadedKernel, LoadedRoutine, NotSuitableError, leaves_others
 from .emit.expr import rows_in
 from .emit.schedules import fused, size_names
 from .ir import Routine, TritonKernel
@@ -130,7 +130,7 @@ class GpuKernel:
             addresses = [x.pointer for x in arrays] + [y.pointer for y in outputs]
             try:
                 ready.run(addresses, self.label)
-            except CudaError as e:
+            except (CudaError, NotSuitableError) as e:
                 if not self._run_another(ready, e, addresses):
                     self._ready[key] = ready = None
         if ready is None:
@@ -206,7 +206,7 @@ class GpuKernel:
                 key = f"{'|'.join(names)}; {about}"
                 try:
                     best = fastest(device, key, [partial(run, addresses, self.label) for run in runs])
-                except CudaError as e:
+                except (CudaError, NotSuitableError) as e:
                     self._left_out(e)
                     return None  # none could be launched
         loads: list[Callable[[], Callable[..., None]]] = [partial(_same, r) for r in runs if r is not runs[best]]

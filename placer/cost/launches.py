@@ -89,9 +89,9 @@ def is_free(node: Node) -> bool:
 
 
 def seconds_of(launch: Launch, machine: Calibration, held: float = 0.0) -> tuple[float, float]:
-    """Seconds that a launch takes, and the cores that it keeps busy; `held`: the working set of its step, in bytes."""
+    """Seconds that a launch takes, and the cores that it keeps busy, of a GPU's 0; `held`: the working set of its step, in bytes."""
     if launch.seconds is not None:
-        return launch.seconds + machine.overheads["launch" if launch.native else "call"], 1.0
+        return launch.seconds + machine.overheads["launch" if launch.native else "call"], 0.0
     seconds, cores, streams = 0.0, 1.0, False
     for node in launch.nodes:
         if is_free(node):
@@ -277,7 +277,7 @@ def device_times(
         node = next((known[n.name] for n in reversed(launch.nodes) if n.name in known), None)
         owed += seconds
         if node is not None:
-            before, busy = out.get(node, (0.0, 1.0))
+            before, busy = out.get(node, (0.0, cores))
             out[node] = before + owed, max(busy, cores)
             owed, last = 0.0, node
     if owed and last is not None:

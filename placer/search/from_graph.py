@@ -211,7 +211,7 @@ def _calibrated(
     nodes: Sequence[Node], classes: Sequence[bool], seconds: Floats, busy: Flags, sizes: Sizes, machine: Calibration,
     times: Sequence[tuple[float, float] | None],
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """(C, n) seconds with those of the calibrated classes, and (n,) cores."""
+    """(C, n) seconds with those of the calibrated classes, and (n,) cores. What keeps no core busy runs on a GPU, of another class."""
     known: dict[Node, tuple[float, float]] = {}
     used = np.ones(len(nodes))
     for i, node in enumerate(nodes):
@@ -220,7 +220,7 @@ def _calibrated(
             if not busy[i]:
                 continue
             found = known.get(node) or known.setdefault(node, node_seconds(node, sizes, machine))
-        seconds[classes, i], used[i] = found
+        seconds[[c == bool(found[1]) for c in classes], i], used[i] = found[0], found[1] or 1.0
     return seconds, used
 
 

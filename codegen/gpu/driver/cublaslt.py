@@ -26,6 +26,7 @@ import numpy as np
 
 from ....graph.core.dtypes import FLOAT8, DType, float32, float64
 from .device import Device
+from .launch import NotSuitableError
 from .optional import OptionalBindings
 
 logger = logging.getLogger(__name__)
@@ -196,7 +197,7 @@ class LibraryProduct:
         self.name = f"cublaslt {self._library.version} {types} {p.sizes} {p.transposed} {p.steps}{extras} {number}"
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """Queue a run on the device's compute stream."""
+        """Queue a run on the device's compute stream. NotSuitableError: the library refuses it."""
         described, library = self._described, self._library
         if described.product.bias:
             a, b, bias, out = addresses
@@ -205,10 +206,13 @@ class LibraryProduct:
             a, b, out = addresses
         of_a, of_b, of_out = described.layouts
         one = described.factors.ctypes.data
-        library.calls.matmul(
-            library.handle, described.operation, one, b, of_b, a, of_a, one + described.factors.itemsize, out, of_out, out, of_out,
-            self._algorithm.ctypes.data, library.workspace.pointer, WORKSPACE, int(library.device.compute.handle),
-        )  # fmt: skip
+        try:
+            library.calls.matmul(
+                library.handle, described.operation, one, b, of_b, a, of_a, one + described.factors.itemsize, out, of_out, out, of_out,
+                self._algorithm.ctypes.data, library.workspace.pointer, WORKSPACE, int(library.device.compute.handle),
+            )  # fmt: skip
+        except Exception as e:  # of the library, whose errors have no common class
+            raise NotSuitableError(f"{self.name}: {e}") from e
 
 
 def library_products(device: Device, product: Product) -> list[LibraryProduct]:

@@ -170,6 +170,26 @@ def test_it_competes_with_the_template_and_wins_where_it_is_faster(fake, library
     assert bool([x for x in fake.launches() if x[1] == "matmul"]) != wins
 
 
+@pytest.mark.parametrize("chosen", [True, False], ids=["when it runs", "when it is measured"])
+def test_a_product_that_the_library_refuses_is_left_out(fake, library, monkeypatch, tmp_path, chosen):
+    def refused(*arguments):
+        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")  # the library's own errors have no common class
+
+    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compile, "compile_kernel", fake.compile_kernel)
+    monkeypatch.setattr(autotune, "_chosen", {})
+    monkeypatch.setattr(library, "matmul", refused)
+    if chosen:
+        monkeypatch.setattr(autotune, "measure", lambda device, candidates: [2.0] * (len(candidates) - 1) + [1.0])
+    x, w = np.ones((5, 8), np.float32), np.arange(32, dtype=np.float32).reshape(8, 4)
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        fed = dt.placeholder(dt.float32, [None, 8])
+        y = dt.matmul(fed, dt.constant(w))
+    with dt.Session(graph=graph) as session:
+        np.testing.assert_allclose(session.run(y, {fed: x}), x @ w)
+    assert [x for x in fake.launches() if x[1] == "matmul"], "by the template"
+
+
 def signatures(real):
     """Names of the stand-in's functions and arguments, beside those of something real."""
     for name, function in inspect.getmembers(FakeCublasLt, inspect.isfunction):

@@ -8,8 +8,10 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.gpu.roofline import blocks_at_a_time
 from dovetail.codegen.target import GPUS
-from dovetail.placer.cost.launches import Launch, seconds_of
+from dovetail.placer.cluster.calibration import OVERHEADS, Calibration, Point
+from dovetail.placer.cost.launches import KINDS, Launch, seconds_of
 from dovetail.placer.cost.shapes import Sizes
+from dovetail.placer.simulate import simulate
 
 H100 = GPUS[90]
 MOST_WARPS = 64
@@ -84,5 +86,20 @@ def test_predictions_take_a_gpu_s_least_times(plan: dt.Plan) -> None:
             raise AssertionError("a processor's kernels tell nothing of a GPU's")
 
     profile: Any = Profile()
-    assert seconds_of(launches[1], profile) == ((softmax.seconds or 0) + 3e-6, 1.0)
+    assert seconds_of(launches[1], profile) == ((softmax.seconds or 0) + 3e-6, 0.0), "no core is busy meanwhile"
     assert Launch((), 0.0, True, Sizes()).seconds is None
+
+
+def test_a_simulated_step_takes_a_gpu_s_least_times(plan: dt.Plan) -> None:
+    """On a machine whose processor needs a second for each byte."""
+    points = (Point(1.0, 1.0, 1.0), Point(2.0, 2.0, 1.0))
+    profile = Calibration(
+        "made up", 2, "2026-01-02T03:04:05+00:00", "", dict.fromkeys(KINDS, points), dict.fromkeys(OVERHEADS, 0.0)
+    )
+    predicted = dt.place(
+        plan.graph.get_tensor_by_name("shares:0"), {"worker": 1}, devices={"worker": ["cpu:0", "gpu:0"]},
+        master="/job:worker/task:0", profile=profile,
+    )  # fmt: skip
+    assert predicted.cluster.calibration is not None
+    launches = predicted.launches["/job:worker/replica:0/task:0/device:GPU:0"]
+    assert simulate(predicted).makespan == pytest.approx(sum(x.seconds or 0.0 for x in launches))
