@@ -25,6 +25,7 @@ from dovetail.codegen.gpu.toolchain import compile
 
 _ASKED = os.environ.get("DOVETAIL_TEST_GPU", "0")
 ON_DEVICE = _ASKED != "0"
+IS_REAL = _ASKED == "1"
 _REHEARSED = StrictGpus(1, 8 << 30) if _ASKED == "strict" else None
 _compile_kernel = compile.compile_kernel
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_backends import ON_DEVICE, RecordedDriver
+from gpu_backends import IS_REAL, ON_DEVICE, RecordedDriver
 from gpu_programs import gpus_with_kernels
 
 import dovetail as dt
@@ -29,7 +29,7 @@ from dovetail.runtime.shared_memory import cuda_ipc
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 two_gpus = pytest.mark.skipif(
-    not ON_DEVICE or api.gpu_count() < 2 or not nccl.bindings(),
+    not IS_REAL or api.gpu_count() < 2 or not nccl.bindings(),
     reason="NCCL needs two GPUs, nccl4py and NVIDIA's library",
 )
 WAIT_S = 60.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_backends import ON_DEVICE, RecordedDriver
+from gpu_backends import IS_REAL, ON_DEVICE, RecordedDriver
 from gpu_programs import gpus_with_kernels
 
 import dovetail as dt
@@ -21,7 +21,7 @@ from dovetail.codegen.gpu.driver.array import DeviceArray, from_cuda_array, from
 from dovetail.codegen.gpu.driver.device import Device, device
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
-only_real = pytest.mark.skipif(not ON_DEVICE, reason="only a real GPU shows it: make test-gpu")
+only_real = pytest.mark.skipif(not IS_REAL, reason="only a real GPU shows it: make test-gpu")
 
 
 @pytest.fixture(autouse=True, scope="module")
