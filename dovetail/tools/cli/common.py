@@ -56,9 +56,18 @@ def errors_explained(*more: type[Exception]) -> Iterator[None]:
         if setting("DOVETAIL_TRACEBACK") == "full":
             traceback.print_exc()
         else:
-            print(f"error: {e.args[0] if isinstance(e, KeyError) and e.args else e}", file=sys.stderr)
+            print(f"error: {text_of(e)}", file=sys.stderr)
         wrong = isinstance(e, (InvalidArgumentError, ValueError, TypeError, LookupError))
         raise typer.Exit(MISUSED if wrong else FAILED) from None
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, without the number that the system gives it."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"There is no file {str(error.filename)!r}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
 
 
 @contextmanager
@@ -157,7 +166,7 @@ def read_jobs(text: str) -> dict[str, Any]:
     try:
         found = described_by(text)
     except (ValueError, OSError) as e:
-        raise UsageError(str(e)) from None
+        raise UsageError(text_of(e)) from None
     jobs = found.get("jobs") if isinstance(found, dict) else None
     if not isinstance(jobs, dict) or not all(isinstance(v, (int, list, dict)) for v in jobs.values()):
         raise UsageError(

@@ -6,6 +6,7 @@ ONNX model (`model.onnx`); or a saved plan (`plan.save`), which is placed alread
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import importlib.util
@@ -33,7 +34,7 @@ from ...placer.render.timeline import time_text
 from ...placer.search.problem import Solution
 from ...runtime.session.fetches import parse_fetches
 from ...runtime.session.session import Session
-from .common import FailedError, UsageError, addresses, one_of, output_file, program_errors
+from .common import FailedError, UsageError, addresses, one_of, output_file, program_errors, text_of
 
 PLAN_MARK = b'{"dovetail-plan"'  # how a saved plan begins
 
@@ -143,7 +144,8 @@ def build(program: str) -> Program:
         raise module
     make = getattr(module, function, None)
     if not callable(make):
-        raise UsageError(f"{name} has no function {function!r}")
+        close = difflib.get_close_matches(function, [n for n, v in vars(module).items() if callable(v)], n=1)
+        raise UsageError(f"{name} has no function {function!r}" + (f": did you mean {close[0]!r}?" if close else ""))
     with Graph().as_default() as graph, program_errors():
         made = make()
     if isinstance(made, Plan):
@@ -300,7 +302,7 @@ def find_cluster(text: str | None, master: str | None = None) -> Cluster:
                 return as_cluster(session, master=master)
         return as_cluster(text, master=master)
     except (InvalidArgumentError, ValueError, TypeError, OSError) as e:
-        raise UsageError(f"--cluster: {e}" if text is not None and master is None else str(e)) from None
+        raise UsageError(f"--cluster: {text_of(e)}" if text is not None and master is None else text_of(e)) from None
 
 
 @contextmanager

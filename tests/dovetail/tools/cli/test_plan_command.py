@@ -255,6 +255,7 @@ def test_soft_placement(folder: Path) -> None:
         ("nowhere.py:f", [], "There is no file nowhere.py"),
         ("nowhere:f", [], "There is no module 'nowhere'"),
         ("train_it.py:f", [], "train_it.py has no function 'f'"),
+        ("train_it.py:only_graf", [], "train_it.py has no function 'only_graf': did you mean 'only_graph'?"),
         ("train_it.py:number", [], "train_it.py has no function 'number'"),
         ("nowhere.dtg", [], "names no program"),
         ("cluster.yaml", [], "Malformed graph data"),
@@ -267,6 +268,8 @@ def test_soft_placement(folder: Path) -> None:
     ],
 )
 def test_mistakes_exit_with_2(folder: Path, program: str, arguments: list[str], said: str) -> None:
+    no_file = plan("train_it.py:only_graph", cluster="nofile.yaml")
+    assert no_file.exit_code == 2 and no_file.stderr == "error: --cluster: There is no file 'nofile.yaml'\n"
     result = plan(program, *arguments)
     assert result.exit_code == 2 and said in result.stderr and "Traceback" not in result.stderr
     assert result.stderr.startswith("error: ")
