@@ -409,7 +409,3 @@ class Connection:
             return ConnectionError(f"the connection to {self.address} is closed")
         self._shut(0)
         return ConnectionError(f"the connection to {self.address} failed: {error.strerror}")
-
-
-def _nothing() -> None:
-    """Progress callback of the sender: does nothing, since the poller sees progress itself."""

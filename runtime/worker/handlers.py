@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...codegen.ir.partition import PartitionGraph, RecvTensor, SendTensor
@@ -28,35 +29,24 @@ from .worker import Worker
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class _RunningPart:
     """A running part of a step, and the client to which its end is reported."""
 
-    __slots__ = ("_recorder", "_size", "_steps", "_whose", "caller", "request", "step")
-
-    def __init__(
-        self,
-        steps: StepHandlers,
-        caller: RegisteredClient,
-        request: int,
-        step: int,
-        whose: str | bytes,
-        size: int,
-        recorder: Recorder | None,
-    ) -> None:
-        self._steps = steps
-        self.caller = caller
-        self.request = request
-        self.step = step
-        self._whose = whose
-        self._size = size
-        self._recorder = recorder
+    steps: StepHandlers
+    caller: RegisteredClient
+    request: int
+    step: int
+    whose: str | bytes  # the client whose quota it uses, ...
+    size: int  # ... and the bytes that were fed
+    recorder: Recorder | None
 
     def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
         """The part has ended."""
-        steps, peer, request = self._steps, self.caller.peer, self.request
-        steps.quota.give_back(self._whose, 1, self._size)
-        if self._recorder is not None:
-            notes = self._recorder.finished().pack()
+        steps, peer, request = self.steps, self.caller.peer, self.request
+        steps.quota.give_back(self.whose, 1, self.size)
+        if self.recorder is not None:
+            notes = self.recorder.finished().pack()
             steps.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
         steps.answer(peer, request, outcome)
         steps.running.pop(self.step, None)  # the answer has been sent
