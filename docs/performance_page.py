@@ -58,7 +58,8 @@ PARTS = (
         "Servers and clients are processes of one machine, beside TensorFlow's over loopback gRPC. On one machine a variable "
         "is read where it lies, in shared memory, so transfers take the same time whatever their size, and their GB/s say no more than "
         "that. *Over tcp* is what processes of two machines without keys do, over loopback. The rows of many tasks are those of a busy "
-        "machine: what all tasks of a cluster take to prepare a step, beside the same graph on one task; each takes 50 ms longer than it must.",
+        "machine: what all tasks of a cluster take to prepare a step, beside the same graph on one task; each takes 50 ms longer than "
+        "it must.",
         (", cpu",),
         (
             "empty step",
