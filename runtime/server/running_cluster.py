@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ...graph.core.errors import UnavailableError
 from ...placer.cluster.spec import ClusterSpec, DeviceInfo, masters_job
@@ -98,12 +98,16 @@ class RunningCluster:
         waiting = {self.cluster_spec.task_address(job, i): (job, i) for job, i in self.tasks}
         deadline = time.monotonic() + timeout_s
         pool = ConnectionPool(self.keys)
+        figures: dict[str, Mapping[str, Any]] = {}  # of the tasks that have answered, by address
         with contextlib.closing(pool), pool.borrow() as connections:
             while waiting:
                 for address in waiting:
                     connections.send(address, Message("stats", {"request": 0}))
                 for address, reply in connections.poll(0.05):
-                    if reply.fields.get("figures", {}).get("replicated") is not False:
+                    figures[address] = reply.fields.get("figures", {})
+                incarnations = {found.get("incarnation") for found in figures.values()}
+                for address, found in figures.items():  # its backup may have been started again, which it may not know yet
+                    if found.get("replicated_by") in (None, *incarnations):
                         waiting.pop(address, None)
                 for address in self._finished(waiting):
                     del waiting[address]

@@ -242,7 +242,7 @@ class Server:
         )
         self._master = Master(self.task, self._workers)
         self._master_handlers = MasterHandlers(self._master, self._executor, responder, self.cluster_spec, self.config)
-        self._copies = CopyHandlers(self._executor, responder)
+        self._copies = CopyHandlers(self._executor, responder, self.incarnation)
         self._handlers = self._table()
         if self._backup:
             self._worker.replicator = Replicator(
@@ -409,7 +409,7 @@ class Server:
 
     def _not_ready(self) -> str:
         """Why this task takes no sessions, or why it should be the only one that is not ready; empty: it is."""
-        if self._worker.replicator is not None and not self._worker.replicator.is_whole:
+        if self._worker.replicator is not None and not self._worker.replicator.confirmed_by:
             return f"{self._backup} does not have all values of its variables"
         return "it is stopping" if self._stopped.is_set() else self._not_live()
 
@@ -442,7 +442,7 @@ class Server:
             "step_s": self._worker.times.percentiles(),
             "queues": queue_depths(self._worker.resources),
             "steps": self._watchdog.figures(now),
-            **({} if self._worker.replicator is None else {"replicated": self._worker.replicator.is_whole}),
+            **({} if self._worker.replicator is None else {"replicated_by": self._worker.replicator.confirmed_by}),
             **self._exchange.traffic.figures(),
         }
 

@@ -174,7 +174,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
         "replicate", "worker > worker: replicated",
         "request int, task str, incarnation int, number int, part int, last bool, whole bool, entries list", tensors=True, wide=True,
     ),
-    _row("replicated", "worker > worker", "request int, whole bool"),
+    _row("replicated", "worker > worker", "request int, whole bool, incarnation int"),
     _row("recover", "worker > worker: recovered", "request int, task str, incarnation int, part int"),
     _row("recovered", "worker > worker", "request int, whole bool, last bool, entries list", tensors=True, wide=True),
     _row("accumulated", "worker > worker", order=Order.NONE),

@@ -196,8 +196,8 @@ class Copies:
 class CopyHandlers:
     """Requests of primaries. Large ones are served by a thread of its own."""
 
-    def __init__(self, executor: RequestExecutor, responder: Responder) -> None:
-        self._executor, self._responder = executor, responder
+    def __init__(self, executor: RequestExecutor, responder: Responder, incarnation: int) -> None:
+        self._executor, self._responder, self._incarnation = executor, responder, incarnation
         self._copies = Copies()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="dovetail-copies")
 
@@ -217,7 +217,9 @@ class CopyHandlers:
         self._executor.answer(self._pool, peer, message, self._recover)
 
     def _replicate(self, message: Message) -> Message:
-        return Message("replicated", {"request": message.fields["request"], "whole": self._copies.take(message)})
+        whole = self._copies.take(message)
+        fields = {"request": message.fields["request"], "whole": whole, "incarnation": self._incarnation}
+        return Message("replicated", fields)
 
     def _recover(self, message: Message) -> Message:
         whole, last, part = self._copies.claim(message)
@@ -253,7 +255,7 @@ class Replicator:
         self._version: int | None = None  # of the resources that the backup has a copy of
         self._numbers = itertools.count(1)
         self._warn_at = 0.0
-        self.is_whole = False  # whether the backup has confirmed the last batch
+        self.confirmed_by = 0  # the incarnation of the backup's process that has confirmed the last batch; 0: none has
         self.is_ready = False  # whether the variables have the values that the backup had
         self._thread = threading.Thread(target=self._run, name="dovetail-replication", daemon=True)
 
@@ -325,7 +327,9 @@ class Replicator:
             self._sent_for, self._waiting = self._waiting, []
             self._is_sending = not self._closed
         error = self._stopping() if self._closed else self._tried(lambda: self._send(changed))
-        now, self.is_whole = time.monotonic(), error is None
+        now = time.monotonic()
+        if error is not None:
+            self.confirmed_by = 0
         with self._lock:
             ended, self._sent_for, self._is_sending = self._sent_for, [], False
             if error is not None:
@@ -402,9 +406,12 @@ class Replicator:
                 "request": 0, "task": self._task, "incarnation": self._incarnation, "number": number, "part": index,
                 "last": following is None, "whole": whole, "entries": described,
             }  # fmt: skip
-            if not self._call(Message("replicate", fields, tensors), "replicated").fields["whole"]:
+            reply = self._call(Message("replicate", fields, tensors), "replicated").fields
+            if not reply["whole"]:
+                self.confirmed_by = 0
                 return False
             if following is None:
+                self.confirmed_by = reply["incarnation"]
                 break
             part, following = following, next(parts, None)
         return True

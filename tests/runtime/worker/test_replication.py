@@ -126,7 +126,7 @@ class Backup:
             raise self.error
         message = decode(encode(message))
         if message.kind == "replicate":
-            return Message("replicated", {"request": 1, "whole": self.copies.take(message)})
+            return Message("replicated", {"request": 1, "whole": self.copies.take(message), "incarnation": 9})
         whole, last, entries = self.copies.claim(message)
         described, tensors = packed(entries)
         fields = {"request": 1, "whole": whole, "last": last, "entries": described}
@@ -136,7 +136,7 @@ class Backup:
 def test_a_step_ends_when_the_backup_has_what_has_changed() -> None:
     backup = Backup()
     primary = Primary(1, backup)
-    primary.wait(lambda: primary.replicator.is_whole)
+    primary.wait(lambda: primary.replicator.confirmed_by)
     assert primary.end_step() == [{"done": 1}]  # nothing has changed
     table = primary.variable("table")
     table.assign(np.zeros((8, 2)))
