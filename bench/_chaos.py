@@ -29,6 +29,7 @@ FEATURES, CLASSES, HIDDEN, BATCH = 64, 10, 128, 32
 RATE = 0.02
 PAUSE_S = 0.005  # between two steps of a worker, so that a long run's loss still falls
 STALLED_S = 120.0  # without a step that counts as hanging
+TWICE_S = 60.0  # with replicas: between two kills of parameter servers, of which one must have all at any time
 STOP = "stop"  # the file that ends the training; its text is the global step at which
 JOBS = {"ps": 2, "worker": 2}
 
@@ -72,7 +73,7 @@ def train(folder: Path) -> None:
     batches = np.random.RandomState(os.getpid() + index)
     inputs, labels = examples(2, 50_000)
     made = 0
-    acknowledged = folder / f"acknowledged-{index}-{os.getpid()}"
+    acknowledged = os.open(folder / f"acknowledged-{index}-{os.getpid()}", os.O_WRONLY | os.O_CREAT)
     with tf.train.MonitoredTrainingSession(
         target, is_chief, str(folder / "checkpoint"), save_checkpoint_steps=200, save_checkpoint_secs=None, save_summaries_steps=None,
         log_step_count_steps=None, config=config,
@@ -82,7 +83,7 @@ def train(folder: Path) -> None:
             chosen = batches.randint(0, len(labels), BATCH)
             at, _ = session.run([step, update], {x: inputs[chosen], y: labels[chosen]})
             made += 1
-            acknowledged.write_text(str(made))
+            os.pwrite(acknowledged, b"%d" % made, 0)  # numbers only get longer: a kill leaves the old one or the new one
             if is_chief and time.monotonic() - told > 5.0:
                 told = time.monotonic()
                 found = session.run(loss, {x: held_out[0], y: held_out[1]})
@@ -163,7 +164,7 @@ def one_run(folder: Path, seconds: float, every: float, on: str, each: bool, see
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)})
         began = time.monotonic()
-        advanced, step, next_kill = began, -1, began + 2 * every
+        advanced, step, next_kill, server_killed = began, -1, began + 2 * every, began - TWICE_S
         try:
             while process.poll() is None:
                 now = time.monotonic()
@@ -178,11 +179,14 @@ def one_run(folder: Path, seconds: float, every: float, on: str, each: bool, see
                 elif every and now >= next_kill and now - began < seconds:
                     next_kill = now + every
                     found = killable(folder, process, on, ray)
+                    if os.environ.get("DOVETAIL_PS_REPLICAS") == "2" and now - server_killed < TWICE_S:
+                        found = {name: pid for name, pid in found.items() if "ps" not in name}
                     if found:
                         name = rng.choice(sorted(found))
                         try:
                             os.kill(found[name], signal.SIGKILL)
                             kills.append(name)
+                            server_killed = now if "ps" in name else server_killed
                         except ProcessLookupError:
                             pass
                 time.sleep(0.2)

@@ -100,7 +100,7 @@ class GraphOptions(Options):
     Attributes:
         optimizer_options: see that class.
         place_pruned_graph: place only the nodes that a run needs. A node that cannot be placed then fails only the runs that need
-            it. For sessions in this process; a session on a server ignores it, with a warning.
+            it.
         enable_bfloat16_sendrecv: float32 values cross between devices as bfloat16: half the bytes, less precise.
         compress_sendrecv: compress values between machines, without loss, where that makes them smaller. For networks that are slower
             than zlib, which compresses 70 to 400 MB/s.

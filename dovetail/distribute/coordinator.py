@@ -5,8 +5,11 @@ per worker, under the worker's device. Each time the function is scheduled, thes
 worker takes calls from one queue and runs them in a session of its own.
 
 A call whose worker dies goes back into the queue, so each call is executed at least once. The other workers continue. The worker gets
-calls again when it and all other tasks answer, because a session is made only when every task answers. When a parameter server
-dies, its variables are lost: that is an error for the user.
+calls again when it and the parameter servers answer: its session sees no other tasks, and places no more than its own calls need. When
+a parameter server dies, its variables are lost: that is an error for the user.
+
+Where the strategy's resolver is elastic (`RayCluster.resolver`), workers that the cluster gains get calls, too, and those that it loses
+get none.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,7 +35,7 @@ from ..graph.core.nest import flatten, map_structure, pack
 from ..graph.ops.state.variables import is_variable_initialized
 from ..graph.variables.scope import get_variable_scope, variable_scope
 from ..graph.variables.store import AUTO_REUSE, global_variables
-from ..runtime.config import ConfigProto
+from ..runtime.config import ConfigProto, GraphOptions
 from ..runtime.session.session import Session
 from .input import DistributedDataset
 from .parameter_server import ParameterServerStrategy
@@ -40,6 +43,7 @@ from .values import DistributedVariable
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 MAX_QUEUED = 256  # calls that wait for a worker; `schedule` then waits
 RETRY_S = 0.5
 CANCELLED = "The corresponding function is cancelled. Please reschedule the function."
@@ -78,10 +82,22 @@ class _Call:
 
 
 class _Traced:
-    """A function's nodes, by worker."""
+    """A function's nodes, by worker: what to fetch and what to feed.
 
-    def __init__(self, results: list[Any], feeds: list[list[Tensor]]) -> None:
-        self.results, self.feeds = results, feeds
+    Args:
+        build: builds the nodes of a worker, by its number among all that there have been.
+    """
+
+    def __init__(self, build: Callable[[int], tuple[Any, list[Tensor]]]) -> None:
+        self.build = build
+        self.results: list[Any] = []
+        self.feeds: list[list[Tensor]] = []
+
+    def add(self, n: int) -> None:
+        """Build the nodes of another worker."""
+        result, feeds = self.build(n)
+        self.results.append(result)
+        self.feeds.append(feeds)
 
 
 class ClusterCoordinator:
@@ -109,28 +125,55 @@ class ClusterCoordinator:
                 f"ClusterCoordinator needs a ParameterServerStrategy with a cluster of ps and workers, not {strategy!r}"
             )
         self.strategy = strategy
-        spec = strategy._spec
         self._graph = get_default_graph()
-        self._targets = [(i, f"zmq://{spec.task_address('worker', i)}") for i in spec.task_indices("worker")]
+        # Workers by number: in the order in which they were taken up. A number is not used again.
+        self._targets: list[tuple[int, str]] = []
+        self._let_go: set[int] = set()
         # Initializers of what workers hold, in the order in which they run, and how many of them have run there.
-        self._per_worker: list[list[Any]] = [[] for _ in self._targets]
-        self._started = [0] * len(self._targets)
+        self._per_worker: list[list[Any]] = []
+        self._started: list[int] = []
+        self._more: list[Callable[[int], None]] = []  # makes what another worker holds
         self._traced: dict[Any, _Traced] = {}
         self._initialized: set[Any] = set()
         self._session: Any = None
-        self._sessions: list[Any] = [None] * len(self._targets)  # of the workers' threads
+        self._sessions: list[Any] = []  # of the workers' threads
         self._changed = threading.Condition()
         self._queue: deque[_Call] = deque()
         self._running = 0
         self._error: OpError | None = None
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._work, args=(n, i, target), name=f"dovetail-worker-{i}", daemon=True)
-            for n, (i, target) in enumerate(self._targets)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        self._known: Any = None
+        self._take_workers(strategy._spec)
         strategy._coordinator = self
+
+    def _take_workers(self, spec: Any) -> None:
+        """Take up the workers that a cluster has more than the last one, and let go those that it lacks."""
+        if spec is self._known:
+            return
+        self._known = spec
+        targets = [(i, f"zmq://{spec.task_address('worker', i)}") for i in spec.task_indices("worker")]
+        with self._changed:
+            self._let_go |= {n for n, target in enumerate(self._targets) if target not in targets}
+            here = [target for n, target in enumerate(self._targets) if n not in self._let_go]
+            self._changed.notify_all()
+        for index, target in targets:
+            if (index, target) in here:
+                continue
+            n = len(self._targets)
+            self._targets.append((index, target))
+            self._per_worker.append([])
+            self._started.append(0)
+            self._sessions.append(None)
+            for make in (*self._more, *(traced.add for traced in self._traced.values())):
+                make(n)
+            thread = threading.Thread(target=self._work, args=(n, index, target), name=f"dovetail-worker-{index}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _look_for_workers(self) -> None:
+        if self.strategy._resolver.is_elastic:
+            self._take_workers(self.strategy._resolver.cluster_spec())
 
     @staticmethod
     def of(strategy: Any) -> ClusterCoordinator:
@@ -168,6 +211,7 @@ class ClusterCoordinator:
         if any(isinstance(v, RemoteValue) for v in leaves):
             raise ValueError("RemoteValues cannot be arguments of a scheduled function: fetch them first")
         self._raise_error()
+        self._look_for_workers()
         fed = [to_array(v) if _is_fed(v) else None for v in leaves]
         key = (fn, tuple(v if a is None else (a.dtype.str, a.ndim) for v, a in zip(leaves, fed, strict=True)))
         if key not in self._traced:
@@ -175,7 +219,7 @@ class ClusterCoordinator:
         call = _Call(self._traced[key], [a for a in fed if a is not None])
         with self._changed:
             while len(self._queue) >= MAX_QUEUED and self._error is None and not self._closed:
-                self._changed.wait(1.0)
+                self._changed.wait(1.0)  # the next call looks for workers
             if self._closed:
                 raise CancelledError(None, None, "The coordinator is closed")
             self._queue.append(call)
@@ -188,10 +232,14 @@ class ClusterCoordinator:
         Raises:
             OpError: the first error of a call; said once. The calls that waited are cancelled.
         """
-        with self._changed:
-            while self._queue or self._running:
-                self._changed.wait(1.0)
+        while not self._drained():
+            self._look_for_workers()
         self._raise_error()
+
+    def _drained(self) -> bool:
+        """Wait a second at most until all calls are done."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._queue and not self._running, 1.0)
 
     def done(self) -> bool:
         """Whether all calls are done. Raises as `join`."""
@@ -206,15 +254,24 @@ class ClusterCoordinator:
     def create_per_worker_resource(self, fn: Callable[[], Any]) -> PerWorkerValues:
         """`fn()` for each worker, under its device: tensors, queues, iterators. What has an `initializer` is initialized on the
         worker, again when the worker comes back."""
-        values = []
-        for n, (i, _) in enumerate(self._targets):
-            with self._on_worker(i):
+        values = PerWorkerValues([])
+
+        def make(n: int) -> None:
+            with self._graph.as_default(), self._on_worker(n):
                 value = fn()
+            values._values.append(value)
             start = getattr(value, "initializer", None)
             if isinstance(start, Node):
                 self._start_on(n, [start])
-            values.append(value)
-        return PerWorkerValues(values)
+
+        return self._on_each_worker(make, values)
+
+    def _on_each_worker(self, make: Callable[[int], None], made: T) -> T:
+        """Make something for each worker, also for those that are taken up later."""
+        for n in range(len(self._targets)):
+            make(n)
+        self._more.append(make)
+        return made
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """A data set for each worker, which runs in the worker's process: its files are read there, its functions called there.
@@ -235,25 +292,30 @@ class ClusterCoordinator:
         >>> iterator = iter(coordinator.create_per_worker_dataset(lambda: Dataset.range(100).shuffle(100).repeat().batch(8)))
         >>> coordinator.schedule(lambda numbers: dt.reduce_sum(next(numbers)), args=(iterator,))
         """
-        datasets = []
-        for n, (i, _) in enumerate(self._targets):
+        found = PerWorkerDataset([], self._iterators)
+
+        def make(n: int) -> None:
             tables = self._graph.get_collection_ref(GraphKeys.TABLE_INITIALIZERS)
             known, count = set(global_variables()), len(tables)
-            with self._graph.as_default(), self._on_worker(i), self._input_of(n):
+            with self._graph.as_default(), self._on_worker(n), self._input_of(n):
                 made = dataset_fn() if callable(dataset_fn) else dataset_fn
-            datasets.append(checked_dataset(made, f"/job:worker/task:{i}"))
+            found._datasets.append(checked_dataset(made, f"/job:worker/task:{self._targets[n][0]}"))
             mine = [v for v in global_variables() if v not in known]
             self._initialized.update(mine)
             self._start_on(n, [*tables[count:], *(v.initializer for v in mine)])
-        return PerWorkerDataset(datasets, self._iterators)
+
+        return self._on_each_worker(make, found)
 
     def _iterators(self, dataset: PerWorkerDataset) -> PerWorkerIterator:
-        values = []
-        for n, (i, _) in enumerate(self._targets):
-            with self._graph.as_default(), self._on_worker(i), self._input_of(n):
-                values.append(dataset._datasets[n].make_initializable_iterator())
-            self._start_on(n, [values[-1].initializer])
-        return PerWorkerIterator(values)
+        values = PerWorkerIterator([])
+
+        def make(n: int) -> None:
+            with self._graph.as_default(), self._on_worker(n), self._input_of(n):
+                iterator = dataset._datasets[n].make_initializable_iterator()
+            values._values.append(iterator)
+            self._start_on(n, [iterator.initializer])
+
+        return self._on_each_worker(make, values)
 
     @contextlib.contextmanager
     def _input_of(self, n: int) -> Iterator[None]:
@@ -299,27 +361,33 @@ class ClusterCoordinator:
 
     # --- building ---------------------------------------------------------------------------------------------------
 
-    def _on_worker(self, index: int) -> Any:
-        return self._graph.device(f"/job:worker/task:{index}")
+    def _on_worker(self, n: int) -> Any:
+        return self._graph.device(f"/job:worker/task:{self._targets[n][0]}")
 
     def _trace(self, fn: Callable[..., Any], given: Any, leaves: list[Any], fed: list[Any]) -> _Traced:
         """Build the function's nodes on each worker, and initialize the variables that are new."""
-        results, feeds = [], []
+
+        def build(n: int) -> tuple[Any, list[Tensor]]:
+            with (
+                self._graph.as_default(), self.strategy.scope(), self._on_worker(n),
+                variable_scope(get_variable_scope(), reuse=AUTO_REUSE),
+            ):  # fmt: skip
+                mine: list[Any] = []
+                inputs = []
+                for leaf, array in zip(leaves, fed, strict=True):
+                    if array is not None:
+                        leaf = placeholder(_dtype_of(array), [None] * array.ndim)
+                        inputs.append(leaf)
+                    mine.append(leaf._values[n] if isinstance(leaf, PerWorkerValues) else leaf)
+                args, kwargs = pack(given, mine)
+                return fn(*args, **kwargs), inputs
+
+        traced = _Traced(build)
+        for n in range(len(self._targets)):
+            traced.add(n)
         with self._graph.as_default():
-            for n, (i, _) in enumerate(self._targets):
-                with self.strategy.scope(), self._on_worker(i), variable_scope(get_variable_scope(), reuse=AUTO_REUSE):
-                    mine: list[Any] = []
-                    inputs = []
-                    for leaf, array in zip(leaves, fed, strict=True):
-                        if array is not None:
-                            leaf = placeholder(_dtype_of(array), [None] * array.ndim)
-                            inputs.append(leaf)
-                        mine.append(leaf._values[n] if isinstance(leaf, PerWorkerValues) else leaf)
-                    args, kwargs = pack(given, mine)
-                    results.append(fn(*args, **kwargs))
-                    feeds.append(inputs)
             self._initialize()
-        return _Traced(results, feeds)
+        return traced
 
     def _initialize(self) -> None:
         new = [v for v in global_variables() if v not in self._initialized]
@@ -336,7 +404,7 @@ class ClusterCoordinator:
     def _work(self, n: int, index: int, target: str) -> None:
         """What a worker's thread does: take calls, and run them."""
         is_lost = False
-        while (call := self._next()) is not None:
+        while (call := self._next(n)) is not None:
             result = None
             outcome: OpError | None = None
             try:
@@ -351,7 +419,7 @@ class ClusterCoordinator:
             except (UnavailableError, AbortedError) as e:
                 outcome = e
                 if "/job:ps" not in e.message and not self._closed:  # the worker died: another one executes it
-                    if not is_lost:
+                    if not is_lost and n not in self._let_go:
                         is_lost = True
                         logger.warning("/job:worker/task:%d is lost: another one does its call. %s", index, e.message)
                     _close(self._sessions[n])
@@ -377,11 +445,13 @@ class ClusterCoordinator:
                 self._changed.notify_all()
         _close(self._sessions[n])
 
-    def _next(self) -> _Call | None:
-        """The next call, when there is one; None when the coordinator is closed."""
+    def _next(self, n: int) -> _Call | None:
+        """The next call of a worker, when there is one; None when the coordinator is closed, or has let the worker go."""
         with self._changed:
-            while not self._queue and not self._closed:
+            while not self._queue and not self._closed and n not in self._let_go:
                 self._changed.wait(1.0)
+            if n in self._let_go:
+                return None
             if self._closed:
                 self._cancel()  # a call that a lost worker has put back
                 return None
@@ -391,7 +461,9 @@ class ClusterCoordinator:
 
     def _connect(self, n: int, target: str) -> None:
         """A session for a worker's thread, which `close` closes."""
-        session = Session(target, graph=self._graph, config=_config())
+        config = _config()
+        config.device_filters = ["/job:ps", f"/job:worker/task:{self._targets[n][0]}"]
+        session = Session(target, graph=self._graph, config=config)
         with self._changed:
             if self._closed:
                 _close(session)
@@ -425,8 +497,8 @@ def _dtype_of(array: Any) -> Any:
 
 
 def _config() -> Any:
-    # No filters: the graph has nodes on all workers, and is placed as a whole. Steps touch only those they need.
-    return ConfigProto(wait_for_cluster_s=5.0)
+    # The graph has nodes on all workers. Steps touch only those that they need, and only those are placed.
+    return ConfigProto(wait_for_cluster_s=5.0, graph_options=GraphOptions(place_pruned_graph=True))
 
 
 def _close(session: Any) -> None:
@@ -442,7 +514,7 @@ class PerWorkerValues:
     """A value per worker, made on the worker by `create_per_worker_resource`."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._values = tuple(values)
+        self._values = list(values)
 
 
 class PerWorkerIterator(PerWorkerValues):
@@ -461,7 +533,7 @@ class PerWorkerDataset:
     """A data set per worker, made by `create_per_worker_dataset`: `iter(dataset)` gives an iterator on each worker."""
 
     def __init__(self, datasets: Sequence[Any], make: Callable[[PerWorkerDataset], PerWorkerIterator]) -> None:
-        self._datasets, self._make = tuple(datasets), make
+        self._datasets, self._make = list(datasets), make
 
     def __iter__(self) -> PerWorkerIterator:
         """A new iterator on each worker. It starts when the worker is first used, and restarts when the worker comes back."""

@@ -63,10 +63,13 @@ class ClusterWorkers(WorkerClients):
         self._connections = ConnectionPool(keys)
         self._requests = itertools.count(1)
         self._closed = False
+        self._addresses: dict[str, str] = {}
+        self.set_cluster(spec)
+
+    def set_cluster(self, spec: ClusterSpec) -> None:
+        """Take another cluster from now on."""
         self._addresses = {
-            f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i)
-            for job in spec.jobs
-            for i in spec.task_indices(job)
+            f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)
         }
 
     def address(self, task: str) -> str:

@@ -156,6 +156,10 @@ class MasterHandlers:
                     del self._opening_by[owner]
                 self._opened_by.update(dict.fromkeys(opened, owner))
 
+    def set_cluster(self, spec: ClusterSpec) -> None:
+        """Take another cluster from now on."""
+        self._cluster = spec
+
     def _check_cluster(self, said: ClusterSpec) -> None:
         """InvalidArgumentError unless the client's cluster is the server's."""
         peers, spec = self._responder.peers, self._cluster

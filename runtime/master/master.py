@@ -66,7 +66,6 @@ class Master:
             graph if graph is not None else Graph(),
             secrets.randbits(63),
             client=client,
-            is_local=graph is not None,
         )
         with self._lock:
             self._sessions[session.handle] = session

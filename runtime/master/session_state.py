@@ -62,7 +62,6 @@ class MasterSession:
     seed: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     client: str = ""  # the name of the process that opened it
-    is_local: bool = False  # whether client and master share the process, and so the graph
     placement: Placement | None = None  # of the whole graph
     kept: dict[str, str] = field(
         default_factory=dict
@@ -76,7 +75,7 @@ class MasterSession:
     @property
     def places_pruned(self) -> bool:
         """Whether only the nodes that a run needs are placed (`GraphOptions.place_pruned_graph`)."""
-        return self.is_local and self.config.graph_options.place_pruned_graph
+        return self.config.graph_options.place_pruned_graph
 
     @property
     def kept_placement(self) -> Kept:

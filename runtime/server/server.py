@@ -209,6 +209,26 @@ class Server:
 
     # --- life ------------------------------------------------------------------------------------------------------
 
+    def update_cluster(self, server_or_cluster_def: Any) -> None:
+        """Take another cluster from now on: with more tasks, or fewer. Sessions that are open keep the devices that they have.
+
+        Args:
+            server_or_cluster_def: the cluster. This task is in it, and tasks that stay have their addresses.
+
+        Raises:
+            InvalidArgumentError: it lacks this task, or a task that stays has another address.
+        """
+        spec = ClusterSpec(server_or_cluster_def)
+        _which_task(spec, self.job_name, self.task_index)
+        for job in spec.jobs:
+            for i in spec.task_indices(job):
+                stays = job in self.cluster_spec.jobs and i in self.cluster_spec.task_indices(job)
+                if stays and (here := self.cluster_spec.task_address(job, i)) != (there := spec.task_address(job, i)):
+                    raise invalid(f"/job:{job}/task:{i} is at {here}, not at {there}: tasks that stay keep their addresses")
+        self.cluster_spec = spec
+        self._workers.set_cluster(spec)
+        self._master_handlers.set_cluster(spec)
+
     def start(self) -> None:
         """Listen. Does nothing when it listens already; RuntimeError after `stop`."""
         if self._stopped.is_set():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +34,6 @@ from .prepared_steps import CLOSED, Backend, PreparedSteps, address_of
 if TYPE_CHECKING:
     from .partial_run import PartialRun
 
-logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -94,8 +92,6 @@ class Session:
                     f"use_per_session_threads and session_inter_op_thread_pool are for sessions in this process: the server at {target} "
                     "runs steps with its own threads (inter_op_parallelism_threads of its config). Leave them out",
                 )  # fmt: skip
-            if self._config.graph_options.place_pruned_graph:
-                logger.warning("place_pruned_graph is ignored: the server at %s places the whole graph", target)
             from .cluster_backend import connect  # loads ZeroMQ only when it is used
 
             self._backend = connect(address_of(target), self._config, wait_for_cluster or 0.0)
@@ -412,7 +408,7 @@ class Session:
 class InteractiveSession(Session):
     """A session that is the default one from the start, for interactive use.
 
-    In this process it places only the nodes that a run needs (`GraphOptions.place_pruned_graph`): a bad node fails only its own runs.
+    It places only the nodes that a run needs (`GraphOptions.place_pruned_graph`): a bad node fails only its own runs.
     A second one in a thread warns: the first keeps its memory until it is closed.
     """
 
@@ -429,10 +425,9 @@ class InteractiveSession(Session):
                 "An InteractiveSession is open already; it holds its memory and its server until its close() is called",
                 stacklevel=2,
             )
-        if not target:
-            config = check_config(config)
-            options = dataclasses.replace(config.graph_options, place_pruned_graph=True)
-            config = dataclasses.replace(config, graph_options=options)
+        config = check_config(config)
+        options = dataclasses.replace(config.graph_options, place_pruned_graph=True)
+        config = dataclasses.replace(config, graph_options=options)
         super().__init__(target, graph, config, wait_for_cluster=wait_for_cluster)
         given = [] if graph is None else [self._graph.as_default()]  # the default graph may be reset meanwhile
         for context in (*given, self.as_default()):

@@ -26,6 +26,12 @@ def apply(manifests: Iterable[Mapping[str, Any]]) -> None:
         kubectl("rollout", "status", f"statefulset/{own}", f"--timeout={READY_S}s")
 
 
+def is_up(jobs: Iterable[str], name: str) -> bool:
+    """Whether there is a cluster of this name."""
+    asked = ["kubectl", "get", f"statefulset/{name}-{masters_job(jobs)}"]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
 def delete(manifests: Iterable[Mapping[str, Any]]) -> None:
     """Delete what the manifests describe. Raises as `apply`."""
     _with_manifests("delete", manifests, "--ignore-not-found")

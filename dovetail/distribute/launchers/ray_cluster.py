@@ -5,6 +5,7 @@ memory that Ray granted. An actor more, the *directory*, knows where all tasks l
 
     a task starts     it reserves a port of its node, and joins the directory with it
     all have joined   each learns the cluster spec, and starts its server
+    it is scaled      the directory gets more tasks, or fewer, and each server a new cluster spec (`Server.update_cluster`)
     a task dies       Ray starts its actor again (`max_restarts`), on another node where its own has gone. It joins again, from another
                       address. Its address in the cluster spec stays; the directory tells all processes its new location
                       (`runtime/transport/address.py`)
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -40,9 +42,11 @@ from ...runtime.server.server import Server
 from ...runtime.transport.endpoint import relocate
 from ...runtime.transport.keys import OWN, Keys, serve_with, served_with, write_keys
 from ...runtime.transport.zmq_auth import new_key_pair
+from ..resolvers.cluster_resolver import ClusterResolver
 
 NEWS_S = 10.0  # how long one question for news waits at the directory
 AGAIN_S = 1.0  # pause after a question that failed
+UPDATE_S = 10.0  # how long running tasks may take to learn of others
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 GRANTS = ("num_cpus", "num_gpus", "memory", "resources")
 CALLS = 8  # calls that one task's actor serves at a time
@@ -71,8 +75,15 @@ class Directory:
             self._locations[self._addresses.setdefault((job, index), location)] = location
             self._version += 1
             self._changed.notify_all()
-            await self._changed.wait_for(lambda: len(self._addresses) == len(self._tasks))
+            await self._changed.wait_for(lambda: all(task in self._addresses for task in self._tasks))
         return self._cluster()
+
+    async def scale(self, tasks: Sequence[tuple[str, int]]) -> None:
+        """Have these tasks from now on. Those that have not joined yet are waited for by all that join."""
+        async with self._changed:
+            self._tasks = list(tasks)
+            self._addresses = {task: at for task, at in self._addresses.items() if task in set(tasks)}
+            self._changed.notify_all()
 
     async def news(self, version: int) -> tuple[int, dict[str, str]]:
         """The locations by address, and their version, when that is another than `version`, or after `NEWS_S` seconds."""
@@ -204,43 +215,108 @@ class RayCluster(RunningCluster):
             ray.init()
         self._ended = threading.Event()
         self._folder: str | None = None
-        self._group: Any = None
+        self._groups: list[tuple[Any, list[tuple[str, int]]]] = []  # placement groups, each with its tasks
         self._actors: dict[tuple[str, int], Any] = {}
         self._directory: Any = None
         self._follower: threading.Thread | None = None
+        self._grants, self._strategy, self._max_restarts, self._emulate_gpus = grants, strategy, max_restarts, emulate_gpus
         tasks = [(job, i) for job, count in jobs.items() for i in range(count)]
         deadline = time.monotonic() + start_timeout_s
         try:
-            key = self._make_key(keys)
-            self._group = ray.util.placement_group([_bundle(grants[job]) for job, _ in tasks], strategy=strategy)
-            self._wait([self._group.ready()], deadline, f"for Ray to grant {len(tasks)} tasks their resources")
+            self._key = self._make_key(keys)
             here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 ray.get_runtime_context().get_node_id(), soft=False
             )
-            name = self._group.id.hex()[:8]  # the dashboard shows it
+            self._name = f"dovetail {secrets.token_hex(4)}"  # the dashboard shows it
             self._directory = (
                 ray.remote(Directory)
-                .options(num_cpus=0, scheduling_strategy=here, max_concurrency=10_000, name=f"directory of {name}")
+                .options(num_cpus=0, scheduling_strategy=here, max_concurrency=10_000, name=self._name)
                 .remote(tasks)
             )
-            for number, (job, i) in enumerate(tasks):
-                grant = grants[job]
-                bundle = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(self._group, number)
-                self._actors[job, i] = (
-                    ray.remote(Task)
-                    .options(
-                        **grant, max_restarts=max_restarts, max_concurrency=CALLS, scheduling_strategy=bundle,
-                        name=f"/job:{job}/task:{i} of {name}",
-                    )
-                    .remote(job, i, f"directory of {name}", key, grant["num_cpus"], grant.get("memory", 0), emulate_gpus)
-                )  # fmt: skip
-            started = [actor.cluster.remote() for actor in self._actors.values()]
-            self._wait(started, deadline, "for all tasks to serve")
-            self.cluster_spec = ClusterSpec(ray.get(started[0]))
+            self._start(tasks, deadline)
             self._follower = _follow(self._directory, self._ended)
         except BaseException:
             self.close()
             raise
+
+    def _start(self, tasks: Sequence[tuple[str, int]], deadline: float) -> None:
+        """Start tasks in a placement group of their own, and wait until they serve."""
+        ray = self._ray
+        group = ray.util.placement_group([_bundle(self._grants[job]) for job, _ in tasks], strategy=self._strategy)
+        self._groups.append((group, list(tasks)))
+        self._wait([group.ready()], deadline, f"for Ray to grant {len(tasks)} tasks their resources")
+        for number, (job, i) in enumerate(tasks):
+            grant = self._grants[job]
+            bundle = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, number)
+            self._actors[job, i] = (
+                ray.remote(Task)
+                .options(
+                    **grant, max_restarts=self._max_restarts, max_concurrency=CALLS, scheduling_strategy=bundle,
+                    name=f"/job:{job}/task:{i} of {self._name}",
+                )
+                .remote(job, i, self._name, self._key, grant["num_cpus"], grant.get("memory", 0), self._emulate_gpus)
+            )  # fmt: skip
+        started = [self._actors[task].cluster.remote() for task in tasks]
+        self._wait(started, deadline, "for all tasks to serve")
+        self.cluster_spec = ClusterSpec(ray.get(started[0]))
+
+    def scale(self, job: str, count: int, timeout_s: float = 120.0) -> None:
+        """Give a job so many tasks: start more, or end those with the highest indices.
+
+        Sessions that are open keep the devices that they have. A `ClusterCoordinator` whose strategy has this cluster's `resolver`
+        takes new workers up, and lets go those that end: what they were doing is done by others. Resources go back to Ray when all tasks
+        of a placement group have ended: those of the start are one group, those of each call that adds tasks another one.
+
+        Args:
+            job: one of the cluster's jobs but "ps", whose tasks hold variables.
+            count: how many tasks it has then, 1 or more.
+            timeout_s: how long to wait until new tasks serve.
+
+        Raises:
+            ValueError: there is no such job, it is "ps", or the count is below 1.
+            UnavailableError: Ray has not granted the resources in time, or a task has not started. The cluster is as before.
+        """
+        if job not in self.cluster_spec.jobs or job == "ps":
+            raise ValueError(f"A job whose tasks may come and go is needed, one of {self.cluster_spec.jobs} but ps, not {job!r}")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"Job {job!r} must keep a task or more, not {count!r}")
+        before = self.tasks
+        had = self.cluster_spec.num_tasks(job)
+        more = [(job, i) for i in range(had, count)]
+        kept = [(name, i) for name, i in before if name != job or i < count]
+        if more:
+            self._ray.get(self._directory.scale.remote([*before, *more]))
+            try:
+                self._start(more, time.monotonic() + timeout_s)
+            except BaseException:
+                self._ray.get(self._directory.scale.remote(before))
+                self._end(more)
+                raise
+        elif kept != before:
+            self._ray.get(self._directory.scale.remote(kept))
+            spec = self.cluster_spec.as_dict()
+            self.cluster_spec = ClusterSpec({**spec, job: [self.cluster_spec.task_address(job, i) for i in range(count)]})
+            self._end([task for task in before if task not in kept])
+        known = [self._actors[t].call.remote(Server.update_cluster, self.cluster_spec.as_dict()) for t in before if t in kept]
+        self._ray.wait(known, num_returns=len(known), timeout=UPDATE_S)  # one that is being started again asks the directory
+
+    def _end(self, tasks: Sequence[tuple[str, int]]) -> None:
+        """End tasks, and placement groups that have none left."""
+        for task in tasks:
+            if (actor := self._actors.pop(task, None)) is not None:
+                self._ray.kill(actor)
+        for group, members in list(self._groups):
+            members[:] = [task for task in members if task not in tasks]
+            if not members:
+                self._ray.util.remove_placement_group(group)
+                self._groups.remove((group, members))
+
+    def resolver(self) -> ClusterResolver:
+        """The cluster for strategies whose client is this process; it follows `scale`.
+
+        >>> strategy = dt.distribute.experimental.ParameterServerStrategy(cluster.resolver())  # doctest: +SKIP
+        """
+        return _Elastic(self)
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
@@ -278,8 +354,8 @@ class RayCluster(RunningCluster):
         if self._ray.is_initialized():
             for actor in filter(None, [*self._actors.values(), self._directory]):
                 self._ray.kill(actor)
-            if self._group is not None:
-                self._ray.util.remove_placement_group(self._group)
+            for group, _ in self._groups:
+                self._ray.util.remove_placement_group(group)
         if self._follower is not None:
             self._follower.join()  # its question ends with the directory
             for job, i in self.tasks:  # other clusters may use these addresses
@@ -322,6 +398,18 @@ class RayCluster(RunningCluster):
             ) from None  # fmt: skip
         except errors.RayError as e:
             raise UnavailableError(None, None, f"A task did not start: {e}") from None
+
+
+class _Elastic(ClusterResolver):
+    """A cluster of Ray, whose workers may come and go."""
+
+    is_elastic = True
+
+    def __init__(self, cluster: RayCluster) -> None:
+        self._cluster = cluster
+
+    def cluster_spec(self) -> ClusterSpec:
+        return self._cluster.cluster_spec
 
 
 def _node(server: Server) -> str:

@@ -19,12 +19,14 @@ class ClusterResolver:
         task_type, task_id: the task of this process; None: not given.
         rpc_layer: the prefix before `://` in a target, such as "grpc"; None: no prefix.
         environment: a word for where it runs, '' or "google".
+        is_elastic: whether the cluster may get other workers, which a `ClusterCoordinator` then takes up.
     """
 
     task_type: str | None = None
     task_id: int | None = None
     rpc_layer: str | None = None
     environment: str = ""
+    is_elastic: bool = False
 
     def cluster_spec(self) -> ClusterSpec:
         """The cluster."""

@@ -92,11 +92,9 @@ def down(
     """Stop a cluster that is up. Only on k8s it matters where."""
     with errors_explained(subprocess.CalledProcessError):
         if on == "k8s":
-            from ...distribute.launchers import kubectl  # most commands need none
-            from ...distribute.launchers.kubernetes_manifests import manifests  # most commands need none
-            from ...placer.cluster.load import described_by
+            from ...distribute.launchers.engines import Described  # loads ZeroMQ
 
-            kubectl.delete(manifests(described_by(file), "any", name=name, key="any"))
+            delete_from_kubernetes(Described.read(str(file)), name)
         else:
             from ...runtime.server.local_cluster import stop  # loads ZeroMQ
 
@@ -138,6 +136,15 @@ def on_kubernetes(described: Described, image: str, name: str, keys: Path | None
     key = None if folder is None else (folder / "own.key").read_text(encoding="ascii")
     kubectl.apply(manifests(described_by(described.text), image, name=name, key=key))
     print(f"Up, for pods of its namespace at {kubectl.target(described.file.jobs, name)}. It ends with: dovetail down --on k8s")
+
+
+def delete_from_kubernetes(described: Described, name: str) -> None:
+    """Have kubectl delete a cluster."""
+    from ...distribute.launchers import kubectl  # most commands need none
+    from ...distribute.launchers.kubernetes_manifests import manifests  # most commands need none
+    from ...placer.cluster.load import described_by
+
+    kubectl.delete(manifests(described_by(described.text), "any", name=name, key="any"))
 
 
 def allocated(described: Described, on: str, options: list[str]) -> None:

@@ -26,6 +26,7 @@ from .cluster import (
     On,
     SlurmOption,
     allocated,
+    delete_from_kubernetes,
     ended_by_signals,
     on_kubernetes,
     targets_of,
@@ -230,9 +231,12 @@ def _in_this_process(program: Sequence[str], environment: Mapping[str, str]) -> 
 def _on_kubernetes(described: Described, program: Sequence[str], image: str, name: str, keys: Path | None) -> int:
     from ...distribute.launchers import kubectl  # most commands need none
 
-    on_kubernetes(described, image, name, keys)
-    checkpoint = described.file.checkpoint
-    return kubectl.run(program, list(described.file.jobs), name, {} if checkpoint is None else {"CHECKPOINT_DIR": checkpoint})
+    jobs, checkpoint = list(described.file.jobs), described.file.checkpoint
+    with contextlib.ExitStack() as ending:
+        if shutil.which("kubectl") is None or not kubectl.is_up(jobs, name):
+            ending.callback(delete_from_kubernetes, described, name)
+            on_kubernetes(described, image, name, keys)
+        return kubectl.run(program, jobs, name, {} if checkpoint is None else {"CHECKPOINT_DIR": checkpoint})
 
 
 def _print(job: str, index: int, line: str) -> None:

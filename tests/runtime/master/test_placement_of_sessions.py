@@ -137,13 +137,12 @@ def test_where_nodes_are_and_what_they_did_not_get_is_logged(caplog: pytest.LogC
         assert [r.getMessage() for r in caplog.records] == [f"y: (Neg): {CPU.format(0)}"]  # only what is new
 
 
-def test_a_cluster_places_the_whole_graph_and_says_so(
-    cluster: tf.LocalCluster, good: tf.Tensor, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING), tf.Session(cluster.target("worker", 0), config=pruned()) as session:
-        assert "place_pruned_graph is ignored" in caplog.text
-        with pytest.raises(InvalidArgumentError, match="operation bad"):
-            session.run(good)
-    caplog.clear()
-    with tf.InteractiveSession(cluster.target("worker", 0)):
-        assert caplog.text == ""  # nobody asked for it
+def test_on_a_cluster_too_only_what_a_run_needs_is_placed_when_asked(cluster: tf.LocalCluster, good: tf.Tensor) -> None:
+    target = cluster.target("worker", 0)
+    for session in (tf.Session(target, config=pruned()), tf.InteractiveSession(target)):
+        with session:
+            assert session.run(good) == 2.0
+            with pytest.raises(InvalidArgumentError, match="operation bad"):
+                session.run("bad:0")
+    with tf.Session(target) as session, pytest.raises(InvalidArgumentError, match="operation bad"):
+        session.run(good)

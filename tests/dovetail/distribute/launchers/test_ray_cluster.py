@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,9 +40,13 @@ class Nodes:
 
         common = {"num_cpus": 4, "object_store_memory": STORE, "node_ip_address": "127.0.0.1"}
         self.ray = ray
-        self._cluster = Cluster(initialize_head=True, head_node_args={**common, "include_dashboard": False})
+        self._cluster = Cluster()
+        self._start({**common, "include_dashboard": False})
+        self.address = self._cluster.address
         self._common = {**common, "num_gpus": 2, "resources": {"leaves": 4}}
-        self.added = [self._cluster.add_node(**self._common) for _ in range(2)]
+        self.added: list[Any] = []
+        for _ in range(2):
+            self.add()
         ray.init(address=self._cluster.address, logging_level="ERROR", log_to_driver=False)
 
     def remove(self, node_id: str) -> None:
@@ -49,7 +55,14 @@ class Nodes:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def add(self) -> None:
-        self.added.append(self._cluster.add_node(**self._common))
+        self.added.append(self._start(self._common))
+
+    def _start(self, arguments: dict[str, Any]) -> Any:
+        """Start a node. Ray gives up after 30 s, which a busy machine may need."""
+        for _ in range(4):
+            with contextlib.suppress(Exception):
+                return self._cluster.add_node(**arguments)
+        return self._cluster.add_node(**arguments)
 
     def close(self) -> None:
         self.ray.shutdown()
@@ -244,3 +257,64 @@ def test_a_coordinator_gives_the_calls_of_a_dead_worker_to_others(nodes: Nodes) 
                 coordinator.schedule(add)
             coordinator.join()
             assert coordinator.session.run(v) >= 80.0
+
+
+@needs_ray
+@pytest.mark.timeout(300)
+def test_asynchronous_training_takes_new_workers_up_and_lets_them_go(nodes: Nodes) -> None:
+    with dt.RayCluster({"ps": 1, "worker": 1}, resources={"worker": {"num_cpus": 1}}, strategy="SPREAD") as cluster:
+        strategy = dt.distribute.experimental.ParameterServerStrategy(cluster.resolver())
+        with strategy.scope():
+            v = dt.get_variable("v", initializer=dt.zeros([6]))
+        with dt.distribute.ClusterCoordinator(strategy) as coordinator:
+            numbers = iter(coordinator.create_per_worker_dataset(lambda: dt.data.Dataset.range(1000).repeat()))
+            mine = coordinator.create_per_worker_resource(lambda: dt.Variable(1.0, name="w"))
+
+            def add(numbers: Any, mine: Any) -> Any:
+                task = int(str(dt.constant(0.0).device).partition("task:")[2].partition("/")[0])
+                with dt.control_dependencies([next(numbers)]):
+                    return v.scatter_add(dt.IndexedSlices(dt.reshape(mine + 0.0, [1]), dt.constant([task])))
+
+            def counts(calls: int) -> Any:
+                before = coordinator.session.run(v)
+                for _ in range(calls):
+                    coordinator.schedule(add, args=(numbers, mine))
+                coordinator.join()
+                return coordinator.session.run(v) - before
+
+            coordinator.fetch(coordinator.schedule(add, args=(numbers, mine)))
+            assert list(counts(20)) == [20, 0, 0, 0, 0, 0]
+            cluster.scale("worker", 4)
+            assert cluster.tasks == [("ps", 0), *(("worker", i) for i in range(4))]
+            grown = counts(200)
+            assert grown.sum() == 200 and (grown[:4] > 0).all()
+            with dt.Session(cluster.target("worker", 0)) as session:  # a server that was there before knows the new tasks
+                assert len(session.list_devices()) == 5
+            cluster.kill("worker", 3)
+            assert counts(40).sum() >= 40
+            cluster.scale("worker", 2)
+            shrunk = counts(100)
+            assert shrunk.sum() >= 100 and not shrunk[2:].any()
+        with pytest.raises(ValueError, match="but ps, not 'ps'"):
+            cluster.scale("ps", 2)
+        with pytest.raises(dt.errors.UnavailableError, match="for Ray to grant 50 tasks"):
+            cluster.scale("worker", 52, timeout_s=2.0)
+        assert cluster.cluster_spec.num_tasks("worker") == 2
+
+
+@needs_ray
+@pytest.mark.timeout(300)
+def test_dovetail_run_on_ray(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text("jobs: {ps: 1, worker: 1}\nresources: {worker: {cpus: 1}}\n")
+    (tmp_path / "program.py").write_text(
+        "import os, dovetail as dt\n"
+        "with dt.device('/job:ps'):\n"
+        "    y = dt.constant(20.0) + 1.0\n"
+        "with dt.Session(os.environ['TARGET']) as session:\n"
+        "    print(session.run(y), len(session.list_devices()))\n"
+        "raise SystemExit(7)\n"
+    )
+    environment = {**os.environ, "RAY_ADDRESS": nodes.address, "PYTHONPATH": str(Path(__file__).parents[4])}
+    command = [sys.executable, "-m", "dovetail", "run", "--on", "ray", "cluster.yaml", "program.py"]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 7 and "21.0 2\n" in ran.stdout, ran.stderr

@@ -139,17 +139,23 @@ def fake(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_kubectl_starts_a_cluster_runs_a_program_in_a_pod_and_deletes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    notes = f'echo "$@" >> {folder}/said; [ "$1" = rollout ] || cat > {folder}/$1; [ "$1" != exec ] || exit 3\n'
+    notes = f'''
+        echo "$@" >> {folder}/said
+        [ "$1" != get ] || exit 1
+        [ "$1" = rollout ] || cat > {folder}/$1
+        [ "$1" != exec ] || exit 3
+    '''
     fake(folder, "kubectl", notes, monkeypatch)
     ran = CliRunner().invoke(app, ["run", "--on", "k8s", "--image", "dovetail:1", "cluster.yaml", "client.py", "--rate", "1"])
     assert ran.exit_code == 3, ran.output
     assert (folder / "exec").read_text() == CLIENT
     assert "kind: StatefulSet" in (folder / "apply").read_text() and "stringData" in (folder / "apply").read_text()
-    applied, *rollouts, ran_in = (folder / "said").read_text().splitlines()
-    assert applied == "apply -f -"
+    asked, applied, *rollouts, ran_in, deleted = (folder / "said").read_text().splitlines()
+    assert (asked, applied, deleted) == ("get statefulset/dovetail-worker", "apply -f -", "delete -f - --ignore-not-found")
     assert [r.split()[2] for r in rollouts] == ["statefulset/dovetail-ps", "statefulset/dovetail-worker"]
     assert ran_in.startswith("exec -i dovetail-worker-0 -c server -- env TARGET=zmq://dovetail-worker-0.dovetail-worker:2222 ")
     assert ran_in.endswith("CHECKPOINT_DIR=kept python - --rate 1")
+    (folder / "delete").unlink()
     assert CliRunner().invoke(app, ["down", "--on", "k8s", "cluster.yaml"]).exit_code == 0
     assert "kind: StatefulSet" in (folder / "delete").read_text()
 
