@@ -110,6 +110,7 @@ def main() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # all kernels are compiled, on a machine that may be busy
 @pytest.mark.usefixtures("own_cache")
 def test_training_has_the_same_bits_with_a_cold_and_a_warm_cache() -> None:
     environment = {**os.environ, "DOVETAIL_DETERMINISTIC": "1"}

@@ -1,0 +1,107 @@
+"""CONTRIBUTING.md, "Adding an op": an op, a reduction and a pooling that a newcomer adds have compiled kernels, in under 40 lines each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ELEMENTWISE = '''
+from dovetail.graph.core.build import TensorLike
+from dovetail.graph.core.dtypes import FLOATS
+from dovetail.graph.core.graph import Tensor
+from dovetail.graph.ops.math.common import define_elementwise, unary
+
+define_elementwise("Softshrink", lambda m, x: x - m.minimum(m.maximum(x, -0.5), 0.5), FLOATS, flops=3.0)
+
+
+def new_op(x: TensorLike, name: str | None = None) -> Tensor:
+    """Zero up to 0.5, and nearer to zero by as much beyond."""
+    return unary("Softshrink", x, name)
+'''
+
+REDUCTION = '''
+import numpy as np
+
+from dovetail.codegen.fusion import op_rules
+from dovetail.codegen.ir import index_maps
+from dovetail.graph.core.build import TensorLike
+from dovetail.graph.core.dtypes import NUMBERS
+from dovetail.graph.core.graph import Tensor
+from dovetail.graph.ops.math import reduce
+
+
+def _squares(x, axis, keepdims):
+    return np.sum(x * x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+
+def _rule(builder, node, inputs):
+    return [builder.reduce("sum", builder.apply("mul", inputs[0], inputs[0]))]
+
+
+reduce._define("SumOfSquares", NUMBERS, reduce._reduction(_squares, True))
+index_maps.REDUCTIONS |= {"SumOfSquares"}
+op_rules._rules["SumOfSquares"] = _rule
+
+
+def new_op(x: TensorLike, axis: int = -1, name: str | None = None) -> Tensor:
+    """The sum of the squares along an axis."""
+    return reduce._reduce("SumOfSquares", x, axis, False, name, None, None)
+'''
+
+POOLING = '''
+from dovetail.codegen.fusion import window_loops
+from dovetail.graph.core.build import TensorLike
+from dovetail.graph.core.dtypes import FLOATS
+from dovetail.graph.core.graph import Tensor
+from dovetail.graph.core.opdef import define
+from dovetail.graph.ops.nn import pooling
+from dovetail.graph.ops.nn.conv_geometry import channels_last, patches, window_of
+
+
+def _sum_pool(x, **attrs):
+    seen = patches(channels_last(x, attrs["data_format"]), window_of(attrs, attrs["ksize"][1:3]))
+    return seen.sum((4, 5), dtype=x.dtype)
+
+
+def sum_pool(dtype, window, data_format):
+    nest = window_loops._Nest(window, data_format)
+    seen = nest.over_taps("sum", lambda i, j: nest.read(0, dtype, nest.seen(i, j), window_loops._IMAGE))
+    return nest.stored(seen, dtype=dtype)
+
+
+define("SumPool", pooling._pool_rule(FLOATS), _sum_pool)
+window_loops.WINDOW_OPS["SumPool"] = window_loops.WindowOp(("image",), ((sum_pool, (0,), "result"),))
+
+
+def new_op(x: TensorLike, name: str | None = None) -> Tensor:
+    """The sum of the pixels that each window of 2 x 2 sees."""
+    return pooling._pool("SumPool", x, 2, 2, "VALID", "NHWC", name, None)
+'''
+
+USE = """
+import numpy as np
+
+import dovetail as dt
+
+x = np.random.default_rng(0).standard_normal((4, 6, 6, 8)).astype(np.float32)
+given = dt.placeholder(dt.float32, x.shape)
+y = new_op(given * 1.5)
+results = {}
+for backend in ("numpy", "numba"):
+    with dt.Session(config=dt.ConfigProto(kernel_backend=backend, kernel_check=2)) as session:
+        results[backend] = session.run(y, {given: x})
+        kernels = session.plan(y).kernels("cpu:0")
+np.testing.assert_allclose(results["numba"], results["numpy"], rtol=1e-5, atol=1e-5)
+assert any(y.op.name in k.nodes for k in kernels) or any(y.op.type in k.ops for k in kernels.own), str(kernels)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("lines", [ELEMENTWISE, REDUCTION, POOLING], ids=["elementwise", "reduction", "pooling"])
+def test_a_newcomers_op_is_compiled(lines: str) -> None:
+    assert lines.count("\n") < 40
+    done = subprocess.run([sys.executable, "-c", lines + USE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
