@@ -26,6 +26,7 @@ from ...runtime.server.running_cluster import Keeper, RunningCluster
 from ...runtime.transport.keys import client_keys
 from ..resolvers.cluster_resolver import expand_hostlist, expand_tasks_per_node, slurm_cluster
 
+PROGRAM_ENDED = "The program of this task ended with status"
 GRACE_S = 5.0  # how long srun may take to end its tasks
 
 
@@ -103,7 +104,7 @@ class SlurmCluster(RunningCluster):
             raise ValueError(f"{e.args[0]} is not in the environment: this is no job of Slurm") from None
         self.keys = client_keys()
         self.cluster_spec = slurm_cluster(jobs, expand_hostlist(hosts), expand_tasks_per_node(tasks), port)
-        self._program = bool(program)
+        self._running = {task for task in self.tasks if program and task[0] != "ps"}  # programs; the others serve until the end
         self._step = subprocess.Popen(
             [
                 "srun", "--mpi=none", "--distribution=block", "--label", f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', 1)}",
@@ -129,6 +130,8 @@ class SlurmCluster(RunningCluster):
         number, _, text = line.partition(":")
         rank = int(number) if number.strip().isdigit() else len(self.tasks)
         job, index = self.tasks[rank] if rank < len(self.tasks) else ("srun", 0)
+        if text.strip() == f"{PROGRAM_ENDED} 0":
+            self._running.discard((job, index))
         tell(job, index, text.removeprefix(" ") if job != "srun" else line)
 
     def _finished(self, waiting: Mapping[str, tuple[str, int]]) -> Collection[str]:
@@ -140,7 +143,7 @@ class SlurmCluster(RunningCluster):
     @property
     def keeper(self) -> Keeper:
         """What tells of the step's end."""
-        return _StepKeeper(self._step, self._program)
+        return _StepKeeper(self)
 
     def close(self) -> None:
         """End all tasks. Closing twice does nothing."""
@@ -157,13 +160,12 @@ class SlurmCluster(RunningCluster):
 class _StepKeeper(Keeper):
     """Tells of the end of a job step."""
 
-    def __init__(self, step: subprocess.Popen[bytes], program: bool) -> None:
-        self._step = step
-        self._program = program
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self._cluster = cluster
 
     @property
     def all_ended(self) -> bool:
-        return not self._program and self._step.poll() is not None
+        return self._cluster._step.poll() is not None
 
     def program_status(self) -> int | None:
-        return self._step.poll()
+        return self._cluster._step.poll() if self._cluster._running else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Annotated
 
@@ -67,10 +68,14 @@ def server(
 
         if metrics is not None:
             os.environ["DOVETAIL_METRICS"] = metrics
+        from ...distribute.launchers.slurm_cluster import PROGRAM_ENDED  # loads ZeroMQ
+
         spec = read_jobs(cluster)
         if program and job != "ps":
             os.environ["TF_CONFIG"] = json.dumps({"cluster": spec, "task": {"type": job, "index": task}})
-            os.execvp(program[0], program)
+            status = subprocess.run(program, check=False).returncode
+            print(f"{PROGRAM_ENDED} {status}", flush=True)  # whoever started all tasks waits for it
+            raise typer.Exit(status if status >= 0 else 128 - status)
         try:
             running = tf.train.Server(
                 spec,
