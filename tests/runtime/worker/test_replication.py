@@ -253,13 +253,13 @@ def test_kills_of_either_task_lose_no_acknowledged_update() -> None:
                     time.sleep(0.05)
                 cluster.kill("ps", victim)
                 cluster.start("ps", victim)
-                cluster.wait_until_up(60.0)  # also until all is kept twice again
+                cluster.wait_until_up(120.0)  # also until all is kept twice again
             stop.set()
             for thread in threads:
                 thread.join(60.0)
             cluster.kill("ps", 0)
             cluster.start("ps", 0)
-            cluster.wait_until_up(60.0)
+            cluster.wait_until_up(120.0)
         with tf.Session(cluster.target("worker"), config=config) as session:
             *count, weight, rows_, slot, row_slots = session.run(state)
         for i in range(2):
