@@ -249,11 +249,9 @@ class _Step:
         What the search has proven does not hold for such a plan.
         """
         objectives = [_objective(*self._problem(plan)) for plan in plans]
-        objective, bound = min(objectives), solution.lower_bound
+        objective = min(objectives)
         plan = plans[objectives.index(objective)]
-        if objective < bound * (1 - 1e-9) or moved_parts(plan.partitions, plan.decisions.device_of):
-            bound = 0.0
-        return replace(plan, solution=replace(solution, objective=objective, lower_bound=min(bound, objective)))
+        return replace(plan, solution=replace(solution, objective=objective, lower_bound=_bound(plan, objective, solution)))
 
     def better(self, plan: Plan, by_rules: Plan, placed: Sequence[Node]) -> Plan:
         """The searched plan, or that of the placement by the rules where it is faster and fits into memory.
@@ -275,7 +273,8 @@ class _Step:
         devices = np.array([number[by_rules.decisions.device_of(n)] for n in topologically(placed)], np.int32)
         devices.flags.writeable = False
         history = (*solution.history, Found("rules", objective, solution.history[-1].seconds))
-        return replace(by_rules, solution=replace(solution, assignment=devices, objective=objective, lower_bound=0.0, history=history))
+        bound = _bound(by_rules, objective, solution)
+        return replace(by_rules, solution=replace(solution, assignment=devices, objective=objective, lower_bound=bound, history=history))
 
     def _problem(self, plan: Plan) -> tuple[Problem, Ints]:
         """What a plan runs, as a problem, and the plan's answer to it."""
@@ -291,6 +290,14 @@ def _objective(problem: Problem, assignment: Ints) -> float:
     if problem.objective is Objective.THROUGHPUT:
         return problem.evaluate(assignment)
     return timeline(problem, assignment, in_order=True).makespan
+
+
+def _bound(plan: Plan, objective: float, solution: Solution) -> float:
+    """What is proven of a plan that the passes made of a search's answer: nothing where they made it better than what a search can find."""
+    bound = solution.lower_bound
+    if objective < bound * (1 - 1e-9) or moved_parts(plan.partitions, plan.decisions.device_of):
+        return 0.0
+    return min(bound, objective)
 
 
 def _minimized(options: PlanOptions) -> Objective:

@@ -27,13 +27,13 @@ from .cost.launches import device_times, working_set
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, plan_sizes
 from .cost.static import state_bytes
-from .partition.partitioned_graph import task_of
+from .partition.partitioned_graph import Channel, task_of
 from .plan_data import PlanData
 from .render.text import AT_LEAST, short, size_text
 from .render.timeline import Bar, Chart, Track, time_text
 from .schedule.from_search import changes_state
 from .search import evaluate
-from .search.from_graph import hosts_of, step_problem
+from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
 from .search.memory_profile import Held
 from .search.problem import Objective, Problem, summed
 from .search.types import Floats, Ints
@@ -289,6 +289,9 @@ def step_of(
         sizes=sizes_in(plan, profile), times=times,
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None, objective=objective,
     )  # fmt: skip
+    if not len(times):
+        reads = _reads(plan)
+        problem = replace(problem, seconds=problem.seconds + [reads.get(key, 0.0) for key in zip(where, order, strict=True)])
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
     assignment = np.array([number[device] for device in where], np.int32)
     return problem, assignment, [node.name for node in order], tuple(number)
@@ -318,15 +321,33 @@ def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Seque
         for node in p.nodes:
             if node in plan.decisions and changes_state(node) and task_of(plan.decisions.device_of(node)) != task:
                 add(device, node, machine.overheads["update"])
-    for c in plan.channels:
-        if c.direct and not c.control:
-            value = plan.graph.get_tensor_by_name(c.name)
-            reader = next((n for n in plan.partitions[c.destination].nodes if value in n.inputs), None)
-            if reader is not None:
-                add(c.destination, reader, machine.overheads["read"] + c.bytes * machine.overheads["shared byte"])
+    for (device, reader), seconds in _reads(plan).items():
+        add(device, reader, seconds)
     on_gpu = {d for d, launches in plan.launches.items() if any(x.seconds is not None for x in launches)}
     nothing = {d: (0.0, 0.0 if d in on_gpu else 1.0) for d in plan.partitions}
     return [found[device].get(node, nothing[device]) for node, device in zip(order, where, strict=True)]
+
+
+def _reads(plan: PlanData) -> dict[tuple[str, Node], float]:
+    """(device, node) -> seconds for which it copies what it reads in other tasks' memory."""
+    out: dict[tuple[str, Node], float] = {}
+    machine, (latency, rate) = plan.cluster.calibration, ONE_SIDED_READ
+    if machine is not None:
+        latency, rate = machine.overheads["read"], 1 / max(machine.overheads["shared byte"], 1e-15)
+    into: dict[str, list[Channel]] = {}
+    for c in plan.channels:
+        if c.direct and not c.control:
+            into.setdefault(c.destination, []).append(c)
+    for device, channels in into.items():
+        readers: dict[Tensor, Node] = {}
+        for node in plan.partitions[device].nodes:
+            for t in node.inputs:
+                readers.setdefault(t, node)
+        for c in channels:
+            reader = readers.get(plan.graph.get_tensor_by_name(c.name))
+            if reader is not None:
+                out[device, reader] = out.get((device, reader), 0.0) + latency + c.bytes / rate
+    return out
 
 
 def _merged(parts: Mapping[str, Sequence[Node]]) -> tuple[list[Node], list[str]]:

@@ -57,6 +57,7 @@ TYPICAL = {"CPU": Speed(5e10, 1e10, 2e-6), "GPU": Speed(2e13, 1e12, 5e-6)}
 CALIBRATED = Speed(0.0, 0.0, 0.0)  # stands for the class of processors whose times a profile tells
 BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
 WITHIN_TASK = (5e-6, 1e10)
+ONE_SIDED_READ = (2e-6, 1e10)  # seconds, bytes per second: a copy from another task's memory
 HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
 _READS = frozenset({"Identity", "ReadVariableOp"})
 IN_PROCESS = "/job:localhost/replica:0/task:0"  # the task of a session without a target, which runs in its process
@@ -129,7 +130,7 @@ def step_problem(
         if runs is not None and node not in runs:
             busy[i] = False
             continue
-        if not handle and node.opdef.name != "Placeholder":
+        if not handle and node.opdef.name != "Placeholder" and not (no_copy[i] and opdef.name in _READS):
             flops[i], moved[i] = cost_of(node)
         else:
             busy[i] = False

@@ -17,14 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import plan_checks
 import pytest
-from same_plan import assert_placed_alike
+from plan_checks import checked
 
 import dovetail as tf
-from dovetail.placer.cluster.load import cluster_text
 from dovetail.runtime.session.prepared_steps import PreparedSteps
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -105,20 +104,8 @@ def test_leaves_nothing(watch: Watch, module_leaves_nothing: None) -> Iterator[N
 
 @pytest.fixture(autouse=True)
 def plans_are_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first step of each kind, `dt.place` must make its plan, from a description of the cluster alone."""
-    run, seen = PreparedSteps.run, set()
-
-    def checked(steps: PreparedSteps, *arguments: Any, **more: Any) -> dict[str, Any]:
-        values = run(steps, *arguments, **more)
-        last = steps._last
-        if last is not None and last[1] and (id(steps), last[0]) not in seen and not steps.is_closed:
-            seen.add((id(steps), last[0]))
-            plan = steps.last_plan
-            if plan is not None:
-                assert_placed_alike(plan, cluster_text(plan.cluster), allow_soft_placement=plan.decisions.soft)
-        return values
-
-    monkeypatch.setattr(PreparedSteps, "run", checked)
+    """The plans of all steps are checked, here and in the processes that `start` starts."""
+    monkeypatch.setattr(PreparedSteps, "run", checked(PreparedSteps.run))
 
 
 # --- graphs and processes -------------------------------------------------------------------------------
@@ -158,7 +145,7 @@ def start() -> Iterator[Start]:
 
     def run(script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, str(SCRIPTS / script), *arguments],
+            [sys.executable, plan_checks.__file__, str(SCRIPTS / script), *arguments],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
