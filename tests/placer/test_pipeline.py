@@ -143,3 +143,32 @@ def test_options_that_are_on_or_off_are_nothing_else():
 def test_a_plan_simulates_itself(y):
     plan = dt.place(y, {"ps": 1, "worker": 1})
     assert str(plan.simulate()) == str(dt.simulate(plan))
+
+
+def test_a_search_spreads_nothing_to_read_variables_elsewhere() -> None:
+    """What a task reads in another one's memory is copied, and its own variables are not: so nothing is gained."""
+    with dt.Graph().as_default():
+        h = dt.placeholder(dt.float32, [8, 32])
+        for _ in range(5):
+            h = dt.nn.relu(dt.matmul(h, dt.Variable(dt.zeros([32, 32]))))
+        plan = dt.place(dt.reduce_sum(h), {"worker": 2}, strategy="auto", budget_s=0.1)
+    assert len(plan.partitions) == 1
+    assert not plan.channels
+    assert plan.solution is not None
+    assert 0 < plan.solution.lower_bound <= plan.solution.objective == plan.simulate().makespan
+
+
+def test_a_searched_plan_that_reads_in_place_takes_what_the_search_says() -> None:
+    with dt.Graph().as_default():
+        with dt.device("/job:ps"):
+            weights = [dt.Variable(dt.zeros([64, 64])) for _ in range(4)]
+        with dt.device("/job:worker"):
+            h = dt.placeholder(dt.float32, [64, 64])
+            for w in weights:
+                h = dt.tanh(dt.matmul(h, w))
+        plan = dt.place(dt.reduce_sum(h), {"ps": 1, "worker": 2}, strategy="auto", budget_s=0.1)
+    assert [c.direct for c in plan.channels] == [True] * 4
+    assert plan.solution is not None
+    assert plan.solution.objective == plan.simulate().makespan
+    elsewhere = dt.place(dt.reduce_sum(h), {"ps": 1, "worker": 2}, strategy="auto", budget_s=0.1, shared_memory=False)
+    assert plan.simulate().makespan < elsewhere.simulate().makespan
