@@ -36,6 +36,7 @@ from .search import evaluate
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
 from .search.memory_profile import Held
 from .search.problem import Objective, Problem, summed
+from .search.processors import Processors
 from .search.types import Floats, Ints
 
 MOMENT = 1e-12  # seconds: what is so close happens together, as in search/evaluate.py
@@ -449,7 +450,7 @@ def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Trave
     data_at = [0.0] * n if problem.fed_at is None else problem.fed_at[device, np.arange(n)].tolist()
     start, finish, is_there, has_ended = [0.0] * n, [0.0] * n, [False] * n, [False] * n
     is_busy, owed = [False] * problem.devices, [0.0] * problem.devices
-    shared = _Processors(problem, where)
+    shared = Processors(problem, where)
     first, targets, ends = a.first_value.tolist(), a.value_target.tolist(), a.value_start.tolist()
     sizes, latency, per_byte = a.value_bytes.tolist(), problem.link_latency.tolist(), problem.link_per_byte.tolist()
     handling, handling_per_byte = a.handling.tolist(), a.handling_per_byte.tolist()
@@ -500,51 +501,6 @@ def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Trave
             finish[x] = at
             heappush(events, (at, n + x))
     return np.array(start), np.array(finish), travels
-
-
-class _Processors:
-    """The processors of machines: nodes that run there at once share them, so each may take longer than by itself."""
-
-    def __init__(self, problem: Problem, where: Sequence[int]) -> None:
-        many = problem.host is not None and problem.used is not None and problem.devices > 1
-        self._host = [problem.host[d] for d in where] if many and problem.host is not None else []
-        self._used = problem.used.tolist() if problem.used is not None else []
-        self._cores = float(problem.cores)
-        self._left: dict[int, dict[int, float]] = {}  # machine -> node that runs -> seconds that it needs by itself
-        self._since: dict[int, float] = {}
-        self._rate: dict[int, float] = {}
-        self._touched: set[int] = set()
-
-    def _pass(self, host: int, now: float) -> dict[int, float]:
-        """Let time pass on a machine."""
-        left, spent = self._left.setdefault(host, {}), (now - self._since.get(host, now)) * self._rate.get(host, 1.0)
-        for x in left:
-            left[x] = max(left[x] - spent, 0.0)
-        self._since[host] = now
-        self._touched.add(host)
-        return left
-
-    def begins(self, x: int, now: float, takes: float) -> None:
-        """A node begins that takes so many seconds by itself."""
-        if self._host and self._host[x] >= 0:
-            self._pass(self._host[x], now)[x] = takes
-
-    def ends(self, x: int, now: float) -> None:
-        """A node has ended."""
-        if self._host and self._host[x] >= 0:
-            self._pass(self._host[x], now).pop(x, None)
-
-    def changed(self, now: float) -> Iterable[tuple[int, float]]:
-        """The nodes whose ends have moved, with the new ones."""
-        touched, self._touched = self._touched, set()
-        out: list[tuple[int, float]] = []
-        for host in touched:
-            left = self._left[host]
-            before, rate = self._rate.get(host, 1.0), min(1.0, self._cores / max(sum(self._used[x] for x in left), 1e-9))
-            self._rate[host] = rate
-            if rate < 1.0 or before < 1.0:
-                out += [(x, now + seconds / rate) for x, seconds in left.items()]
-        return out
 
 
 def _travels(problem: Problem, device: Ints, finish: Floats) -> Travels:
