@@ -51,8 +51,9 @@ NOT_RUN = {
     r"pip install |python3 -m venv ": "installs packages; tests/test_packaging.py installs the wheel",
     r"dovetail demo": "run by tests/dovetail/tools/demo",
     r"\.venv/bin/python ": "runs these tests",
-    r"kubectl ": "needs a Kubernetes cluster",
-    r"(sbatch|srun) ": "needs Slurm",
+    r"kubectl |dovetail \w+ --on k8s ": "needs a Kubernetes cluster",
+    r"ray |dovetail \w+ --on ray ": "needs Ray",
+    r"(sbatch|srun) |dovetail \w+ --on slurm ": "needs Slurm",
     r"scp |.*# on |.*zmq://10\.": "needs other machines",
 }
 """Pattern of the beginning of a command -> why the tests do not run it."""
