@@ -234,7 +234,8 @@ def _on_kubernetes(described: Described, program: Sequence[str], image: str, nam
     jobs, checkpoint = list(described.file.jobs), described.file.checkpoint
     with contextlib.ExitStack() as ending:
         if shutil.which("kubectl") is None or not kubectl.is_up(jobs, name):
-            ending.callback(delete_from_kubernetes, described, name)
+            if image:  # else nothing is started
+                ending.callback(delete_from_kubernetes, described, name)
             on_kubernetes(described, image, name, keys)
         return kubectl.run(program, jobs, name, {} if checkpoint is None else {"CHECKPOINT_DIR": checkpoint})
 

@@ -64,7 +64,7 @@ def test_a_file_is_a_cluster(file):
         ("[1, 2]", "at `$`: Expected `mapping`, got `list`"),
         ("{}", "required field `jobs`"),
         ("jobs: [a]", "at `$.jobs`: Expected `mapping`, got `list`"),
-        ("jobs: {ps: 1}\nspeed: 3", "unknown field `speed`; known are: jobs, master, devices, resources, links"),
+        ("jobs: {ps: 1}\nspeed: 3", "unknown field `speed`; known are: jobs, master, devices, resources, keys, checkpoint, links"),
         ("jobs: {ps: x}", "at `$.jobs[ps]`: Expected `int | mapping | list`, got `str`"),
         ("jobs: {ps: 0}", "no tasks"),
         ("jobs: {ps: 1}\nmaster: /job:moon", "is no task of the cluster"),
