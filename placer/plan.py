@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Never
 
+from ..graph.core.argument_names import no_attribute
 from ..graph.core.device import DeviceName, DeviceSpec
 from ..graph.core.dtypes import bfloat16
 from ..graph.core.errors import InvalidArgumentError
@@ -80,6 +81,12 @@ class Plan:
     sizes: Sizes = field(default_factory=Sizes)
     solution: Solution | None = None
     access: OneSidedAccess = OneSidedAccess()
+
+    if not TYPE_CHECKING:  # to a type checker an unknown attribute is an error
+
+        def __getattr__(self, name: str) -> Never:
+            """An attribute that a plan does not have: the error says what to use."""
+            raise no_attribute(self, name, dict.fromkeys(("draw", "plot", "show", "summary"), "print(plan), or plan.to_html(path)"))
 
     @cached_property
     def requested(self) -> dict[str, str]:
@@ -243,7 +250,7 @@ class Plan:
         """What changes from this plan to another: nodes that moved, traffic, state. Nodes match by name."""
         return diff(self, other)
 
-    def at(self, *, batch: int | None = None, shapes: Mapping[Any, Any] | None = None) -> Plan:
+    def at(self, batch: int | None = None, *, shapes: Mapping[Any, Any] | None = None) -> Plan:
         """This plan for other sizes: the same placement and partition, with other predictions. Nothing is placed or searched again.
 
         Args:
@@ -273,7 +280,7 @@ class Plan:
         return replace(self, partitioned=resized(self.partitioned, sizes), sizes=sizes, solution=None)
 
     def scale(
-        self, batch: Iterable[int], *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True
+        self, batch: int | Iterable[int], *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True
     ) -> BatchScaling:
         """Predicted time, memory and traffic for several batch sizes: `at(batch=...)` of each, as a table.
 
@@ -281,7 +288,8 @@ class Plan:
 
         >>> print(plan.scale(batch=[1, 16, 256, 4096]))
         """
-        return BatchScaling(tuple(scaled(size, self.at(batch=size), as_profile(costs), contended) for size in batch))
+        sizes = batch if isinstance(batch, Iterable) else [batch]
+        return BatchScaling(tuple(scaled(size, self.at(batch=size), as_profile(costs), contended) for size in sizes))
 
     def simulate(
         self, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False

@@ -1,4 +1,4 @@
-"""Keyword arguments that a function does not have: the error says which one it has instead.
+"""Keyword arguments and attributes that a function or an object does not have: the error says which it has instead.
 
 PyTorch, JAX and TensorFlow 1 name the same argument differently (`dim`, `axis`; `lr`, `learning_rate`). Python's own error names
 only the argument that was given. `explains_arguments` adds the name to use. It costs a call of a function, so it is for functions that
@@ -56,6 +56,22 @@ def check_arguments(name: str, function: Callable[..., Any], given: Mapping[str,
     unknown = set(given) - set(known)
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
         raise TypeError(explanation(name, unknown, known)) from None
+
+
+def no_attribute(owner: object, name: str, instead: Mapping[str, str]) -> AttributeError:
+    """The error for an attribute that an object does not have: it says what to use, where `instead` or a close name tells.
+
+    >>> no_attribute(plan, "show", {"show": "print(plan)"})
+    AttributeError("'Plan' object has no attribute 'show': use print(plan)")
+    """
+    if hasattr(type(owner), name):
+        object.__getattribute__(owner, name)  # a property of its own failed: raise what it raised
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if name in instead:
+        text += f": use {instead[name]}"
+    elif name[:1] != "_" and (close := difflib.get_close_matches(name, [n for n in dir(type(owner)) if n[0] != "_"], n=1, cutoff=0.7)):
+        text += f": did you mean {close[0]}?"
+    return AttributeError(text, name=name, obj=owner)
 
 
 def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:

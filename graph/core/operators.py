@@ -186,7 +186,13 @@ class TensorOperators(Generic[_T]):
             raise TypeError(f"{how} of a tensor makes a new tensor; it cannot write into `out`")
         return operators[how](self if dtype is None else operators["cast"](self, dtype), axis, keepdims)
 
-    if not TYPE_CHECKING:  # to a type checker an unknown attribute is an error
+    if not TYPE_CHECKING:  # to a type checker they are errors
+
+        def __setitem__(self, key: Any, value: Any) -> Never:
+            raise TypeError(
+                f"{type(self).__name__!r} object does not support item assignment: use dt.tensor_scatter_nd_update(tensor, indices, "
+                "updates), or dt.where(mask, new, tensor); of a variable, v[i].assign(new)"
+            )
 
         def __getattr__(self, name: str) -> Never:
             """An attribute that tensors of other libraries have, or that is misspelt: the error says what to use here."""

@@ -1,5 +1,6 @@
 """Losses whose arguments are swapped, or of another kind, say so."""
 
+import numpy as np
 import pytest
 
 import dovetail as dt
@@ -35,6 +36,18 @@ def test_swapped_class_numbers_and_logits(function) -> None:
     assert function(labels=labels, logits=logits).dtype == dt.float32
     with pytest.raises(TypeError, match="sparse_softmax_cross_entropy.*not int64, and the labels are float32: are the two swapped"):
         function(labels=logits, logits=labels)
+
+
+def test_probabilities_in_the_place_of_logits_are_warned_of_when_a_step_runs() -> None:
+    labels, logits = np.eye(3, dtype=np.float32), np.float32([[2, -1, 0], [0.1, 0.3, 1], [-3, 0, 1]])
+    a, b = dt.placeholder(dt.float32, [3, 3]), dt.placeholder(dt.float32, [3, 3])
+    loss = dt.losses.softmax_cross_entropy(a, b)
+    with dt.Session() as session:
+        session.run(loss, {a: labels, b: logits})
+        session.run(loss, {a: labels, b: labels})  # both may be probabilities
+        session.run(loss, {a: 2 * labels, b: logits})  # TensorFlow takes labels of any sum
+        with pytest.warns(UserWarning, match="the two swapped. The labels come first"):
+            session.run(loss, {a: logits, b: labels})
 
 
 def test_class_numbers_in_the_place_of_probabilities_and_the_other_way_round() -> None:

@@ -60,6 +60,20 @@ def test_without_fetches_all_nodes_run(graph):
     assert run == {n.name for n in graph.nodes} - {"x"}
 
 
+def test_what_other_libraries_call_it(graph):
+    plan = place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS)
+    with pytest.raises(AttributeError, match=r"no attribute 'show': use print\(plan\)"):
+        plan.show()
+    with pytest.raises(AttributeError, match="did you mean report"):
+        plan.reports()
+    with pytest.raises(AttributeError, match=r"no attribute 'step': use minimize\(loss\)"):
+        dt.train.AdamOptimizer().step()
+    with dt.Graph().as_default():
+        plan = dt.place(dt.nn.relu(dt.placeholder(dt.float32, [None, 4])), CLUSTER)
+    assert str(plan.at(8).report()) == str(plan.at(batch=8).report())
+    assert str(plan.scale(8)) == str(plan.scale([8]))
+
+
 def test_the_head_counts_devices_that_only_hold_variables():
     with dt.Graph().as_default():
         with dt.device("/job:ps/task:0"):

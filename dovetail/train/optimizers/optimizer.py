@@ -8,12 +8,12 @@ when all updates are done.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, ValuesView
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, Self, TypeAlias
 
 import numpy as np
 
 from ...distribute.context import get_strategy, has_strategy
-from ...graph.core.argument_names import check_arguments
+from ...graph.core.argument_names import check_arguments, no_attribute
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.dtypes import FLOATS, DType
@@ -31,6 +31,13 @@ from .slot_creator import create_slot, create_slot_with_initializer, create_zero
 
 Hyperparameter: TypeAlias = "float | np.generic | np.ndarray[Any, Any] | Tensor | Variable | Callable[[], Any]"
 """A setting of an optimizer: a number, a scalar tensor or variable, or a function that gives one."""
+_INSTEAD = {
+    "init": "minimize(loss): the slots are variables, which it makes",
+    "step": "minimize(loss): running the node that it returns takes a step",
+    "update": "apply_gradients(pairs of gradient and variable)",
+    "zero_grad": "nothing: gradients do not add up from step to step",
+}
+"""Attribute that optimizers of other libraries have -> what to do here."""
 
 
 class Optimizer:
@@ -70,6 +77,12 @@ class Optimizer:
 
     def __repr__(self) -> str:
         return f"<dt.train.{type(self).__name__} '{self._name}'>"
+
+    if not TYPE_CHECKING:  # to a type checker an unknown attribute is an error
+
+        def __getattr__(self, name: str) -> Never:
+            """An attribute that optimizers of other libraries have: the error says what to use here."""
+            raise no_attribute(self, name, _INSTEAD)
 
     def get_name(self) -> str:
         """Its name."""

@@ -18,6 +18,7 @@ from ...core.shape import Dims, compatible, is_static, merge, text
 from ..math.cast import cast
 from ..math.common import same_type
 from ..math.static_operands import (
+    AS_LIST,
     dims_of,
     index_operand,
     known_rank,
@@ -116,6 +117,8 @@ def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor
     if not isinstance(values, (list, tuple)):
         values = [values]
     with op_scope(name, "concat", values, axis) as scope:
+        if isinstance(axis, Tensor) and axis.dims:
+            raise TypeError(f"concat: the axis must be a number, not {axis!r}. Several tensors are one list: dt.{AS_LIST['concat']}")
         operands = convert_alike(values, "values")
         if len(operands) == 1:
             same: Tensor = identity(operands[0], scope)
@@ -363,6 +366,8 @@ def _would_cut(dtype: DType, wanted: DType) -> bool:
 @explains_arguments
 def stack(values: Any, axis: int = 0, name: str | None = "stack") -> Tensor:
     """Join tensors of one shape along a new axis. Values without tensors among them become one Const."""
+    if isinstance(axis, Tensor):
+        raise TypeError(f"stack: the axis must be a number, not {axis!r}. Several tensors are one list: dt.{AS_LIST['stack']}")
     if isinstance(values, (list, tuple)):
         if not values:
             raise ValueError("stack needs at least one value")

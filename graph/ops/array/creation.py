@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims
-from ...core.dtypes import Array, DType, as_dtype, float32, string
+from ...core.dtypes import Array, as_dtype, float32, string
 from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
@@ -57,15 +57,18 @@ def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
 
     A Const when it is small and its shape is known.
     """
-    return _filled(shape, 0, as_dtype(dtype).base, name, "zeros")
+    return _filled(shape, 0, dtype, name, "zeros")
 
 
 def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
     """A tensor of ones (True for bool). A Const when it is small and its shape is known."""
-    return _filled(shape, 1, as_dtype(dtype).base, name, "ones")
+    return _filled(shape, 1, dtype, name, "ones")
 
 
-def _filled(wanted: Any, value: int, dtype: DType, name: str | None, default: str) -> Tensor:
+def _filled(wanted: Any, value: int, dtype_like: Any, name: str | None, default: str) -> Tensor:
+    if isinstance(wanted, int) and isinstance(dtype_like, int):  # TensorFlow's number of a type, after a size: NumPy's habit
+        raise TypeError(f"{default}: {dtype_like} is no dtype. The shape is one argument: dt.{default}([{wanted}, {dtype_like}])")
+    dtype = as_dtype(dtype_like).base
     if dtype is string and value:
         raise TypeError("There is no text that stands for one")
     scalar: Any = b"" if dtype is string else np.array(value).astype(dtype.np)

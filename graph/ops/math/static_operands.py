@@ -20,6 +20,17 @@ from ...core.opdef import Attrs, Cost, nbytes
 from ...core.shape import Dimension, Dims, TensorShape
 
 INDEX_TYPES = (int32, int64)
+_ONE_LIST = "Several tensors or sizes are one list: dt.{}"
+AS_LIST = {
+    "Reshape": "reshape(x, [2, 3])",
+    "Tile": "tile(x, [2, 3])",
+    "concat": "concat([x, y], 1)",
+    "ones": "ones([2, 3])",
+    "stack": "stack([x, y], 1)",
+    "transpose": "transpose(x, [1, 0])",
+    "zeros": "zeros([2, 3])",
+}
+"""Op's scope -> how the function is called that takes a list where other libraries take several arguments."""
 
 
 def as_bytes(text: Any) -> bytes:
@@ -28,7 +39,13 @@ def as_bytes(text: Any) -> bytes:
 
 
 def op_scope(name: str | None, default: str, *values: Any) -> AbstractContextManager[str]:
-    """The name scope of one op in the graph of its operands; gives the name for the op's own node."""
+    """The name scope of one op in the graph of its operands; gives the name for the op's own node.
+
+    Raises:
+        TypeError: the name is no text. NumPy and PyTorch take several tensors or sizes one by one, and the last becomes the name here.
+    """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{default}: the name must be text, not {name!r}. {_ONE_LIST.format(AS_LIST.get(default, 'concat([x, y], 1)'))}")
     return graph_of(*values).op_scope(name or default)
 
 

@@ -7,6 +7,7 @@ They work on the last axis of tensors of any rank.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -142,15 +143,31 @@ def _dense_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(dtype, None if dims is None else dims[:-1]), (dtype, dims)]
 
 
+_SWAPPED = (
+    "softmax_cross_entropy: each row of the logits sums to 1 and has nothing below 0, as probabilities do, and the labels do not: "
+    "are the two swapped? The labels come first"
+)
+
+
+def _are_probabilities(x: Array, sums: Array | None = None) -> bool:
+    """Whether each row is one of probabilities: nothing below 0, and a sum of about 1 (half floats add up to within a hundredth)."""
+    if x.size == 0 or x.shape[-1] == 1 or not (x.min() >= 0 and x.max() < 1.01):
+        return False
+    return bool((abs((x.sum(-1, dtype=np.float64) if sums is None else sums) - 1) < 0.01).all())
+
+
 def _dense(logits: Array, labels: Array) -> tuple[Array, Array]:
     if logits.shape != labels.shape:
         raise ValueError("logits and labels must have one shape")
     log_p = _log_softmax(logits)
     y = labels.astype(log_p.dtype)
+    sums = y.sum(-1, keepdims=True)
+    if not _are_probabilities(y, sums) and _are_probabilities(logits):
+        warnings.warn(_SWAPPED, stacklevel=2)  # once: TensorFlow takes any labels
     # 0 * log(0) is 0 here: a class of probability 0 costs nothing where the logit is -inf.
     loss = -np.where(y == 0, 0, y * log_p).sum(-1)
     # TensorFlow gives softmax - labels, which is right only where the labels sum to 1.
-    backprop = np.exp(log_p) * y.sum(-1, keepdims=True) - y
+    backprop = np.exp(log_p) * sums - y
     return loss.astype(logits.dtype), backprop.astype(logits.dtype)
 
 
