@@ -2,11 +2,17 @@
 
 A caller pings the tasks that it waits for (`failure_detector.py`). So no call waits longer than its task lives, whatever limits the user
 sets.
+
+A pong also says whether the task works on the request. If it does not, and no reply arrives, the request or the reply was lost with a
+connection. One pong does not prove that: the I/O thread of a busy task answers several pings at once, before it sends a reply that
+another thread has queued meanwhile. But that reply leaves before the I/O thread reads more. So the proof is a second such pong, to a ping
+that was sent after the first pong had arrived. Pings have numbers for this.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -130,6 +136,9 @@ def call_all(
     return replies
 
 
+_numbers = itertools.count(1)  # of this process's pings
+
+
 class PendingReplies:
     """The outstanding replies to a request: the tasks that owe one, and when each was last heard.
 
@@ -152,7 +161,8 @@ class PendingReplies:
         self._what = what
         self._is_bound = incarnations is not None  # whether a task that was restarted cannot answer
         self._request = request
-        self._forgotten: dict[str, int] = {}  # how often each task answered that it does not work on the request
+        self._first = self._last = next(_numbers)  # later numbers are those of pings about this request
+        self._forgotten: dict[str, int] = {}  # task that has no such request -> the last ping before it said so
         self._began = time.monotonic()
         expected = dict.fromkeys(owing, 0) if incarnations is None else incarnations
         self._detector = FailureDetector(peer_timeout_s, self._began, expected)
@@ -200,17 +210,20 @@ class PendingReplies:
         except WireError as e:
             raise UnavailableError(None, None, f"What came from a server is no message of this version: {e}") from None
         detector.now = time.monotonic()
-        out = []
+        out, pongs = [], []
         for address, message in arrived:
             if message.kind == "pong":
                 restarted = detector.heartbeat(address, message.fields["incarnation"])
                 if restarted and self._is_bound and address in self._owing:
                     raise self._restarted(address)
-                if message.fields["seq"] == (self._request or 0):  # else the pong is for an earlier request
-                    self._check_memory(address, message.fields.get("working"))
+                if message.fields["seq"] > self._first:  # else the pong is about an earlier request
+                    pongs.append((address, message.fields))
             else:
                 detector.heard(address)
                 out.append((address, message))
+        for address, fields in pongs:
+            if all(address != replied for replied, _ in out):  # else the reply may be among these messages
+                self._check_memory(address, fields["seq"], fields.get("working"))
         if not out:
             self._check_life(connections, detector.now)
         return out
@@ -247,7 +260,12 @@ class PendingReplies:
                 None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}{hint}"
             )
         for address, _ in detector.to_ask():
-            self.send(connections, address, Message("ping", {"seq": self._request or 0, "request": self._request}))
+            self.send(connections, address, self._ping())
+
+    def _ping(self, **more: bool) -> Message:
+        """The next ping."""
+        self._last = next(_numbers)
+        return Message("ping", {"seq": self._last, "request": self._request, **more})
 
     def _why(self, connections: Connections) -> str:
         """The tasks that have not finished their part of a step, each with what it waits for."""
@@ -274,9 +292,7 @@ class PendingReplies:
         silent = dict.fromkeys(self._owing)
         for address in silent:
             with contextlib.suppress(OSError):
-                connections.send(
-                    address, Message("ping", {"seq": self._request or 0, "request": self._request, "waits": True})
-                )
+                connections.send(address, self._ping(waits=True))
         said: dict[str, tuple[bool, list[str]]] = {}
         until = time.monotonic() + REASONS_TIMEOUT_S
         while silent and (left := until - time.monotonic()) > 0:
@@ -288,18 +304,16 @@ class PendingReplies:
                 self._detector.now = time.monotonic()
                 self._detector.heard(address)
                 waits = message.fields.get("waits")
-                if message.kind == "pong" and waits is not None and message.fields["seq"] == self._request:
+                if message.kind == "pong" and waits is not None and message.fields["seq"] > self._first:
                     said[address] = bool(message.fields.get("working")), [str(what) for what in waits]
                     silent.pop(address, None)
         return said
 
-    def _check_memory(self, address: str, working: bool | None) -> None:
-        """Fail when a task reports twice that it does not know the request. A pong may overtake one reply, but not two."""
+    def _check_memory(self, address: str, ping: int, working: bool | None) -> None:
+        """Fail when a task has said that it does not work on the request, and says so again to a ping that was sent after that."""
         if working is not False or address not in self._owing:
             self._forgotten.pop(address, None)
-            return
-        self._forgotten[address] = self._forgotten.get(address, 0) + 1
-        if self._forgotten[address] >= 2:
+        elif ping > self._forgotten.setdefault(address, self._last):
             waited = time.monotonic() - self._began
             raise UnavailableError(
                 None, None,

@@ -10,6 +10,7 @@ import pytest
 from dovetail.graph.core.errors import DeadlineExceededError, UnavailableError
 from dovetail.runtime.rpc import pending_call
 from dovetail.runtime.rpc.pending_call import PendingReplies
+from dovetail.runtime.timeouts import PING_S
 from dovetail.runtime.wire.messages import Message
 
 ADDRESS = "localhost:1"
@@ -45,35 +46,70 @@ class Played:
         pass
 
 
-def pong(request: int, working: bool | None) -> Message:
-    return Message("pong", {"seq": request, "incarnation": 1, "working": working})
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times that have been; the last one is now."""
+    times = [100.0]
+    monkeypatch.setattr(pending_call, "time", SimpleNamespace(monotonic=lambda: times[-1]))
+    return times
 
 
-def test_a_server_that_forgot_the_request_ends_the_wait() -> None:
+def pong(ping: Message, working: bool | None) -> Message:
+    return Message("pong", {"seq": ping.fields["seq"], "incarnation": 1, "working": working})
+
+
+def pinged(wait: PendingReplies, played: Played, clock: list[float], count: int) -> list[Message]:
+    """The pings of the next waits, which nobody has answered yet."""
+    before = len(played.sent)
+    while len(played.sent) < before + count:
+        clock.append(clock[-1] + PING_S)
+        assert wait.messages(played) == []  # type: ignore[arg-type]
+    return played.sent[before:]
+
+
+def test_a_server_that_forgot_the_request_ends_the_wait(clock: list[float]) -> None:
     played = Played()
     wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
-    for _ in range(2):
-        played.coming.append(pong(7, False))
-    wait.messages(played)  # type: ignore[arg-type]  # it may have been overtaken by the answer
+    pings = pinged(wait, played, clock, 3)
+    played.coming.extend(pong(ping, False) for ping in pings)
+    for _ in pings:  # the server has read all three at once: the answer may be behind them
+        assert wait.messages(played) == []  # type: ignore[arg-type]
+    (again,) = pinged(wait, played, clock, 1)
+    played.coming.append(pong(again, False))
     with pytest.raises(UnavailableError, match="does not work on this call"):
         wait.messages(played)  # type: ignore[arg-type]
 
 
-def test_what_was_said_about_an_earlier_request_means_nothing() -> None:
+def test_an_answer_counts_whatever_comes_with_it(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that did not listen for a while finds the answer, and the pongs from before and behind it."""
     played = Played()
     wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
-    for _ in range(9):
-        played.coming.append(pong(6, False))  # late answers to pings of the call before
+    (first,) = pinged(wait, played, clock, 1)
+    played.coming.append(pong(first, False))
+    wait.messages(played)  # type: ignore[arg-type]
+    later = [(ADDRESS, pong(ping, False)) for ping in pinged(wait, played, clock, 2)]
+    answer = (ADDRESS, Message("closed", {"request": 7}))
+    monkeypatch.setattr(played, "poll", lambda timeout_s, only=None: [answer, *later])
+    assert wait.messages(played) == [answer]  # type: ignore[arg-type]
+
+
+def test_what_was_said_about_an_earlier_request_means_nothing(clock: list[float]) -> None:
+    played = Played()
+    before = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=6)
+    late = pinged(before, played, clock, 9)
+    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    pinged(wait, played, clock, 1)
+    played.coming.extend(pong(ping, False) for ping in late)
     played.coming.append(Message("closed", {"request": 7}))
     found = []
     for _ in range(10):
         found += wait.messages(played)  # type: ignore[arg-type]
+        pinged(wait, played, clock, 0 if played.coming else 1)
     assert [message.kind for _, message in found] == ["closed"]
 
 
-def test_pieces_of_a_large_message_are_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    played, clock = Played(), [100.0]
-    monkeypatch.setattr(pending_call, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+def test_pieces_of_a_large_message_are_signs_of_life(clock: list[float]) -> None:
+    played = Played()
     wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
     for _ in range(20):  # on a slow link: its answers stand behind the pieces
         played.pieces += 1
@@ -84,9 +120,10 @@ def test_pieces_of_a_large_message_are_signs_of_life(monkeypatch: pytest.MonkeyP
         wait.messages(played)  # type: ignore[arg-type]
 
 
-def test_a_step_whose_time_is_over_names_what_each_task_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    played, clock = Played(), [100.0]
-    monkeypatch.setattr(pending_call, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+def test_a_step_whose_time_is_over_names_what_each_task_waits_for(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played()
     other, third, here = (
         "localhost:2",
         "localhost:3",
@@ -101,7 +138,8 @@ def test_a_step_whose_time_is_over_names_what_each_task_waits_for(monkeypatch: p
             clock.append(clock[-1] + 2.0)
             return []
         address, waits, working = answers.pop()
-        return [(address, Message("pong", {"seq": 7, "incarnation": 1, "working": working, "waits": waits}))]
+        seq = played.sent[-1].fields["seq"]
+        return [(address, Message("pong", {"seq": seq, "incarnation": 1, "working": working, "waits": waits}))]
 
     monkeypatch.setattr(played, "poll", poll)
     with pytest.raises(DeadlineExceededError) as e:
