@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Jobs: TypeAlias = ClusterSpec | ClusterDef | Mapping[str, Any]
 Devices: TypeAlias = Mapping[str, Sequence[Any]]
 
+MOST_TASKS = 1023  # a larger number behind a colon is a port
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15,
              "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}  # fmt: skip
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -213,6 +214,8 @@ def described_by(given: str | os.PathLike[str]) -> Any:
     if re.fullmatch(r"\s*\w+=\d+(\s*,\s*\w+=\d+)*\s*", text) and not Path(text).exists():
         return {"jobs": {job.strip(): int(n) for job, _, n in (part.partition("=") for part in text.split(","))}}
     is_text = isinstance(given, str) and (text.lstrip()[:1] in ("{", "[") or "\n" in text or ": " in text) and not _is_file(text)
+    if not is_text and not _is_file(text) and (meant := _counts_meant(text)):
+        raise ValueError(meant)
     try:
         content = yaml.safe_load(text if is_text else Path(given).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as e:
@@ -222,6 +225,21 @@ def described_by(given: str | os.PathLike[str]) -> Any:
     if isinstance(content.get("cluster"), dict):  # TF_CONFIG
         content = content["cluster"]
     return {"jobs": content} if content and not content.keys() & {"jobs", "devices", "links", "master", "resources"} else content
+
+
+def _counts_meant(text: str) -> str:
+    """How to write numbers of tasks that are written as `ps:1,worker:2` or `worker=two`; '' if the text is nothing like them."""
+    parts = [part.strip() for part in text.split(",")]
+    found = [re.fullmatch(r"(\w+)\s*[=:]\s*([\w.+-]*)", part) for part in parts]
+    pairs = [(m[1], m[2]) for m in found if m is not None]
+    if len(pairs) != len(parts):
+        return ""
+    for job, number in pairs:
+        if not number.isdecimal():
+            return f"{number!r} is no number of tasks; write {job}=2"
+    if len(pairs) == 1 and "=" not in text and int(pairs[0][1]) > MOST_TASKS:
+        return f"{text!r} is no cluster; if it is a running one, write zmq://{text}"
+    return f"{text!r} is no cluster; write {','.join(f'{job}={number}' for job, number in pairs)}"
 
 
 def _is_file(text: str) -> bool:

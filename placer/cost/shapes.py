@@ -93,13 +93,22 @@ class Sizes:
         return all(self._has_known_cost(node) for node in nodes)
 
     def unknown(self, nodes: Iterable[Node], feeds: Collection[Tensor] = ()) -> tuple[Tensor, ...]:
-        """Where unknown sizes come from: what is fed, and results whose sizes are unknown though those of all inputs are known."""
+        """Where unknown sizes come from: what is fed, and results whose sizes are unknown though those of all inputs are known.
+
+        Results computed from one that is named are left out: a gradient often has its size from the shape of what is fed.
+
+        Args:
+            nodes: what the step runs, in order of creation. feeds: what it is given.
+        """
         found: dict[Tensor, None] = {}
+        behind: set[Node] = set()
         for node in nodes:
             back = node.back_edge
             taken = [t for t in node.inputs if not self.is_known(t) and t.op is not back]
             found.update((t, None) for t in taken if t in feeds)
-            if not taken and not self._has_known_cost(node):
+            if any(t in found or t.op in behind for t in node.inputs):
+                behind.add(node)
+            elif not taken and not self._has_known_cost(node):
                 found.update((t, None) for t in node.outputs if t not in feeds and not self.is_known(t))
         return tuple(found)
 

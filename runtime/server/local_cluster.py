@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import signal
 import socket
@@ -34,6 +35,8 @@ from ...placer.cluster.spec import ClusterSpec
 from ..transport.address import is_loopback
 from ..transport.keys import client_keys
 from .running_cluster import Keeper, RunningCluster
+
+logger = logging.getLogger(__name__)
 
 
 class LocalCluster(RunningCluster):
@@ -104,6 +107,11 @@ class LocalCluster(RunningCluster):
         if min(counts.values(), default=0) < 0 or not any(counts.values()):
             raise ValueError(f"A LocalCluster needs at least one task, and no job fewer than none: {counts}")
         tasks = [(job, i) for job, count in counts.items() for i in range(count)]
+        if (target := os.environ.get("TARGET", "")).startswith("zmq://"):
+            logger.warning(
+                "This program starts a cluster of its own, beside the one that $TARGET names (%s), where `dovetail run` runs it. To use "
+                "that one, pass its target: dt.compile(..., cluster=os.environ['TARGET']), or dt.Session(os.environ['TARGET'])", target,
+            )  # fmt: skip
         self._blas_threads = str(max(1, (os.cpu_count() or 1) // max(1, len(tasks))))
         with contextlib.ExitStack() as reserved:
             ports = {task: reserved.enter_context(reserved_port()) for task in tasks if task not in given}

@@ -30,12 +30,14 @@ from ...placer.cost.profile import Profile
 from ...placer.cost.shapes import as_tensor, given_shapes
 from ...placer.pipeline import OBJECTIVES, STRATEGIES, place
 from ...placer.plan import Plan
+from ...placer.render.text import listed
 from ...placer.render.timeline import time_text
 from ...placer.search.problem import Solution
 from ...runtime.session.fetches import parse_fetches
 from ...runtime.session.session import Session
 from .common import FailedError, UsageError, addresses, one_of, output_file, program_errors, text_of
 
+LISTED_INPUTS = 8
 PLAN_MARK = b'{"dovetail-plan"'  # how a saved plan begins
 
 ProgramArgument = Annotated[
@@ -116,12 +118,23 @@ class Program(NamedTuple):
                 equals = ""
             if not equals:
                 raise UsageError(f"--shape takes a name and sizes, such as x=64,784, not {text!r}")
-            found[as_tensor(self.graph, self.element(name))] = dims
+            try:
+                element = self.element(name)
+            except UsageError:
+                raise UsageError(f"--shape {text}: no input {name!r}; {self._inputs()}") from None
+            found[as_tensor(self.graph, element)] = dims
         try:
             given_shapes(self.graph, shapes=found)
         except (ValueError, TypeError) as e:
             raise UsageError(str(e)) from None
         return found
+
+    def _inputs(self) -> str:
+        """`the inputs are x (?, 784), y (?, 10)`: the placeholders, by the program's own names where it has them."""
+        names = {tensor: name for name, tensor in self.names.items()}
+        fed = [node.outputs[0] for node in self.graph.nodes if node.type == "Placeholder"]
+        named = [f"{names.get(t, t.op.name)} {t.shape}" for t in fed]
+        return f"the inputs are {listed(named, LISTED_INPUTS)}" if named else "the program has no inputs"
 
 
 def build(program: str) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
@@ -46,7 +47,7 @@ REFRESH_S = 1.0
 
 def run(
     file: Annotated[str, typer.Argument(help="The cluster's file, or ps=1,worker=2.")],
-    program: Annotated[list[str], typer.Argument(help="A Python file, `-m module` or any command, with its arguments.")],
+    program: Annotated[list[str] | None, typer.Argument(help="A Python file, `-m module` or any command, with its arguments.")] = None,
     on: On = "local",
     each: Annotated[
         bool, typer.Option("--each", help="Each task but those of the job ps, which serve, runs the program. TF_CONFIG says which it is.")
@@ -66,6 +67,8 @@ def run(
     with errors_explained(subprocess.CalledProcessError):
         from ...distribute.launchers.engines import Described  # loads ZeroMQ
 
+        if file.endswith(".py") or not program:
+            raise UsageError(_order(file, program or []))
         described = Described.read(file)
         if each and on == "k8s":
             raise UsageError("On k8s the program is the one client: each pod serves")
@@ -74,6 +77,14 @@ def run(
         allocated(described, on, option or [])
         with ended_by_signals():
             raise typer.Exit(_run(described, program, on, each, restarts, keys))
+
+
+def _order(file: str, program: Sequence[str]) -> str:
+    """How to write a command that lacks the cluster or the program. `file`: what stands where the cluster should."""
+    if file.endswith(".py"):
+        words = [*(w for w in program if w == "--each"), "ps=1,worker=2", file, *(w for w in program if w != "--each")]
+        return f"The cluster comes first: dovetail run {shlex.join(words)}"
+    return f"There is no program: dovetail run {shlex.join([file, 'train.py'])}"
 
 
 def _run(described: Described, program: Sequence[str], on: str, each: bool, restarts: int, keys: Path | None) -> int:

@@ -173,6 +173,18 @@ def test_data_sets_tell_the_size_of_a_full_batch(behind: str) -> None:
     assert plan.at(batch=10).sizes.of(x).dims == (10, 7)
 
 
+def test_only_inputs_are_asked_for_where_gradients_have_their_sizes_from_them() -> None:
+    with dt.Graph().as_default() as graph:
+        x, y = dt.placeholder(dt.float32, [None, 2], name="x"), dt.placeholder(dt.float32, [None], name="y")
+        loss = dt.reduce_mean(dt.square(dt.squeeze(dt.matmul(x, dt.get_variable("w", [2, 1])), [1]) - y))
+        step = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
+        drawn = dt.random_uniform(dt.placeholder(dt.int32, [1], name="n"))
+    plan = dt.place(graph, None, fetches=[step, drawn])
+    assert [t.name for t in plan.unknown_sizes] == ["x:0", "y:0", "random_uniform/RandomUniform:0"]  # its shape is a value that is fed
+    assert plan.at(shapes={x: (64, 2)}).unknown_sizes[0] is y
+    assert not dt.place(graph, None, fetches=step, shapes={x: (64, 2), y: (64,)}).unknown_sizes
+
+
 def test_a_search_for_unknown_sizes_says_so_and_how_to_give_them(caplog: pytest.LogCaptureFixture) -> None:
     graph, *_ = layer()
     with caplog.at_level(logging.WARNING):

@@ -130,6 +130,19 @@ def test_an_interrupt_ends_the_program_and_then_all_tasks(folder: Path, each: bo
             os.kill(pid, 0)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["client.py"], "The cluster comes first: dovetail run ps=1,worker=2 client.py"),
+        (["client.py", "--each", "--rate", "1"], "The cluster comes first: dovetail run --each ps=1,worker=2 client.py --rate 1"),
+        (["cluster.yaml"], "There is no program: dovetail run cluster.yaml train.py"),
+    ],
+)
+def test_a_command_without_cluster_or_program_is_corrected(words: list[str], told: str) -> None:
+    found = CliRunner().invoke(app, ["run", *words])
+    assert found.exit_code == 2 and found.stderr == f"error: {told}\n"
+
+
 def fake(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that stands in for an engine's."""
     (folder / name).write_text(f"#!/bin/sh\n{text}")
