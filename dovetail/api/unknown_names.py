@@ -135,7 +135,7 @@ OF_TENSORS = {
     "int": "use tensor.astype(dt.int32)",
     "long": "use tensor.astype(dt.int64)",
     "bool": "use tensor.astype(dt.bool)",
-    "assign": "use dt.Variable: only variables can be changed",
+    "assign": "it is no slice of a variable; use dt.Variable: only variables, and slices of them, can be changed",
     "at": "use dt.tensor_scatter_nd_update(tensor, indices, updates), or dt.where(mask, new, tensor); a variable has v[i].assign(new)",
 }
 """Attribute that tensors of other libraries have -> what to do here."""
