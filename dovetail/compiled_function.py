@@ -29,6 +29,7 @@ from .graph.core.default_graph import GraphKeys
 from .graph.core.errors import NotFoundError
 from .graph.core.frames import Frames
 from .graph.core.graph import Graph, Node, Tensor
+from .graph.core.operators import is_tracing
 from .graph.variables.scope import variable_scope
 from .graph.variables.store import AUTO_REUSE, report_uninitialized_variables
 from .graph.variables.variable import variable_creator_scope
@@ -325,7 +326,11 @@ class CompiledFunction(Generic[P]):
                 name = f"arguments/{name}"  # so that a variable with a parameter's name keeps it
                 given.append(placeholder(value.dtype, self._dims(value), name) if is_fed else value)
             positional, named = nest.pack_sequence_as(structure, given)
-            results = self._function(*positional, **named)
+            token = is_tracing.set(True)
+            try:
+                results = self._function(*positional, **named)
+            finally:
+                is_tracing.reset(token)
         feeds = tuple(t for t, is_fed in zip(given, fed, strict=True) if is_fed)
         return _Trace(feeds, results, tuple(_effects(home.graph, before)))
 

@@ -7,11 +7,19 @@ when its module is imported.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
+from dis import opmap
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
+
+from numpy import ndarray
 
 from .argument_names import explains_arguments
 from .hooks import hooks
+from .source_location import is_own
 
 _T = TypeVar("_T")
 
@@ -19,6 +27,9 @@ operators: dict[str, Callable[..., Any]] = {}
 """Operator -> the function that builds its node: `{"add": add, "getitem": getitem, ...}`."""
 assignments: list[Callable[..., Callable[..., Any]]] = []
 """One function, which returns the method that assigns to a slice of a variable (`ops.state.scatter_state`)."""
+
+is_tracing: ContextVar[bool] = ContextVar("is_tracing", default=False)
+"""Whether a function is being traced (`dt.compile`). There `==` between values is nearly always meant to compare elements."""
 
 TO_GET_IT = "to get its value, return it from the compiled function, or call session.run(tensor)"
 
@@ -40,6 +51,23 @@ class Reference:
 
     def __hash__(self) -> int:
         return id(self._object)
+
+
+def _warn_of_comparison(other: object) -> None:
+    """Warn when the user's code says `==` or `!=` of a tensor and a value. `in`, `list.index` and dictionaries want identity."""
+    frame = sys._getframe(2)
+    code, at = frame.f_code, frame.f_lasti
+    if (
+        isinstance(other, (TensorOperators, ndarray, Number))
+        and code.co_code[at] == opmap["COMPARE_OP"]
+        and code.co_name not in ("__eq__", "__ne__")  # of a class that holds tensors
+        and not is_own(code.co_filename)
+    ):
+        warnings.warn(
+            "`==` and `!=` compare tensors by identity, as in TensorFlow 1, and give one Python bool. "
+            "To compare elements, use dt.equal(a, b) or dt.not_equal(a, b); to ask for identity, write `is`",
+            stacklevel=3,
+        )
 
 
 class TensorOperators(Generic[_T]):
@@ -125,6 +153,14 @@ class TensorOperators(Generic[_T]):
 
     def __ge__(self, other: Any) -> _T:
         return operators["ge"](self, other)
+
+    def __eq__(self, other: object) -> bool:
+        # Identity, as in TensorFlow 1: tensors and variables are keys of dictionaries. `in` a list calls this, too, so it is short.
+        if is_tracing.get():
+            _warn_of_comparison(other)
+        return self is other if isinstance(other, TensorOperators) else NotImplemented
+
+    __hash__ = object.__hash__
 
     def __neg__(self) -> _T:
         return operators["neg"](self)

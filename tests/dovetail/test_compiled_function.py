@@ -225,6 +225,43 @@ def test_a_plan_starts_nothing():
     assert step._home.opened is None
 
 
+def test_comparing_a_tensor_by_identity_is_warned_of_at_the_users_line():
+    class Holder:
+        def __init__(self, held: Any) -> None:
+            self.held = held
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Holder) and self.held == other.held
+
+        __hash__ = None
+
+    def quiet(x, y):
+        assert y in [x, y] and [x, y].index(y) == 1 and y not in {x: 1} and x is not y
+        assert Holder(x) != Holder(y) and x != None and x != "text"  # noqa: E711
+        return x
+
+    def loud(x, y):
+        w = dt.get_variable("w", [3])
+        found = [x == y]
+        found += [y != np.ones(3)]
+        found += [np.ones(3) == y]
+        found += [w == 0]
+        assert found == [False, True, False, False]  # as in TensorFlow 1
+        return x
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        dt.compile(quiet).plan(X, X)
+        assert not caught
+        step = dt.compile(loud)
+        step.plan(X, X), step.plan(X[:2], X[:2])  # noqa: B018  (the second trace says nothing new)
+        outside = dt.constant(X)
+        assert outside != X  # no function is being traced: TensorFlow's programs may mean it
+    first = loud.__code__.co_firstlineno
+    assert [w.lineno - first for w in caught] == [2, 3, 4, 5] and caught[0].filename == __file__
+    assert "dt.equal(a, b)" in str(caught[0].message)
+
+
 def test_what_cannot_be_compiled_is_refused():
     def generator():
         yield 1
