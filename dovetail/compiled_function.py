@@ -40,6 +40,7 @@ from .runtime.config import ConfigProto, RunMetadata, RunOptions
 from .runtime.session.session import Session
 from .train.saving.checkpoint_state import list_variables
 from .train.saving.saver import Saver
+from .variable_makers import VariableMakers
 
 if TYPE_CHECKING:
     from .runtime.observability.trace import Trace
@@ -69,6 +70,7 @@ class _Home:
 
     Attributes:
         made: (scope, name, number there) -> the variable that a trace made at this place.
+        makers: who made which variable.
     """
 
     def __init__(self, scope: str, cluster: Any, strategy: str, config: ConfigProto | None) -> None:
@@ -76,6 +78,7 @@ class _Home:
         self.config = replace(config or ConfigProto(), placement_strategy=strategy)
         self.graph = Graph()
         self.made: dict[tuple[str, str, int], Any] = {}
+        self.makers = VariableMakers()
         self.lock = threading.RLock()
         self.opened: Session | None = None
         self._open = ExitStack()
@@ -120,7 +123,8 @@ class _Home:
             if all(f"{scope}/{name}" in stored for name in mine):
                 return (
                     f"\nIt was written by a function '{scope}', whose variables are named after it; this one is '{self.scope}'. To use "
-                    f"its values, compile this function with share_with={scope} and restore there, or give it the name '{scope}'"
+                    f"its values, compile this function with share_with={scope} and restore there, or name the Python function `{scope}` "
+                    f"(`def {scope}`)"
                 )
         return ""
 
@@ -174,10 +178,10 @@ def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
 class CompiledFunction(Generic[P]):
     """A function that `compile` made. Call it like the function itself; results are NumPy arrays."""
 
-    def __init__(self, function: Callable[P, Any], home: _Home, symbolic_batch: bool) -> None:
+    def __init__(self, function: Callable[P, Any], home: _Home, symbolic_batch: bool, is_owner: bool) -> None:
         functools.update_wrapper(self, function)
         self._function, self._signature = function, inspect.signature(function)
-        self._home, self._symbolic_batch = home, symbolic_batch
+        self._home, self._symbolic_batch, self._is_owner = home, symbolic_batch, is_owner
         self._traces: dict[Any, _Trace] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -315,9 +319,15 @@ class CompiledFunction(Generic[P]):
                 home.made[key] = next_creator(**arguments)
             return home.made[key]
 
+        def get(getter: Callable[..., Any], *given: Any, **arguments: Any) -> Any:
+            """The variable of `get_variable`."""
+            found = getter(*given, **arguments)
+            home.makers.note(found, _name_of(self._function), self._is_owner, arguments.get("initializer"))
+            return found
+
         with (
             home.graph.as_default(),
-            variable_scope(home.scope, reuse=AUTO_REUSE),
+            variable_scope(home.scope, reuse=AUTO_REUSE, custom_getter=get),
             variable_creator_scope(find_or_make),
         ):
             scope, given = home.graph.get_name_scope(), []
@@ -460,12 +470,12 @@ def compile(
     if not callable(function) or inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise TypeError(f"dt.compile takes a function that returns tensors, not {function!r}")
     if share_with is None:
-        return CompiledFunction(function, _Home(_name_of(function), cluster, strategy, config), symbolic_batch)
+        return CompiledFunction(function, _Home(_name_of(function), cluster, strategy, config), symbolic_batch, True)
     if cluster is not None or config is not None or strategy != "rules":
         raise TypeError(
             "`share_with` brings the cluster, the strategy and the settings of the other function: leave them out"
         )
-    return CompiledFunction(function, share_with._home, symbolic_batch)
+    return CompiledFunction(function, share_with._home, symbolic_batch, False)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

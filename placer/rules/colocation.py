@@ -34,10 +34,12 @@ class Groups:
         constraints: the table that numbers refer to.
         number: per node the number of its constraint; what counts is the root's.
         notes: requests that were overruled on the way.
+        assigned: devices that stateful nodes keep from earlier steps, by node name.
     """
 
-    def __init__(self, constraints: Constraints, size: int) -> None:
+    def __init__(self, constraints: Constraints, size: int, assigned: Mapping[str, str]) -> None:
         self.constraints = constraints
+        self.assigned = assigned
         self.number: list[int] = [-1] * size
         self.own: dict[tuple[OpDef, str, int], int] = {}
         self.notes: list[Note] = []
@@ -114,7 +116,7 @@ def form_groups(
     Returns:
         the groups, and the first contradiction, if any; the groups then are as they were when it was found.
     """
-    groups = Groups(Constraints(cluster, soft), size)
+    groups = Groups(Constraints(cluster, soft), size, assigned)
     try:
         _start(groups, nodes, assigned)
         _follow_places(groups, nodes)

@@ -132,7 +132,7 @@ def _joining(node: Node, why: str) -> str:
 
 def _members(indices: Iterable[int], graph: Graph, groups: Groups) -> list[Member]:
     overruled = {note.node for note in groups.notes if note.kind == "edge"}
-    return members([graph.nodes[i] for i in indices], groups.constraints.cluster, overruled)
+    return members([graph.nodes[i] for i in indices], groups.constraints.cluster, overruled, groups.assigned)
 
 
 def _contradiction(few: Sequence[Member], group: Sequence[Member], groups: Groups) -> list[str]:
@@ -140,8 +140,16 @@ def _contradiction(few: Sequence[Member], group: Sequence[Member], groups: Group
     cluster = groups.constraints.cluster
     fields = _fields_in_question(few, cluster)
     lines = [] if len(few) == 1 else ["These requests contradict each other:"]
-    lines += [story(m.node, fields) for m in few]
+    for m in few:
+        lines.append(story(m.node, fields))
+        if m.kept:
+            lines.append(f"    it has been on {m.request} since an earlier step")
     ways = list(remedies(few, group, cluster))
+    ways += [
+        f"'{m.node.name}' asks for '{other.request}' where it is made, or the first step that runs it is one that asks for this"
+        for m in few if m.kept
+        for other in few if not other.kept and not m.node.device
+    ]  # fmt: skip
     lines.append("What would work:" if ways else "What would work: nothing that changes one request only.")
     return lines + [f"  {way}" for way in ways]
 

@@ -13,7 +13,7 @@ Junker's QuickXplain, AAAI 2004, without its divide and conquer: few sets are le
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import reduce
@@ -43,6 +43,7 @@ class Member:
         allowed: bit i: whether it may be on the cluster's device i.
         able: the same, were it to ask for nothing.
         follows: index of the node whose request its own yields to, or comes from; its own index when none.
+        kept: it has been on the device that `request` names since an earlier step, whatever it asks for.
     """
 
     node: Node
@@ -50,15 +51,19 @@ class Member:
     allowed: int
     able: int
     follows: int
+    kept: bool = False
 
 
-def members(nodes: Sequence[Node], cluster: Cluster, overruled: Collection[int] = ()) -> list[Member]:
+def members(
+    nodes: Sequence[Node], cluster: Cluster, overruled: Collection[int] = (), assigned: Mapping[str, str] | None = None
+) -> list[Member]:
     """What each node allows, and each node from which one of them has its request by colocation.
 
     Args:
         overruled: indices of nodes whose requests no longer count.
+        assigned: devices that stateful nodes keep from earlier steps, by node name.
     """
-    devices = cluster.devices
+    devices, assigned = cluster.devices, assigned or {}
     requests: dict[str, tuple[DeviceSpec, int]] = {}
     able: dict[str, int] = {}
     follows: dict[int, int] = {}
@@ -72,7 +77,8 @@ def members(nodes: Sequence[Node], cluster: Cluster, overruled: Collection[int] 
         leader = i
         while follows.get(leader, leader) != leader:
             leader = follows[leader]
-        text = "" if i in overruled or _asker(node) is not node else node.device
+        kept = node.opdef.is_stateful and node.name in assigned
+        text = assigned[node.name] if kept else "" if i in overruled or _asker(node) is not node else node.device
         if text not in requests:
             spec = parse_strict(text)
             requests[text] = spec, sum(1 << i for i in cluster.numbers(spec))
@@ -83,7 +89,7 @@ def members(nodes: Sequence[Node], cluster: Cluster, overruled: Collection[int] 
                 for d in devices
             )
         spec, mask = requests[text]
-        found.append(Member(node, spec, mask & able[node.type], able[node.type], leader))
+        found.append(Member(node, spec, mask & able[node.type], able[node.type], leader, kept))
     return found
 
 
@@ -167,8 +173,8 @@ def remedies(few: Sequence[Member], group: Sequence[Member], cluster: Cluster) -
         # Who has its request from this one, or yields to it, goes where it goes.
         i = m.node.index
         rest = reduce(and_, (g.able if g.follows == i else g.allowed for g in group if g.node is not m.node), m.able)
-        if not rest:
-            continue  # others are in the way, too: changing this one alone does not help
+        if m.kept or not rest:
+            continue  # its state is where it is; or others are in the way, too: changing this one alone does not help
         near = nearest(m.request, rest, cluster)
         assert near is not None  # some bit of `rest` is set
         device, differs = near

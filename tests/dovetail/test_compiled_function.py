@@ -134,6 +134,38 @@ def test_functions_share_variables():
         dt.compile(predict, share_with=train, cluster={"worker": 1})
 
 
+def test_the_owner_of_shared_variables_is_told_what_another_functions_trace_took_from_it():
+    @dt.compile(cluster={"ps": 1, "worker": 1})
+    def train(x):
+        with dt.device("/job:ps"):
+            w = dt.get_variable("w", [3, 2], initializer=dt.ones_initializer())
+            b = dt.get_variable("b", [2], initializer=dt.ones_initializer())
+        return dt.matmul(x, w) + b
+
+    @dt.compile(share_with=train)
+    def predict(x):
+        with dt.device("/job:worker"):
+            b = dt.get_variable("b", [2], initializer=dt.ones_initializer())
+        return dt.matmul(x, dt.get_variable("w", [3, 2])) + b
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        predict.plan(X), train.plan(X), train.plan(X[:2])  # noqa: B018
+    assert [Path(w.filename) for w in caught] == [Path(__file__)]  # of w, once; b is where its maker asked for it
+    text = str(caught[0].message)
+    assert "'train/w' was made by 'predict' at" in text and "without a device and with the default initializer" in text
+    assert "device block '/job:ps'" in text and "Call `train` or `train.plan` before `predict`" in text
+
+    @dt.compile(share_with=train)
+    def read(x):
+        with dt.device("/job:worker"):
+            return dt.matmul(x, dt.get_variable("w", [3, 2]))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read.plan(X)  # reads it on another device
+
+
 def test_placeholders_are_named_after_the_parameters():
     @dt.compile
     def step(batch, *rest, w=None, **more):
@@ -159,7 +191,7 @@ def test_another_functions_checkpoint_is_refused_and_its_function_named(tmp_path
     with train, predict:
         train(X), predict(X)  # noqa: B018
         path = train.save(str(tmp_path / "model"))
-        with pytest.raises(dt.errors.NotFoundError, match=r"(?s)Key predict/w not found.*by a function 'train'.*share_with=train"):
+        with pytest.raises(dt.errors.NotFoundError, match=r"(?s)predict/w not.*function 'train'.*share_with=train.*`def train`"):
             predict.restore(path)
         dt.compile(lambda: dt.get_variable("more", initializer=1.0), share_with=predict)()
         with pytest.raises(dt.errors.NotFoundError) as e:

@@ -505,6 +505,18 @@ def test_a_conflict_shows_the_smallest_contradiction(graph):
     assert "Colocation group of" in text and "All available devices" in text
 
 
+def test_a_conflict_with_a_place_from_an_earlier_step_names_it(graph):
+    dt.Variable(1.0, name="v")
+    with dt.device("/job:ps"):
+        slot = dt.Variable(1.0, name="slot")
+    slot.op.colocation = ("v",)
+    with pytest.raises(InvalidArgumentError) as error:
+        place(graph, cluster(), assigned={"v": W0})
+    told = str(error.value).split("These requests contradict each other:\n")[1].split("Colocation group")[0]
+    assert "'v' (VariableV2) asks for no device" in told and f"it has been on {W0} since an earlier step" in told
+    assert "'slot' (VariableV2) asks for '/job:ps'" in told and "'v' asks for '/job:ps' where it is made, or the first step" in told
+
+
 def test_a_failure_changes_nothing(graph):
     a = dt.add(dt.constant(1.0), dt.constant(1.0))
     with dt.device("/job:moon"):

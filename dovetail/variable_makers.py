@@ -1,0 +1,70 @@
+"""Which compiled function made a variable that several share.
+
+Whichever function is traced first makes the variable, on its device and with its initializer. When one that only reads it comes first,
+`share_with` loses what the other one asks for:
+
+    predict: get_variable("w", [2, 1])                                     traced first: no device, the default initializer
+    train:   with dt.device("/job:ps"): get_variable("w", ..., zeros)      finds that variable: a warning says what is lost
+
+Only the function that owns the graph, which the others share, is warned. Another one may well read a variable inside a device block of
+its own: the block then says where the reading op runs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from .graph.core.default_graph import get_default_graph
+from .graph.core.source_location import caller, locate
+from .graph.variables.partitioned import PartitionedVariable
+
+
+@dataclass(frozen=True)
+class _Maker:
+    function: str
+    has_initializer: bool
+
+
+class VariableMakers:
+    """The functions that made the variables of one graph."""
+
+    def __init__(self) -> None:
+        self._of: dict[Any, _Maker] = {}
+
+    def note(self, variable: Any, function: str, is_owner: bool, initializer: Any) -> None:
+        """A trace got a variable. Warns, once for each variable, when the owner finds one that another made differently.
+
+        Args:
+            variable: what `get_variable` returned.
+            function: name of the function that is being traced.
+            is_owner: whether it owns the graph.
+            initializer: what this trace asks for; None: the default.
+        """
+        if variable not in self._of:
+            self._of[variable] = _Maker(function, initializer is not None)
+            return
+        maker = self._of[variable]
+        if not is_owner or maker.function == function:
+            return
+        self._of[variable] = _Maker(function, True)
+        node = next(iter(variable)).op if isinstance(variable, PartitionedVariable) else variable.op
+        block = get_default_graph().scopes.device
+        made, lost = [], []
+        if not node.device and block is not None and not block.clears:
+            made.append("without a device")
+            lost.append(f"the device block {block.describe()} at {block.source}")
+        if initializer is not None and not maker.has_initializer:
+            made.append("with the default initializer")
+            lost.append("the initializer")
+        if made:
+            line = locate(caller())
+            warnings.warn_explicit(
+                f"'{node.name}' was made by '{maker.function}' at {node.source}, {' and '.join(made)}: the first trace makes a variable. "
+                f"Of '{function}', {' and '.join(lost)} have no effect on it. Call `{function}` or `{function}.plan` before "
+                f"`{maker.function}`, or ask for the same in both",
+                UserWarning,
+                line.file,
+                line.line,
+            )
