@@ -59,7 +59,8 @@ class RankedOrder:
         for device, part in cut.partitions.items():
             task = task_of(device)
             for node in part.nodes:
-                for value in (*node.inputs, *node.controls):
+                values: tuple[Tensor | Node, ...] = (*node.inputs, *node.controls)
+                for value in values:
                     if value in crossing:
                         highest[value, task] = max(highest[value, task], ranks.get(node, 0.0))
 
