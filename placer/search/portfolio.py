@@ -74,12 +74,15 @@ PASS_NODES = 1000  # of a step from which on passes within windows come before w
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
 
-_watcher: ContextVar[Callable[[Solution], None] | None] = ContextVar("watcher", default=None)
+_watcher: ContextVar[Callable[[Solution, float], None] | None] = ContextVar("watcher", default=None)
 
 
 @contextmanager
-def watched(show: Callable[[Solution], None]) -> Iterator[None]:
-    """Give `show` each better answer of a search, as it is found; and an interrupt (Ctrl-C) ends the search with the best so far."""
+def watched(show: Callable[[Solution, float], None]) -> Iterator[None]:
+    """Give `show` the best answer of a search and the part of the budget that is spent, whenever one of them changes.
+
+    An interrupt (Ctrl-C) ends the search with the best so far.
+    """
     token = _watcher.set(show)
     try:
         yield
@@ -108,13 +111,12 @@ def search(
         InfeasibleError: the hard constraints cannot be met.
         ValueError: no such strategy, or it found nothing that fits memory and can run.
     """
-    solution, show = None, _watcher.get()
+    solution = None
     try:
-        for solution in improvements(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts):
-            if show is not None:
-                show(solution)
+        for better in improvements(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts):
+            solution = better
     except KeyboardInterrupt:
-        if show is None or solution is None:
+        if _watcher.get() is None or solution is None:
             raise
     if solution is None:
         raise ValueError(f"The strategy {strategy!r} found no assignment that fits memory and can run; try 'auto'")
@@ -167,6 +169,8 @@ class _Search:
         self.best: Ints | None = None  # device of each unit
         self.value = np.inf
         self.bound = 0.0
+        self.show = None if is_merged else _watcher.get()
+        self.whole = budget_s
         self.smaller: tuple[Problem, Ints] | None = None  # a merged problem that is small enough to walk on
         self.promise = np.inf  # what lists of merged problems take by those problems' own clock
         self.history: list[Found] = []
@@ -201,6 +205,7 @@ class _Search:
             yield from self._rounds()
         if self.history:
             yield self._solution()  # what was proven may have come after what was found
+            self._tell()
 
     # -- keeping the best ----------------------------------------------------------------------------------
 
@@ -212,10 +217,16 @@ class _Search:
                 self.value, self.best = value, where.copy()
                 self.history.append(Found(by, value, time.perf_counter() - self.started))
                 yield self._solution()
+                self._tell()
 
     def _remember(self, value: float, where: Ints) -> None:
         if all(abs(value - other) > 1e-6 * value for other, _ in self.pool):
             self.pool = sorted([*self.pool, (value, where.copy())], key=lambda entry: entry[0])[:POOL]
+
+    def _tell(self) -> None:
+        """Tell the watcher, if there is one, what was found last."""
+        if self.show is not None:
+            self.show(self._solution(), min(1.0, max(0.0, 1 - self.left / self.whole)) if self.whole else 1.0)
 
     def _solution(self) -> Solution:
         assignment = self._chosen()[self.problem.unit]
@@ -361,7 +372,7 @@ class _Search:
             return
         if self.problem.objective is Objective.MAKESPAN and self.problem.nodes > PASS_NODES and not self.is_merged:
             yield from self._passes()  # cheap beside walks, which judge few moves on so many nodes
-        self.left *= CORES
+        self.left, self.whole = CORES * self.left, CORES * self.whole
         judge = self._balancer() if self.problem.objective is Objective.THROUGHPUT else self._walker()
         begun, idle, gained = 0, 0, self.value
         chains: list[_Chain] = []
@@ -381,6 +392,7 @@ class _Search:
                     if chain.idle == PATIENCE:
                         idle, gained = 0 if self.value < gained else idle + 1, self.value
                 chains = [c for c in chains if c.idle < PATIENCE]
+                self._tell()
 
     def _chain(self, number: int) -> _Chain:
         """A chain that sets out from the best, or, every other one after the first few, from a start."""

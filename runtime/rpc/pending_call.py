@@ -324,8 +324,8 @@ class PendingReplies:
     def _restarted(self, address: str) -> AbortedError:
         return AbortedError(
             None, None,
-            f"{_who(self._owing[address], address)} was restarted during this {self._what}: its variables are lost. "
-            "Initialise or restore them and run again.",
+            f"{_who(self._owing[address], address)} was restarted during this {self._what}. What it held is lost. "
+            "If it held variables, restore or initialise them; then run again.",
         )  # fmt: skip
 
 

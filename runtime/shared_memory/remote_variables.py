@@ -123,7 +123,7 @@ class RemoteVariables:
             raise AbortedError(
                 None, None,
                 f"{self._task} does not know the session of this step: the task was restarted, or the session was closed or "
-                "reset. What it held is lost; initialise or restore its variables and run again.",
+                "reset. What it held is lost. If it held variables, restore or initialise them; then run again.",
             )  # fmt: skip
         found: dict[int | str, Any] = {}
         for want in wants:

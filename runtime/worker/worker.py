@@ -241,7 +241,7 @@ class Worker:
                 AbortedError(
                     None, None,
                     f"{self.task} does not know program {handle}: the task was restarted, or the session was closed or reset. "
-                    "What it held is lost; initialise or restore its variables and run again.",
+                    "What it held is lost. If it held variables, restore or initialise them; then run again.",
                 )
             )  # fmt: skip
             return

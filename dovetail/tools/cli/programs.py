@@ -239,7 +239,12 @@ class Placing:
         ),
     ] = "makespan"
     budget: Annotated[
-        float, typer.Option(min=0, help="Effort of a search: what two common processor cores do in so many seconds.")
+        float,
+        typer.Option(
+            min=0,
+            help="Effort of a search: what two common processor cores do in so many seconds. It is counted in work, so a busy machine "
+            "takes longer, and the first search on a machine compiles for some ten seconds more. Ctrl-C keeps the best so far.",
+        ),
     ] = 5.0
     costs: Annotated[
         Path | None,
@@ -331,22 +336,24 @@ def _without_log() -> Iterator[None]:
 
 @contextmanager
 def _progress(strategy: str) -> Iterator[None]:
-    """Show the best value and the bound while a search runs, which Ctrl-C ends with the best so far."""
+    """Show how far a search is, which Ctrl-C ends with the best so far: its best value, its bound and, on a terminal, what it has spent."""
     if strategy == "rules":
         yield
         return
     from ...placer.search.portfolio import watched  # the searches and their compiled loops
 
-    begin, end = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
+    is_terminal = sys.stderr.isatty()
+    begin, end = ("\r\x1b[K", "") if is_terminal else ("", "\n")
     shown = ""
 
-    def show(best: Solution) -> None:
+    def show(best: Solution, spent: float) -> None:
         nonlocal shown
         bound = f", at least {time_text(best.lower_bound)}" if best.lower_bound else ""
-        text = f"best so far {time_text(best.objective)}{bound}; Ctrl-C keeps it"
-        if text != shown:
-            print(f"{begin}{text}", end=end, file=sys.stderr, flush=True)
-            shown = text
+        text = f"best so far {time_text(best.objective)}{bound}"
+        new = f"{text}; {spent:.0%} of the budget is spent" if is_terminal else text
+        if new != shown:
+            print(f"{begin}{new}; Ctrl-C keeps it", end=end, file=sys.stderr, flush=True)
+            shown = new
 
     try:
         with watched(show):

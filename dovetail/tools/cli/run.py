@@ -47,7 +47,9 @@ REFRESH_S = 1.0
 
 def run(
     file: Annotated[str, typer.Argument(help="The cluster's file, or ps=1,worker=2.")],
-    program: Annotated[list[str] | None, typer.Argument(help="A Python file, `-m module` or any command, with its arguments.")] = None,
+    program: Annotated[
+        list[str] | None, typer.Argument(metavar="PROGRAM...", help="A Python file, `-m module` or any command, with its arguments.")
+    ] = None,
     on: On = "local",
     each: Annotated[
         bool, typer.Option("--each", help="Each task but those of the job ps, which serve, runs the program. TF_CONFIG says which it is.")

@@ -18,6 +18,7 @@ from ...graph.core.errors import DeadlineExceededError, FailedPreconditionError,
 from ...graph.core.graph import Graph
 from ...runtime.config import ConfigProto
 from ...runtime.session.session import Session
+from ..global_step import get_global_step, global_step
 from ..saving.checkpoint_state import get_checkpoint_state, latest_checkpoint
 from .scaffold import Scaffold
 
@@ -122,6 +123,20 @@ class SessionManager:
             raise
         return sess
 
+    def _restore(self, sess: Session, saver: Any, path: str) -> None:
+        """Restore a checkpoint. Where the variables of a cluster are at a later step, the log says how far they go back."""
+        step = get_global_step(self._graph) if sess.sess_str else None
+        before = None
+        if step is not None:
+            with contextlib.suppress(FailedPreconditionError):  # it has no value
+                before = global_step(sess, step)
+        saver.restore(sess, path)
+        if step is not None and before is not None and (now := global_step(sess, step)) < before:
+            logger.warning(
+                "Restored step %d from %s; the variables on the cluster were at step %d. To lose less, save more often "
+                "(save_checkpoint_secs)", now, path, before,
+            )  # fmt: skip
+
     def recover_session(
         self,
         master: str,
@@ -198,7 +213,7 @@ class SessionManager:
                 return sess, kept
             if path:
                 if not kept:
-                    saver.restore(sess, path)
+                    self._restore(sess, saver, path)
                 return sess, True
             assert folder is not None
             deadline = time.monotonic() + max_wait_s
@@ -208,7 +223,7 @@ class SessionManager:
                 logger.info("Waiting for checkpoint to be available in %s", folder)
                 time.sleep(min(self._wait_s, 1.0))
             if not kept:
-                saver.restore(sess, found)
+                self._restore(sess, saver, found)
             state = get_checkpoint_state(folder)
             if state is not None:
                 saver.recover_last_checkpoints(state.all_model_checkpoint_paths)

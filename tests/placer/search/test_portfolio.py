@@ -125,18 +125,20 @@ def test_an_answer_is_no_worse_than_a_start_and_its_objective_is_exact(objective
 
 def test_a_watched_search_shows_what_it_finds_and_keeps_the_best_when_it_is_interrupted():
     p = random_problem(3, 60, capacity=[np.inf] * 3)
-    seen = []
+    seen, parts = [], []
 
-    def stop(solution):
+    def stop(solution, spent):
         seen.append(solution)
-        if len(seen) == 3:
+        parts.append(spent)
+        if spent > 0.1:
             raise KeyboardInterrupt
 
     with watched(stop):
         found = search(p, budget_s=1.0)
-    assert len(seen) == 3 and found is seen[-1] and not p.violations(found.assignment)
+    assert found.objective == seen[-1].objective and not p.violations(found.assignment)
     values = [s.objective for s in seen]
     assert values == sorted(values, reverse=True)
+    assert parts == sorted(parts) and len(parts) > 3 and 0 <= parts[0] < 0.1 < parts[-1] < 0.5  # it goes on where nothing better is found
 
 
 @pytest.mark.parametrize("objective", Objective)
