@@ -165,7 +165,10 @@ def plan_step(
             return plan
         if not nodes:
             return replace(plan, solution=solutions[0])
-        plan = step.predicted([plan, step.plan(decisions, by_rank=True)], solutions[0])
+        if any(c.direct for c in plan.channels) and not Facts(plan).fits:  # the search had not counted the readers' copies
+            decisions = placed(_search(step, kept, solutions, in_place=False))
+            plan = step.plan(decisions, by_rank=False)
+        plan = step.predicted([plan, step.plan(decisions, by_rank=True)], solutions[-1])
         if options.strategy in FROM_RULES:
             plan = step.better(plan, step.plan(placed(None), by_rank=True), graph.nodes if to_place is None else to_place)
     if plan.unknown_sizes and plan.solution is not None:
@@ -304,8 +307,8 @@ def _minimized(options: PlanOptions) -> Objective:
     return Objective.THROUGHPUT if options.objective == "throughput" else Objective.MAKESPAN
 
 
-def _search(step: _Step, kept: Kept, solutions: list[Solution]) -> Search | None:
-    """The search that places nodes; it adds its solution to `solutions`."""
+def _search(step: _Step, kept: Kept, solutions: list[Solution], in_place: bool = True) -> Search | None:
+    """The search that places nodes; it adds its solution to `solutions`. `in_place`: what is read in place costs it nothing."""
     from .search.assign import searching  # the searches and their compiled loops
 
     graph, cluster, options, sizes = step.graph, step.cluster, step.options, step.sizes
@@ -329,7 +332,7 @@ def _search(step: _Step, kept: Kept, solutions: list[Solution]) -> Search | None
         costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=solutions.append, contended=options.contended,
         objective=_minimized(options),
         fetches=fetches if options.objective == "latency" else None, sizes=sizes,
-        at_hand=at_hand(running, cluster, step.access, set(feeds)),
+        at_hand=at_hand(running, cluster, step.access, set(feeds), in_place),
     )  # fmt: skip
 
 

@@ -247,7 +247,9 @@ class Plan:
         return text
 
     def diff(self, other: Plan) -> PlanDiff:
-        """What changes from this plan to another: nodes that moved, traffic, state. Nodes match by name."""
+        """What changes from this plan to another: nodes that moved, traffic, state. Nodes match by name. TypeError: it is no plan."""
+        if not isinstance(other, Plan):
+            raise TypeError(f"other must be a plan, not {other!r}")
         return diff(self, other)
 
     def at(self, batch: int | None = None, *, shapes: Mapping[Any, Any] | None = None) -> Plan:
@@ -284,11 +286,17 @@ class Plan:
     ) -> BatchScaling:
         """Predicted time, memory and traffic for several batch sizes: `at(batch=...)` of each, as a table.
 
-        The arguments but for `batch` are those of `simulate`.
+        Args:
+            batch: a size, or several, from 1 on. costs, contended: as `simulate` takes them.
+
+        Raises:
+            TypeError, ValueError: `batch` has no sizes, or as of `at`.
 
         >>> print(plan.scale(batch=[1, 16, 256, 4096]))
         """
-        sizes = batch if isinstance(batch, Iterable) else [batch]
+        sizes = list(batch) if isinstance(batch, Iterable) and not isinstance(batch, str) else [batch]
+        if not sizes:
+            raise ValueError("batch must be at least one batch size, such as [1, 16, 256]")
         return BatchScaling(tuple(scaled(size, self.at(batch=size), as_profile(costs), contended) for size in sizes))
 
     def simulate(
@@ -316,8 +324,11 @@ class Plan:
         """Prediction against measurement: each kernel, each transfer, each device, the step.
 
         Args:
-            trace: of a step (`run_metadata.trace`), or a `Timeline`.
+            trace: of a step (`run_metadata`, or its `trace`), or a `Timeline`.
             costs: as `simulate` takes them.
+
+        Raises:
+            TypeError: `trace` is nothing of that; the step was not traced.
 
         >>> print(session.last_plan.compare(run_metadata.trace))
         """

@@ -221,20 +221,23 @@ def plan_timeline(
     Its peaks count what is read in place, too: the variable at its owner, and the reader's copy, which it makes at the start of the step.
     """
     step = timeline(problem, assignment, names, devices, in_order=True)
-    read = [c for c in plan.channels if c.direct and not c.control]
-    run = {n for p in plan.partitions.values() for n in p.nodes}
-    places = {(c.source, state_behind(plan.graph.get_tensor_by_name(c.name).op)) for c in read}
     held = Counter[str]()
-    for c in read:
-        held[c.destination] += c.bytes
-    for device, place in places:
-        if place is not None and place not in run:
-            held[device] += state_bytes(place)[0]
+    for c in plan.channels:
+        held[c.destination] += c.bytes * (c.direct and not c.control)
+    for place, device in read_in_place(plan).items():
+        held[device] += state_bytes(place)[0]
     return replace(
         step,
         peak=tuple(p + held[d] for d, p in zip(step.devices, step.peak, strict=True)),
         memory=tuple((at, size + held[d]) for d, (at, size) in zip(step.devices, step.memory, strict=True)),
     )
+
+
+def read_in_place(plan: PlanData) -> dict[Node, str]:
+    """Variables that the step only reads in their memory, from other tasks -> the devices that hold them."""
+    run = {n for p in plan.partitions.values() for n in p.nodes}
+    read = [(state_behind(plan.graph.get_tensor_by_name(c.name).op), c.source) for c in plan.channels if c.direct and not c.control]
+    return {place: device for place, device in read if place is not None and place not in run}
 
 
 def state_behind(node: Node) -> Node | None:

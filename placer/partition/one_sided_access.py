@@ -212,10 +212,12 @@ class OneSidedPasses:
         return OneSidedAccess(self._access.found, tuple(self._used), tuple(self._refused))
 
 
-def at_hand(nodes: Iterable[Node], cluster: Cluster, access: MemoryAccess, feeds: Collection[Tensor]) -> set[Tensor]:
+def at_hand(
+    nodes: Iterable[Node], cluster: Cluster, access: MemoryAccess, feeds: Collection[Tensor], variables: bool = True
+) -> set[Tensor]:
     """The values that no plan of a step sends to another task, wherever their nodes are placed: a search need not charge them.
 
-    Small constants, which each task makes for itself; and values of variables, where all tasks are on CPUs and read each other's memory.
+    Small constants, which each task makes for itself; and values of `variables`, where all tasks are on CPUs and read each other's memory.
     Of a running cluster it is assumed from its description who does: a search asks before it is known who has to reach whom.
     """
     found = {n.outputs[0] for n in nodes if is_copied(n)}
@@ -223,7 +225,8 @@ def at_hand(nodes: Iterable[Node], cluster: Cluster, access: MemoryAccess, feeds
         access = AssumedAccess(cluster)
     tasks = dict.fromkeys(d.name.task_name for d in cluster.devices)
     if (
-        setting("DOVETAIL_ONE_SIDED_READS")
+        variables
+        and setting("DOVETAIL_ONE_SIDED_READS")
         and all(d.name.device_type == "CPU" for d in cluster.devices)
         and all(access.reaches(a, b) for a in tasks for b in tasks if a != b)
     ):

@@ -67,8 +67,11 @@ class Comparison:
 
 
 def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comparison:
-    """A plan against a measured step: a `Timeline`, or what has one (a trace)."""
-    found: Timeline = getattr(measured, "timeline", measured)
+    """A plan against a measured step: a `Timeline`, or what has one (a trace, run metadata). TypeError: it has none."""
+    traced = getattr(measured, "trace", measured)
+    found = getattr(traced, "timeline", traced)
+    if not isinstance(found, Timeline):
+        raise TypeError(f"trace must be that of a step (run_metadata.trace) or a Timeline, not {measured!r}")
     predicted = simulate(plan, costs=costs)
     of_node = {(s.name, predicted.devices[s.device]): s.finish - s.start for s in predicted.spans}
     kernels: dict[tuple[str, str], list[float]] = {}  # -> predicted, measured, count

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,16 +16,18 @@ from ...graph.core.device import DeviceSpec
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ...graph.core.scopes import DeviceBlock
+from ..cost.static import state_bytes
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
 from ..rules.placement import Rule
 from ..rules.replica_device_setter import SETTER
 from ..search.from_graph import links_of
 from ..search.jit import FEW, interpreted
+from ..search.memory_penalty import ROUNDING
 from ..search.memory_profile import check_assignment
 from ..search.problem import InfeasibleError, Objective, Problem
 from ..search.types import Floats, Ints
-from ..simulate import Timeline, is_exact, plan_timeline, seconds_of, step_of
+from ..simulate import Timeline, is_exact, plan_timeline, read_in_place, seconds_of, step_of
 
 SLOWER = 1.1
 """A plan is called slower than one device from this ratio on: predictions are not so good that less would mean anything."""
@@ -97,6 +99,14 @@ class Facts:
         return None if self.problem is None else plan_timeline(self.plan, *self.problem)
 
     @property
+    def fits(self) -> bool:
+        """Whether no device is predicted to hold more than it has, with the copies of what it reads in place."""
+        room = [np.inf if d.memory_bytes is None else d.memory_bytes * (1 + ROUNDING) for d in self.plan.cluster.devices]
+        if np.isinf(room).all() or self.timeline is None:
+            return True
+        return bool((np.array(self.timeline.peak) <= room).all())
+
+    @property
     def seconds(self) -> float:
         """The predicted time of the step."""
         return 0.0 if self.timeline is None else self.timeline.makespan
@@ -146,6 +156,8 @@ def fastest_alone(problem: Problem, plan: PlanData) -> tuple[int, float] | None:
     """(number, seconds) of the device that runs the whole step fastest by itself; None where no device can."""
     kinds = set.intersection(*({*n.opdef.device_types} for p in plan.partitions.values() for n in p.nodes))
     work = problem.seconds.sum(axis=1)[problem.device_class]  # without transfers a device works all the time
+    state = sum(state_bytes(place)[0] for place in read_in_place(plan))  # it would be there, too
+    problem = replace(problem, capacity=problem.capacity - state) if state else problem
     tried: set[tuple[int, float]] = set()
     for d in np.argsort(work, kind="stable").tolist():
         like = int(problem.device_class[d]), float(problem.capacity[d])

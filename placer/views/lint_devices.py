@@ -7,15 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import Any
 
+import numpy as np
+
+from ...graph.core.device import DeviceSpec
 from ...graph.core.graph import Node
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
 from ..render.text import count_text, listed, number_text, short, size_text
 from ..render.timeline import time_text
+from ..rules.placement import Rule
 from ..search.bounds import lower_bound
 from ..simulate import state_behind
-from .facts import Facts, fits, overriding, setter_block
+from .facts import Facts, job_of, overriding, setter_block
 from .lint_traffic import SHARE, SMALL_BYTES, tensor_of
 from .plan_warning import LISTED, Change, PlanWarning, moved, quoted, verb
 
@@ -105,15 +109,21 @@ def uneven_work(facts: Facts) -> Iterator[PlanWarning]:
 
 
 def _can_gain(facts: Facts) -> bool:
-    """Whether more devices could make the step faster: no search has weighed them, one that works would not be faster alone, and the
-    bound leaves room."""
+    """Whether more devices could make the step faster: no search has weighed them, one that works would not be faster alone, the step is
+    not over before a message has come, and the bound leaves room."""
     if (
         facts.is_searched
         or facts.problem is None
         or (facts.slower_than is not None and facts.slower_than[0] in facts.plan.partitions)
     ):
         return False
-    return not facts.is_exact or lower_bound(facts.problem[0]) < (1 - SHARE) * facts.seconds
+    if not facts.is_exact:
+        return True
+    problem, here = facts.problem[0], np.unique(facts.problem[1])
+    message = np.delete(problem.link_latency[here], here, axis=1).min(initial=np.inf)
+    if len(here) == 1 and facts.seconds <= message:
+        return False
+    return lower_bound(problem) < (1 - SHARE) * facts.seconds
 
 
 def _spread(facts: Facts, device: str) -> tuple[Node, str, Change]:
@@ -147,6 +157,8 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
         balanced = _balanced(state, devices)
         least = max(sum(size for n, size in state.items() if balanced[n] == d) for d in devices)
         size, largest = max(held[most], key=lambda entry: entry[0])
+        if facts.plan.decisions.decision(largest).rule is Rule.SEARCHED:
+            continue
         names = [n.name for _, n in sorted(held[most], key=lambda entry: (-entry[0], entry[1].name))[:LISTED]]
         what = f"{short(most)} holds {sizes[most] / total:.0%} of the {size_text(total)} of state that {len(sizes)} devices of its job "
         change: Change | str = "a variable is cut where the program makes it"
@@ -168,7 +180,10 @@ def setters_overridden(facts: Facts) -> Iterator[PlanWarning]:
     found: dict[tuple[Any, Any], list[Node]] = {}
     for node in facts.state:
         inner, outer = overriding(node), setter_block(node)
-        if inner is not None and outer is not None:
+        if inner is None or outer is None:
+            continue
+        job, named = job_of(facts.state[node]), DeviceSpec.from_string(inner.spec or "").job
+        if job != getattr(outer.function, "servers", ("",))[0] and named in (None, job.removeprefix("/job:")):
             found.setdefault((inner, outer), []).append(node)
     for (inner, outer), nodes in found.items():
         devices = tuple(dict.fromkeys(facts.state[n] for n in nodes))
@@ -224,7 +239,7 @@ def _of_a_kind(plan: PlanData) -> dict[tuple[str, str], list[str]]:
 
 def memory(facts: Facts) -> Iterator[PlanWarning]:
     """A device whose state and values together do not fit its memory at some moment."""
-    if facts.problem is None or facts.timeline is None or fits(*facts.problem[:2]):
+    if facts.timeline is None or facts.fits:
         return
     room = {str(d.name): d.memory_bytes for d in facts.plan.cluster.devices}
     for device, peak in zip(facts.timeline.devices, facts.timeline.peak, strict=True):

@@ -500,6 +500,8 @@ def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | No
                 f"Must specify an explicit `task_index`: job '{job_name}' has the tasks {', '.join(map(str, indices))}."
             )
         task_index = indices[0]
+    if isinstance(task_index, bool) or not isinstance(task_index, int):
+        raise TypeError(f"`task_index` must be a whole number, not {task_index!r}")
     if task_index not in indices:
         raise invalid(f"Job '{job_name}' has no task {task_index}; its tasks: {', '.join(map(str, indices))}")
     return job_name, task_index

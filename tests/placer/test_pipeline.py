@@ -60,6 +60,16 @@ def test_wrong_arguments_say_what_was_expected(y, more, error, text):
         dt.place(y, {"ps": 1, "worker": 2}, **more)
 
 
+def test_what_is_compared_must_be_a_plan_or_a_traced_step(y):
+    plan = dt.place(y, {"ps": 1, "worker": 2})
+    for wrong in (3, plan, None, dt.RunMetadata()):
+        with pytest.raises(TypeError, match=r"trace must be that of a step \(run_metadata.trace\) or a Timeline, not "):
+            plan.compare(wrong)
+    with pytest.raises(TypeError, match="other must be a plan, not 3"):
+        plan.diff(3)
+    assert plan.compare(plan.simulate()).step.measured == plan.simulate().makespan
+
+
 def test_tasks_of_one_host_share_memory(y):
     one_host = [
         {"ps": 1, "worker": 2},

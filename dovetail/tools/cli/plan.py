@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...graph.core.graph import Tensor
+from ...graph.core.graph import Node, Tensor
 from ...placer.render.text import AT_LEAST, WIDTH, short, table
 from ...placer.render.timeline import time_text
 from ...placer.simulate import Span, Timeline
@@ -21,7 +22,7 @@ from ...placer.views import lint
 from ...placer.views.facts import PREDICTED
 from ...placer.views.plan_warning import PlanWarning
 from .common import DIFFERENT, WARNED, errors_explained, output_file
-from .programs import PageOption, Placing, ProgramArgument, TraceOption, build, takes_placing
+from .programs import PageOption, Placing, Program, ProgramArgument, TraceOption, build, takes_placing
 
 
 @takes_placing
@@ -31,6 +32,10 @@ def plan(
     report: Annotated[
         bool, typer.Option("--report", help="First say what the plan is worth: predicted time, bound, memory, what limits it.")
     ] = False,
+    explain: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NODE", help="Say why this node is where it is, instead of the tables; may be given several times."),
+    ] = None,
     kernels: Annotated[
         str | None, typer.Option(help="Show what this device's part is compiled to, instead of the tables.")
     ] = None,
@@ -49,7 +54,9 @@ def plan(
     Exit status: 0 planned, 1 it cannot be placed or the program fails, 2 wrong use, 4 --check or --fix found something.
     """
     with errors_explained():
-        made = placing.plan(build(program))
+        built = build(program)
+        asked = _nodes(built, explain or ())
+        made = placing.plan(built)
         if html is not None:
             made.to_html(html, costs=placing.profile)
         if save is not None:
@@ -66,7 +73,9 @@ def plan(
             return
         if report:
             _say(f"{made.report(costs=placing.profile, client=placing.objective == 'latency')}\n")
-        if report or kernels is None:
+        if asked:
+            _say("\n\n".join(map(made.explain, asked)))
+        elif report or kernels is None:
             _say(str(made))
             for warning in lint.check(made, predict=len(made.decisions) <= PREDICTED):
                 _say("\n" + _wrapped(warning))
@@ -82,7 +91,7 @@ def explain(
     """Say why nodes are where they are: the request, its source line, what they are colocated with, the candidates."""
     with errors_explained():
         built = build(program)
-        asked = [n.op if isinstance(n, Tensor) else n for n in map(built.element, nodes)]
+        asked = _nodes(built, nodes)
         made = placing.plan(built)
         _say("\n\n".join(made.explain(n) if device is None else made.why_not(n, device) for n in asked))
 
@@ -123,6 +132,11 @@ def simulate(program: ProgramArgument, placing: Placing, trace: TraceOption = No
         if trace is not None:
             predicted.save(trace)
         _say(f"{predicted}\n\n{_critical_path(predicted)}")
+
+
+def _nodes(built: Program, names: Sequence[str]) -> list[Node]:
+    """The nodes that are called so, or that make the tensors called so."""
+    return [n.op if isinstance(n, Tensor) else n for n in map(built.element, names)]
 
 
 def _critical_path(step: Timeline) -> str:

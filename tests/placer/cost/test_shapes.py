@@ -109,6 +109,8 @@ def test_bad_sizes_are_refused_with_what_was_expected() -> None:
         plan_of(graph, shapes={"x": ("many", 512)})
     with pytest.raises(KeyError):
         plan_of(graph, shapes={"nothing": (3,)})
+    with pytest.raises(ValueError, match="batch must be at least one batch size"):
+        plan.scale(batch=[])
     with pytest.raises(ValueError, match="batch must be at least 1, not 0"):
         plan.at(batch=0)
     with pytest.raises(TypeError, match="batch must be a whole number"):

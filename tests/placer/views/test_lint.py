@@ -130,6 +130,32 @@ def test_what_a_search_left_idle_or_uneven_is_no_finding():
         assert kinds(place(None, {"worker": 3}, fetches=one)) == []
 
 
+def test_a_step_that_ends_before_a_message_has_come_leaves_no_task_idle():
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [4, 4], name="x")
+        made = dt.add_n([dt.reduce_sum(x + float(i)) for i in range(4)])
+        plan = place(None, {"worker": 3}, fetches=made, profile="none")
+        assert dt.simulate(plan).makespan < 50e-6 and kinds(plan) == []  # the bound alone leaves room for three tasks
+
+
+def test_copies_of_what_is_read_in_place_count_as_memory():
+    devices = {"worker": [{"name": "cpu:0", "memory": 1100 << 10}]}
+    with dt.Graph().as_default():
+        made = [dt.reduce_sum(dt.get_variable(f"v{i}", [64, 1024])) for i in range(8)]
+        plan = dt.place(dt.add_n(made), {"worker": 2}, devices=devices, strategy="auto", profile="none")
+    assert max(plan.simulate().peak) <= 1100 << 10 and "memory" not in kinds(plan)
+    assert plan.report().best_single is None  # 2 MiB of variables fit no device
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:0"):
+            held = [dt.get_variable(f"v{i}", [64, 1024]) for i in range(4)]
+        with dt.device("/job:worker/task:1"):
+            own = dt.get_variable("own", [64, 1024])
+            y = dt.add_n([dt.reduce_sum(v) for v in (*held, own)])
+        plan = dt.place(y, {"worker": 2}, devices=devices)
+    assert any(c.direct for c in plan.channels)
+    assert "/job:worker/task:1/CPU:0 is predicted to hold 1.3 MiB at once" in only(plan, "memory").what
+
+
 def test_an_idle_card():
     devices = {"worker": ["cpu:0", "gpu:0"]}
     with dt.Graph().as_default():
@@ -152,6 +178,20 @@ def test_uneven_work():
         assert found.where.line == line("product_{i}") and found.nodes == ("product_0",)
         assert found.cure.startswith(f"Leave out the device block at {__file__}:") and 'strategy="auto"' in found.cure
         assert dt.simulate(found.fixed).makespan < 0.6 * dt.simulate(plan).makespan
+
+
+def test_state_that_a_search_put_together_is_no_finding():
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [4096, 512], name="x")
+        w = [dt.get_variable(f"w{i}", [512, 512]) for i in range(2)]
+        y = dt.matmul(dt.nn.relu(dt.matmul(x, w[0])), w[1])
+
+        def variables_first(problem):
+            return np.where(np.bincount(problem.unit, problem.memory)[problem.unit] > 0, 0, 1)
+
+        plan = dt.place(y, {"worker": 4}, strategy=variables_first, shared_memory=False)
+        assert {c.name for c in plan.channels} == {w[0].value().name, w[1].value().name}
+        assert "uneven-bytes" not in kinds(plan)
 
 
 def test_a_constant_that_is_sent_in_each_step():
@@ -313,7 +353,11 @@ def test_a_block_that_overrides_a_setter():
             "and overrides it"
         )
         assert found.where.line == line("# overrides it")
-        assert {found.fixed.placement[n] for n in "ab"} == {PS0, PS1}
+        assert {found.fixed.placement[n] for n in "ab"} == {PS0, PS1} and "setter-overridden" not in kinds(found.fixed)
+    with dt.Graph().as_default():  # a block may choose among the setter's servers
+        with dt.device(dt.train.replica_device_setter(ps_tasks=2)), dt.device("/job:ps/task:1"):
+            y = dt.identity(dt.get_variable("a", [300, 300]))
+        assert "setter-overridden" not in kinds(place(None, CLUSTER, fetches=y))
     with dt.Graph().as_default():  # the other way round it is well; so is a part of a name that says no job
         with (
             dt.device("/job:worker/task:0"),

@@ -222,6 +222,7 @@ def test_a_config_of_the_wrong_kind() -> None:
         ({"ps": ["localhost:0", "localhost:0"]}, "ps", None, ValueError, "task_index"),
         ({"ps": ["localhost:0"]}, "worker", 0, tf.errors.InvalidArgumentError, "no job 'worker'"),
         ({"ps": ["localhost:0"]}, "ps", 3, tf.errors.InvalidArgumentError, "no task 3"),
+        ({"ps": ["localhost:0"]}, "ps", "0", TypeError, "`task_index` must be a whole number, not '0'"),
         ({"ps": ["localhost"]}, "ps", 0, tf.errors.InvalidArgumentError, "no port"),
         ({"ps": "localhost:0"}, "ps", 0, TypeError, "localhost:0"),
     ],

@@ -376,3 +376,7 @@ def test_a_model_from_elsewhere_is_planned_by_its_own_names(folder: Path) -> Non
         done = run("explain", "small.onnx", name, cluster="worker=4")
         assert done.exit_code == 0 and told in done.output and "small.onnx:" in done.output and ".py" not in done.output
     assert run("explain", "small.onnx", "nothing", cluster="worker=4").exit_code == 2
+    both = plan("small.onnx", "--explain", "hidden:1", "--explain", "w", cluster="worker=4")
+    assert both.exit_code == 0 and "'First/Gemm' (Gemm)\n" in both.output and "weights" in both.output
+    assert "Plan:" not in both.output and both.output.count("  chosen: /job:worker/") == 2
+    assert plan("small.onnx", "--explain", "nothing", cluster="worker=4").exit_code == 2
