@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +12,7 @@ ROWS = 24
 WIDTH = 100
 AT_LEAST = "≥ "
 """Before a number that depends on an unknown size, which counts as 1."""
+WHERE = 60  # columns of a text that lists two devices
 NARROW = 16  # columns that a text column keeps at least
 
 
@@ -59,6 +62,22 @@ def count_text(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
+def filled(text: str, indent: str = "", further: str = "") -> str:
+    """A paragraph in lines of at most WIDTH columns, but for longer names: a number stays with its unit, and `8 B per step` together.
+
+    Args:
+        indent, further: before the first line, and before each other one.
+    """
+    kept = _AMOUNT.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+    lines = textwrap.fill(
+        kept, WIDTH, initial_indent=indent, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+    )
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
+
+
+_AMOUNT = re.compile(r"(≥ )?[0-9.]+ (B|[KMGT]iB|ns|µs|us|ms|s)\b( per step)?")
+
+
 def listed(names: Iterable[str], most: int) -> str:
     """`a, b and 3 more`: names with commas between them, at most `most`."""
     names = list(names)
@@ -66,11 +85,11 @@ def listed(names: Iterable[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", limit: int | None = ROWS) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", limit: int | None = ROWS, whole: int | None = None) -> str:
     """Columns of text: words to the left, numbers to the right; '' when there are no rows.
 
     A list of more than `limit` rows is cut, and the rest counted (or told by `rest`). Texts that are too long lose their middle,
-    the widest first, until the table fits.
+    the widest first, until the table fits; those of the column `whole` only when the others are as narrow as can be.
     """
     if not rows:
         return ""
@@ -78,9 +97,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", 
     numeric = [all(r[i].lstrip(AT_LEAST)[:1].isdigit() or not r[i] for r in shown) for i in range(len(header))]
     widths = [max(len(r[i]) for r in [header, *shown]) for i in range(len(header))]
     while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
-        widest = max(range(len(widths)), key=lambda i: -1 if numeric[i] else widths[i])
-        if widths[widest] <= NARROW:
+        narrowable = [i for i in range(len(widths)) if not numeric[i] and widths[i] > NARROW]
+        if not narrowable:
             break
+        widest = max(narrowable, key=lambda i: (i != whole, widths[i]))
         widths[widest] -= 1
     lines = []
     for row in [header, *shown]:
@@ -105,5 +125,7 @@ def where(devices: Counter[str], word: str = "device") -> str:
     ordered = sorted(devices.items(), key=lambda item: (-item[1], item[0]))
     if len(ordered) == 1:
         return short(ordered[0][0])
-    shown = ", ".join(f"{short(d)} ({n})" for d, n in ordered[:2])
-    return shown if len(ordered) <= 2 else f"{shown} and {count_text(len(ordered) - 2, word)} more"
+    listed = [f"{short(d)} ({n})" for d, n in ordered[:2]]
+    listed = listed if len(", ".join(listed)) <= WHERE else listed[:1]
+    left = len(ordered) - len(listed)
+    return ", ".join(listed) + (f" and {count_text(left, word)} more" if left else "")

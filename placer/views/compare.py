@@ -14,6 +14,7 @@ from ..plan_data import PlanData
 from ..render.text import short
 from ..render.timeline import time_text
 from ..simulate import Timeline, simulate
+from .facts import UNCALIBRATED, is_measured
 
 if TYPE_CHECKING:
     from ..cost.profile import Profile
@@ -45,6 +46,8 @@ class Comparison:
         step: the whole step. devices: how long each works. kernels, transfers: each by the difference, the largest first.
         not_run: nodes that were predicted to take time and that no kernel ran. unplanned: kernels of no node of the step.
         exact: whether all sizes are known; else what is predicted is a lower bound.
+        client: seconds that the step's client waited, who also sends what is fed and takes what is fetched; 0: not known.
+        measured: whether the prediction rests on measurements (a profile, `costs`) or on what is described, not on typical machines.
     """
 
     step: Compared
@@ -54,9 +57,14 @@ class Comparison:
     not_run: tuple[str, ...]
     unplanned: tuple[str, ...]
     exact: bool = True
+    client: float = 0.0
+    measured: bool = True
 
     def __str__(self) -> str:
-        lines = [f"step: predicted {time_text(self.step.predicted, self.exact)}, measured {time_text(self.step.measured)}"]
+        typical = UNCALIBRATED * (not self.measured)
+        lines = [f"step: predicted {time_text(self.step.predicted, self.exact)}{typical}, measured {time_text(self.step.measured)}"]
+        if self.client:
+            lines[0] += f" until its last kernel ended; its client waited {time_text(self.client)}"
         for what, rows in (("device", self.devices), ("kernel", self.kernels), ("transfer", self.transfers)):
             lines += _table(what, rows, self.exact)
         if self.not_run:
@@ -106,6 +114,8 @@ def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comp
         tuple(name for (name, device), seconds in of_node.items() if seconds > 0 and (name, device) not in run),
         tuple(unplanned),
         predicted.exact,
+        getattr(measured, "seconds", 0.0),
+        costs is not None or is_measured(plan),
     )
 
 

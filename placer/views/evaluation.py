@@ -61,6 +61,10 @@ class Bubble:
     bubble: float
 
 
+LISTED = 4
+"""Rows of the critical path in a printed report."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """`plan.report()`.
@@ -121,12 +125,12 @@ class Evaluation:
             compared = f", {compared}" if exact else ""
             lines.append(f"  all of it on {short(device)} takes {time_text(seconds, exact)}{compared}")
         if self.critical:
+            shown = [(what, s) for what, s in self.critical[:LISTED] if s >= 0.005 * self.objective]
+            left = [s for _, s in self.critical[len(shown) :]]
             lines.append("  critical path:")
-            lines += [
-                f"    {s / self.objective:>4.0%}  {what}"
-                for what, s in self.critical[:4]
-                if s >= 0.005 * self.objective
-            ]
+            lines += [f"    {s / self.objective:>4.0%}  {what}" for what, s in shown]
+            if sum(left) >= 0.005 * self.objective:
+                lines.append(f"    {sum(left) / self.objective:>4.0%}  {len(left)} more")
         lines.append("  devices:")
         width = max((len(short(load.device)) for load in self.loads), default=0)
         for load in self.loads:

@@ -39,6 +39,16 @@ MOST_DEVICES = 1_000
 """Devices of clusters up to which times are predicted: the simulator's tables of links grow with their square."""
 
 
+UNCALIBRATED = " (uncalibrated: `dovetail calibrate` measures this machine)"
+"""After a predicted time that rests on typical machines."""
+
+
+def is_measured(plan: PlanData) -> bool:
+    """Whether predicted times rest on the machine's profile, or on described devices or links, not on what is typical."""
+    cluster = plan.cluster
+    return cluster.calibration is not None or bool(cluster.links) or any(d.flops is not None for d in cluster.devices)
+
+
 @dataclass(frozen=True, slots=True)
 class OneWorker:
     """A between-graph plan: one worker's step. `task`: the worker. `others`: the tasks that run the same program beside it."""

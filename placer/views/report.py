@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 
 from ...graph.ops.state.accumulators import ACCUMULATOR
@@ -10,9 +9,9 @@ from ..cluster.spec import Cluster
 from ..cost.static import Traffic
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
-from ..render.text import ROWS, WIDTH, count_text, number_text, seconds_text, short, size_text, table, where
+from ..render.text import ROWS, count_text, filled, number_text, seconds_text, short, size_text, table, where
 from ..render.timeline import time_text
-from .facts import PREDICTED, Facts, without_compiling
+from .facts import PREDICTED, UNCALIBRATED, Facts, is_measured, without_compiling
 from .scope_tree import fold
 
 
@@ -22,14 +21,14 @@ def render(plan: PlanData) -> str:
         heading(plan),
         table(*devices_table(plan)),
         table(*links_table(plan)),
-        table(*scopes_table(plan)),
+        table(*scopes_table(plan), whole=2),
     ]
     return "\n\n".join(p for p in [*parts, _relaxations(plan)] if p)
 
 
 def heading(plan: PlanData) -> str:
     """In a line or two: how much runs on how many devices, and what crosses; first, whether one device would be faster."""
-    nodes = len({node for p in plan.partitions.values() for node in p.nodes})  # a constant may run on several
+    nodes = sum(len(p.nodes) for p in plan.partitions.values())  # as the tables count: a constant may run on several
     between = [c for c in plan.channels if c.crosses_tasks]
     direct = sum(c.direct for c in between)
     links = [t for t in plan.traffic if task_of(t.source) != task_of(t.destination)]
@@ -44,8 +43,8 @@ def heading(plan: PlanData) -> str:
     if alone is not None:
         device, seconds = alone
         slower = (
-            f"slower than one device: {time_text(facts.seconds)} per step are predicted, and {time_text(seconds)} with all of it on "
-            f"{short(device)}; "
+            f"slower than one device: {time_text(facts.seconds)} per step are predicted{UNCALIBRATED * (not is_measured(plan))}, and "
+            f"{time_text(seconds)} with all of it on {short(device)}; "
         )
     if facts.one_worker is not None:
         one_worker = f"one worker's step, of {short(facts.one_worker.task)}; "
@@ -54,6 +53,9 @@ def heading(plan: PlanData) -> str:
         f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
         f"{len(between)} of them between tasks ({size} per step)" + (f", {direct} read directly" if direct else "")
     )
+    if fed := [plan.graph.get_tensor_by_name(name) for name in sorted({name for p in plan.partitions.values() for name in p.feeds})]:
+        exact = not set(fed) & set(plan.unknown_sizes)
+        text += f"; {count_text(len(fed), 'feed')} ({size_text(sum(plan.sizes.bytes(t) for t in fed), exact)} per step)"
     by_device: dict[str, list[str]] = {}
     for task, device in plan.moved_parts.items():
         by_device.setdefault(device, []).append(short(task))
@@ -63,7 +65,7 @@ def heading(plan: PlanData) -> str:
     adding = Counter(device for node, device in plan.added_to.items() if node.type == ACCUMULATOR)
     for device, count in adding.items():
         text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in their memory"
-    return textwrap.fill(text + _access_text(plan) + _profile_text(plan.cluster), WIDTH)
+    return filled(text + _access_text(plan) + _profile_text(plan.cluster))
 
 
 def _profile_text(cluster: Cluster) -> str:
@@ -150,10 +152,7 @@ def _relaxations(plan: PlanData) -> str:
     lines = [f"Not as requested: {count_text(len(found), 'node')}"]
     for r in found[:ROWS]:
         text = f"{r.node} asked for '{r.requested}', got {short(r.chosen)}: {r.reason}"
-        lines += textwrap.wrap(
-            text, WIDTH, initial_indent="  ", subsequent_indent="    ",
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        lines.append(filled(text, "  ", "    "))
     if len(found) > ROWS:
         lines.append(f"  ... and {len(found) - ROWS} more (plan.relaxations)")
     return "\n".join(lines)

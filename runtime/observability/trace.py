@@ -254,7 +254,8 @@ class Trace:
         line = self.timeline
         moved = sum(t.bytes for t in self.transfers)
         lines = [
-            f"{time_text(self.seconds)} on {_count(len(self.tasks), 'task')}: {_count(len(self.kernels), 'kernel')}, "
+            f"{time_text(self.seconds)} for the client, {time_text(line.makespan)} until the last kernel ended, "
+            f"on {_count(len(self.tasks), 'task')}: {_count(len(self.kernels), 'kernel')}, "
             f"{_count(len(self.transfers), 'transfer')} ({size_text(moved)}); limited by {short(line.limited_by)}"
         ]
         waited: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 import gzip
 import sys
+from collections import Counter
 
 import numpy as np
 import page_plans
@@ -14,7 +15,7 @@ from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.cost.static import device_loads, state_bytes, traffic
 from dovetail.placer.pipeline import place
 from dovetail.placer.render.page import packed
-from dovetail.placer.render.text import ROWS, WIDTH, size_text
+from dovetail.placer.render.text import ROWS, WIDTH, filled, size_text, table, where
 from dovetail.placer.serialize.write import plan_lines
 from dovetail.placer.views.page_data import contents
 from dovetail.placer.views.scope_tree import fold
@@ -58,6 +59,31 @@ def test_without_fetches_all_nodes_run(graph):
     plan = place(graph, CLUSTER, devices=GPUS)
     run = {n.name for p in plan.partitions.values() for n in p.nodes}
     assert run == {n.name for n in graph.nodes} - {"x"}
+
+
+def test_the_head_counts_as_the_tables_do_and_knows_what_is_fed():
+    with dt.Graph().as_default():
+        x, c = dt.placeholder(dt.float32, [256, 4], name="x"), dt.constant(2.0)
+        with dt.device("/job:ps/task:0"):
+            y = x * c
+        with dt.device("/job:worker/task:0"):
+            plan = dt.place(y + c, CLUSTER)
+    nodes = sum(r.nodes for r in plan.loads)
+    assert nodes > len({n for p in plan.partitions.values() for n in p.nodes})  # the constant runs on both
+    text = " ".join(str(plan).split())
+    assert f" {nodes} nodes on 2 devices of 2 tasks" in text and "; 1 feed (4.0 KiB per step)" in text
+    assert "(uncalibrated: `dovetail calibrate` measures this machine)" in text
+
+
+def test_lines_end_between_amounts_and_lists_keep_their_devices_whole():
+    for length in range(60, 100):
+        lines = filled(f"{'x' * length} (≥ 1.0 KiB per step), 3.5 µs").splitlines()
+        assert not any(line.endswith(("1.0", "KiB", "per", "≥", "3.5")) for line in lines) and max(map(len, lines)) <= WIDTH
+    a, b = "/job:ps/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:CPU:0"
+    one, other = where(Counter({a: 8, b: 6})), where(Counter({a.replace("ps", "p" * 40): 8, b: 6, "c": 1}))
+    assert one == "/job:ps/task:0/CPU:0 (8), /job:worker/task:0/CPU:0 (6)" and other.endswith("CPU:0 (8) and 2 devices more")
+    text = table(("scope", "nodes", "where"), [("s" * 90, "14", one)], whole=2)
+    assert one in text and "sss...sss" in text and max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_what_other_libraries_call_it(graph):

@@ -116,7 +116,8 @@ const timeline = {
     while (i < last && chart.start[i] * chart.tick <= this.to) {
       const start = chart.start[i] * chart.tick;
       let end = i + 1, finish = chart.finish[i] * chart.tick, critical = chart.critical[i], hit = !this.found || isHit(i);
-      while (end < last && (finish - start) * this.scale < BAR.narrow && (chart.start[end] * chart.tick - finish) * this.scale < BAR.narrow) {
+      const narrow = (seconds) => seconds * this.scale < BAR.narrow;
+      while (end < last && narrow(finish - start) && narrow(chart.finish[end] * chart.tick - finish)) {  // a long wait behind a short kernel is its own bar
         finish = chart.finish[end] * chart.tick;
         critical |= chart.critical[end];
         hit ||= isHit(end);

@@ -1,6 +1,7 @@
 """What a plan is worth: figures by hand, bounds that hold for every placement, hints with numbers."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,6 +38,13 @@ def test_one_device_by_hand(products):
     assert (load.device, load.capacity) == ("/job:worker/replica:0/task:0/device:CPU:0", 2**30)
     assert report.best_single == (load.device, pytest.approx(report.objective))
     assert "at most 40% is to be gained" in str(report)
+
+
+def test_the_critical_path_says_how_much_it_leaves_out(products):
+    report = placed(products).report()
+    report = replace(report, objective=1.0, critical=tuple((f"device {i}", s) for i, s in enumerate((0.4, 0.2, 0.15, 0.1, 0.08, 0.02))))
+    assert "\n     10%  device 3\n     10%  2 more\n" in str(report)
+    assert "more\n" not in str(replace(report, critical=report.critical[:4]))
 
 
 def test_a_search_that_cannot_be_beaten_says_so(products):

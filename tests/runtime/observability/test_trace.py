@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.placer.render.timeline import time_text
 from dovetail.runtime.observability import trace as clocks
 from dovetail.runtime.observability.step_notes import (
     UNKNOWN,
@@ -175,6 +176,10 @@ def test_its_text_lists_what_took_long(session: tf.Session) -> None:
     _, trace = traced(session, y, {x: np.zeros((3, 8))})
     text = str(trace)
     assert "on 1 task: " in text and "1 transfer (96 B)" in text
+    client, kernels = time_text(trace.seconds), time_text(trace.timeline.makespan)
+    assert text.startswith(f"{client} for the client, {kernels} until the last kernel ended, ")
+    beside = str(trace.plan.compare(trace)).splitlines()[0]
+    assert beside.endswith(f"measured {kernels} until its last kernel ended; its client waited {client}")
     assert re.search(r"exp +\S+ \S+ +Exp +/job:localhost/task:0/CPU:1", text)
     assert re.search(r"doubled:0 +\S+ \S+ +96 B +/job:localhost/task:0/CPU:0 -> /job:localhost/task:0/CPU:1", text)
 
