@@ -75,7 +75,7 @@ def filled(text: str, indent: str = "", further: str = "") -> str:
     return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
-_AMOUNT = re.compile(r"(≥ )?[0-9.]+ (B|[KMGT]iB|ns|µs|us|ms|s)\b( per step)?")
+_AMOUNT = re.compile(r"(≥ )?[0-9.]+ (B|[KMGT]iB|ns|µs|us|ms|s)\b( per step)?|\b[0-9]+ [a-z]+")
 
 
 def listed(names: Iterable[str], most: int) -> str:
