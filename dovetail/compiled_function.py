@@ -39,8 +39,8 @@ from .placer.schedule.from_search import changes_state
 from .runtime.config import ConfigProto, RunMetadata, RunOptions
 from .runtime.session.session import Session
 from .train.saving.checkpoint_state import list_variables
-from .train.saving.saver import Saver
-from .variable_makers import VariableMakers
+from .train.saving.saver import Saver, check_exists
+from .variable_makers import FirstArguments, VariableMakers
 
 if TYPE_CHECKING:
     from .runtime.observability.trace import Trace
@@ -70,7 +70,7 @@ class _Home:
 
     Attributes:
         made: (scope, name, number there) -> the variable that a trace made at this place.
-        makers: who made which variable.
+        makers: who made which variable. first_arguments: what the first trace was made for.
     """
 
     def __init__(self, scope: str, cluster: Any, strategy: str, config: ConfigProto | None) -> None:
@@ -79,12 +79,15 @@ class _Home:
         self.graph = Graph()
         self.made: dict[tuple[str, str, int], Any] = {}
         self.makers = VariableMakers()
+        self.first_arguments = FirstArguments()
         self.lock = threading.RLock()
         self.opened: Session | None = None
         self._open = ExitStack()
         self._seen = 0  # nodes of the graph when it was last looked through for state without values
         self._initialized: set[Any] = set()  # variables, and nodes that initialize tables
         self._saver: tuple[int, Saver] | None = None
+        self._checkpoint: str | None = None  # of a `restore` before there were variables; it is read when they are made
+        self._restored: set[Any] = set()  # variables that were read from it
 
     @property
     def variables(self) -> list[Any]:
@@ -103,7 +106,29 @@ class _Home:
         if len(self.graph.nodes) != self._seen:
             self._initialized |= initialize(session, self._initialized)
             self._seen = len(self.graph.nodes)
+        if self._checkpoint is not None:
+            new = [v for v in self.variables if v not in self._restored]
+            if new:
+                with self.graph.as_default():  # what a later trace makes, the checkpoint need not have
+                    self._read(Saver(new), self._checkpoint, partial=bool(self._restored))
+                self._restored.update(new)
         return session
+
+    def restore(self, path: str) -> None:
+        """Read all variables from a checkpoint: now, or when the first trace has made them."""
+        if self.variables:
+            self._checkpoint = None
+            self.initialize()
+            self._read(self.saver(), path)
+        else:
+            check_exists(path)
+            self._checkpoint, self._restored = path, set()
+
+    def _read(self, saver: Saver, path: str, partial: bool = False) -> None:
+        try:
+            saver.restore(self.session(), path, partial=partial)
+        except NotFoundError as e:
+            raise NotFoundError(None, None, e.message + self.other_scope(path)) from None
 
     def saver(self) -> Saver:
         """Saves and restores all variables, and keeps all checkpoints. The same one until a trace makes another variable."""
@@ -132,6 +157,7 @@ class _Home:
         """End the session, and the cluster if it was started here."""
         self.opened, self._seen = None, 0
         self._initialized.clear()
+        self._checkpoint = None
         self._open.close()
 
     def _target(self) -> str:
@@ -238,18 +264,20 @@ class CompiledFunction(Generic[P]):
             return str(self._home.saver().save(self._home.initialize(), path))
 
     def restore(self, path: str) -> None:
-        """Read all variables from a checkpoint. Call the function or `plan` once before: the first trace makes the variables.
+        """Read all variables from a checkpoint.
+
+        The first trace makes the variables. Before it, the path is kept, and the first call reads the checkpoint; variables of later
+        traces are read, too, if the checkpoint has them.
 
         Raises:
-            ValueError: the function has made no variables yet, or there is no such checkpoint. NotFoundError: it lacks a variable; the
-                text says whether another function wrote it.
+            ValueError: there is no such checkpoint. NotFoundError, here or in the first call: it lacks a variable; the text says whether
+                another function wrote it.
+
+        >>> predict.restore("weights/model")  # in a new process
+        >>> predict(x)
         """
         with self._home.lock:
-            saver = self._home.saver()
-            try:
-                saver.restore(self._home.initialize(), path)
-            except NotFoundError as e:
-                raise NotFoundError(None, None, e.message + self._home.other_scope(path)) from None
+            self._home.restore(path)
 
     def close(self) -> None:
         """End the session, and the cluster if this function started it. A later call starts both anew, and variables have first values."""
@@ -339,7 +367,11 @@ class CompiledFunction(Generic[P]):
             token = is_tracing.set(True)
             try:
                 results = self._function(*positional, **named)
+            except (TypeError, ValueError) as e:
+                home.first_arguments.explain(e, _name_of(self._function), dict(zip(names, given, strict=True)))
+                raise
             finally:
+                home.first_arguments.note(_name_of(self._function), dict(zip(names, given, strict=True)))
                 is_tracing.reset(token)
         feeds = tuple(t for t, is_fed in zip(given, fed, strict=True) if is_fed)
         return _Trace(feeds, results, tuple(_effects(home.graph, before)))

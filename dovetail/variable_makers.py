@@ -1,4 +1,4 @@
-"""Which compiled function made a variable that several share.
+"""Which trace of which compiled function made a variable, when another one wants it to be different.
 
 Whichever function is traced first makes the variable, on its device and with its initializer. When one that only reads it comes first,
 `share_with` loses what the other one asks for:
@@ -13,10 +13,13 @@ its own: the block then says where the reading op runs.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .graph.core.default_graph import get_default_graph
+from .graph.core.graph import Tensor
+from .graph.core.shape import text
 from .graph.core.source_location import caller, locate
 from .graph.variables.partitioned import PartitionedVariable
 
@@ -68,3 +71,28 @@ class VariableMakers:
                 line.file,
                 line.line,
             )
+
+
+class FirstArguments:
+    """The types and shapes of the arguments of the first trace: layers make their variables for them."""
+
+    def __init__(self) -> None:
+        self._function = ""
+        self._known: dict[str, str] = {}  # by name
+
+    def note(self, function: str, arguments: Mapping[str, Any]) -> None:
+        """A trace was made. Only the first one counts."""
+        if not self._function:
+            self._function, self._known = function, _described(arguments)
+
+    def explain(self, error: Exception, function: str, arguments: Mapping[str, Any]) -> None:
+        """Note at the error of a later trace which of its arguments differ from those of the first one."""
+        for name, now in _described(arguments).items():
+            before = self._known.get(name, now)
+            if now != before:
+                of_another = "" if function == self._function else f", of '{self._function}',"
+                error.add_note(f"Argument `{name}` is {now}; in the first call{of_another} it was {before}")
+
+
+def _described(arguments: Mapping[str, Any]) -> dict[str, str]:
+    return {name: f"{t.dtype.name} {text(t.dims)}" for name, t in arguments.items() if isinstance(t, Tensor)}

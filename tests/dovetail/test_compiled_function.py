@@ -339,8 +339,56 @@ def test_a_function_runs_on_a_cluster():
         assert "kernel" in str(step.trace(X, X[:, :1]))
 
 
-@pytest.mark.parametrize("act", ["save", "restore"])
-def test_checkpoints_need_variables(tmp_path, act):
+def test_a_save_needs_variables_and_a_restore_a_checkpoint(tmp_path: Path):
     step = dt.compile(lambda x: x + dt.get_variable("v", initializer=1.0))
-    with step, pytest.raises(ValueError, match="has no variables yet: its first call, or `plan`, makes them"):
-        getattr(step, act)(str(tmp_path / "m"))
+    with step:
+        with pytest.raises(ValueError, match="has no variables yet: its first call, or `plan`, makes them"):
+            step.save(str(tmp_path / "m"))
+        with pytest.raises(ValueError, match="not a valid checkpoint"):
+            step.restore(str(tmp_path / "m"))
+        assert step(1.0) == 2.0  # nothing was kept of that
+
+
+def test_a_restore_before_the_first_call_is_done_when_the_variables_are_made(tmp_path: Path):
+    def functions() -> Any:
+        def train(x):
+            y = layer(x)
+            dt.train.MomentumOptimizer(0.01, 0.9).minimize(dt.reduce_sum(y))
+            return y
+
+        owner = dt.compile(train)
+        return owner, dt.compile(layer, share_with=owner)
+
+    train, predict = functions()
+    with train:
+        train(X)
+        expected, path = predict(X), train.save(str(tmp_path / "m"))
+        trained = [train(X), train(X)]
+    train, predict = functions()
+    train.restore(path)
+    with train:
+        np.testing.assert_array_equal(predict(X), expected)  # w and b
+        np.testing.assert_allclose([train(X), train(X)], trained, rtol=1e-6)  # and the momentum, which a later trace makes
+    with train:
+        assert not np.array_equal(predict(X), expected)  # after `close`, variables have first values
+
+    @dt.compile
+    def other(x):
+        return layer(x)
+
+    with other:
+        other.restore(path)
+        for _ in range(2):
+            with pytest.raises(dt.errors.NotFoundError, match="function 'train'"):
+                other(X)
+
+
+def test_a_clash_with_the_variables_of_the_first_call_names_the_arguments():
+    @dt.compile
+    def net(x, n):
+        return dt.layers.dense(x, 2, name="dense"), n
+
+    net.plan(X.astype(np.float64), 1.0)
+    with pytest.raises(ValueError, match="found dtype float64") as error:
+        net.plan(X, 1.0)
+    assert error.value.__notes__ == ["Argument `x` is float32 (4, 3); in the first call it was float64 (4, 3)"]

@@ -65,6 +65,15 @@ class RestoreReport:
         return [*lines, f"only in the checkpoint: {', '.join(self.unused)}"] if self.unused else lines
 
 
+def check_exists(save_path: str) -> None:
+    """ValueError: there is no checkpoint of that name."""
+    if not checkpoint_exists(save_path):
+        raise ValueError(
+            f"The passed save_path is not a valid checkpoint: {save_path}. dt.train.latest_checkpoint(FOLDER) gives the path of the "
+            "newest one in a folder"
+        )
+
+
 class Saver:
     """Saves variables to checkpoints and restores them.
 
@@ -415,11 +424,7 @@ class Saver:
             raise ValueError(
                 "Can't load save_path when it is None. That is what latest_checkpoint gives for a folder without checkpoints"
             )
-        if not checkpoint_exists(save_path):
-            raise ValueError(
-                f"The passed save_path is not a valid checkpoint: {save_path}. dt.train.latest_checkpoint(FOLDER) gives the path of the "
-                "newest one in a folder"
-            )
+        check_exists(save_path)
         with collector_paused():
             report = self._compare(CheckpointReader(save_path))
         if not partial:
