@@ -68,8 +68,8 @@ def command_line() -> str:
     """A section for each command: how it is called, what it does, its arguments and options."""
     commands = typer.main.get_command(app)
     shared = [p for p in commands.commands["plan"].params if p.name in PLACING]
-    about = "Commands that make plans of programs share these options. `diff` uses them for each of its two that is a program."
-    head = ["## Options of placing", "", about, "", "| option | meaning |", "| --- | --- |"]
+    about = "Commands that plan programs share these options. `diff` applies them to each of its two that is a program."
+    head = ["## Placement options", "", about, "", "| option | meaning |", "| --- | --- |"]
     return "\n\n".join([*_commands(commands, "dovetail"), "\n".join([*head, *map(_row, shared)])])
 
 
@@ -81,18 +81,15 @@ def _commands(group: Any, path: str) -> Iterator[str]:
         if hasattr(command, "commands"):
             yield from _commands(command, f"{path} {name}")
             continue
-        rows, call = [], f"{path} {name}"
+        rows, call = [], " ".join([path, name, *command.collect_usage_pieces(command.context_class(command))])
         for p in command.params:
-            if p.param_type_name == "argument":
-                given = p.name.upper()
-                call += f" {given}{'...' * (p.nargs != 1)}" if p.required else f" [{given}]"
             if not {p.name for p in command.params} >= PLACING or p.name not in PLACING:
                 rows.append(_row(p))
         if len(rows) < len(command.params):
-            rows.append("| | and the [options of placing](#options-of-placing) |")
+            rows.append("| | and the [placement options](#placement-options) |")
         about = inspect.cleandoc(command.help or "")
         head = ["", "| argument or option | meaning |", "| --- | --- |"] if rows else []
-        yield "\n".join([f"## {path} {name}", "", "```text", f"{call} [OPTIONS]" if rows else call, "```", "", about, *head, *rows])
+        yield "\n".join([f"## {path} {name}", "", "```text", call, "```", "", about, *head, *rows])
 
 
 def _row(p: Any) -> str:

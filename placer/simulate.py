@@ -29,7 +29,7 @@ from .cost.shapes import Sizes, plan_sizes
 from .cost.static import state_bytes
 from .partition.partitioned_graph import Channel, task_of
 from .plan_data import PlanData
-from .render.text import AT_LEAST, short, size_text
+from .render.text import count_text, short, size_text
 from .render.timeline import Bar, Chart, Track, time_text
 from .schedule.from_search import changes_state
 from .search import evaluate
@@ -115,10 +115,10 @@ class Timeline:
         names = [short(name) for name in self.devices]
         width = max(map(len, names))
         lines = [
-            f"{AT_LEAST * (not self.exact)}{self.makespan * 1e3:.3f} ms; {len(self.spans)} nodes, {len(self.transfers)} transfers; "
-            f"limited by {short(self.limited_by)}"
+            f"{time_text(self.makespan, self.exact)}; {count_text(len(self.spans), 'node')}, "
+            f"{count_text(len(self.transfers), 'transfer')}; limited by {short(self.limited_by)}"
         ]
-        peaks = [f"  peak {AT_LEAST * (not self.exact)}{p / 2**20:.1f} MiB" for p in self.peak] or [""] * len(self.devices)
+        peaks = [f"  peak {size_text(p, self.exact)}" for p in self.peak] or [""] * len(self.devices)
         lines += [f"  {name:<{width}}  busy {s:>4}{p}" for name, s, p in zip(names, share, peaks, strict=True)]
         return "\n".join(lines)
 

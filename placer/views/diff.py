@@ -49,7 +49,7 @@ class PlanDiff:
         no_longer_run: names of nodes that both place but only the first runs. newly_run: only the second.
         traffic: `source -> destination`: bytes per step, where they differ.
         messages: the same, numbers of messages.
-        held: device: bytes of variables, where they differ.
+        memory: device: bytes of variables, where they differ.
     """
 
     moved: tuple[Moved, ...]
@@ -59,12 +59,12 @@ class PlanDiff:
     newly_run: tuple[str, ...]
     traffic: tuple[Changed, ...]
     messages: tuple[Changed, ...]
-    held: tuple[Changed, ...]
+    memory: tuple[Changed, ...]
 
     def __bool__(self) -> bool:
         return any(
             (self.moved, self.removed, self.added, self.no_longer_run, self.newly_run, self.traffic,
-             self.messages, self.held)
+             self.messages, self.memory)
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class PlanDiff:
             _nodes("Run by the second plan only", self.newly_run),
             _amounts("bytes per step", self.traffic, True),
             _amounts("messages per step", self.messages, False),
-            _amounts("held", self.held, True),
+            _amounts("variable memory", self.memory, True),
         ]
         return "\n\n".join(p for p in parts if p)
 
@@ -102,7 +102,7 @@ def diff(before: PlanData, after: PlanData) -> PlanDiff:
         newly_run=tuple(n for n in runs if n in old and n not in ran),
         traffic=_changes(_link_bytes(before), _link_bytes(after)),
         messages=_changes(_link_messages(before), _link_messages(after)),
-        held=_changes(_held(before), _held(after)),
+        memory=_changes(_memory(before), _memory(after)),
     )
 
 
@@ -118,7 +118,7 @@ def _link_messages(plan: PlanData) -> dict[str, tuple[int, bool]]:
     return {f"{t.source} -> {t.destination}": (t.tensors + t.control, True) for t in plan.traffic}
 
 
-def _held(plan: PlanData) -> dict[str, tuple[int, bool]]:
+def _memory(plan: PlanData) -> dict[str, tuple[int, bool]]:
     return {r.device: (r.variable_bytes, r.exact) for r in plan.loads}
 
 

@@ -227,7 +227,8 @@ class _Writer:
             ],
             "amounts": [
                 [title, [[short(c.what), c.before, c.after, c.before_exact, c.after_exact] for c in found]]
-                for title, found in (("Bytes per step", changes.traffic), ("Messages per step", changes.messages), ("Held", changes.held))
+                for title, found in (("Bytes per step", changes.traffic), ("Messages per step", changes.messages),
+                                     ("Variable memory", changes.memory))
             ],
         }  # fmt: skip
         old = before.placement

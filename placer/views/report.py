@@ -89,7 +89,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def devices_table(plan: PlanData) -> Table:
-    """A row for each device that runs or holds something: its nodes, variables, their bytes, its work."""
+    """A row for each device that runs or holds something: its nodes, variables, their memory, its work."""
     emulated = {str(d.name) for d in plan.cluster.devices if d.emulated}
     rows: list[tuple[str, ...]] = [
         (
@@ -101,7 +101,7 @@ def devices_table(plan: PlanData) -> Table:
         )
         for r in plan.loads
     ]
-    return ("device", "nodes", "variables", "held", "flop"), rows
+    return ("device", "nodes", "variables", "memory", "flop"), rows
 
 
 def _flops(plan: PlanData, device: str) -> tuple[float, bool]:

@@ -9,9 +9,11 @@ import typer
 from ... import __version__
 from .calibrate import calibrate
 from .cluster import cluster, down, up
+from .common import Commands
 from .devices import devices
 from .k8s import k8s
 from .keys import keys
+from .ops import ops
 from .plan import diff, explain, plan, simulate
 from .run import run
 from .serve import PASS_ON, demo, server, tf1
@@ -19,11 +21,7 @@ from .slurm import slurm
 from .trace import trace
 from .watch import status, top
 
-app = typer.Typer(
-    help="Build dataflow graphs, see where each part will run and why, and run them across processes.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = Commands("Plan dataflow graphs, see which device runs each part and why, and run them across processes.")
 
 
 def _version(asked: bool) -> None:
@@ -42,9 +40,9 @@ def _options(
 
 
 app.command(context_settings={"allow_interspersed_args": False})(run)
-for _command in (up, down, plan, diff, explain, simulate, trace, devices, calibrate, demo, server, status, top):
+for _command in (up, down, plan, diff, explain, simulate, trace, devices, calibrate, ops, demo, server, status, top):
     app.command()(_command)
-app.command(context_settings=PASS_ON)(tf1)
+app.command(context_settings=PASS_ON, options_metavar="PROGRAM [ARGUMENT...]")(tf1)
 app.add_typer(cluster, name="cluster")
 app.add_typer(keys, name="keys")
 app.add_typer(k8s, name="k8s")

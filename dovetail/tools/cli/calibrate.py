@@ -28,18 +28,18 @@ def profile_table(found: Calibration) -> str:
 
 def calibrate(
     cluster: Annotated[
-        str, typer.Option(help="Measure messages on this running cluster, zmq://host:port; without it: on four processes of this machine.")
+        str, typer.Option(help="Measure messages on this running cluster, zmq://host:port. Default: four processes of this machine.")
     ] = "",
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Where the profile goes; without it: to where plans of this machine look for it.", dir_okay=False, callback=output_file
+            help="File for the profile. Default: where predictions on this machine look for it.", dir_okay=False, callback=output_file
         ),
     ] = None,
 ) -> None:
-    """Measure this machine: kernels, launches and messages. Plans predict their times with it from then on.
+    """Measure kernels, launches and messages on this machine, and predict times by the results from then on.
 
-    Nothing else should use the machine meanwhile. DOVETAIL_PROFILE=none turns it off.
+    Let nothing else use the machine meanwhile. DOVETAIL_PROFILE=none turns the profile off.
     """
     with errors_explained():
         from ..calibration import calibrate as measured  # loads all of Dovetail

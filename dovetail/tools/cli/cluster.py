@@ -17,29 +17,29 @@ import typer
 
 from ...graph.core.errors import OpError
 from ...placer.cluster import file_format
-from .common import FailedError, UsageError, errors_explained, monitor, one_of
+from .common import Commands, FailedError, UsageError, errors_explained, monitor, one_of
 from .watch import picture
 
 if TYPE_CHECKING:
     from ...distribute.launchers.engines import Described
     from ...runtime.server.running_cluster import Keeper, RunningCluster
 
-cluster = typer.Typer(help="Restart tasks of a cluster that is up; the schema of cluster files.", no_args_is_help=True)
+cluster = Commands("Restart a task of a cluster that is up; print the schema of cluster files.")
 
 LOOK_S = 0.5
 UP_S = 150.0  # how long a detached cluster may take until all its tasks answer
 ENGINES = ("local", "ray", "slurm", "k8s")
 
-File = Annotated[Path, typer.Argument(help="The cluster's file, YAML.", exists=True, dir_okay=False)]
-On = Annotated[str, one_of(ENGINES, "Where: local, ray, slurm or k8s (kubectl's cluster).")]
+File = Annotated[Path, typer.Argument(help="Cluster file, YAML.", exists=True, dir_okay=False)]
+On = Annotated[str, one_of(ENGINES, "Where tasks run: local, ray, slurm or k8s (the cluster of kubectl).")]
 KeyFolder = Annotated[
-    Path | None, typer.Option(help="Folder of the cluster's key. Without it: the file's `keys`, else DOVETAIL_KEYS.", file_okay=False)
+    Path | None, typer.Option(help="Folder with the cluster's key. Default: the file's `keys`, else DOVETAIL_KEYS.", file_okay=False)
 ]
-Image = Annotated[str, typer.Option(help="On k8s: the container image of the tasks.")]
-Name = Annotated[str, typer.Option(help="On k8s: prefix of all names.")]
+Image = Annotated[str, typer.Option(help="On k8s: container image of the tasks.")]
+Name = Annotated[str, typer.Option(help="On k8s: prefix of the names of all objects.")]
 SlurmOption = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", help="On slurm: an option of salloc, such as --time=1:00:00; may be given several times."),
+    typer.Option("--option", "-o", help="On slurm: an option of salloc, such as --time=1:00:00. May be repeated."),
 ]
 
 
@@ -47,17 +47,17 @@ def up(
     file: File,
     on: On = "local",
     keys: KeyFolder = None,
-    restart: Annotated[bool, typer.Option(help="On local: start tasks again that end.")] = True,
+    restart: Annotated[bool, typer.Option(help="On local: restart tasks that end.")] = True,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Go on in the background once all tasks answer; what they print goes to FILE.log.")
+        bool, typer.Option("--detach", "-d", help="Return once all tasks answer; they run in the background, and print to FILE.log.")
     ] = False,
     option: SlurmOption = None,
     image: Image = "",
     name: Name = "dovetail",
 ) -> None:
-    """Start a cluster's tasks, show what they do, start those again that end. Ctrl-C, or `dovetail down`, stops all.
+    """Start the tasks of a cluster, show their state, and restart those that end. Ctrl-C or `dovetail down` stops them.
 
-    On k8s the cluster stays up when the command has ended; `dovetail down --on k8s` deletes it.
+    On k8s the command returns when the pods are ready; `dovetail down --on k8s` deletes them.
     """
     with errors_explained(subprocess.CalledProcessError):
         from ...distribute.launchers.engines import Described, running  # loads ZeroMQ
@@ -89,7 +89,7 @@ def down(
     on: On = "local",
     name: Name = "dovetail",
 ) -> None:
-    """Stop a cluster that is up. Only on k8s it matters where."""
+    """Stop a cluster that is up. Only clusters on k8s need --on."""
     with errors_explained(subprocess.CalledProcessError):
         if on == "k8s":
             from ...distribute.launchers.engines import Described  # loads ZeroMQ
@@ -108,16 +108,16 @@ cluster.command("down", hidden=True)(down)
 
 @cluster.command()
 def schema() -> None:
-    """Print the JSON schema of cluster files, which editors use for completion and checks."""
+    """Print the JSON schema of cluster files, for completion and checks in editors."""
     print(json.dumps(file_format.schema(), indent=2))
 
 
 @cluster.command()
 def restart(
     file: File,
-    task: Annotated[str, typer.Argument(help="Which: ps:0, or /job:ps/task:0.")],
+    task: Annotated[str, typer.Argument(help="The task: ps:0, or /job:ps/task:0.")],
 ) -> None:
-    """End one task of a cluster that is up on this machine, so that it is started again. What it held is lost."""
+    """Restart one task of a cluster that is up on this machine. The memory of the task is lost."""
     with errors_explained():
         from ...runtime.server.local_cluster import restart  # loads ZeroMQ
 

@@ -6,16 +6,18 @@ compare or check have one more, which their `--help` names.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from ...graph.core.device import parse_strict
 from ...graph.core.errors import InvalidArgumentError, NotFoundError, OpError, UnavailableError
@@ -27,6 +29,7 @@ from ...placer.cluster.spec import masters_job
 if TYPE_CHECKING:
     from ...runtime.server.monitor import ClusterMonitor
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 FAILED, MISUSED, DIFFERENT, WARNED = 1, 2, 3, 4
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended: 128 + SIGINT
 
@@ -92,6 +95,64 @@ def user_traceback(error: BaseException) -> str:
         part = part.__cause__ or part.__context__
     note = "(frames of Dovetail are hidden; DOVETAIL_TRACEBACK=full shows them)\n"
     return "".join(shown.format()) + note * hidden
+
+
+def print_text(text: str) -> None:
+    """Print; when the reader has gone (`| head`), go on in silence: files and the exit status still count."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _in_words(parameters: list[Any]) -> list[Any]:
+    """The parameters, shown as the documentation writes them: flags without a type, arguments in capitals."""
+    for p in parameters:
+        if p.param_type_name == "argument" and p.metavar is None:
+            name = p.name.upper() + "..." * (p.nargs != 1)
+            p.metavar = name if p.required else f"[{name}]"
+        elif p.param_type_name == "option" and p.is_flag:
+            p.metavar = ""
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command whose `--help` shows flags without a type, and arguments in capitals: `[OPTIONS] FILE [PROGRAM...]`."""
+
+    def __init__(self, name: str | None, *, help: str | None = None, **options: Any) -> None:
+        paragraphs = inspect.cleandoc(help or "").split("\n\n")
+        super().__init__(name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **options)  # the terminal wraps lines
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters."""
+        return _in_words(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the line of its usage."""
+        return [self.options_metavar or "", *(p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument")]
+
+
+class Group(TyperGroup):
+    """A group of such commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters."""
+        return _in_words(super().get_params(ctx))
+
+
+class Commands(typer.Typer):
+    """An app of such commands and groups.
+
+    Args:
+        about: what its `--help` says first.
+    """
+
+    def __init__(self, about: str) -> None:
+        super().__init__(cls=Group, help=about, no_args_is_help=True, pretty_exceptions_enable=False)
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
+        """`typer.Typer.command`."""
+        return super().command(name, cls=Command, **options)
 
 
 def one_of(names: Sequence[str], about: str) -> Any:

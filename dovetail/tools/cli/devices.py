@@ -19,18 +19,20 @@ from .programs import find_cluster
 
 def devices(
     target: Annotated[
-        str, typer.Option(help="A running cluster: zmq://host:port, or its file; without it: this machine.")
+        str, typer.Option(help="A running cluster: zmq://host:port, or its file. Default: this machine.")
     ] = "",
     cluster: Annotated[
-        str | None, typer.Option(help="The description of a cluster, which need not run: see `dovetail plan`.")
+        str | None, typer.Option(help="Description of a cluster that need not run, as for `dovetail plan`.")
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure how fast devices and links are; takes seconds for each.")
+        bool, typer.Option("--measure", help="Measure the speeds of devices and links. Takes seconds for each.")
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where --measure writes the cluster as YAML, for `dovetail plan --cluster`.", dir_okay=False, callback=output_file
+            help="File for the measured cluster, YAML, for `dovetail plan --cluster`. Needs --measure.",
+            dir_okay=False,
+            callback=output_file,
         ),
     ] = None,
 ) -> None:

@@ -9,9 +9,9 @@ import typer
 
 from ...graph.core.settings import setting
 from ...runtime.transport.keys import OWN, Keys, write_keys
-from .common import errors_explained
+from .common import Commands, errors_explained
 
-k8s = typer.Typer(help="Write what Kubernetes needs to run a cluster.", no_args_is_help=True)
+k8s = Commands("Kubernetes manifests of a cluster.")
 
 
 @k8s.callback()
@@ -21,20 +21,20 @@ def _group() -> None:
 
 @k8s.command()
 def manifests(
-    file: Annotated[str, typer.Argument(help="A cluster file with `jobs` as numbers of tasks, and `resources`.")],
-    image: Annotated[str, typer.Option(help="The container image of the tasks; docker/Dockerfile makes one.")],
-    name: Annotated[str, typer.Option(help="Prefix of all names.")] = "dovetail",
+    file: Annotated[str, typer.Argument(help="Cluster file with `jobs` as numbers of tasks, and `resources`.")],
+    image: Annotated[str, typer.Option(help="Container image of the tasks; docker/Dockerfile builds one.")],
+    name: Annotated[str, typer.Option(help="Prefix of the names of all objects.")] = "dovetail",
     keys: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the key of all tasks and clients, made if it is not there. Without it: DOVETAIL_KEYS.", file_okay=False
+            help="Folder with the key of all tasks and clients; a missing key is made. Default: DOVETAIL_KEYS.", file_okay=False
         ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="No keys: whoever reaches a pod may run programs there.")
+        bool, typer.Option("--insecure", help="Use no keys: everyone who can reach a pod can run programs there.")
     ] = False,
 ) -> None:
-    """Print manifests for `kubectl apply -f -`: per job a StatefulSet, a headless Service and a PodDisruptionBudget."""
+    """Print manifests for `kubectl apply -f -`: a StatefulSet, a headless Service and a PodDisruptionBudget for each job."""
     with errors_explained():
         import yaml  # most commands write none
 

@@ -9,37 +9,34 @@ import typer
 
 from ...graph.core.settings import setting
 from ...runtime.transport.keys import ALLOWED, SERVERS, Keys, part_of, parts_of, public_keys, write_cluster, write_keys
-from .common import errors_explained, read_jobs
+from .common import Commands, errors_explained, read_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...runtime.transport.keys import KeyPair
 
-keys = typer.Typer(
-    help="Keys with which servers and clients prove who they are. FOLDER is DOVETAIL_KEYS unless it is given.",
-    no_args_is_help=True,
-)
+keys = Commands("Keys that authenticate servers and clients to each other.")
 
 _Folder = Annotated[
-    Path | None, typer.Option("--keys", help="The folder of keys; without it: DOVETAIL_KEYS.", exists=True, file_okay=False)
+    Path | None, typer.Option("--keys", help="Folder of keys. Default: DOVETAIL_KEYS.", exists=True, file_okay=False)
 ]
 
 
 @keys.command()
 def new(
     folder: Annotated[
-        Path | None, typer.Argument(help="Where to put them; without it: DOVETAIL_KEYS.", file_okay=False)
+        Path | None, typer.Argument(help="Folder for the keys. Default: DOVETAIL_KEYS.", file_okay=False)
     ] = None,
-    name: Annotated[str, typer.Option(help="What the owner of one new key is called.")] = "client",
+    name: Annotated[str, typer.Option(help="Name of the owner of a single key.")] = "client",
     cluster: Annotated[
-        str | None, typer.Option(help="Keys for all tasks of this cluster: JSON, or a file of JSON or YAML.")
+        str | None, typer.Option(help="Make keys for all tasks of this cluster: JSON, or a file of JSON or YAML.")
     ] = None,
     client: Annotated[
-        list[str] | None, typer.Option(help="With --cluster: a client; may be given several times.")
+        list[str] | None, typer.Option(help="With --cluster: name of a client. May be repeated.")
     ] = None,
 ) -> None:
-    """Make a key; or, with --cluster, one for each task and each client, who all let each other in."""
+    """Make a key; or, with --cluster, a key for each task and each client, which all accept each other."""
     with errors_explained():
         where = _folder(folder)
         if cluster is None:
@@ -60,10 +57,10 @@ def new(
 
 @keys.command()
 def allow(
-    files: Annotated[list[Path], typer.Argument(help="Files with public keys, NAME.pub.", exists=True, dir_okay=False)],
+    files: Annotated[list[Path], typer.Argument(help="Public key files, NAME.pub.", exists=True, dir_okay=False)],
     folder: _Folder = None,
 ) -> None:
-    """Let owners of public keys connect to the server of a folder, or to all of a cluster's. Servers that run notice by themselves."""
+    """Accept public keys, in the folder of one server or of a cluster. Running servers notice the change."""
     with errors_explained():
         from ...runtime.transport.keys import allow, read_public  # a command has this name
 
@@ -74,10 +71,10 @@ def allow(
 
 @keys.command()
 def revoke(
-    names: Annotated[list[str], typer.Argument(help="Names of keys, or their first eight digits or more.")],
+    names: Annotated[list[str], typer.Argument(help="Names of keys, or at least their first eight digits.")],
     folder: _Folder = None,
 ) -> None:
-    """Let them in no more, and end the connections that they have."""
+    """Revoke keys, and close the connections of their owners."""
     with errors_explained():
         from ...runtime.transport.keys import revoke  # a command has this name
 
@@ -88,7 +85,7 @@ def revoke(
 
 @keys.command(name="list")
 def list_(folder: _Folder = None) -> None:
-    """Show whose keys are in a folder."""
+    """List the keys in a folder."""
     with errors_explained():
         where = _folder(folder)
         parts = list(parts_of(where)) or [where]

@@ -5,8 +5,6 @@ The plan is made as `programs.py` says. `dovetail trace` beside them (`trace.py`
 
 from __future__ import annotations
 
-import os
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +19,8 @@ from ...placer.simulate import Span, Timeline
 from ...placer.views import lint
 from ...placer.views.facts import PREDICTED
 from ...placer.views.plan_warning import PlanWarning
-from .common import DIFFERENT, WARNED, errors_explained, output_file
-from .programs import PageOption, Placing, Program, ProgramArgument, TraceOption, build, takes_placing
+from .common import DIFFERENT, WARNED, errors_explained, output_file, print_text
+from .programs import PageOption, Placing, Program, ProgramArgument, TraceOption, build, takes_placing, without_log
 
 
 @takes_placing
@@ -30,28 +28,30 @@ def plan(
     program: ProgramArgument,
     placing: Placing,
     report: Annotated[
-        bool, typer.Option("--report", help="First say what the plan is worth: predicted time, bound, memory, what limits it.")
+        bool, typer.Option("--report", help="Print an evaluation first: predicted time, lower bound, memory, bottleneck.")
     ] = False,
     explain: Annotated[
         list[str] | None,
-        typer.Option(metavar="NODE", help="Say why this node is where it is, instead of the tables; may be given several times."),
+        typer.Option(metavar="NODE", help="Explain why this node is on its device, instead of the tables. May be repeated."),
     ] = None,
     kernels: Annotated[
-        str | None, typer.Option(help="Show what this device's part is compiled to, instead of the tables.")
+        str | None, typer.Option(help="Print the kernels of this device's partition instead of the tables.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Print the warnings, instead of the tables; exit status 4 when there are any.")
+        bool, typer.Option("--check", help="Print the warnings instead of the tables. Exit status 4 if there are any.")
     ] = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="As --check, and say what the plan gains by the change that each warning names.")
+        bool, typer.Option("--fix", help="Like --check, and print what the change that each warning names would gain.")
     ] = False,
     html: PageOption = None,
-    svg: Annotated[Path | None, typer.Option(help="Write a picture of it.", dir_okay=False, callback=output_file)] = None,
-    save: Annotated[Path | None, typer.Option(help="Write the plan as text.", dir_okay=False, callback=output_file)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the plan as an SVG picture.", dir_okay=False, callback=output_file)] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Save the plan, for commands that take a saved plan.", dir_okay=False, callback=output_file)
+    ] = None,
 ) -> None:
-    """Show where each part of a program will run and why, without running it.
+    """Show which device runs each part of a program and why, without running it.
 
-    Exit status: 0 planned, 1 it cannot be placed or the program fails, 2 wrong use, 4 --check or --fix found something.
+    Exit status: 0 planned, 1 the program fails or cannot be placed, 2 wrong use, 4 --check or --fix found warnings.
     """
     with errors_explained():
         built = build(program)
@@ -64,36 +64,37 @@ def plan(
         if svg is not None:
             svg.write_text(made.to_svg(), encoding="utf-8")
         if kernels is not None:
-            _say(str(made.kernels(kernels)))
+            print_text(str(made.kernels(kernels)))
         if check or fix:
-            warnings = made.check(fix=fix)
-            _say("\n\n".join(map(_wrapped, warnings)) or "nothing to mend")
+            with without_log():
+                warnings = made.check(fix=fix)
+            print_text("\n\n".join(map(_wrapped, warnings)) or "nothing to mend")
             if warnings:
                 raise typer.Exit(WARNED)
             return
         if report:
-            _say(f"{made.report(costs=placing.profile, client=placing.objective == 'latency')}\n")
+            print_text(f"{made.report(costs=placing.profile, client=placing.objective == 'latency')}\n")
         if asked:
-            _say("\n\n".join(map(made.explain, asked)))
+            print_text("\n\n".join(map(made.explain, asked)))
         elif report or kernels is None:
-            _say(str(made))
+            print_text(str(made))
             for warning in lint.check(made, predict=len(made.decisions) <= PREDICTED):
-                _say("\n" + _wrapped(warning))
+                print_text("\n" + _wrapped(warning))
 
 
 @takes_placing
 def explain(
     program: ProgramArgument,
-    nodes: Annotated[list[str], typer.Argument(help="Names of nodes or tensors; of an ONNX model, its own names, too.")],
+    nodes: Annotated[list[str], typer.Argument(help="Names of nodes or tensors, or names of an ONNX model.")],
     placing: Placing,
-    device: Annotated[str | None, typer.Option(help="Say why the nodes are not on this device.")] = None,
+    device: Annotated[str | None, typer.Option(help="Explain why the nodes are not on this device.")] = None,
 ) -> None:
-    """Say why nodes are where they are: the request, its source line, what they are colocated with, the candidates."""
+    """Explain why nodes are on their devices: the request, its source line, colocation, and the candidates."""
     with errors_explained():
         built = build(program)
         asked = _nodes(built, nodes)
         made = placing.plan(built)
-        _say("\n\n".join(made.explain(n) if device is None else made.why_not(n, device) for n in asked))
+        print_text("\n\n".join(made.explain(n) if device is None else made.why_not(n, device) for n in asked))
 
 
 @takes_placing
@@ -102,12 +103,12 @@ def diff(
     after: ProgramArgument,
     placing: Placing,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page that shows both plans.", dir_okay=False, callback=output_file)
+        Path | None, typer.Option(help="Write an HTML page that compares the plans.", dir_okay=False, callback=output_file)
     ] = None,
 ) -> None:
-    """Compare two plans. The options of placing hold for each that is a program.
+    """Compare two plans. The placement options apply to each of the two that is a program.
 
-    Exit status: 0 no differences, 1 a failure, 2 wrong use, 3 they differ.
+    Exit status: 0 no differences, 1 a failure, 2 wrong use, 3 differences.
     """
     with errors_explained():
         built = [build(before), build(after)]
@@ -116,7 +117,7 @@ def diff(
         if html is not None:
             new.to_html(html, before=old, costs=placing.profile)
         changes = old.diff(new)
-        _say(str(changes))
+        print_text(str(changes))
         if changes:
             raise typer.Exit(DIFFERENT)
 
@@ -131,7 +132,7 @@ def simulate(program: ProgramArgument, placing: Placing, trace: TraceOption = No
             predicted.to_html(html)
         if trace is not None:
             predicted.save(trace)
-        _say(f"{predicted}\n\n{_critical_path(predicted)}")
+        print_text(f"{predicted}\n\n{_critical_path(predicted)}")
 
 
 def _nodes(built: Program, names: Sequence[str]) -> list[Node]:
@@ -161,11 +162,3 @@ def _wrapped(warning: PlanWarning) -> str:
             line, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
         )
     return "\n".join(found)
-
-
-def _say(text: str) -> None:
-    """Print; when the reader has gone (`| head`), go on in silence: the files and the exit status still count."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

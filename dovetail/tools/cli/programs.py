@@ -42,29 +42,29 @@ PLAN_MARK = b'{"dovetail-plan"'  # how a saved plan begins
 
 ProgramArgument = Annotated[
     str,
-    typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION that builds a graph, a saved graph or plan, or an ONNX model."),
+    typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION that builds a graph; a saved graph or plan; or an ONNX model."),
 ]
 ClusterOption = Annotated[
     str | None,
     typer.Option(
         help="Numbers of tasks, worker=4,ps=2; a description as JSON or YAML, or a file of it; or a running server, zmq://host:port. "
-        "Without it: this machine."
+        "Default: this machine."
     ),
 ]
 FetchOption = Annotated[
-    list[str] | None, typer.Option(help="What the step returns or runs; without it: what FUNCTION returns.")
+    list[str] | None, typer.Option(help="A tensor or op that the step returns or runs. May be repeated. Default: what FUNCTION returns.")
 ]
 ShapeOption = Annotated[
-    list[str] | None, typer.Option(help="The shape of an input: x=64,784. Sizes that stay unknown are marked with ≥.")
+    list[str] | None, typer.Option(help="Shape of an input: x=64,784. May be repeated. ≥ marks figures that depend on unknown sizes.")
 ]
 SoftOption = Annotated[
     bool,
-    typer.Option("--allow-soft-placement", help="Drop device types and indices of a request that cannot be satisfied."),
+    typer.Option("--allow-soft-placement", help="Drop device types and indices of requests that cannot be satisfied."),
 ]
 StrategyOption = Annotated[
-    str, one_of(STRATEGIES, "rules: TensorFlow's rules; auto: search for the fastest predicted step.")
+    str, one_of(STRATEGIES, "Placement strategy: rules (TensorFlow's), or auto (a search for the shortest predicted step).")
 ]
-PageOption = Annotated[Path | None, typer.Option(help="Write a page that shows it.", dir_okay=False, callback=output_file)]
+PageOption = Annotated[Path | None, typer.Option(help="Write an interactive HTML page.", dir_okay=False, callback=output_file)]
 TraceOption = Annotated[
     Path | None,
     typer.Option(help="Write the timeline in Chrome's format, for ui.perfetto.dev.", dir_okay=False, callback=output_file),
@@ -226,7 +226,7 @@ class Placing:
     """The options by which programs are placed; `takes_placing` gives them to a command."""
 
     cluster: ClusterOption = None
-    master: Annotated[str | None, typer.Option(help="The task the session talks to: /job:worker/task:0.")] = None
+    master: Annotated[str | None, typer.Option(help="Task that the session connects to: /job:worker/task:0.")] = None
     fetch: FetchOption = None
     shape: ShapeOption = None
     allow_soft_placement: SoftOption = False
@@ -235,20 +235,20 @@ class Placing:
         str,
         one_of(
             OBJECTIVES,
-            "What a search minimizes: the step's makespan, its latency for a client, or, for throughput, the time from step to step.",
+            "What the search minimizes: makespan, the time of a step; latency for a client; or, for throughput, the time between steps.",
         ),
     ] = "makespan"
     budget: Annotated[
         float,
         typer.Option(
             min=0,
-            help="Effort of a search: what two common processor cores do in so many seconds. It is counted in work, so a busy machine "
-            "takes longer, and the first search on a machine compiles for some ten seconds more. Ctrl-C keeps the best so far.",
+            help="Search effort: the work of two common CPU cores in this many seconds. A busy machine takes longer, and the first search "
+            "on a machine compiles for some ten seconds more. Ctrl-C keeps the best plan so far.",
         ),
     ] = 5.0
     costs: Annotated[
         Path | None,
-        typer.Option(help="Measured costs, and the sizes of that step: what dt.profile wrote.", dir_okay=False, exists=True),
+        typer.Option(help="Measured costs and sizes of a step, as dt.profile writes them.", dir_okay=False, exists=True),
     ] = None
 
     @functools.cached_property
@@ -271,7 +271,7 @@ class Placing:
             return self._resized(program.plan, shapes)
         found, asked = find_cluster(self.cluster, self.master), program.elements(self.fetch)
         try:
-            with _without_log(), _progress(self.strategy):
+            with without_log(), _progress(self.strategy):
                 return place(
                     program.graph, found, fetches=asked, shapes=shapes, allow_soft_placement=self.allow_soft_placement,
                     strategy=self.strategy, objective=self.objective, budget_s=self.budget, costs=self.profile,
@@ -324,7 +324,7 @@ def find_cluster(text: str | None, master: str | None = None) -> Cluster:
 
 
 @contextmanager
-def _without_log() -> Iterator[None]:
+def without_log() -> Iterator[None]:
     """What placing warns of in the log is among the warnings that are printed."""
     log = logging.getLogger(place.__module__)
     log.disabled = True

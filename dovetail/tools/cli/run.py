@@ -46,25 +46,25 @@ REFRESH_S = 1.0
 
 
 def run(
-    file: Annotated[str, typer.Argument(help="The cluster's file, or ps=1,worker=2.")],
+    file: Annotated[str, typer.Argument(help="Cluster file, or numbers of tasks: ps=1,worker=2.")],
     program: Annotated[
         list[str] | None, typer.Argument(metavar="PROGRAM...", help="A Python file, `-m module` or any command, with its arguments.")
-    ] = None,
+    ] = None,  # `_order` explains a call without it
     on: On = "local",
     each: Annotated[
-        bool, typer.Option("--each", help="Each task but those of the job ps, which serve, runs the program. TF_CONFIG says which it is.")
+        bool, typer.Option("--each", help="Run the program in each task, with its TF_CONFIG. Tasks of the job ps are servers.")
     ] = False,
-    restarts: Annotated[int, typer.Option(min=0, help="On local: how often a program that fails is started again.")] = 0,
+    restarts: Annotated[int, typer.Option(min=0, help="On local: how many times a program that fails is restarted.")] = 0,
     keys: KeyFolder = None,
     option: SlurmOption = None,
     image: Image = "",
     name: Name = "dovetail",
 ) -> None:
-    """Start a cluster, run a program on it, and stop all when the program ends, with its exit status. Options come before FILE.
+    """Start a cluster, run a program on it, and stop the cluster when the program ends. Options come before FILE.
 
-    The program is the cluster's client: it finds the session target in $TARGET, the cluster in $TF_CONFIG, and the file's `checkpoint`
-    in $CHECKPOINT_DIR. A cluster that `dovetail up` runs is used, and stays up. What tasks print is shown with their names. Ctrl-C
-    interrupts the program, and then stops the tasks.
+    The program is the cluster's client. It finds the session target in $TARGET, the cluster in $TF_CONFIG, and the file's `checkpoint`
+    in $CHECKPOINT_DIR. If `dovetail up` runs the cluster already, the program uses it, and it stays up. Output of tasks is prefixed with
+    their names. Ctrl-C interrupts the program, and then stops the tasks. The exit status is the program's.
     """
     with errors_explained(subprocess.CalledProcessError):
         from ...distribute.launchers.engines import Described  # loads ZeroMQ

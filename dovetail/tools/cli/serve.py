@@ -17,7 +17,7 @@ from .common import FailedError, UsageError, errors_explained, from_environment,
 def server(
     program: Annotated[
         list[str] | None,
-        typer.Argument(help="After `--`: a command that runs in the place of the server, with TF_CONFIG set. Tasks of the job ps serve."),
+        typer.Argument(help="After `--`: a command to run instead of the server, with TF_CONFIG set. Tasks of the job ps run the server."),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -25,39 +25,38 @@ def server(
             help='The cluster as JSON, {"ps": ["host:2222"], "worker": ["host:2223"]}, or a file of JSON or YAML.'
         ),
     ] = None,
-    job: Annotated[str | None, typer.Option("--job", "-j", help="The job of this task.")] = None,
-    task: Annotated[int | None, typer.Option("--task", "-i", min=0, help="The index of this task in its job.")] = None,
-    cpus: Annotated[int, typer.Option(min=1, help="CPU devices of this task.")] = 1,
+    job: Annotated[str | None, typer.Option("--job", "-j", help="Job of this task.")] = None,
+    task: Annotated[int | None, typer.Option("--task", "-i", min=0, help="Index of this task in its job.")] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="Number of CPU devices of this task.")] = 1,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Allow an address that other machines can reach, without keys."),
+        typer.Option("--insecure", help="Listen without keys on an address that other machines can reach."),
     ] = False,
     keys: Annotated[
         Path | None,
-        typer.Option(help="Folder of keys: it accepts only clients that they allow. Without it: DOVETAIL_KEYS.", file_okay=False),
+        typer.Option(help="Folder of keys; only clients with an allowed key can connect. Default: DOVETAIL_KEYS.", file_okay=False),
     ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="Serve Prometheus metrics, /live and /ready on this address: a port of localhost, or host:port. Without it: "
-            "DOVETAIL_METRICS."
+            help="Serve Prometheus metrics, /live and /ready on this port of localhost, or host:port. Default: DOVETAIL_METRICS."
         ),
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(help="host:port to listen at, where that is not the task's address in the cluster."),
+        typer.Option(help="Listen on this host:port instead of the task's address in the cluster."),
     ] = None,
     from_env: Annotated[
         bool,
         typer.Option(
             "--from-env",
-            help="Cluster, job and task from the environment: TF_CONFIG, else those of a Slurm step. There, --cluster says how many "
-            "tasks each job has.",
+            help="Take cluster, job and task from the environment: from TF_CONFIG, else from the Slurm step. In a Slurm step, --cluster "
+            "gives the number of tasks of each job.",
         ),
     ] = False,
-    port_base: Annotated[int, typer.Option(min=1, max=65_535, help="In a Slurm step: port of a node's first task.")] = 8888,
+    port_base: Annotated[int, typer.Option(min=1, max=65_535, help="In a Slurm step: port of the first task of a node.")] = 8888,
 ) -> None:
-    """Serve one task of a cluster until Ctrl-C. Without --cluster, TF_CONFIG says which cluster and task."""
+    """Run the server of one task of a cluster, until Ctrl-C. Without --cluster, TF_CONFIG names the cluster and the task."""
     with errors_explained():
         import dovetail as tf
 
@@ -103,17 +102,17 @@ def server(
 
 def demo(
     in_graph: Annotated[
-        bool, typer.Option("--in-graph", help="One client, one graph, a copy of the compute per worker.")
+        bool, typer.Option("--in-graph", help="In-graph replication: one client, one graph, a copy of the computation for each worker.")
     ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates made by all workers together.")] = None,
-    ps: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 2,
-    workers: Annotated[int, typer.Option(min=1, help="Workers.")] = 2,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of updates of all workers together.")] = None,
+    ps: Annotated[int, typer.Option(min=1, help="Number of parameter servers.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")] = 2,
     strategy: Annotated[
-        str | None, typer.Option(help="Train under a distribution strategy: mirrored, central, multiworker or ps.")
+        str | None, typer.Option(help="Train with a distribution strategy: mirrored, central, multiworker or ps.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where plan.txt and graph.dtg go.", file_okay=False)] = Path(),
+    out: Annotated[Path, typer.Option(help="Folder for plan.txt and graph.dtg.", file_okay=False)] = Path(),
 ) -> None:
-    """Train a reader of handwritten digits across processes of this machine, and show what ran where."""
+    """Train a classifier of handwritten digits on several processes of this machine, and show what ran where."""
     from rich.console import Console
 
     from ..demo.data import DataMissingError  # loads what the demo needs
@@ -141,10 +140,10 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_inte
 
 
 def tf1(context: typer.Context) -> None:
-    """Run a TensorFlow 1 program as it is: `import tensorflow` gives Dovetail.
+    """Run a TensorFlow 1 program unchanged: `import tensorflow` imports Dovetail.
 
-    `dovetail tf1 train.py --flags` does all else as `python train.py --flags`.
-    `-m module` and `-c code` work as with Python. Python processes that the program starts find Dovetail, too.
+    In all other respects `dovetail tf1 train.py --flags` is `python train.py --flags`.
+    `-m module` and `-c code` work as with Python. Python processes that the program starts import Dovetail, too.
     """
     with errors_explained():
         from ...compat.tf1.importing import run  # loads the finder of TensorFlow's modules

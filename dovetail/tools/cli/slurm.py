@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from .common import errors_explained
+from .common import Commands, errors_explained
 
-slurm = typer.Typer(help="Write what Slurm needs to run a cluster.", no_args_is_help=True)
+slurm = Commands("Slurm batch scripts of a cluster.")
 
 
 @slurm.callback()
@@ -18,15 +18,15 @@ def _group() -> None:
 
 @slurm.command(context_settings={"allow_interspersed_args": False})
 def script(
-    file: Annotated[str, typer.Argument(help="A cluster file with `jobs` as numbers of tasks, or ps=1,worker=2.")],
+    file: Annotated[str, typer.Argument(help="Cluster file with `jobs` as numbers of tasks, or ps=1,worker=2.")],
     program: Annotated[list[str], typer.Argument(help="The program and its arguments, as `dovetail run` takes them.")],
-    each: Annotated[bool, typer.Option("--each", help="Each task runs the program, but those of the job ps.")] = False,
-    name: Annotated[str, typer.Option(help="The name of Slurm's job.")] = "dovetail",
+    each: Annotated[bool, typer.Option("--each", help="Run the program in each task. Tasks of the job ps are servers.")] = False,
+    name: Annotated[str, typer.Option(help="Name of the Slurm job.")] = "dovetail",
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="An option of sbatch, such as --time=1:00:00; may be given several times.")
+        list[str] | None, typer.Option("--option", "-o", help="An option of sbatch, such as --time=1:00:00. May be repeated.")
     ] = None,
 ) -> None:
-    """Print a batch script for `sbatch`: a job that does `dovetail run --on slurm FILE PROGRAM`. Options come first."""
+    """Print a batch script for `sbatch` that calls `dovetail run --on slurm FILE PROGRAM`. Options come before FILE."""
     with errors_explained():
         from ...distribute.launchers.engines import Described  # loads ZeroMQ
         from ...distribute.launchers.slurm_cluster import script as script_of  # a command has this name

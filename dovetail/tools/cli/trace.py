@@ -35,15 +35,15 @@ def trace(
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="Where it runs: a running server, zmq://host:port; the file of a cluster that is up; or a cluster that is started for it, "
-            "worker=4,ps=2. Without it: this process."
+            help="Where steps run: a running server, zmq://host:port; the file of a cluster that is up; or a cluster to start for them, "
+            "worker=4,ps=2. Default: this process."
         ),
     ] = None,
     fetch: FetchOption = None,
     shape: ShapeOption = None,
     feed: Annotated[
         list[str] | None,
-        typer.Option(help="The value of an input: x=FILE.npy. Other inputs are fed random numbers, and zeros where they are integers."),
+        typer.Option(help="Value of an input: x=FILE.npy. May be repeated. Other inputs get random numbers, integers get zeros."),
     ] = None,
     allow_soft_placement: SoftOption = False,
     strategy: StrategyOption = "rules",
@@ -51,9 +51,9 @@ def trace(
     trace: TraceOption = None,
     html: PageOption = None,
 ) -> None:
-    """Run steps of a program, and show when each kernel and transfer of the last one ran.
+    """Run steps of a program, and show when each kernel and transfer of the last step ran.
 
-    Variables that have no value yet are initialized. The steps have their usual effects: they update the variables that they train.
+    Variables without a value are initialized first. The steps have their usual effects: they update the variables that they train.
     """
     with errors_explained(), ExitStack() as open_:
         built = build(program)

@@ -27,14 +27,14 @@ _COLUMNS = (
 _LEFT = frozenset(("task", "at", "state", "devices"))
 _SPARED = ("devices", "sessions", "up", "at", "p90", "refused", "stalled", "p99", "p50", "load", "failed")
 
-_Cluster = Annotated[str, typer.Argument(help="The cluster's file, or any of its tasks: zmq://host:port.")]
+_Cluster = Annotated[str, typer.Argument(help="Cluster file, or the address of any task: zmq://host:port.")]
 
 
 def status(cluster: _Cluster) -> None:
-    """Show the tasks of a cluster: whether they answer, their load, memory, steps with their times, queues, and what waits for what.
+    """Show the state of a cluster's tasks: load, memory, steps and their times, queues, and what waits for what.
 
     Load is the number of processor cores that a task keeps busy. p50, p90 and p99 are percentiles of the times of its last 1000 steps.
-    Exit status: 1 when a task does not answer.
+    Exit status: 1 if a task does not answer.
     """
     with errors_explained():
         with monitor(cluster) as observer:
@@ -47,10 +47,10 @@ def status(cluster: _Cluster) -> None:
 
 def top(
     cluster: _Cluster,
-    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two refreshes.")] = 1.0,
-    count: Annotated[int, typer.Option(min=0, help="Number of refreshes; 0: until Ctrl-C.")] = 0,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between refreshes.")] = 1.0,
+    count: Annotated[int, typer.Option(min=0, help="Number of refreshes. 0: until Ctrl-C.")] = 0,
 ) -> None:
-    """Watch the tasks of a cluster as `status` shows them, with steps and bytes per second. Ctrl-C ends it."""
+    """Show the state of a cluster's tasks continuously, with steps and bytes per second, until Ctrl-C."""
     with errors_explained():
         from rich.live import Live
 

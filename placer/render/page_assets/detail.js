@@ -126,7 +126,7 @@ function aboutGroup(box) {
   const mine = map.bundles.filter((l) => within(l.from, box) !== within(l.to, box));
   return [
     head(box.kind === "task" ? "Task" : "Range of tasks", box.path, openButton(box)),
-    facts([["has", box.size], ...loads.map((load) => [{ nodes: "runs", held: "holds", flop: "work" }[load.title], load.text(box.load)])]),
+    facts([["has", box.size], ...loads.map((load) => [{ nodes: "runs", memory: "holds", flop: "work" }[load.title], load.text(box.load)])]),
     section("Devices", loadTable(box.devices.map((d) => plan.devices[d]))),
     section("Traffic per step", linkList(mine)),
     section("Ops", opList(box.nodes)),

@@ -13,7 +13,7 @@ const GUTTER = 130;   // between tasks: a channel's label stands there
 
 const loads = [
   { title: "nodes", of: (d) => d.nodes, text: (d) => countText(d.nodes, "node") },
-  { title: "held", of: (d) => d.held, text: (d) => bytesText(d.held, d.heldExact) + " held" },
+  { title: "memory", of: (d) => d.held, text: (d) => bytesText(d.held, d.heldExact) + " of variables" },
   { title: "flop", of: (d) => d.flops, text: (d) => flopsText(d.flops, d.flopsExact) },
 ];
 

@@ -69,7 +69,7 @@ def test_what_depends_on_an_unknown_size_is_marked_and_nothing_is_claimed() -> N
     assert "nothing can be faster" not in str(report) and "no placement can be below" not in str(report)
     assert "plan.at(shapes={'x': (64, 512)})" in str(report) and "'x:0' (?, 512)" in str(report)
     tables = str(plan)
-    assert "held" in tables and "  2.0 MiB" in tables  # the variable's size is known
+    assert "memory" in tables and "  2.0 MiB" in tables  # the variable's size is known
     assert "≥ 2.0 KiB" in tables and "≥ 1.0 M" in tables  # z, and the operations of y: one row each
     assert "≥" in plan.explain("z") and str(dt.simulate(plan)).startswith("≥") and "≥" in repr(dt.simulate(plan))
 

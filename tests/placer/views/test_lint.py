@@ -431,7 +431,7 @@ def test_what_moved_and_what_it_costs():
     assert Moved("v1", PS1, PS0) in diff.moved and {m.node.split("/")[0] for m in diff.moved} >= {"v1"}
     assert Changed(f"{PS1} -> {W1}", 320_000, 0) in diff.traffic
     assert Changed(f"{PS0} -> {W1}", 0, 320_000) in diff.traffic
-    assert set(diff.held) == {Changed(PS0, 160_000, 320_000), Changed(PS1, 160_000, 0)}
+    assert set(diff.memory) == {Changed(PS0, 160_000, 320_000), Changed(PS1, 160_000, 0)}
     assert (diff.added, diff.removed, diff.newly_run, diff.no_longer_run) == ((), (), (), ())
     text = str(diff)
     assert "/job:ps/task:1/CPU:0 -> /job:ps/task:0/CPU:0" in text and "-312.5 KiB" in text

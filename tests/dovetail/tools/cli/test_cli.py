@@ -46,7 +46,7 @@ def test_version() -> None:
 
 WRONG_USE = {
     "plan": ["nowhere.py:f"], "diff": ["nowhere.plan", "nowhere.plan"], "explain": ["nowhere.plan", "node"], "simulate": ["nowhere.plan"],
-    "trace": ["nowhere.plan"], "devices": ["--target", "http://x:1"], "calibrate": ["--cluster", "http://x:1"],
+    "trace": ["nowhere.plan"], "ops": ["--all"], "devices": ["--target", "http://x:1"], "calibrate": ["--cluster", "http://x:1"],
     "demo": ["--strategy", "magic"], "server": ["--cluster", "{"],
     "status": ["nowhere.yaml"], "top": ["ftp://x:1"], "up": ["nowhere.yaml"], "run": ["nowhere.yaml", "x.py"], "down": ["nowhere.yaml"],
     "cluster up": ["nowhere.yaml"], "cluster down": ["nowhere.yaml"],
@@ -96,6 +96,34 @@ def test_shells_complete_commands_options_and_their_values() -> None:
 def test_help_names_the_commands() -> None:
     text = invoke("--help").output
     assert [name for name in ("demo", "devices", "server", "--version") if name not in text] == []
+
+
+def test_help_shows_flags_without_a_type_and_arguments_as_the_documentation_does() -> None:
+    text = invoke("plan", "--help").output
+    assert "plan [OPTIONS] PROGRAM " in text
+    assert "bool" not in text and "--check" in text
+    assert "'PROGRAM'" in invoke("plan").output
+
+
+class TestOps:
+    def test_an_exact_name_comes_first_with_its_signature_and_other_names(self) -> None:
+        text = " ".join(invoke("ops", "soft_max").output.split())
+        assert text.startswith("dt.nn.softmax(logits: TensorLike, axis: int | None = None, name: str | None = None")
+        assert "-> Tensor exp(x) / sum(exp(x)) along an axis" in text and "Also dt.math.softmax." in text
+        assert "dt.nn.log_softmax(" in text and "dt.matmul(" not in text
+
+    def test_all_words_must_match_in_the_name_or_the_description(self) -> None:
+        assert invoke("ops", "BiasAdd").output.startswith("dt.nn.bias_add(")
+        found = invoke("ops", "product", "dimensions").output
+        assert "dt.matmul(a: TensorLike, b: TensorLike" in found and "dt.nn.softmax(" not in found
+
+    def test_what_is_not_found_is_answered_with_a_close_name(self) -> None:
+        lost = invoke("ops", "sofmax")
+        assert (lost.exit_code, lost.stdout) == (1, "") and "did you mean dt.nn.softmax?" in lost.stderr
+
+    def test_without_words_all_are_listed(self) -> None:
+        text = invoke("ops").output
+        assert [n for n in ("dt.matmul(", "dt.losses.log_loss(", "dt.strings.split(", "dt.image.") if n not in text] == []
 
 
 def test_the_command_line_itself_loads_nothing_heavy() -> None:

@@ -1,6 +1,7 @@
 """`dovetail plan`, `diff`, `explain`, `simulate` and `trace`, and `devices --cluster`: what they print, write and exit with."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,10 +151,12 @@ def test_a_predicted_step_names_what_its_end_depends_on(folder: Path) -> None:
         "    return dt.exp(x, name='y')\n"
     )
     done = run("simulate", "chain.py:build", "--trace", "step.json", "--html", "step.html", cluster="ps=1,worker=1")
-    assert done.exit_code == 0 and "limited by" in done.output
+    assert done.exit_code == 0 and "s; 7 nodes, 1 transfer; limited by" in done.output
     path = [line.split() for line in done.output.split("device or link\n")[1].splitlines()]
     assert [words[-1] for words in path if "y" in words] == ["/job:worker/task:0/CPU:0"]
     assert any("->" in words for words in path)  # x crosses to the worker
+    (peak,) = re.findall(r"^  /job:ps/task:0/CPU:0 +busy +\d+%  peak (.*)$", done.output, re.MULTILINE)
+    assert peak == "2.0 MiB"  # x, and what it is made of
     events = [e for e in json.loads((folder / "step.json").read_text())["traceEvents"] if e["ph"] == "X"]
     (y,) = [e for e in events if e["name"] == "y"]
     assert y["args"]["critical"] and y["dur"] > 0
@@ -238,6 +241,16 @@ def test_checking_prints_the_warnings_and_exits_with_4_when_there_are_any(folder
     (folder / "one.yaml").write_text("jobs: {ps: 2}\nmaster: /job:ps/task:1\n")
     well = plan("train_it.py:graph_and_fetches", "--check", cluster="one.yaml")
     assert (well.exit_code, well.stdout) == (0, "nothing to mend\n")
+
+
+def test_fixing_searches_without_log_lines(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "unknown.py").write_text(
+        "import dovetail as dt\n\ndef build():\n    with dt.device('/job:ps/task:1'):\n        v = dt.Variable([[1.0, 2.0]] * 4)\n"
+        "    return dt.matmul(dt.placeholder(dt.float32, [None, 4], name='x'), v)\n"
+    )
+    fixed = plan("unknown.py:build", "--fix", cluster="ps=2,worker=1")
+    assert 'strategy="auto"' in fixed.stdout and "is predicted to take ≥" in " ".join(fixed.stdout.split())
+    assert caplog.text == ""  # the search for unknown sizes warns in the log
 
 
 def test_soft_placement(folder: Path) -> None:
