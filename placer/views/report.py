@@ -54,8 +54,8 @@ def heading(plan: PlanData) -> str:
         f"{len(between)} of them between tasks ({size} per step)" + (f", {direct} read directly" if direct else "")
     )
     if fed := [plan.graph.get_tensor_by_name(name) for name in sorted({name for p in plan.partitions.values() for name in p.feeds})]:
-        exact = not set(fed) & set(plan.unknown_sizes)
-        text += f"; {count_text(len(fed), 'feed')} ({size_text(sum(plan.sizes.bytes(t) for t in fed), exact)} per step)"
+        given = size_text(sum(plan.sizes.bytes(t) for t in fed), all(plan.sizes.is_known(t) for t in fed))
+        text += f"; {count_text(len(fed), 'feed')} ({given} per step)"
     by_device: dict[str, list[str]] = {}
     for task, device in plan.moved_parts.items():
         by_device.setdefault(device, []).append(short(task))
