@@ -11,28 +11,34 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import os
 import re
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, overload
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, TypeVar, overload
 
 from .api import nest
+from .call_values import Array, as_array, fetches, is_constant, names_of, refusal, returned, with_values
+from .graph.core.argument_names import explains_arguments
 from .graph.core.build import placeholder
 from .graph.core.default_graph import GraphKeys
-from .graph.core.errors import NotFoundError
+from .graph.core.errors import NotFoundError, UnavailableError
 from .graph.core.frames import Frames
 from .graph.core.graph import Graph, Node, Tensor
+from .graph.core.nest import flatten
 from .graph.core.operators import is_tracing
+from .graph.core.source_location import hide_own_frames
 from .graph.variables.scope import variable_scope
 from .graph.variables.store import AUTO_REUSE, report_uninitialized_variables
 from .graph.variables.variable import variable_creator_scope
+from .placer.cluster.load import as_cluster
+from .placer.cluster.spec import ClusterDef, ClusterSpec
 from .placer.pipeline import place
 from .placer.plan import Plan
 from .placer.schedule.from_search import changes_state
@@ -44,11 +50,28 @@ from .variable_makers import FirstArguments, VariableMakers
 
 if TYPE_CHECKING:
     from .runtime.observability.trace import Trace
+    from .runtime.server.local_cluster import LocalCluster
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
 
+DESCRIPTIONS = (str, os.PathLike, Mapping, ClusterSpec, ClusterDef)
+"""Descriptions of clusters that are started here, but for the targets among texts."""
 MANY_TRACES = 8
 """From this number of traces on, a warning says that shapes change too often."""
+
+INSTEAD = {
+    "lower": "plan(...), with the arguments of a call",
+    "eval_shape": "plan(...), with the arguments of a call",
+    "get_concrete_function": "plan(...), with the arguments of a call, or graph",
+    "clear_cache": "close(); a new dt.compile(f) has no traces",
+    "parameters": "variables",
+    "trainable_variables": "variables, or dt.trainable_variables() in the function",
+    "state_dict": "save(path)",
+    "load_state_dict": "restore(path)",
+}
+"""Attribute of compiled functions and modules elsewhere -> what to use here."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +79,14 @@ class _Trace:
     """One signature's nodes.
 
     Attributes:
-        feeds: placeholders, in the order of the arguments' arrays. results: what the function returned, a structure.
+        feeds: placeholders, in the order of the arguments' arrays.
+        results: what the function returned, a structure. fetches: its leaves that a session fetches.
         effects: nodes that change state or have another effect; they run in each step, returned or not.
     """
 
     feeds: tuple[Tensor, ...]
     results: Any
+    fetches: list[Any]
     effects: tuple[Node, ...]
 
 
@@ -74,6 +99,7 @@ class _Home:
     """
 
     def __init__(self, scope: str, cluster: Any, strategy: str, config: ConfigProto | None) -> None:
+        _check_cluster(cluster)
         self.scope, self.cluster = scope, cluster
         self.config = replace(config or ConfigProto(), placement_strategy=strategy)
         self.graph = Graph()
@@ -83,6 +109,7 @@ class _Home:
         self.lock = threading.RLock()
         self.opened: Session | None = None
         self._open = ExitStack()
+        self._started: LocalCluster | None = None
         self._seen = 0  # nodes of the graph when it was last looked through for state without values
         self._initialized: set[Any] = set()  # variables, and nodes that initialize tables
         self._saver: tuple[int, Saver] | None = None
@@ -95,9 +122,10 @@ class _Home:
         return list(self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES))
 
     def session(self) -> Session:
-        """The session; the first call starts or joins the cluster."""
+        """The session; the first call starts or joins the cluster. UnavailableError: a process that was started here has ended."""
         if self.opened is None:
             self.opened = self._open.enter_context(Session(self._target(), self.graph, self.config))
+        self.check_processes()
         return self.opened
 
     def initialize(self) -> Session:
@@ -155,29 +183,66 @@ class _Home:
 
     def close(self) -> None:
         """End the session, and the cluster if it was started here."""
-        self.opened, self._seen = None, 0
+        self.opened, self._started, self._seen = None, None, 0
         self._initialized.clear()
         self._checkpoint = None
         self._open.close()
 
-    def _target(self) -> str:
-        """The address of the task that the session talks to; a cluster described by numbers of tasks is started."""
-        given = self.cluster
-        if given is None or (isinstance(given, str) and "://" in given):
-            return given or ""
-        if isinstance(given, Mapping):
-            from .runtime.server.local_cluster import LocalCluster  # loads ZeroMQ
+    def check_processes(self) -> None:
+        """UnavailableError: a process of the cluster that was started here has ended."""
+        ended = self._started.first_ended() if self._started is not None else None
+        if ended is not None:
+            raise UnavailableError(
+                None, None,
+                f"{ended}. `{self.scope}` started it. `{self.scope}.close()` ends the cluster; then the next call starts a new one, where "
+                f"variables have first values, and `{self.scope}.restore(path)` reads those of a checkpoint",
+            )  # fmt: skip
 
-            given = self._open.enter_context(LocalCluster(given))
-        target = getattr(given, "target", None)
-        if callable(target):  # a cluster that runs
-            target = target()
-        if not isinstance(target, str):
-            raise TypeError(
-                "`cluster` must be None, numbers of tasks ({'ps': 1, 'worker': 2}), the target of a running cluster ('zmq://...'), "
-                f"a LocalCluster, a RayCluster or a server, not {given!r}"
-            )
-        return target
+    def _target(self) -> str:
+        """The address of the task that the session talks to; a cluster that is described is started."""
+        given = self.cluster
+        if given is None or _is_target(given):
+            return given or ""
+        if isinstance(given, DESCRIPTIONS):
+            self._started = given = self._open.enter_context(_processes(given))
+        return _target_of(given) or ""
+
+
+def _processes(given: Any) -> AbstractContextManager[LocalCluster]:
+    """The processes of this machine that a description of a cluster stands for; they end with the block."""
+    from .runtime.server.local_cluster import LocalCluster  # loads ZeroMQ
+
+    if isinstance(given, str | os.PathLike):
+        from .distribute.launchers.engines import Described, local_cluster  # loads ZeroMQ
+
+        return local_cluster(Described.read(os.fspath(given)))
+    return LocalCluster(given if isinstance(given, Mapping) else ClusterSpec(given).as_dict())
+
+
+def _check_cluster(given: Any) -> None:
+    """TypeError, ValueError, OSError: nothing can run on such a cluster."""
+    if isinstance(given, DESCRIPTIONS) and not _is_target(given):
+        as_cluster(given)
+    elif given is not None and _target_of(given) is None:
+        raise TypeError(
+            "`cluster` must be None, numbers of tasks ({'ps': 1, 'worker': 2} or 'ps=1,worker=2'), the path of a cluster file, a "
+            "ClusterSpec, the target of a running cluster ('zmq://host:port'), a LocalCluster, a RayCluster or a server, "
+            f"not {given!r}"
+        )
+
+
+def _is_target(given: Any) -> bool:
+    return isinstance(given, str) and (not given or "://" in given)
+
+
+def _target_of(given: Any) -> str | None:
+    """The target of a cluster that runs, or of a server; None: it is neither."""
+    if _is_target(given):
+        return str(given)
+    target = getattr(given, "target", None)
+    if callable(target):
+        target = target()
+    return target if isinstance(target, str) else None
 
 
 def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
@@ -201,15 +266,30 @@ def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
     return {*variables, *tables}
 
 
+def _shows_users_frames(method: Callable[Q, R]) -> Callable[Q, R]:
+    """A decorator of what users call: the tracebacks of its errors have no frames of Dovetail."""
+
+    @functools.wraps(method)
+    def shortened(*args: Q.args, **kwargs: Q.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except Exception as e:
+            hide_own_frames(e)
+            raise
+
+    return shortened
+
+
 class CompiledFunction(Generic[P]):
     """A function that `compile` made. Call it like the function itself; results are NumPy arrays."""
 
     def __init__(self, function: Callable[P, Any], home: _Home, symbolic_batch: bool, is_owner: bool) -> None:
         functools.update_wrapper(self, function)
-        self._function, self._signature = function, inspect.signature(function)
+        self._function, self._signature, self._called = function, inspect.signature(function), _name_of(function)
         self._home, self._symbolic_batch, self._is_owner = home, symbolic_batch, is_owner
         self._traces: dict[Any, _Trace] = {}
 
+    @_shows_users_frames
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the step for these arguments.
 
@@ -218,19 +298,21 @@ class CompiledFunction(Generic[P]):
         """
         return self._run(args, kwargs)
 
+    @_shows_users_frames
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
         """The plan of the step for these arguments, with their sizes. Nothing is started; of a target, a session is opened."""
         home = self._home
         with home.lock:
             trace, values = self._traced(args, kwargs)
-            tensors, feeds = _tensors(trace.results), dict(zip(trace.feeds, values, strict=True))
-            if home.opened is not None or isinstance(home.cluster, str):
-                return home.session().plan([tensors, list(trace.effects)], feeds)
+            feeds = dict(zip(trace.feeds, values, strict=True))
+            if home.opened is not None or _is_target(home.cluster):
+                return home.session().plan([trace.fetches, list(trace.effects)], feeds)
             return place(
-                home.graph, home.cluster, fetches=tensors, targets=list(trace.effects), feeds=feeds,
+                home.graph, home.cluster, fetches=flatten(trace.fetches), targets=list(trace.effects), feeds=feeds,
                 strategy=home.config.placement_strategy, allow_soft_placement=home.config.allow_soft_placement,
             )  # fmt: skip
 
+    @_shows_users_frames
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Trace:
         """Run the step once, and return its timing: all tasks on one clock."""
         metadata = RunMetadata()
@@ -254,6 +336,7 @@ class CompiledFunction(Generic[P]):
         with self._home.lock:
             return self._home.session()
 
+    @_shows_users_frames
     def save(self, path: str) -> str:
         """Write a checkpoint of all variables, and return its path.
 
@@ -263,6 +346,7 @@ class CompiledFunction(Generic[P]):
         with self._home.lock:
             return str(self._home.saver().save(self._home.initialize(), path))
 
+    @_shows_users_frames
     def restore(self, path: str) -> None:
         """Read all variables from a checkpoint.
 
@@ -278,6 +362,18 @@ class CompiledFunction(Generic[P]):
         """
         with self._home.lock:
             self._home.restore(path)
+
+    def __repr__(self) -> str:
+        on = "" if self._home.cluster is None else f", on {self._home.cluster!r}"
+        traces = f"{len(self._traces)} trace{'s' * (len(self._traces) != 1)}"
+        return f"<dt.compile {self._called}{self._signature}: {traces}, {len(self.variables)} variables{on}>"
+
+    if not TYPE_CHECKING:  # to a type checker an unknown attribute is an error
+
+        def __getattr__(self, name: str) -> Never:
+            """An attribute that functions and modules of other libraries have: the error says what to use here."""
+            text = f"a function made by dt.compile has no attribute {name!r}"
+            raise AttributeError(text + (f": use {INSTEAD[name]}" if name in INSTEAD else ""), name=name, obj=self)
 
     def close(self) -> None:
         """End the session, and the cluster if this function started it. A later call starts both anew, and variables have first values."""
@@ -299,35 +395,43 @@ class CompiledFunction(Generic[P]):
             trace, values = self._traced(args, kwargs)
             session = self._home.initialize()
         feeds = dict(zip(trace.feeds, values, strict=True))
-        found = iter(session.run([_tensors(trace.results), list(trace.effects)], feeds, options, metadata)[0])
-        leaves = [
-            next(found) if isinstance(leaf, Tensor) else None if isinstance(leaf, Node) else leaf
-            for leaf in nest.flatten(trace.results)
-        ]
-        return nest.pack_sequence_as(trace.results, leaves)
+        try:
+            found = session.run([trace.fetches, list(trace.effects)], feeds, options, metadata)[0]
+        except UnavailableError:
+            self._home.check_processes()  # says more of a cluster that was started here
+            raise
+        return with_values(trace.results, found)
 
-    def _traced(self, args: Any, kwargs: Any) -> tuple[_Trace, list[np.ndarray[Any, Any]]]:
+    def _traced(self, args: Any, kwargs: Any) -> tuple[_Trace, list[Array]]:
         """The trace for these arguments, and the arrays to feed."""
-        bound = self._signature.bind(*args, **kwargs)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise TypeError(f"{self._called}{self._signature}: {e}") from None
         bound.apply_defaults()
         structure = (list(bound.args), bound.kwargs)
         leaves = nest.flatten(structure)
-        fed = [not (leaf is None or isinstance(leaf, str | bytes | bool) or callable(leaf)) for leaf in leaves]
-        values = [_array(leaf) for leaf, is_fed in zip(leaves, fed, strict=True) if is_fed]
+        fed = [not is_constant(leaf) for leaf in leaves]
+        values: list[Array] = []
+        for i in itertools.compress(range(len(leaves)), fed):
+            array = as_array(leaves[i])
+            if array is None:
+                raise TypeError(refusal(self._called, names_of(bound)[i], leaves[i]))
+            values.append(array)
         constants = ["array" if is_fed else (leaf,) for leaf, is_fed in zip(leaves, fed, strict=True)]
         key = (repr(nest.pack_sequence_as(structure, constants)), *((v.dtype.str, self._dims(v)) for v in values))
         trace = self._traces.get(key)
         if trace is None:
-            trace = self._traces[key] = self._make_trace(structure, _names_of(bound), leaves, fed, values)
+            trace = self._traces[key] = self._make_trace(structure, names_of(bound), leaves, fed, values)
             if len(self._traces) == MANY_TRACES:
                 warnings.warn(
                     f"{self._home.scope} was traced {MANY_TRACES} times for different shapes, types or constants; each trace is "
                     "compiled. If only the first axis differs, use dt.compile(symbolic_batch=True)",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
         return trace, values
 
-    def _dims(self, value: np.ndarray[Any, Any]) -> tuple[int | None, ...]:
+    def _dims(self, value: Array) -> tuple[int | None, ...]:
         return (None, *value.shape[1:]) if self._symbolic_batch and value.ndim else value.shape
 
     def _make_trace(
@@ -350,7 +454,7 @@ class CompiledFunction(Generic[P]):
         def get(getter: Callable[..., Any], *given: Any, **arguments: Any) -> Any:
             """The variable of `get_variable`."""
             found = getter(*given, **arguments)
-            home.makers.note(found, _name_of(self._function), self._is_owner, arguments.get("initializer"))
+            home.makers.note(found, self._called, self._is_owner, arguments.get("initializer"))
             return found
 
         with (
@@ -368,45 +472,14 @@ class CompiledFunction(Generic[P]):
             try:
                 results = self._function(*positional, **named)
             except (TypeError, ValueError) as e:
-                home.first_arguments.explain(e, _name_of(self._function), dict(zip(names, given, strict=True)))
+                home.first_arguments.explain(e, self._called, dict(zip(names, given, strict=True)))
                 raise
             finally:
-                home.first_arguments.note(_name_of(self._function), dict(zip(names, given, strict=True)))
+                home.first_arguments.note(self._called, dict(zip(names, given, strict=True)))
                 is_tracing.reset(token)
+            results = returned(self._called, results)
         feeds = tuple(t for t, is_fed in zip(given, fed, strict=True) if is_fed)
-        return _Trace(feeds, results, tuple(_effects(home.graph, before)))
-
-
-def _names_of(bound: inspect.BoundArguments) -> list[str]:
-    """A name for each leaf of the arguments, made of the parameter's name and the keys that lead to the leaf: `batch_images`."""
-    named: list[tuple[str, Any]] = []
-    for parameter in bound.signature.parameters.values():
-        value = bound.arguments[parameter.name]
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            named += [(f"{parameter.name}_{i}", v) for i, v in enumerate(value)]
-        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            named.append((parameter.name, value))
-    named += sorted(bound.kwargs.items())
-    return [re.sub("[^A-Za-z0-9_.-]", "_", name) for prefix, value in named for name in _leaf_names(prefix, value)]
-
-
-def _leaf_names(prefix: str, value: Any) -> list[str]:
-    if not nest.is_nested(value):
-        return [prefix]
-    keys = sorted(value) if isinstance(value, Mapping) else getattr(value, "_fields", range(len(value)))
-    parts = [value[key] for key in keys] if isinstance(value, Mapping) else value
-    return [name for key, part in zip(keys, parts, strict=True) for name in _leaf_names(f"{prefix}_{key}", part)]
-
-
-def _array(leaf: Any) -> np.ndarray[Any, Any]:
-    """An argument as an array; Python's numbers become int32 and float32, as in `dt.constant`."""
-    if isinstance(leaf, int) and -(2**31) <= leaf < 2**31:
-        return np.asarray(leaf, np.int32)
-    return np.asarray(leaf, np.float32) if isinstance(leaf, float) else np.asarray(leaf)
-
-
-def _tensors(results: Any) -> list[Tensor]:
-    return [leaf for leaf in nest.flatten(results) if isinstance(leaf, Tensor)]
+        return _Trace(feeds, results, fetches(results), tuple(_effects(home.graph, before)))
 
 
 def _effects(graph: Graph, before: int) -> list[Node]:
@@ -453,6 +526,7 @@ def compile(
     config: ConfigProto | None = None,
     share_with: CompiledFunction[Any] | None = None,
 ) -> Callable[[Callable[P, Any]], CompiledFunction[P]]: ...
+@explains_arguments
 def compile(
     function: Callable[..., Any] | None = None,
     *,
@@ -470,8 +544,9 @@ def compile(
 
     Args:
         function: the function. None: returns a decorator.
-        cluster: where it runs. None: this process. Numbers of tasks, `{"ps": 1, "worker": 2}`: a cluster of processes on this machine,
-            which is started at the first call and ends with `close`. A `LocalCluster`, a `RayCluster`, a server, or the target of one
+        cluster: where it runs. None: this process. Numbers of tasks, `{"ps": 1, "worker": 2}` or `"ps=1,worker=2"`, a `ClusterSpec`, or
+            the path of a cluster file: a cluster of processes on this machine, which is started at the first call and ends with
+            `close`. A `LocalCluster`, a `RayCluster`, a server, or the target of one
             (`"zmq://host:port"`): a cluster that runs.
         strategy: how nodes without a device are placed, as in `dt.place`.
         symbolic_batch: leave the first axis of all arrays open, so that all batch sizes share one trace.
@@ -479,13 +554,14 @@ def compile(
         share_with: another compiled function, whose graph, variables, session and cluster this one uses.
 
     Raises:
-        TypeError: the function is not callable, or is a generator or a coroutine; `share_with` comes with a cluster or settings.
+        TypeError: the function is not callable, or is a generator or a coroutine; `share_with` comes with a cluster or settings; `cluster`
+            is none. ValueError, OSError: the description of the cluster is wrong, or the file cannot be read.
 
     >>> @dt.compile(cluster={"ps": 1, "worker": 2})
     ... def double(x):
     ...     with dt.device("/job:worker/task:1"):
     ...         return x * 2
-    >>> print(double.plan(np.ones(3)).explain("mul"))
+    >>> print(double.plan(np.ones(3)).explain("double/mul"))
     >>> with double:
     ...     double(np.ones(3))
     array([2., 2., 2.])

@@ -23,7 +23,7 @@ from ..graph.core.shape import Dims
 from .cluster.spec import Cluster
 from .cost.launches import Launch
 from .cost.profile import Profile, as_profile
-from .cost.shapes import Sizes, batch_shapes, given_shapes, plan_sizes, resized
+from .cost.shapes import Sizes, batch_misfit, batch_shapes, given_shapes, in_full, plan_sizes, resized
 from .cost.static import DeviceLoad, Traffic, device_loads, repeated, traffic, work
 from .partition.control_flow_placement import MOVES_TO_DATA, is_moved_to_data
 from .partition.insert_channels import is_copied
@@ -257,7 +257,7 @@ class Plan:
 
         Args:
             batch: the first size of everything fed, and of batches from data sets, where the graph leaves it open.
-            shapes: tensors or their names -> shapes; they count before `batch`.
+            shapes: tensors or their names -> shapes; they count before `batch`. `x` also names what is fed as `f/arguments/x`.
 
         Raises:
             ValueError: no first size is open; a shape contradicts the graph, or a node cannot take it. TypeError: `batch` is no whole
@@ -267,10 +267,15 @@ class Plan:
         """
         nodes = [n for p in self.partitions.values() for n in p.nodes]
         given = dict(self.sizes.given)
-        if batch is not None:
-            given.update(batch_shapes(nodes, [self.graph.get_tensor_by_name(n) for n in self.feeds], given, batch))
+        feeds = [self.graph.get_tensor_by_name(n) for n in self.feeds]
+        set_here = {} if batch is None else batch_shapes(nodes, feeds, given, batch)
+        given.update(set_here)
+        if isinstance(shapes, Mapping):
+            shapes = {in_full(name, feeds, self.graph): dims for name, dims in shapes.items()}
         given.update(given_shapes(self.graph, shapes=shapes))
         plan = self.resized(given)
+        if plan.sizes.misfit and set_here:
+            raise ValueError(batch_misfit(plan.sizes, batch, list(map(self.graph.get_tensor_by_name, set_here))))
         plan.sizes.checked()
         return plan
 

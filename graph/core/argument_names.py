@@ -20,6 +20,7 @@ FOREIGN = {
     "betas": ("beta1", "beta2"),
     "dim": ("axis",),
     "dims": ("axis",),
+    "dynamic": ("symbolic_batch",),
     "eps": ("epsilon",),
     "input": ("input_tensor", "inputs", "logits"),
     "keepdim": ("keepdims",),
@@ -28,6 +29,15 @@ FOREIGN = {
     "parameters": ("var_list",),
 }
 """An argument of other libraries -> its names here. A function has some of them."""
+_STATIC = (
+    "leave it out. None, texts, booleans and functions are constants of the trace; functools.partial makes a number one"
+)
+LEFT_OUT = {
+    **dict.fromkeys(("static_argnums", "static_argnames"), _STATIC),
+    **dict.fromkeys(("donate_argnums", "donate_argnames"), "leave it out. Memory that is read for the last time is used again anyway"),
+    "fullgraph": "leave it out. The whole function is one graph",
+}
+"""An argument of `jax.jit` or `torch.compile` that has no counterpart -> what to do."""
 
 
 def explanation(function: str, unknown: Collection[str], known: Collection[str]) -> str:
@@ -40,6 +50,8 @@ def explanation(function: str, unknown: Collection[str], known: Collection[str])
     text = f"{function}() has no argument {name!r}"
     if found := [n for n in FOREIGN.get(name, ()) if n in known]:
         return f"{text}: use {' and '.join(found)}"
+    if name in LEFT_OUT:
+        return f"{text}: {LEFT_OUT[name]}"
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     return f"{text}: did you mean {close[0]}?" if close else f"{text}; its arguments are {', '.join(known)}"
 

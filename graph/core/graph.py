@@ -380,7 +380,8 @@ class Graph:
             if t.op.graph is not self:
                 raise ValueError(
                     f"{definition.name} '{_called(name, definition)}' at {locate(origin)} takes {t!r} of another graph (made at "
-                    f"{t.op.source}); all inputs must belong to one graph"
+                    f"{t.op.source}); all inputs must belong to one graph. In a compiled function make a variable inside the function, "
+                    "with dt.get_variable: all traces share it"
                 )
         try:
             signature = definition.infer(inputs, attrs)

@@ -86,7 +86,7 @@ def element_by_name(
         node = nodes.get(node_name)
         if node is None:
             raise KeyError(
-                f"The name '{name}' refers to a Tensor which does not exist: no node is called '{node_name}'."
+                f"The name '{name}' refers to a Tensor which does not exist: no node is named '{node_name}'."
                 f"{_close_names(nodes, node_name)}"
             )
         if int(index) >= len(node.outputs):
@@ -96,13 +96,17 @@ def element_by_name(
         return node.outputs[int(index)]
     node = nodes.get(name)
     if node is None:
-        raise KeyError(f"The name '{name}' refers to an Operation not in the graph.{_close_names(nodes, name)}")
+        raise KeyError(f"No node is named '{name}'.{_close_names(nodes, name)}")
     if not allow_operation:
         raise ValueError(f"'{name}' is the name of an Operation, where a Tensor is asked for; did you mean '{name}:0'?")
     return node
 
 
 def _close_names(nodes: Mapping[str, Node], name: str) -> str:
+    inside = [n for n in nodes if n.lower().endswith(f"/{name}".lower())]  # its name in a scope
+    if inside:
+        more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
+        return f" Close names: {', '.join(inside[:3])}{more}."
     # difflib is quadratic: on a large graph compare only names with the same ending.
     names = list(nodes)
     if len(names) > 5000:

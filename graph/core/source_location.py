@@ -12,8 +12,10 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import TypeAlias
+
+from .settings import setting
 
 # The recorded location: the code and instruction offset, or file and line after it was sent to another process.
 Origin: TypeAlias = tuple[CodeType | str, int]
@@ -51,6 +53,7 @@ class SourceLine:
 
 
 UNKNOWN: Origin = ("", 0)
+HIDDEN = "(frames of Dovetail are hidden; DOVETAIL_TRACEBACK=full shows them)"
 
 
 def _own_folders() -> tuple[str, ...]:
@@ -73,6 +76,35 @@ def is_own(file: str) -> bool:
     if own is None:
         own = _is_own[file] = file.startswith(_OWN)
     return own
+
+
+def hide_own_frames(error: BaseException) -> None:
+    """Take the frames of Dovetail and of Python's imports out of the traceback of an error, unless DOVETAIL_TRACEBACK is full.
+
+    The errors behind it (`__cause__`, `__context__`) are shortened as well. A note at the end of the traceback says so.
+    """
+    if setting("DOVETAIL_TRACEBACK") == "full":
+        return
+    left, seen, hidden = [error], set(), False
+    while left:
+        part = left.pop()
+        seen.add(id(part))
+        entries = []
+        entry = part.__traceback__
+        while entry is not None:
+            entries.append(entry)
+            entry = entry.tb_next
+        shown = None
+        for entry in reversed(entries):
+            file = entry.tb_frame.f_code.co_filename
+            if is_own(file):
+                hidden = True
+            elif not file.startswith("<frozen "):
+                shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        part.__traceback__ = shown
+        left += [e for e in (part.__cause__, part.__context__) if e is not None and id(e) not in seen]
+    if hidden and HIDDEN not in getattr(error, "__notes__", ()):
+        error.add_note(HIDDEN)
 
 
 def caller() -> Origin:

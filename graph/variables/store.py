@@ -234,11 +234,19 @@ def _shared_parts(
 
 def _check_same(doing: str, name: str, found: Any, dims: Dims, dtype: DType) -> None:
     if not compatible(dims, found.shape.dims_tuple):
-        raise ValueError(f"Trying to {doing} {name}, but specified shape {text(dims)} and found shape {found.shape}.")
+        raise ValueError(
+            f"Trying to {doing} {name}, but specified shape {text(dims)} and found shape {found.shape}.{_made(found)}"
+        )
     if dtype is not found.dtype.base:
         raise ValueError(
             f"Trying to {doing} {name}, but specified dtype {dtype.name} and found dtype {found.dtype.base.name}."
+            f"{_made(found)}"
         )
+
+
+def _made(found: Any) -> str:
+    source = (found if isinstance(found, Variable) else list(found)[0]).op.source
+    return f" It was first made at {source}: {source.text}"
 
 
 # --- first values -------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def _running(given: Any) -> Cluster:
     infos = tuple(listed) if isinstance(listed, Sequence) else ()
     if not infos or not all(isinstance(d, DeviceInfo) for d in infos):
         raise TypeError(
-            "`cluster` must be a ClusterSpec, a dictionary of jobs, a path, or something that runs and lists "
+            "`cluster` must be numbers of tasks ({'worker': 2} or 'worker=2'), a ClusterSpec, a path, or something that runs and lists "
             f"its devices (a session, a server), not {given!r}"
         )
     return Cluster(infos, infos[0].name.task_name)
@@ -132,7 +132,7 @@ def as_cluster_spec(jobs: Jobs) -> ClusterSpec:
     """The spec of jobs with their tasks; where those are given by number, all addresses are `:0`."""
     if isinstance(jobs, Mapping):
         for job, n in jobs.items():
-            if isinstance(n, (bool, float)) or (isinstance(n, int) and n < 0):
+            if isinstance(n, (bool, float, str)) or n is None or (isinstance(n, int) and n < 0):
                 raise ValueError(f"Job {job!r} has a whole number of tasks from 0 on, or a list of addresses, not {n!r}")
         jobs = {job: [":0"] * n if isinstance(n, int) else n for job, n in jobs.items()}
     return ClusterSpec(jobs)

@@ -322,6 +322,24 @@ def batch_shapes(
     return found
 
 
+def batch_misfit(sizes: Sizes, batch: int | None, tensors: Sequence[Tensor]) -> str:
+    """The text of the error for a batch size that does not fit the program; `tensors`: those whose first size it is."""
+    one = how_to_give(tensors[:1], sizes)
+    return (
+        f"batch={batch} does not fit the program: {sizes.misfit}. It is the first size of {listed_tensors(tensors, sizes)}, because the "
+        "graph leaves it open there (symbolic_batch of dt.compile does so for all arrays). Give the shapes of those that hold a batch "
+        f"alone, such as plan.at({one}), and make parameters variables"
+    )
+
+
+def in_full(name: Any, feeds: Iterable[Tensor], graph: Graph) -> Any:
+    """The fed tensor that is meant by the end of its name, such as a parameter of a compiled function; else `name`."""
+    if not isinstance(name, str) or name.partition(":")[0] in graph:
+        return name
+    found = [t for t in feeds if t.op.name.endswith(f"/{name}") or t.name.endswith(f"/{name}")]
+    return found[0] if len(found) == 1 else name
+
+
 def _is_number(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, complex))
 

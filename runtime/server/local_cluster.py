@@ -142,6 +142,14 @@ class LocalCluster(RunningCluster):
         """The process of a task."""
         return self._processes[job, task_index]
 
+    def first_ended(self) -> str | None:
+        """Which process has ended, and how; None: all run."""
+        for (job, i), process in self._processes.items():
+            code = process.poll()
+            if code is not None:
+                return f"The process of /job:{job}/task:{i} {how_it_ended(code)}"
+        return None
+
     def start(self, job: str, task_index: int) -> None:
         """Start (or start again) a task's process; does nothing while it runs."""
         running = self._processes.get((job, task_index))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,15 +118,26 @@ def running(
         with SlurmCluster(counts(described.file), program=program, output=output) as slurm:
             yield slurm, slurm.keeper
     else:
-        jobs = _local_jobs(described.file)
-        programs = {job: list(program) for job in jobs if program and job != SERVES}
-        cpus, emulated = _devices(described.file)
-        environment = {job: {**_limits(described.file, job), **described.environment()} for job in jobs}
-        with LocalCluster(
-            jobs, programs=programs, device_count={job: {"CPU": n} for job, n in cpus.items()}, emulate_gpus=emulated,
-            environment=environment, output=output, keys=described.keys(keys), start_timeout_s=None if program else 30.0,
-        ) as local:  # fmt: skip
+        programs = {job: list(program) for job in described.file.jobs if program and job != SERVES}
+        with local_cluster(described, programs=programs, output=output, keys=keys) as local:
             yield local, Supervisor(local, say, restart=restart, programs=dict.fromkeys(programs, restarts))
+
+
+def local_cluster(
+    described: Described,
+    *,
+    programs: Mapping[str, Sequence[str]] | None = None,
+    output: Output | None = None,
+    keys: Path | None = None,
+) -> LocalCluster:
+    """The cluster of a file, started on this machine; the other arguments are those of `LocalCluster`."""
+    jobs = _local_jobs(described.file)
+    cpus, emulated = _devices(described.file)
+    return LocalCluster(
+        jobs, programs=programs, device_count={job: {"CPU": n} for job, n in cpus.items()}, emulate_gpus=emulated,
+        environment={job: {**_limits(described.file, job), **described.environment()} for job in jobs}, output=output,
+        keys=described.keys(keys), start_timeout_s=None if programs else 30.0,
+    )  # fmt: skip
 
 
 def _local_jobs(file: ClusterFile) -> dict[str, Any]:

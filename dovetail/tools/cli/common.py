@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from ...graph.core.device import parse_strict
 from ...graph.core.errors import InvalidArgumentError, NotFoundError, OpError, UnavailableError
 from ...graph.core.settings import setting
-from ...graph.core.source_location import is_own
+from ...graph.core.source_location import hide_own_frames
 from ...placer.cluster.load import as_cluster_spec, described_by
 from ...placer.cluster.spec import masters_job
 
@@ -85,16 +85,8 @@ def program_errors() -> Iterator[None]:
 
 def user_traceback(error: BaseException) -> str:
     """The traceback of an error without the frames of Dovetail and of Python's imports, unless DOVETAIL_TRACEBACK is full."""
-    shown = traceback.TracebackException.from_exception(error)
-    part: traceback.TracebackException | None = shown
-    hidden = False
-    while part is not None and setting("DOVETAIL_TRACEBACK") != "full":
-        kept = [f for f in part.stack if not (is_own(f.filename) or f.filename.startswith("<frozen "))]
-        hidden = hidden or any(is_own(f.filename) for f in part.stack)
-        part.stack = traceback.StackSummary.from_list(kept)
-        part = part.__cause__ or part.__context__
-    note = "(frames of Dovetail are hidden; DOVETAIL_TRACEBACK=full shows them)\n"
-    return "".join(shown.format()) + note * hidden
+    hide_own_frames(error)
+    return "".join(traceback.format_exception(error))
 
 
 def print_text(text: str) -> None:

@@ -275,7 +275,7 @@ def test_soft_placement(folder: Path) -> None:
         (
             "train_it.py:nothing",
             ["--fetch", "what"],
-            "The name 'what' refers to an Operation not in the graph",
+            "No node is named 'what'",
         ),
         ("train_it.py:nothing", ["--master", "/job:moon"], "The master '/job:moon' is no task"),
     ],
