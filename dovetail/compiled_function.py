@@ -216,7 +216,8 @@ def _processes(given: Any) -> AbstractContextManager[LocalCluster]:
         from .distribute.launchers.engines import Described, local_cluster  # loads ZeroMQ
 
         return local_cluster(Described.read(os.fspath(given)))
-    return LocalCluster(given if isinstance(given, Mapping) else ClusterSpec(given).as_dict())
+    jobs: Mapping[str, Any] = given if isinstance(given, Mapping) else ClusterSpec(given).as_dict()
+    return LocalCluster(jobs)
 
 
 def _check_cluster(given: Any) -> None:
