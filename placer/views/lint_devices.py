@@ -163,7 +163,9 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
         what = f"{short(most)} holds {sizes[most] / total:.0%} of the {size_text(total)} of state that {len(sizes)} devices of its job "
         change: Change | str = "a variable is cut where the program makes it"
         if sizes[most] > BALANCED * least:
-            cure = "Balance by size: replica_device_setter(ps_strategy=tf.train.BalancedStrategy(...))"
+            setter = "replica_device_setter(ps_strategy=dt.train.BalancedStrategy(...))"
+            is_set = setter_block(largest) is not None
+            cure = f"Balance by size: {setter}" if is_set else f"Balance by size, with device blocks or with {setter}"
             change = moved(facts.plan, {n: d for n, d in balanced.items() if facts.state[n] != d})
         elif size >= LARGE_VARIABLE:
             cure = f"Cut '{largest.name}' ({size_text(size)}) into parts with a partitioner: no other order of whole variables is better"

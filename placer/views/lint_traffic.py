@@ -122,7 +122,7 @@ def slow_reads(facts: Facts) -> Iterator[PlanWarning]:
             f"in each step: {size_text(size)}, which takes the link {time_text(seconds)} of the step's {time_text(facts.seconds)}",
             places[0].source,
             f"Put {verb(places, 'it', 'them')} where {verb(places, 'it is', 'they are')} read: with "
-            f'tf.device("{short(task_of(destination))}")',
+            f'dt.device("{short(task_of(destination))}")',
             (source, destination),
             tuple(n.name for n in places[:LISTED]),
             size,

@@ -162,6 +162,7 @@ class LocalCluster(RunningCluster):
             sys.executable,
             "-m",
             "dovetail.runtime.server.process",
+            f"/job:{job}/task:{task_index}",
             "--device-count",
             json.dumps(_of_job(self._device_count, job)),
         ]

@@ -87,8 +87,8 @@ class ClusterMonitor:
                 raise UnavailableError(
                     None,
                     None,
-                    f"No server answers at {address}, within {ANSWER_S:.0f} s: it is dead, stopped, cut off or not started. Any other "
-                    "task of the cluster knows it, too.",
+                    f"No server answers at {address}, within {ANSWER_S:.0f} s: it is dead, stopped, cut off or not started. "
+                    "Try the address of another task.",
                 ) from None
         except BaseException:
             self._connections.close()

@@ -171,11 +171,17 @@ class StepCounterHook(SessionRunHook):
             self._writer.flush()
 
 
+_told: set[str] = set()
+"""Folders of which the log says that nothing is written there."""
+
+
 def _writer_if_installed(folder: str) -> Any:
     try:
         return FileWriterCache.get(folder)
     except UnimplementedError as e:
-        logger.warning("No summaries are written to %s: %s", folder, e)
+        if folder not in _told:  # by another hook
+            _told.add(folder)
+            logger.warning("No summaries are written to %s: %s", folder, e)
         return None
 
 

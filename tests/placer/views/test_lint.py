@@ -86,6 +86,25 @@ def test_a_server_that_holds_most():
     assert "holds 100% of the 312.5 KiB" in found.text
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_variables_that_a_search_has_put_on_one_server_are_no_finding(pinned):
+    with dt.Graph().as_default() as g:
+        read = []
+        for i in range(2):
+            with dt.device("/job:ps/task:0" if pinned else "/job:ps"):
+                v = dt.Variable(np.zeros((200, 200), "float32"), use_resource=True, name=f"v{i}")
+            with dt.device("/job:worker/task:0"):
+                read.append(dt.matmul(v.read_value(), v.read_value()))
+
+    def at_first(problem):
+        return problem.unit_allowed[problem.unit].argmax(axis=1)
+
+    found = [w for w in place(g, CLUSTER, fetches=read, strategy=at_first).check() if w.kind == "uneven-bytes"]
+    assert [w.cure for w in found] == pinned * [
+        "Balance by size, with device blocks or with replica_device_setter(ps_strategy=dt.train.BalancedStrategy(...))"
+    ]
+
+
 def only(plan, kind, **options):
     """The one warning of a kind."""
     (found,) = [w for w in plan.check(**options) if w.kind == kind]
@@ -291,7 +310,7 @@ def test_a_variable_that_is_read_over_a_slow_link(slow_link):
         plan = place(None, slow_link, fetches=y)
         found = only(plan, "slow-read", fix=True)
         assert "'v' crosses from /job:ps/task:0/CPU:0 to /job:worker/task:0/CPU:0 in each step: 256.0 KiB" in found.what
-        assert found.cure == 'Put it where it is read: with tf.device("/job:worker/task:0")'
+        assert found.cure == 'Put it where it is read: with dt.device("/job:worker/task:0")'
         assert found.where.line == line("# far away") and found.fixed.placement["v"] == W0
         assert found.fixed.channels == [] and "0 B instead of 256.0 KiB" in found.result
         with dt.device("/job:worker/task:1"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -551,6 +552,14 @@ def test_a_session_is_waited_for_until_the_time_is_over():
     manager = tf.train.SessionManager(ready_op=tf.report_uninitialized_variables(), recovery_wait_secs=0.02)
     with pytest.raises(tf.errors.DeadlineExceededError, match=r"not ready after waiting 0.1 secs.*v"):
         manager.wait_for_session("", max_wait_secs=0.1)
+
+
+def test_the_log_says_once_that_no_summaries_are_written(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    op, _ = counting()
+    with tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path), save_summaries_steps=1) as session:
+        session.run(op)
+    assert caplog.text.count(f"No summaries are written to {tmp_path}") == 1
 
 
 def test_the_log_says_how_far_variables_of_a_cluster_go_back(tmp_path: Path, caplog: pytest.LogCaptureFixture):
