@@ -11,7 +11,7 @@ Names follow TensorFlow: the gradient of `dense/MatMul` is built under `gradient
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -131,6 +131,11 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _parts_of(xs: Any) -> list[Any]:
+    if isinstance(xs, Mapping):
+        raise TypeError(
+            "xs is a dict: pass a list of tensors or variables, such as dt.nest.flatten(xs), and make a dict of the gradients with "
+            "dt.nest.pack_sequence_as(xs, gradients)"
+        )
     found = _as_list(xs)
     for x in found:
         if isinstance(x, PartitionedVariable):

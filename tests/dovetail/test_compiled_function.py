@@ -421,6 +421,19 @@ def test_a_variable_that_is_returned_comes_back_as_its_value_after_all_changes(k
         assert "step/w" in str(step.plan(1.0).placement)
 
 
+def test_gradients_by_a_dict_of_parameters_say_how():
+    step = dt.compile(lambda params: dt.gradients(params["w"] * 2.0, params))
+    with pytest.raises(TypeError, match="xs is a dict: pass a list"):
+        step.plan({"w": X})
+
+    @dt.compile
+    def packed(params):
+        return dt.nest.pack_sequence_as(params, dt.gradients(params["l"]["w"] * params["b"], dt.nest.flatten(params)))
+
+    with packed:
+        assert packed({"l": {"w": 2.0}, "b": 3.0}) == {"l": {"w": 3.0}, "b": 2.0}
+
+
 def test_gradients_of_rows_and_sparse_tensors_come_back_as_values():
     @dt.compile
     def step(ids):

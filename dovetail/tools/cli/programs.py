@@ -21,6 +21,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
+from ...compiled_function import CompiledFunction
 from ...graph.core.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.io.serialization import load as load_graph
@@ -141,7 +142,7 @@ def build(program: str) -> Program:
     """The graph that a program builds, and what it names in it.
 
     A function is called without arguments, with a new graph as the default one. It returns a graph, fetches, both (in this order), a plan,
-    or nothing.
+    or nothing. Of a function that `dt.compile` made, it is the plan.
 
     Raises:
         UsageError: there is no such program. typer.Exit: the program failed, and its traceback was printed.
@@ -159,8 +160,12 @@ def build(program: str) -> Program:
     if not callable(make):
         close = difflib.get_close_matches(function, [n for n, v in vars(module).items() if callable(v)], n=1)
         raise UsageError(f"{name} has no function {function!r}" + (f": did you mean {close[0]!r}?" if close else ""))
+    is_compiled = isinstance(make, CompiledFunction)
+    if needed := _required(make):
+        instead = f"returns {function}.plan(...)" if is_compiled else f"calls it: one of {name} that takes none"
+        raise UsageError(f"{function} takes arguments ({', '.join(needed)}): name a function that {instead}")
     with Graph().as_default() as graph, program_errors():
-        made = make()
+        made = make.plan() if is_compiled else make()
     if isinstance(made, Plan):
         return Program(made.graph, plan=made)
     if isinstance(made, Graph):
@@ -168,6 +173,12 @@ def build(program: str) -> Program:
     if isinstance(made, tuple) and made and isinstance(made[0], Graph):
         return Program(made[0], made[1] if len(made) == 2 else list(made[1:]))
     return Program(graph, made)
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    """The parameters that a call must give."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _model(path: str) -> Program:
@@ -283,7 +294,7 @@ class Placing:
         """A saved plan, for other sizes where they are given."""
         for option in fields(self):
             if option.name not in ("shape", "costs") and getattr(self, option.name) not in (option.default, []):
-                raise UsageError(f"--{option.name.replace('_', '-')} is for programs: a saved plan is placed already")
+                raise UsageError(f"--{option.name.replace('_', '-')} is for programs: a plan is placed already")
         return plan.at(shapes=shapes) if shapes else plan
 
 

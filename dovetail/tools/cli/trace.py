@@ -58,7 +58,10 @@ def trace(
     with errors_explained(), ExitStack() as open_:
         built = build(program)
         if built.plan is not None:
-            raise UsageError(f"{program} is a plan, which does not hold what a step needs: name the program")
+            raise UsageError(
+                f"{program} gives a plan, which does not hold what a step needs: name what builds the graph. Of a function that "
+                "dt.compile made, step.trace(...) runs the step in a program"
+            )
         fetches = built.elements(fetch)
         if not fetches:
             raise UsageError("Which step? Name what it returns or runs with --fetch, or return it from FUNCTION")

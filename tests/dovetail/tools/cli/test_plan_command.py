@@ -132,7 +132,7 @@ def test_a_saved_plan_is_shown_explained_and_predicted_as_the_program_is(folder:
     assert run("explain", "a.plan", "v", cluster="").output == run("explain", program, "v").output
     assert run("simulate", "a.plan", cluster="").output == run("simulate", program).output
     again = plan("a.plan", "--strategy", "auto")
-    assert again.exit_code == 2 and "--cluster is for programs: a saved plan is placed already" in again.stderr
+    assert again.exit_code == 2 and "--cluster is for programs: a plan is placed already" in again.stderr
     assert run("trace", "a.plan", cluster="").exit_code == 2
 
 
@@ -251,6 +251,19 @@ def test_fixing_searches_without_log_lines(folder: Path, caplog: pytest.LogCaptu
     fixed = plan("unknown.py:build", "--fix", cluster="ps=2,worker=1")
     assert 'strategy="auto"' in fixed.stdout and "is predicted to take ≥" in " ".join(fixed.stdout.split())
     assert caplog.text == ""  # the search for unknown sizes warns in the log
+
+
+def test_compiled_functions_are_programs_if_they_take_no_arguments(folder: Path) -> None:
+    (folder / "compiled.py").write_text(
+        "import dovetail as dt\n@dt.compile\ndef forward(params, x=1):\n    return params\n"
+        "@dt.compile(cluster={'worker': 2})\ndef step():\n    with dt.device('/job:worker/task:1'):\n        return dt.negative(1.0)\n"
+        "def plain(x):\n    pass\n"
+    )
+    wrong = plan("compiled.py:forward")
+    assert wrong.exit_code == 2
+    assert "forward takes arguments (params): name a function that returns forward.plan(...)" in wrong.stderr
+    assert "plain takes arguments (x): name a function that calls it" in plan("compiled.py:plain").stderr
+    assert "/job:worker/task:1" in plan("compiled.py:step", cluster=None).stdout
 
 
 def test_soft_placement(folder: Path) -> None:
