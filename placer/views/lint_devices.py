@@ -68,9 +68,12 @@ def idle(facts: Facts) -> Iterator[PlanWarning]:
     gain = ""
     if facts.is_exact and facts.problem is not None:
         gain = f". At most {1 - lower_bound(facts.problem[0]) / facts.seconds:.0%} of the step's {time_text(facts.seconds)} could be saved"
-    for names, rest in (
-        (idle, "in this step, unless other clients use it"),
-        (cards, "while other devices of the task work"),
+    spread, away = (cure, change), "in this step, unless other clients use it"
+    servers = tuple(t for t in idle if job_of(t) == "/job:ps") if facts.state else ()
+    for names, rest, (cure, change) in (
+        (servers, away, _served(facts, servers, most)),
+        (tuple(t for t in idle if t not in servers), away, spread),
+        (cards, "while other devices of the task work", spread),
     ):
         if names:
             yield PlanWarning(
@@ -79,10 +82,19 @@ def idle(facts: Facts) -> Iterator[PlanWarning]:
                 f"'{heavy.name}', is on {short(most)}{gain}",
                 heavy.source,
                 cure,
-                tuple(d for d in unused if task_of(d) in names) if names is idle else names,
+                tuple(d for d in unused if task_of(d) in names) if names is not cards else names,
                 (heavy.name,),
                 change=change,
             )
+
+
+def _served(facts: Facts, servers: Sequence[str], worker: str) -> tuple[str, Change]:
+    """How variables, those of layers among them, come to parameter servers that hold none: in words and as a change."""
+    devices = [str(d.name) for d in facts.plan.cluster.devices if task_of(str(d.name)) in servers and d.name.device_type == "CPU"]
+    setter = f'replica_device_setter(ps_tasks={len(servers)}, worker_device="{short(task_of(worker))}")'
+    sizes = {n: state_bytes(n)[0] for n in facts.state}
+    change = moved(facts.plan, _balanced(sizes, devices)) if devices else Change()
+    return f"Put the variables there, those of layers, too: build the model inside dt.device(dt.train.{setter})", change
 
 
 def uneven_work(facts: Facts) -> Iterator[PlanWarning]:

@@ -140,6 +140,17 @@ def test_idle_tasks_where_the_step_could_be_faster_with_them():
         assert only(place(None, {"worker": 3}, fetches=made), "idle").fixed is None
 
 
+def test_an_idle_parameter_server_is_cured_by_the_setter():
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [256, 512], name="x")
+        with dt.device("/job:worker/task:0"):
+            y = [dt.layers.dense(x, 512) for _ in range(2)]
+        found = [w for w in place(None, {"ps": 1, "worker": 1}, fetches=y).check(fix=True) if w.kind == "idle"]
+    assert [w.devices for w in found] == [(PS0,)]
+    assert 'dt.train.replica_device_setter(ps_tasks=1, worker_device="/job:worker/task:0")' in found[0].cure
+    assert {n for n, d in found[0].fixed.placement.items() if d == PS0} >= {"dense/kernel", "dense_1/kernel", "dense/bias"}
+
+
 def test_what_a_search_left_idle_or_uneven_is_no_finding():
     with dt.Graph().as_default():
         made = products(2, devices=False)
