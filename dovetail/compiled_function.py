@@ -408,7 +408,9 @@ class CompiledFunction(Generic[P]):
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as e:
-            raise TypeError(f"{self._called}{self._signature}: {e}") from None
+            settings = [n for n in kwargs if n in _SETTINGS and n not in self._signature.parameters]
+            hint = f"; give `{settings[0]}` to dt.compile: @dt.compile({settings[0]}=...)" if settings else ""
+            raise TypeError(f"{self._called}{self._signature}: {e}{hint}") from None
         bound.apply_defaults()
         structure = (list(bound.args), bound.kwargs)
         leaves = nest.flatten(structure)
@@ -585,6 +587,9 @@ def compile(
             "`share_with` brings the cluster, the strategy and the settings of the other function: leave them out"
         )
     return CompiledFunction(function, share_with._home, symbolic_batch, False)
+
+
+_SETTINGS = [p.name for p in inspect.signature(compile).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -88,6 +88,9 @@ class _Loader:
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = found = import_module(self._home)
         explain_unknown_names(found, module.__name__)
+        for name, inner in list(vars(found).items()):  # `dovetail.keras.layers`, which is used without being imported
+            if isinstance(inner, ModuleType) and inner.__name__ == f"{found.__name__}.{name}":
+                explain_unknown_names(inner, f"{module.__name__}.{name}")
 
     def get_code(self, name: str) -> CodeType | None:
         """The code of the module, for `python -m dovetail.tf1`."""

@@ -25,6 +25,7 @@ FOREIGN = {
     "input": ("input_tensor", "inputs", "logits"),
     "keepdim": ("keepdims",),
     "lr": ("learning_rate",),
+    "p": ("rate",),
     "params": ("var_list",),
     "parameters": ("var_list",),
 }

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 Node: TypeAlias = Any
 Tensor: TypeAlias = Any
+SHOWN = 8  # nodes of a scope that an error lists
 
 
 class NodeTable:
@@ -103,16 +104,24 @@ def element_by_name(
 
 
 def _close_names(nodes: Mapping[str, Node], name: str) -> str:
+    """The end of an error: nodes whose last part is the name; else the nodes of a scope with that name; else close names."""
     inside = [n for n in nodes if n.lower().endswith(f"/{name}".lower())]  # its name in a scope
     if inside:
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
         return f" Close names: {', '.join(inside[:3])}{more}."
+    within = [n for n in nodes if f"/{name}/" in f"/{n}"]
+    if within:
+        within.sort(key=lambda n: n.count("/"))  # initializers, which lie deep, last
+        rest = f", ... ({len(within)} in all)" if len(within) > SHOWN else ""
+        return f" A scope has that name. Its nodes: {', '.join(within[:SHOWN])}{rest}."
     # difflib is quadratic: on a large graph compare only names with the same ending.
     names = list(nodes)
     if len(names) > 5000:
         names = [n for n in names if n.rpartition("/")[2][:3] == name.rpartition("/")[2][:3]][:5000]
     close = difflib.get_close_matches(name, names, n=3)
-    return f" Close names: {', '.join(close)}." if close else ""
+    if close:
+        return f" Close names: {', '.join(close)}."
+    return " A node's name is what `name=` gives, or its op's, below the open scopes; the names of Python's variables are not known."
 
 
 def path_between(start: Node, goal: Node) -> list[Any] | None:

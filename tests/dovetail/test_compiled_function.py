@@ -259,6 +259,19 @@ def test_a_plan_starts_nothing():
     assert step._home.opened is None
 
 
+def test_a_wrong_name_of_a_node_is_answered_with_a_scopes_nodes_or_whole_names():
+    plan = dt.compile(lambda x: dt.layers.dense(dt.layers.dense(x, 3, name="hidden"), 2)).plan(X)
+    for name, said in (
+        ("hidden", r"A scope has that name. Its nodes: lambda/hidden/kernel, .*\(16 in all\)"),
+        ("lambda/dense", "A scope has that name. Its nodes: lambda/dense/kernel,"),
+        ("MatMul", "Close names: lambda/hidden/MatMul, lambda/dense/MatMul"),
+        ("lambda/dense/MatMull", "Close names: lambda/dense/MatMul,"),
+        ("qqq", "names of Python's variables are not known"),
+    ):
+        with pytest.raises(KeyError, match=said):
+            plan.explain(name)
+
+
 def test_comparing_a_tensor_by_identity_is_warned_of_at_the_users_line():
     class Holder:
         def __init__(self, held: Any) -> None:
@@ -294,6 +307,18 @@ def test_comparing_a_tensor_by_identity_is_warned_of_at_the_users_line():
     first = loud.__code__.co_firstlineno
     assert [w.lineno - first for w in caught] == [2, 3, 4, 5] and caught[0].filename == __file__
     assert "dt.equal(a, b)" in str(caught[0].message)
+
+
+def test_settings_and_names_of_other_libraries_are_told_where_they_belong():
+    step = dt.compile(lambda x: x)
+    with pytest.raises(TypeError, match=r"give `strategy` to dt.compile: @dt.compile\(strategy=...\)"):
+        step.plan(X, strategy="auto")
+    with pytest.raises(AttributeError, match="use variables"):
+        step.parameters  # noqa: B018
+    with pytest.raises(AttributeError, match=r"dovetail.keras.layers' has no attribute 'Linear': use dt.keras.layers.Dense\(units\)"):
+        dt.keras.layers.Linear  # noqa: B018
+    with pytest.raises(TypeError, match=r"dropout\(\) has no argument 'p': use rate"):
+        dt.nn.dropout(dt.ones([2]), p=0.5)
 
 
 def test_what_cannot_be_compiled_is_refused():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ...graph.core.argument_names import explains_arguments
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.dtypes import DType, bfloat16, float16, float32
@@ -403,6 +404,7 @@ def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_l
     return _called(Flatten(name=name), x)
 
 
+@explains_arguments
 def dropout(
     inputs: Any,
     rate: Any = 0.5,

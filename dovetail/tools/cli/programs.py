@@ -6,6 +6,7 @@ ONNX model (`model.onnx`); or a saved plan (`plan.save`), which is placed alread
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import importlib
@@ -198,6 +199,7 @@ def _saved(path: str) -> Program:
     if path.endswith(".py") or not Path(path).is_file():
         raise UsageError(
             f"{path!r} names no program: write FILE.py:FUNCTION, MODULE:FUNCTION, the file of a saved graph or plan, or MODEL.onnx"
+            + (_functions_in(path) if path.endswith(".py") and Path(path).is_file() else "")
         )
     try:
         with Path(path).open("rb") as file:
@@ -208,6 +210,23 @@ def _saved(path: str) -> Program:
         return Program(load_graph(path))
     except (InvalidArgumentError, OSError) as e:
         raise UsageError(f"{path}: {e}") from None
+
+
+def _functions_in(path: str) -> str:
+    """The end of an error: which functions of a Python file can be programs. The file is read, and not run."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    functions = [f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name[0] != "_"]
+    free: list[str] = []
+    rest: list[str] = []
+    for f in functions:
+        has_defaults = len(f.args.defaults) == len(f.args.posonlyargs) + len(f.args.args) and None not in f.args.kw_defaults
+        (free if has_defaults else rest).append(f.name)
+    text = "\nFUNCTION is called without arguments, and returns tensors, a graph or a plan. "
+    text += f"{path} has {listed(free, LISTED_INPUTS)}" if free else f"{path} has no such function"
+    return text + (f"; with arguments: {listed(rest, LISTED_INPUTS)}" if rest else "")
 
 
 def _module(name: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.argument_names import explains_arguments
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, Array, bfloat16, float16, float32
 from ...core.graph import Node, Tensor
@@ -152,6 +153,7 @@ def log_poisson_loss(
 # --- dropout ----------------------------------------------------------------------------------------------------------
 
 
+@explains_arguments
 def dropout(
     x: TensorLike,
     keep_prob: TensorLike = None,

@@ -278,6 +278,7 @@ def test_soft_placement(folder: Path) -> None:
     ("program", "arguments", "said"),
     [
         ("train_it.py", [], "'train_it.py' names no program"),
+        ("train_it.py", [], "train_it.py has "),
         ("nowhere.py:f", [], "There is no file nowhere.py"),
         ("nowhere:f", [], "There is no module 'nowhere'"),
         ("train_it.py:f", [], "train_it.py has no function 'f'"),
