@@ -4,9 +4,9 @@ A caller pings the tasks that it waits for (`failure_detector.py`). So no call w
 sets.
 
 A pong also says whether the task works on the request. If it does not, and no reply arrives, the request or the reply was lost with a
-connection. One pong does not prove that: the I/O thread of a busy task answers several pings at once, before it sends a reply that
-another thread has queued meanwhile. But that reply leaves before the I/O thread reads more. So the proof is a second such pong, to a ping
-that was sent after the first pong had arrived. Pings have numbers for this.
+connection. One pong does not prove that: when a stream ends, what comes over ZeroMQ may be read before the last reply of the stream. Nor
+do several: a task that was busy answers them all at once. So the proof is a second such pong, to a ping that was sent after the first pong
+had arrived. Pings have numbers for this. A reply that arrives together with pongs counts, whatever they say.
 """
 
 from __future__ import annotations

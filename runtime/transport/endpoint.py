@@ -147,16 +147,18 @@ class Endpoint:
             self._faults.carry(("to", peer), frames, lambda: self._hand_over(to, frames), address)
 
     def _hand_over(self, peer: Peer, frames: list[Frame]) -> None:
-        """Pass one message to the peer's stream, or to the I/O thread."""
+        """Pass one message to the peer's stream, or to the I/O thread; behind those that wait for the I/O thread already."""
         stream = peer.stream
         if stream is not None and not peer.queued and self._peers.write(peer, stream, frames):
             return
-        if self.on_io_thread():
+        on_io_thread = self.on_io_thread()
+        if on_io_thread and not peer.queued:
             self._peers.post(peer, frames)
             return
         with self._queued_lock:
             peer.queued += 1
-        self._io.call_soon(lambda: self._post_queued(peer, frames))
+        if not self._io.call_soon(lambda: self._post_queued(peer, frames)) and on_io_thread:  # the endpoint is closing
+            self._post_queued(peer, frames)
 
     def _post_queued(self, peer: Peer, frames: list[Frame]) -> None:
         try:
@@ -168,7 +170,8 @@ class Endpoint:
     def send(self, address: str, message: Message, compressed: bool = False) -> None:
         """Send `message` to the server at `address`. Connects if needed.
 
-        The server need not be listening yet. Its answers go to `on_message`. Messages of one thread to one peer arrive in order.
+        The server need not be listening yet. Its answers go to `on_message`. Messages to one peer arrive in order: one that is sent
+        after a call of any thread has returned arrives after that call's message.
 
         Raises:
             WireError, ResourceExhaustedError: as `reply`.

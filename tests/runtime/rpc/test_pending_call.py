@@ -72,7 +72,7 @@ def test_a_server_that_forgot_the_request_ends_the_wait(clock: list[float]) -> N
     wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
     pings = pinged(wait, played, clock, 3)
     played.coming.extend(pong(ping, False) for ping in pings)
-    for _ in pings:  # the server has read all three at once: the answer may be behind them
+    for _ in pings:  # the server has read all three at once
         assert wait.messages(played) == []  # type: ignore[arg-type]
     (again,) = pinged(wait, played, clock, 1)
     played.coming.append(pong(again, False))

@@ -126,6 +126,22 @@ def test_any_thread_may_send_and_reply() -> None:
         assert all(numbers == list(range(500)) for numbers in seen.values())
 
 
+def test_no_answer_of_the_io_thread_overtakes_one_of_another_thread() -> None:
+    """Else a pong could say that nothing is owed while the answer waits behind it."""
+
+    def take(peer: bytes, message: Message) -> None:
+        other = threading.Thread(target=server.reply, args=(peer, ping(1)))  # its answer waits for this thread
+        other.start()
+        other.join()
+        for seq in (2, 3):
+            server.reply(peer, ping(seq))
+
+    with Endpoint("localhost:0", take) as server, Connection(server.address) as connection:
+        connection.send(ping())  # before there is a stream
+        answers = [connection.recv(WAIT_S) for _ in range(3)]
+        assert [answer.fields["seq"] for answer in answers if answer is not None] == [1, 2, 3]
+
+
 def test_a_client_may_come_before_its_server() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
