@@ -90,9 +90,7 @@ def anneal_makespan(
         node_start[item_of[i] + 1] += 1
     for k in range(m):
         node_start[k + 1] += node_start[k]
-    fill = np.empty(m, np.int32)
-    for k in range(m):
-        fill[k] = node_start[k]
+    fill = node_start[:m].copy()
     device, memory = np.empty(n, np.int32), np.zeros(devices)
     for i in range(n):
         k = item_of[i]
@@ -152,13 +150,11 @@ def anneal_makespan(
             memory[p] -= more
             if now < best * (1.0 - 1e-12):
                 best = now
-                for k in range(m):
-                    kept[k] = where[k]
+                kept[:] = where
         else:
             for k in range(count):
                 device[moved[k]] = was[moved[k]]
-    for k in range(m):
-        where[k] = kept[k]
+    where[:] = kept
     return best
 
 
@@ -195,6 +191,22 @@ def _shift(
 
 
 @compiled
+def _count_loads(
+    items: Items, device_class: Ints, port_latency: Floats, port_per_byte: Floats,
+    touching: Ints, spread: Ints, load: Floats, where: Ints,
+) -> None:  # fmt: skip
+    """Set `load` (D,) from what touches and lies where."""
+    load[:] = 0.0
+    for v in range(len(spread)):
+        if spread[v] > 1:
+            for d in range(len(load)):
+                if touching[v, d] > 0:
+                    load[d] += port_latency[d] + items.value_bytes[v] * port_per_byte[d]
+    for i in range(len(where)):
+        load[where[i]] += items.seconds[device_class[where[i]], i]
+
+
+@compiled
 def _steepness(load: Floats, scale: float) -> float:
     """Sum of the loads over `scale`, each to the power of 16."""
     total = 0.0
@@ -226,13 +238,9 @@ def anneal_load(
             d = where[items.value_item[p]]
             spread[v] += touching[v, d] == 0
             touching[v, d] += 1
-        if spread[v] > 1:
-            for d in range(devices):
-                if touching[v, d] > 0:
-                    load[d] += port_latency[d] + items.value_bytes[v] * port_per_byte[d]
     for i in range(m):
-        load[where[i]] += items.seconds[device_class[where[i]], i]
         memory[where[i]] += items.memory[i]
+    _count_loads(items, device_class, port_latency, port_per_byte, touching, spread, load, where)
     best, kept = float(load.max()), where.copy()
     if not best > 0.0:
         return best
@@ -245,15 +253,7 @@ def anneal_load(
         if move & 255 == 255:
             temperature *= cooling
             if move & 65535 == 65535:  # sums of differences drift; and the scale follows the best
-                for d in range(devices):
-                    load[d] = 0.0
-                for v in range(values):
-                    if spread[v] > 1:
-                        for d in range(devices):
-                            if touching[v, d] > 0:
-                                load[d] += port_latency[d] + items.value_bytes[v] * port_per_byte[d]
-                for i in range(m):
-                    load[where[i]] += items.seconds[device_class[where[i]], i]
+                _count_loads(items, device_class, port_latency, port_per_byte, touching, spread, load, where)
                 scale = best
                 energy = _steepness(load, scale)
         state, i, j, b = _propose(items, where, devices, 5, state)
@@ -273,17 +273,12 @@ def anneal_load(
             largest = float(load.max())
             if largest < best * (1.0 - 1e-12):
                 best = largest
-                for k in range(m):
-                    kept[k] = where[k]
+                kept[:] = where
         else:
             if j >= 0:
-                _shift(
-                    items, device_class, port_latency, port_per_byte, touching, spread, load, memory,
-                    where, j, b,
-                )  # fmt: skip
+                _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, j, b)
             _shift(items, device_class, port_latency, port_per_byte, touching, spread, load, memory, where, i, a)
-    for k in range(m):
-        where[k] = kept[k]
+    where[:] = kept
     return best
 
 

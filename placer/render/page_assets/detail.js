@@ -354,7 +354,7 @@ function aboutDiff() {
     head("Two plans", moved ? countText(moved, "node") + " moved" : "No node moved"),
     section("Before", h("p", {}, headings[0])),
     section("After", h("p", {}, headings[1])),
-    section("Moved", listOf(ways, ([way, n]) => h("span", { class: "pair" }, way, h("b", {}, numberText(n))), 8)),
+    section("Moved, of the nodes that run", listOf(ways, ([way, n]) => h("span", { class: "pair" }, way, h("b", {}, numberText(n))), 8)),
     section("Nodes that moved and run", listOf(went, (i) => nodeLink(i), 8)),
     ...lists.map(([title, count, names]) => (count ? section(title + ": " + countText(count, "node"), listOf(names, tensorLink, 6)) : null)),
     ...amounts.map(([title, rows]) => (rows.length ? section(title, listOf(rows, amount(title !== "Messages per step"), 8)) : null)),
