@@ -26,6 +26,7 @@ from .ir.fused_kernel import FusedKernel
 from .ir.partition import PartitionGraph, PartitionStep
 from .ir.program import Program
 from .ir.verify import BrokenPassError, verify_program, verify_steps
+from .lower.chunked_saves import read_saved_in_chunks
 from .lower.coalesce_accumulates import coalesce_accumulates
 from .lower.hoist_handles import hoist_handles
 from .lower.liveness import free_dead_slots
@@ -292,12 +293,22 @@ def _lowering(backend: Backend) -> tuple[Pass, ...]:
             made = coalesce_accumulates(c.lowered.instructions, c.lowered.accumulates, c.lowered.lookups)
             c.lowered.instructions = made
 
+    def saves(c: Compilation) -> None:
+        assert c.lowered is not None
+        fetched = [slot for _, slot in c.lowered.fetches]
+        c.lowered.instructions = read_saved_in_chunks(c.lowered.instructions, fetched)
+
     def liveness(c: Compilation) -> None:
         assert c.lowered is not None
         free_dead_slots(c.lowered.instructions, c.lowered.slots, [slot for _, slot in c.lowered.fetches])
         c.program = c.lowered.program()
 
-    return Pass("lowering", lowering), Pass("accumulate coalescing", coalescing), Pass("liveness", liveness)
+    return (
+        Pass("lowering", lowering),
+        Pass("accumulate coalescing", coalescing),
+        Pass("saves in chunks", saves),
+        Pass("liveness", liveness),
+    )
 
 
 _HANDING_OVER = (

@@ -26,7 +26,7 @@ def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int]
         if isinstance(step, Loop):
             _let_go_inside(step, used)
         frees = []
-        for slot in _used(step):
+        for slot in slots_used(step):
             if not used[slot] and (only is None or slot in only):
                 used[slot] = True
                 frees.append(slot)
@@ -42,7 +42,8 @@ def _marked(used: bytearray, slots: Iterable[int]) -> bytearray:
     return used
 
 
-def _used(step: Instruction) -> tuple[int, ...]:
+def slots_used(step: Instruction) -> tuple[int, ...]:
+    """All slots that an instruction reads or sets, each as often as it does."""
     if isinstance(step, Call):
         return step.inputs + step.outputs
     if isinstance(step, Predicated):
@@ -60,7 +61,7 @@ def _slots_of(loop: Loop) -> Iterator[int]:
         yield a
         yield b
     for step in (*loop.head, *loop.body):
-        yield from _used(step)
+        yield from slots_used(step)
 
 
 def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
@@ -74,7 +75,7 @@ def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
     variables = {s for _, s in loop.starts}
     needed_again = nexts | {loop.test}
     _let_go(loop.body, _marked(bytearray(len(used_after)), {*needed_again, -1}), of_head | of_body | variables)
-    needed_later = needed_again.union(*map(_used, loop.body))
+    needed_later = needed_again.union(*map(slots_used, loop.body))
     _let_go(loop.head, _marked(used_after, needed_later), of_head)
     loop.lost = tuple(sorted(nexts & (of_head | of_body)))
 

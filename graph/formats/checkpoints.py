@@ -29,11 +29,11 @@ import re
 import secrets
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgpack
 import numpy as np
@@ -52,6 +52,7 @@ _ENUM_NAMES = {
     "float64": "DOUBLE",
 }  # where TensorFlow's enum does not say the type's name
 FORMAT = "dovetail checkpoint 1"
+_CHUNK_BYTES = 1 << 20  # that are checked and written at a time
 # What safetensors.numpy can read, and what its files call it; other types are stored as bytes.
 _PLAIN = {
     "float16": "F16", "float32": "F32", "float64": "F64", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
@@ -105,10 +106,31 @@ class Region:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
+class InChunks(Protocol):
+    """A value that is given chunk by chunk: `chunks` gives its rows in order, once."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    nbytes: int
+
+    def chunks(self) -> Iterator[Array]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A value as a safetensors file holds it: what the header says of it, and its content."""
+
+    kind: str
+    shape: tuple[int, ...]
+    nbytes: int
+    itemsize: int
+    chunks: Iterator[Array]
+
+
 def write_shard(
-    prefix: str, number: int, count: int, tensors: Iterable[tuple[str, str, DType, Array]]
+    prefix: str, number: int, count: int, tensors: Iterable[tuple[str, str, DType, Array | InChunks]]
 ) -> dict[str, Any]:
-    """Write one task's tensors, durably.
+    """Write one task's tensors, durably. Values are read while the file is written.
 
     Args:
         prefix: name of the checkpoint. number, count: which shard it is, of how many.
@@ -118,42 +140,68 @@ def write_shard(
         what the manifest will say of it.
     """
     path = path_of(f"{prefix}.data-{number:05}-of-{count:05}.{secrets.token_hex(4)}.safetensors")
-    stored: dict[str, Array] = {}
-    entries = []
+    stored: dict[str, _Stored] = {}
+    entries: list[dict[str, Any]] = []
     for name, spec, dtype, value in tensors:
         region = Region.parse(spec, value.shape)
         key = f"{name} {spec}" if spec else name
-        stored[key] = data = _to_plain(value, dtype)
+        stored[key] = _stored(value, dtype)
         entries.append(
             {
                 "name": name, "key": key, "dtype": dtype.name, "full": region.full, "offset": region.offset,
-                "shape": region.shape, "crc": _checksum(data),
+                "shape": region.shape,
             }
         )  # fmt: skip
     header, ordered = _layout(stored)
+    checksums: dict[str, int] = {}
 
     def write(partial: Path) -> None:
         with partial.open("wb") as file:
             file.write(header)
-            for data in ordered:
-                file.write(data.reshape(-1).view(np.uint8).data)
+            for key in ordered:
+                crc = 0
+                for chunk in stored[key].chunks:
+                    content = chunk.reshape(-1).view(np.uint8).data
+                    crc = zlib.crc32(content, crc)
+                    file.write(content)
+                checksums[key] = crc
             if is_remote(path):
                 point()  # within the upload
 
-    write_durably(path, write, len(header) + sum(d.nbytes for d in ordered))
+    write_durably(path, write, len(header) + sum(s.nbytes for s in stored.values()))
+    for entry in entries:
+        entry["crc"] = checksums[entry["key"]]
     return {"file": path.name, "bytes": path.stat().st_size, "slices": entries}
 
 
-def _layout(stored: Mapping[str, Array]) -> tuple[bytes, list[Array]]:
-    """What a safetensors file begins with, and the values that follow: the widest types first, so that all are aligned."""
-    ordered = sorted(stored.items(), key=lambda item: -item[1].itemsize)
+def _stored(value: Array | InChunks, dtype: DType) -> _Stored:
+    if isinstance(value, np.ndarray):
+        data = _to_plain(value, dtype)
+        return _Stored(_PLAIN[data.dtype.name], data.shape, data.nbytes, data.itemsize, _chunks(data))
+    plain = dtype.name in _PLAIN
+    shape = value.shape if plain else (value.nbytes,)
+    return _Stored(
+        _PLAIN[dtype.name if plain else "uint8"], shape, value.nbytes, value.dtype.itemsize if plain else 1, value.chunks()
+    )
+
+
+def _chunks(data: Array) -> Iterator[Array]:
+    content = data.reshape(-1).view(np.uint8)
+    for at in range(0, content.size, _CHUNK_BYTES):
+        yield content[at : at + _CHUNK_BYTES]
+
+
+def _layout(stored: Mapping[str, _Stored]) -> tuple[bytes, list[str]]:
+    """What a safetensors file begins with, and the keys of the values that follow: the widest types first, so that all are aligned."""
+    ordered = sorted(stored, key=lambda key: -stored[key].itemsize)
     header, at = {}, 0
-    for key, data in ordered:
-        header[key] = {"dtype": _PLAIN[data.dtype.name], "shape": data.shape, "data_offsets": (at, at + data.nbytes)}
+    for key in ordered:
+        data = stored[key]
+        header[key] = {"dtype": data.kind, "shape": data.shape, "data_offsets": (at, at + data.nbytes)}
         at += data.nbytes
     content = json.dumps(header).encode()
     content += b" " * (-len(content) % 8)
-    return struct.pack("<Q", len(content)) + content, [data for _, data in ordered]
+    return struct.pack("<Q", len(content)) + content, ordered
 
 
 def save_turn(prefix: str) -> AbstractContextManager[None]:

@@ -6,6 +6,7 @@ Other processes may also read or update a value (`shared_storage.py`). This is t
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from sys import getrefcount
@@ -17,6 +18,7 @@ from ..core.dtypes import Array, DType
 from ..core.errors import FailedPreconditionError, invalid
 from ..core.reference_counts import ONLY_ITEM
 from ..core.shape import Dims, compatible, text
+from .chunked_snapshot import SMALLEST_BYTES, ChunkedSnapshot
 from .shared_storage import Publishable, Share, SharedValue, kept_copy, may_change
 
 
@@ -34,7 +36,7 @@ class VariableState(Publishable):
             axis, some maybe out of range), or None for all of it. None: nobody wants to know.
     """
 
-    __slots__ = ("__weakref__", "_share", "_shared", "_value", "dtype", "lock", "name", "on_change")
+    __slots__ = ("__weakref__", "_share", "_shared", "_snapshots", "_value", "dtype", "lock", "name", "on_change")
 
     def __init__(self, name: str, dtype: DType) -> None:
         self.name = name
@@ -43,6 +45,7 @@ class VariableState(Publishable):
         self._value: Array | None = None
         self._share: Share | None = None  # if it is published
         self._shared: SharedValue | None = None  # holds the value
+        self._snapshots: tuple[weakref.ref[ChunkedSnapshot], ...] = ()  # of the value, that are read in chunks
         self.on_change: Callable[[Array | None], None] | None = None
 
     def __enter__(self) -> None:
@@ -92,6 +95,38 @@ class VariableState(Publishable):
         copy._value = self.read()
         return copy
 
+    def read_in_chunks(self) -> Array | ChunkedSnapshot:
+        """As `read`, for a long use: a large value is given so that it can go on being changed in place."""
+        if self._shared is not None:
+            return self.read()
+        with self:
+            return self._in_chunks()
+
+    def _in_chunks(self) -> Array | ChunkedSnapshot:
+        """As `read_in_chunks`. The lock is held."""
+        value: Any = self._there()
+        if self._shared is not None or type(value) is not np.ndarray or value.nbytes < SMALLEST_BYTES:
+            return value
+        if not value.ndim or value.dtype.hasobject or not value.flags.c_contiguous:
+            return value
+        made = ChunkedSnapshot(value, self.lock, lambda: self._value)
+        self._snapshots = (*[s for s in self._snapshots if s() is not None], weakref.ref(made))
+        return made
+
+    def _keep(self, rows: Array | None) -> None:
+        """Keep what snapshots in chunks still need of these rows (None: all), because they will change. The lock is held."""
+        value = self._there()
+        for snapshot in [s() for s in self._snapshots]:
+            if snapshot is not None:
+                snapshot.keep(value, rows)
+
+    def _leave(self) -> None:
+        """Leave the value to its snapshots in chunks, because the variable gets another. The lock is held."""
+        for snapshot in [s() for s in self._snapshots]:
+            if snapshot is not None and self._value is not None:
+                snapshot.leave(self._value)
+        self._snapshots = ()
+
     def _there(self) -> Array:
         """The value. The lock is held."""
         if self._value is None:
@@ -135,6 +170,7 @@ class VariableState(Publishable):
         """As `Publishable.publish`."""
         with self.lock:
             self._take_back()
+            self._leave()
             self._share = share
             value: Any = self._value
             if isinstance(value, np.ndarray) and self._shares(value):
@@ -161,6 +197,7 @@ class VariableState(Publishable):
     def move(self, value: Any) -> None:
         """Store a value that cannot be shared, such as one in a GPU's memory. The lock is held."""
         self._take_back()
+        self._leave()
         self._value = value
         if self.on_change is not None:
             self.on_change(None)
@@ -169,6 +206,8 @@ class VariableState(Publishable):
         """Store an array as the value, or a copy if others may change it (not `is_own`). The lock is held."""
         if self.on_change is not None:
             self.on_change(None)
+        if self._snapshots:
+            self._leave()
         shared = self._shared
         if shared is not None:
             if shared.fits(new):
@@ -185,15 +224,17 @@ class VariableState(Publishable):
         self._value = new
         return new
 
-    def _take(self) -> Array:
-        """The value, to be overwritten and put back with the lock held; a copy, if anything refers to it or a part of it, here or in
-        another process.
+    def _take(self, rows: Array | None = None) -> Array:
+        """The value, of which these rows (None: any) are to be overwritten, to be put back with the lock held; a copy, if anything
+        refers to it or a part of it, here or in another process.
 
         Readers find no value meanwhile and wait for the lock. So nothing can take a reference to the array after its reference count was
         found to be that of an item which only the list here has.
         """
         if self._shared is not None:
             return self._shared.begin()
+        if self._snapshots:
+            self._keep(rows)
         held = [self._there()]
         self._value = None
         if not _is_free(held):
@@ -239,12 +280,19 @@ def read_together(states: Sequence[VariableState]) -> list[Array]:
         return [s._there() for s in states]
 
 
+def read_together_in_chunks(*states: VariableState) -> Any:
+    """`read_together`, as the result of a kernel, each value as of `read_in_chunks`."""
+    with _locked(states):
+        values = tuple([s._in_chunks() for s in states])
+    return values[0] if len(values) == 1 else values
+
+
 def changing(states: Sequence[VariableState], rows: Array | None = None) -> AbstractContextManager[list[Array]]:
     """The values of different variables, all contiguous, to be overwritten in place, atomically.
 
     `rows`: what the block changes, as indices into the first axis; None: anything.
 
-    Existing snapshots do not change: the variable then gets a copy to overwrite. Check everything before the
+    Existing snapshots do not change: the variable then gets a copy to overwrite; those in chunks keep the rows. Check everything before the
     first element is written, because an exception in the block does not undo writes.
 
     >>> with changing([state]) as (value,):
@@ -268,7 +316,7 @@ class _Changing(AbstractContextManager[list[Array]]):
         self._locks.__enter__()
         try:
             for state in self._states:
-                self._values.append(state._take())
+                self._values.append(state._take(self._rows))
         except BaseException:
             self.__exit__()
             raise

@@ -22,6 +22,7 @@ from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, define_on_hos
 from ...core.settings import setting
 from ...core.shape import Dims, as_dims
 from ...formats.checkpoints import CheckpointReader, write_manifest, write_shard
+from ...resources.chunked_snapshot import ChunkedSnapshot
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, read_together
 from ..state.queues import need_scalar
@@ -81,16 +82,16 @@ def _infer_save(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _save(
     context: Context,
     prefix: Array,
-    *values: Array,
+    *values: Array | ChunkedSnapshot,
     tensor_names: tuple[str, ...],
     shape_and_slices: tuple[str, ...],
     shard: int,
     num_shards: int,
 ) -> Array:
     path = _path(context, prefix)
+    given = [v if isinstance(v, ChunkedSnapshot) else np.asarray(v) for v in values]
     tensors = [
-        (name, spec, as_dtype(np.asarray(v).dtype), np.asarray(v))
-        for name, spec, v in zip(tensor_names, shape_and_slices, values, strict=True)
+        (name, spec, as_dtype(v.dtype), v) for name, spec, v in zip(tensor_names, shape_and_slices, given, strict=True)
     ]
     try:
         described = write_shard(path, shard, num_shards, tensors)

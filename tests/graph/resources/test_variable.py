@@ -7,7 +7,8 @@ import pytest
 
 from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import FailedPreconditionError
-from dovetail.graph.resources.variable import VariableState, changing, update_together
+from dovetail.graph.resources.chunked_snapshot import ChunkedSnapshot
+from dovetail.graph.resources.variable import VariableState, changing, read_together_in_chunks, update_together
 
 
 def variable(value=(1.0, 2.0, 3.0, 4.0), name="v"):
@@ -128,3 +129,55 @@ def test_snapshots_are_whole_under_many_writers():
         stop.set()
         for w in writers:
             w.join()
+
+
+def add_to(state, rows):
+    with changing([state], rows) as (value,):
+        value[np.unique(rows[(rows >= 0) & (rows < len(value))])] += 1
+
+
+def overwrite(state):
+    with changing([state]) as (value,):
+        value[:] = -1
+
+
+@pytest.mark.parametrize("shape", [(1 << 13, 128), (1 << 20,), (3, 1 << 19)], ids=["rows", "numbers", "rows larger than a chunk"])
+@pytest.mark.parametrize(
+    "change", [lambda state: None, overwrite, lambda state: state.assign(np.zeros(state.read().shape)),
+               lambda state: state.update(lambda x: x * 2), lambda state: state.publish(lambda value: None)],
+    ids=["rows only", "all in place", "assigned", "updated", "published"],
+)  # fmt: skip
+def test_a_snapshot_in_chunks_is_of_one_moment_whatever_changes_meanwhile(change, shape, monkeypatch):
+    copied = []
+    monkeypatch.setattr("dovetail.graph.resources.variable.kept_copy", lambda value: copied.append(1) or np.array(value))
+    random = np.random.default_rng(1)
+    before = random.random(shape, np.float32)
+    state, small = variable(before), variable(name="small")
+    copied.clear()
+    snapshots = read_together_in_chunks(state, small)
+    at = address(state)
+    assert isinstance(snapshots[0], ChunkedSnapshot) and snapshots[1].tolist() == [1, 2, 3, 4]
+    other, found = state.read_in_chunks(), []
+    for number, chunk in enumerate(snapshots[0].chunks()):
+        found.append(chunk.copy())
+        del chunk
+        if number == 2:
+            assert address(state) == at and not copied  # changed where it is
+            change(state)
+        add_to(state, random.integers(-5, shape[0] + 5, (4, 4)))
+        add_to(state, np.array([0, shape[0] - 1]))
+    np.testing.assert_array_equal(np.concatenate(found), before)
+    np.testing.assert_array_equal(np.concatenate([c.copy() for c in other.chunks()]), before)
+    assert not np.array_equal(state.read(), before)
+
+
+def test_a_dropped_snapshot_keeps_nothing():
+    state = variable(np.zeros((1 << 12, 512), np.float32))
+    snapshot = state.read_in_chunks()
+    state.read_in_chunks().chunks()
+    add_to(state, np.array([7]))
+    assert snapshot._kept
+    del snapshot
+    assert [s() for s in state._snapshots] == [None, None]
+    held = state.read_in_chunks()
+    assert isinstance(held, ChunkedSnapshot) and len(state._snapshots) == 1

@@ -15,6 +15,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.graph.core.device import DeviceSpec
+from dovetail.graph.resources.chunked_snapshot import ChunkedSnapshot
 from dovetail.graph.resources.variable import VariableState, read_together, update_together
 
 
@@ -584,3 +585,73 @@ def test_devices_of_shards_are_the_cpus_of_the_variables_tasks():
     restores = {n.device for n in tf.get_default_graph().nodes if n.type == "RestoreV2"}
     assert restores == set(found)
     assert DeviceSpec.from_string(c.device).device_type == "GPU"
+
+
+@pytest.mark.parametrize(("use_resource", "consistent"), [(False, False), (True, False), (True, True)])
+def test_updates_of_rows_during_a_save_copy_no_variable(tmp_path, monkeypatch, use_resource, consistent):
+    server = tf.train.Server.create_local_server()
+    with tf.device("/job:local/task:0"):
+        table = tf.get_variable("table", [1 << 14, 128], initializer=tf.zeros_initializer(), use_resource=use_resource)
+        at = tf.placeholder(tf.int32, [4])
+        add = table.scatter_add(tf.IndexedSlices(tf.ones([4, 128]), at))
+        saver = tf.train.Saver(consistent=consistent)
+    begun, goes_on, copied = threading.Event(), threading.Event(), []
+    chunks = ChunkedSnapshot.chunks
+
+    def slowly(self):
+        for number, chunk in enumerate(chunks(self)):
+            yield chunk
+            if number == 2:
+                begun.set()
+                assert goes_on.wait(30)
+
+    with tf.Session(server.target) as session, tf.Session(server.target) as other:
+        session.run(tf.global_variables_initializer())
+        session.run(add, {at: [0, 1, 2, 1 << 13]})
+        before = session.run(table).copy()
+        session.run(add.op, {at: [0, 0, 0, 0]})  # a copy, if the client's value was the variable's
+        session.run(add.op, {at: [1, 1, 1, 1]})
+        before[0] += 4
+        before[1] += 4
+        monkeypatch.setattr(ChunkedSnapshot, "chunks", slowly)
+        monkeypatch.setattr("dovetail.graph.resources.variable.kept_copy", lambda value: copied.append(1) or np.array(value))
+        thread = threading.Thread(target=saver.save, args=(session, str(tmp_path / "m")))
+        thread.start()
+        try:
+            assert begun.wait(30)
+            for i in range(5):
+                other.run(add.op, {at: [i, 1 << 13, (1 << 14) - 1, (1 << 14) - 1 - i]})
+            assert not copied
+        finally:
+            goes_on.set()
+            thread.join()
+        assert not np.array_equal(session.run(table), before)
+        saver.restore(session, str(tmp_path / "m"))
+        np.testing.assert_array_equal(session.run(table), before)
+
+
+def test_a_save_beside_updates_of_a_cluster_is_of_one_moment(tmp_path):
+    with tf.LocalCluster({"ps": 1, "worker": 1}) as cluster:
+        with tf.device(tf.train.replica_device_setter(cluster=cluster.cluster_spec)):
+            table = tf.get_variable("table", [1 << 14, 128], initializer=tf.zeros_initializer())
+        at = tf.placeholder(tf.int32, [4])
+        add = tf.scatter_add(table, at, tf.ones([4, 128])).op
+        saver = tf.train.Saver(max_to_keep=None)
+        with tf.Session(cluster.target("worker", 0)) as session:
+            session.run(tf.global_variables_initializer())
+            steps, paths = 0, []
+            for number in range(4):
+                thread = threading.Thread(target=lambda n=number: paths.append(saver.save(session, str(tmp_path / "m"), n)))
+                thread.start()
+                while thread.is_alive():
+                    session.run(add, {at: [0, steps % 1000 + 1, (1 << 14) - 2 - steps % 1000, (1 << 14) - 1]})
+                    steps += 1
+            saver.restore(session, paths[-1])
+            restored = session.run(table)
+    assert len(paths) == 4
+    for path in paths:
+        value = tf.train.load_variable(path, "table")
+        done = int(value[0, 0])  # updates at that moment
+        assert 0 <= done <= steps and value.sum() == done * 4 * 128
+        assert (value == value[:, :1]).all() and (value[::-1] == value).all()
+    np.testing.assert_array_equal(restored, tf.train.load_variable(paths[-1], "table"))

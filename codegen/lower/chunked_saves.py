@@ -1,0 +1,56 @@
+"""Saves read large variables chunk by chunk, so that steps go on changing them in place meanwhile.
+
+A read gives a reference to a variable's array, and the next update must copy what others refer to: for a checkpoint, all that is
+saved. Where nothing but a save uses what a read gives, the read becomes one of a `ChunkedSnapshot`
+(`graph/resources/chunked_snapshot.py`), which `SaveV2` takes, too. Its values are of the same moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from ...graph.resources.variable import VariableState, read_together_in_chunks
+from ..ir.program import Call, Instruction
+from .liveness import slots_used
+
+_IN_CHUNKS: dict[str, Callable[..., Any]] = {
+    "Read": VariableState.read_in_chunks,
+    "ReadVariableOp": VariableState.read_in_chunks,
+    "ReadTogether": read_together_in_chunks,
+}
+
+
+def read_saved_in_chunks(instructions: list[Instruction], fetched: Iterable[int]) -> list[Instruction]:
+    """Let reads give snapshots in chunks where only saves use what they give. No slots have been freed yet.
+
+    Args:
+        fetched: the slots of the fetches.
+    """
+    saves = [step for step in instructions if type(step) is Call and step.op == "SaveV2"]
+    if not saves:
+        return instructions
+    seen = Counter(fetched)
+    for step in instructions:
+        seen.update(slots_used(step))
+    source = {slot: step for step in instructions if type(step) is Call for slot in step.outputs}
+    lent: set[int] = set()  # slots that are used by a save alone
+    for save in saves:
+        for slot in save.inputs[1:]:
+            while seen[slot] == 2:  # where it is made, and where it is used
+                lent.add(slot)
+                made = source.get(slot)
+                if made is None or made.op != "Identity":
+                    break
+                slot = made.inputs[0]
+    return [
+        replace(step, kernel=_IN_CHUNKS[step.op], op=f"{step.op}InChunks")
+        if type(step) is Call and step.op in _IN_CHUNKS and lent.issuperset(step.outputs)
+        else step
+        for step in instructions
+    ]
+
+
+__all__ = ["read_saved_in_chunks"]

@@ -1,0 +1,90 @@
+"""Snapshots of large variables that are read chunk by chunk, while the variable is changed in place.
+
+Theory. A plain snapshot is a reference to the variable's array, so the first change while it is held must copy the whole array. Here the
+reader takes a few rows at a time, each time with the variable's lock, and a change first keeps copies of the rows that it overwrites, if
+the reader has not had them and they are not kept yet. So the reader gets the value of one moment, a change of some rows costs a copy of
+these rows at most, and nobody waits for longer than a chunk takes to copy. A change of all rows keeps what the reader has not had. A
+value that is replaced as a whole is left to its snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import numpy as np
+
+from ..core.dtypes import Array
+
+CHUNK_BYTES: Final = 1 << 20  # copied in 0.1 ms to 0.5 ms
+SMALLEST_BYTES: Final = 4 << 20  # a smaller value is copied whole in about the time of a step
+
+
+class ChunkedSnapshot:
+    """The value that a variable had at one moment. It can be read once.
+
+    Args:
+        value: the variable's value, with one axis at least, contiguous and without Python objects.
+        lock: the variable's lock, held by the caller.
+        current: gives the variable's value, the lock being held.
+
+    Attributes:
+        dtype: the element type. shape: the whole shape. nbytes: the size of all of it.
+    """
+
+    __slots__ = ("__weakref__", "_at", "_current", "_first", "_is_kept", "_kept", "_lock", "_rest", "_step", "dtype", "nbytes", "shape")
+
+    def __init__(self, value: Array, lock: AbstractContextManager[Any], current: Callable[[], Array | None]) -> None:
+        self.dtype, self.shape, self.nbytes = value.dtype, value.shape, value.nbytes
+        self._lock, self._current = lock, current
+        self._step = max(1, CHUNK_BYTES * len(value) // value.nbytes)  # rows of a chunk
+        self._at = 0  # the first row that has not been read
+        self._is_kept = np.zeros(len(value), np.bool_)
+        self._kept: dict[int, list[tuple[Array, Array]]] = {}  # by chunk: rows, and what they were
+        self._rest: Array | None = None  # the rows from `_first` on, once the variable may change them
+        self._first = 0
+
+    def chunks(self) -> Iterator[Array]:
+        """The rows from the first to the last, some at a time. Each array is valid until the next is asked for."""
+        count = self.shape[0]
+        buffer = np.empty((min(self._step, count), *self.shape[1:]), self.dtype)
+        while self._at < count:
+            with self._lock:
+                begin, end = self._at, min(self._at + self._step, count)
+                chunk = buffer[: end - begin]
+                source = self._current() if self._rest is None else self._rest
+                assert source is not None
+                np.copyto(chunk, source[begin - self._first : end - self._first])
+                del source  # a reference would keep the variable from being changed in place
+                self._at = end
+                kept = self._kept.pop(begin // self._step, ())
+            for rows, values in kept:
+                chunk[rows - begin] = values
+            yield chunk
+
+    def keep(self, value: Array, rows: Array | None) -> None:
+        """Before the value changes in place: keep these rows (indices, some maybe out of range; None: all). The lock is held."""
+        if self._rest is not None:
+            return
+        if rows is None:
+            self._rest, self._first = value[self._at :].copy(), self._at
+            return
+        rows = np.unique(rows)
+        rows = rows[(rows >= self._at) & (rows < len(value))].astype(np.intp, copy=False)
+        rows = rows[~self._is_kept[rows]]
+        if not rows.size:
+            return
+        values = value[rows]
+        self._is_kept[rows] = True
+        cuts = np.flatnonzero(np.diff(rows // self._step)) + 1
+        for some, were in zip(np.split(rows, cuts), np.split(values, cuts), strict=True):
+            self._kept.setdefault(int(some[0]) // self._step, []).append((some, were))
+
+    def leave(self, value: Array) -> None:
+        """The variable has no use for its value any more, which nobody changes from now on. The lock is held."""
+        if self._rest is None:
+            self._rest, self._first = value, 0
+
+
+__all__ = ["CHUNK_BYTES", "SMALLEST_BYTES", "ChunkedSnapshot"]
