@@ -589,7 +589,6 @@ def test_devices_of_shards_are_the_cpus_of_the_variables_tasks():
 
 @pytest.mark.parametrize(("use_resource", "consistent"), [(False, False), (True, False), (True, True)])
 def test_updates_of_rows_during_a_save_copy_no_variable(tmp_path, monkeypatch, use_resource, consistent):
-    server = tf.train.Server.create_local_server()
     with tf.device("/job:local/task:0"):
         table = tf.get_variable("table", [1 << 14, 128], initializer=tf.zeros_initializer(), use_resource=use_resource)
         at = tf.placeholder(tf.int32, [4])
@@ -605,7 +604,11 @@ def test_updates_of_rows_during_a_save_copy_no_variable(tmp_path, monkeypatch, u
                 begun.set()
                 assert goes_on.wait(30)
 
-    with tf.Session(server.target) as session, tf.Session(server.target) as other:
+    with (
+        tf.train.Server.create_local_server() as server,
+        tf.Session(server.target) as session,
+        tf.Session(server.target) as other,
+    ):
         session.run(tf.global_variables_initializer())
         session.run(add, {at: [0, 1, 2, 1 << 13]})
         before = session.run(table).copy()
