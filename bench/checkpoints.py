@@ -73,7 +73,7 @@ def beside(quick: bool) -> Iterator[Row]:
             tables = [tf.get_variable(f"table{i}", [mib << 11, 64], initializer=zeros) for i in range(2)]
             weights = tf.get_variable("weights", [64, 64], initializer=zeros)
             at = tf.placeholder(tf.int32, [64])
-            used = tf.add_n([tf.gather(table, at) for table in tables])
+            used = tf.add_n([tf.nn.embedding_lookup(table, at) for table in tables])
             loss = tf.reduce_sum(tf.square(tf.matmul(used, weights) - 1.0))
             train = tf.train.GradientDescentOptimizer(1e-3).minimize(loss)
         saver = tf.train.Saver(max_to_keep=1)

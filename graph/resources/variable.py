@@ -104,7 +104,7 @@ class VariableState(Publishable):
 
     def _in_chunks(self) -> Array | ChunkedSnapshot:
         """As `read_in_chunks`. The lock is held."""
-        value: Any = self._there()
+        value = self._there()
         if self._shared is not None or type(value) is not np.ndarray or value.nbytes < SMALLEST_BYTES:
             return value
         if not value.ndim or value.dtype.hasobject or not value.flags.c_contiguous:
