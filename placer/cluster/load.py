@@ -133,7 +133,8 @@ def as_cluster_spec(jobs: Jobs) -> ClusterSpec:
     if isinstance(jobs, Mapping):
         for job, n in jobs.items():
             if isinstance(n, (bool, float, str)) or n is None or (isinstance(n, int) and n < 0):
-                raise ValueError(f"Job {job!r} has a whole number of tasks from 0 on, or a list of addresses, not {n!r}")
+                wrong = TypeError if isinstance(n, str) else ValueError
+                raise wrong(f"Job {job!r} has a whole number of tasks from 0 on, or a list of addresses, not {n!r}")
         jobs = {job: [":0"] * n if isinstance(n, int) else n for job, n in jobs.items()}
     return ClusterSpec(jobs)
 
