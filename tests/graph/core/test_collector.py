@@ -45,9 +45,9 @@ def test_what_the_program_has_frozen_stays_frozen() -> None:
     many = [[i] for i in range(10_000)]
     gc.freeze()
     try:
-        frozen = gc.get_freeze_count()
         with collector_paused():
             made = [[i] for i in range(100_000)]
-        assert len(made) and len(many) and gc.get_freeze_count() >= frozen > 10_000
+        assert gc.get_freeze_count() > len(many)  # a frozen object of another thread may have ended
+        assert not is_old(many[0]) and len(made)
     finally:
         gc.unfreeze()
