@@ -568,18 +568,19 @@ def test_the_log_says_how_far_variables_of_a_cluster_go_back(tmp_path: Path, cap
     op, _ = counting()
     saver, init = tf.train.Saver(), tf.global_variables_initializer()
     manager = tf.train.SessionManager()
-    target = tf.train.Server.create_local_server().target
-    with manager.prepare_session(target, init, saver, str(tmp_path)) as session:
-        session.run(op)
-        saver.save(session, str(tmp_path / "m"), global_step=1)
-        session.run([op])
-        session.run([op])
-        with manager.prepare_session(target, init, saver, str(tmp_path)) as again:
-            assert again.run(tf.train.get_global_step()) == 1
-    assert f"Restored step 1 from {tmp_path / 'm-1'}; the variables on the cluster were at step 3" in caplog.text
-    caplog.clear()
-    with manager.prepare_session("", init, saver, str(tmp_path)), manager.prepare_session(target, init, saver, str(tmp_path)):
-        assert not caplog.text  # a session alone, and variables that are where the checkpoint is
+    with tf.train.Server.create_local_server() as server:
+        target = server.target
+        with manager.prepare_session(target, init, saver, str(tmp_path)) as session:
+            session.run(op)
+            saver.save(session, str(tmp_path / "m"), global_step=1)
+            session.run([op])
+            session.run([op])
+            with manager.prepare_session(target, init, saver, str(tmp_path)) as again:
+                assert again.run(tf.train.get_global_step()) == 1
+        assert f"Restored step 1 from {tmp_path / 'm-1'}; the variables on the cluster were at step 3" in caplog.text
+        caplog.clear()
+        with manager.prepare_session("", init, saver, str(tmp_path)), manager.prepare_session(target, init, saver, str(tmp_path)):
+            assert not caplog.text  # a session alone, and variables that are where the checkpoint is
 
 
 def test_a_session_is_recovered_from_a_checkpoint(tmp_path: Path):
