@@ -123,7 +123,7 @@ def _planned(
             return tuple(np.ravel(node.attrs["value"]).tolist())
         return dims(node.inputs[0]) if node.type == "Shape" else None
 
-    for call in _calls(instructions):
+    for call in calls_of(instructions):
         kernel: Any = call.kernel
         choice = kernel.planned(dims, value) if isinstance(kernel, GpuKernel) else None
         routines = [c for c in choice.candidates if isinstance(c, Routine)] if choice is not None else []
@@ -131,9 +131,10 @@ def _planned(
             yield call, routines, choice
 
 
-def _calls(instructions: Sequence[Instruction]) -> Iterator[Call]:
+def calls_of(instructions: Sequence[Instruction]) -> Iterator[Call]:
+    """The calls of a program, those of loops included."""
     for step in instructions:
         if isinstance(step, Loop):
-            yield from _calls((*step.head, *step.body))
+            yield from calls_of((*step.head, *step.body))
         elif isinstance(step, Call):
             yield step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.horizontal_fusion import fuse_updates
 from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.kernels import GpuKernel
-from dovetail.codegen.ir.program import Call, Instruction, Loop
+from dovetail.codegen.gpu.roofline import calls_of
+from dovetail.codegen.ir.program import Call
 from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.pipeline import compile_partition, cpu_backend, gpu_rewrites
 from dovetail.graph.core.graph import Node, Tensor
@@ -52,15 +53,7 @@ def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))
 
         program = fuse_updates(compile_partition(unit, backend, context_of, until="liveness"), backend.gpu)
-        return [made for call in _calls(program.instructions) if (made := _chosen(call, unknown)) is not None]
-
-
-def _calls(instructions: Sequence[Instruction]) -> Iterator[Call]:
-    for step in instructions:
-        if isinstance(step, Loop):
-            yield from _calls((*step.head, *step.body))
-        elif isinstance(step, Call):
-            yield step
+        return [made for call in calls_of(program.instructions) if (made := _chosen(call, unknown)) is not None]
 
 
 def _chosen(call: Call, unknown: int) -> Chosen | None:
