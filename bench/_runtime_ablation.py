@@ -102,7 +102,7 @@ def rows(mechanism: str, programs: Iterable[str], pairs: int, base: dict[str, st
         link = SLOW_LINK if way == "wide" else {}
         with contextlib.ExitStack() as stack:
             both = [
-                stack.enter_context(contextlib.closing(Cluster("dovetail", sys.executable, way, **more, **link)))
+                stack.enter_context(contextlib.closing(Cluster("dovetail", sys.executable, way, **(link | more))))
                 for more in (base, settings)
             ]
             on, off = (_trains(cluster, TRAINED[way]) for cluster in both)
