@@ -3,11 +3,13 @@
     python bench/soak.py chaos --seconds 1800              each worker runs the program (`dovetail run --each`)
     python bench/soak.py chaos --client                    one client, in-graph (`dovetail run`); the client is killed, too
     python bench/soak.py chaos --on ray                    one client on a real Ray with three raylets, all on 127.0.0.1
-    DOVETAIL_PS_REPLICAS=2 python bench/soak.py chaos      with replicated parameter servers: no acknowledged update may be lost
+    python bench/soak.py chaos --replicas 2                with replicated parameter servers: no acknowledged update may be lost
 
-Every `--every` seconds (20) a process is chosen and killed with -9. Each worker appends to a file how many of its updates were
-acknowledged; each update adds 1 to the global step. So what the final checkpoint lacks of their sum was lost. The same program runs
-without kills to the same step, and both losses are of the same examples.
+Every `--every` seconds (20) a process is chosen and killed with -9: a task, the client that `dovetail run` has started, or on Ray the
+directory of the cluster. With replicas, a parameter server may be killed when each parameter server says that another one has all of its
+variables, which is what `/ready` says, too: whoever loses both copies loses variables. Each worker writes to a file how many of its
+updates were acknowledged; each update adds 1 to the global step. So what the final checkpoint lacks of their sum was lost. The same
+program runs without kills to the same step, and both losses are of the same examples.
 """
 
 import argparse
@@ -28,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FEATURES, CLASSES, HIDDEN, BATCH = 64, 10, 128, 32
 RATE = 0.02
 PAUSE_S = 0.005  # between two steps of a worker, so that a long run's loss still falls
-STALLED_S = 120.0  # without a step that counts as hanging
-TWICE_S = 60.0  # with replicas: between two kills of parameter servers, of which one must have all at any time
+STALLED_S = 240.0  # without a step that counts as hanging
+ANSWER_S = 3.0
 STOP = "stop"  # the file that ends the training; its text is the global step at which
 JOBS = {"ps": 2, "worker": 2}
 
@@ -96,14 +98,33 @@ def train(folder: Path) -> None:
             (folder / "final").write_text(json.dumps({"step": int(last), "loss": float(found)}))
 
 
-def killable(folder: Path, process: subprocess.Popen[bytes], on: str, ray: Any) -> dict[str, int]:
+def killable(folder: Path, ray: Any, replicas: int) -> dict[str, int]:
     """What may be killed now: name -> process."""
-    if on == "ray":
-        return ray.tasks()
+    if ray is not None:
+        processes, is_whole = ray.tasks()
+    else:
+        try:
+            up = json.loads((folder / "cluster.yaml.up").read_text())
+        except (OSError, ValueError):
+            return {}
+        processes, is_whole = up["processes"], replicas < 2 or has_copies(up["targets"])
+    return {name: pid for name, pid in processes.items() if "ps" not in name or replicas < 2 or is_whole}
+
+
+def has_copies(targets: dict[str, str]) -> bool:
+    """Whether each parameter server's variables are in another one, too."""
+    from dovetail.graph.core.errors import UnavailableError
+    from dovetail.placer.cluster.spec import ClusterSpec
+    from dovetail.runtime.server.running_cluster import RunningCluster
+
+    cluster = RunningCluster()
+    cluster.cluster_spec = ClusterSpec({"ps": [at.removeprefix("zmq://") for task, at in targets.items() if "/job:ps" in task]})
+    cluster.keys = None
     try:
-        return dict(json.loads((folder / "cluster.yaml.up").read_text())["processes"])
-    except (OSError, ValueError):
-        return {}
+        cluster.wait_until_up(ANSWER_S)
+    except UnavailableError:
+        return False
+    return True
 
 
 class Ray:
@@ -118,9 +139,34 @@ class Ray:
         for _ in range(2):
             self._cluster.add_node(**common)
         os.environ["RAY_ADDRESS"] = self._cluster.address
+        import ray
 
-    def tasks(self) -> dict[str, int]:
-        """Dovetail's tasks: processes that Ray calls by the actor's class, below this process."""
+        ray.init(address=self._cluster.address, logging_level="ERROR", log_to_driver=False)
+        self._ray = ray
+
+    def tasks(self) -> tuple[dict[str, int], bool]:
+        """The processes of the tasks that answer and of the directory, and whether each parameter server's variables are in another."""
+        from dovetail import train
+
+        asked = {}
+        for actor in self._ray.util.list_named_actors(all_namespaces=True):
+            if actor["name"].startswith("/job:"):
+                handle = self._ray.get_actor(actor["name"], actor["namespace"])
+                asked[actor["name"].partition(" ")[0]] = handle.call.remote(train.Server.figures)
+        self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_S) if asked else None
+        figures = {}
+        for task, answer in asked.items():
+            try:
+                figures[task] = self._ray.get(answer, timeout=0.1)
+            except Exception:  # it is being started again
+                continue
+        incarnations = {f["incarnation"] for f in figures.values()}
+        is_whole = len(figures) == len(asked) and all(f.get("replicated_by") in (None, *incarnations) for f in figures.values())
+        return {task: f["pid"] for task, f in figures.items()} | self._directory(), is_whole
+
+    @staticmethod
+    def _directory() -> dict[str, int]:
+        """The process of the directory: Ray calls it by the actor's class; it is below this process."""
         parents, names = {}, {}
         for entry in Path("/proc").iterdir():
             try:
@@ -137,9 +183,10 @@ class Ray:
                 pid = parents.get(pid, 0)
             return False
 
-        return {f"{name}-{pid}": pid for pid, name in names.items() if name.startswith("ray::") and "Task" in name and is_mine(pid)}
+        return {f"directory {pid}": pid for pid, name in names.items() if name.startswith("ray::Directory") and is_mine(pid)}
 
     def close(self) -> None:
+        self._ray.shutdown()
         self._cluster.shutdown()
 
 
@@ -150,9 +197,11 @@ def last_step(folder: Path) -> int:
         return -1
 
 
-def one_run(folder: Path, seconds: float, every: float, on: str, each: bool, seed: int, until_step: int) -> dict[str, Any]:
+def one_run(
+    folder: Path, seconds: float, every: float, on: str, each: bool, seed: int, until_step: int, replicas: int
+) -> dict[str, Any]:
     """Train under `dovetail run`, with kills if `every`; else until `until_step`."""
-    (folder / "cluster.yaml").write_text(json.dumps({"jobs": JOBS}))
+    (folder / "cluster.yaml").write_text(json.dumps({"jobs": JOBS, "ps_replicas": replicas}))
     rng = random.Random(seed)
     ray = Ray() if on == "ray" else None
     options = ["--on", on, *(["--each"] if each else []), *(["--restarts", "100000"] if on == "local" else [])]
@@ -164,7 +213,7 @@ def one_run(folder: Path, seconds: float, every: float, on: str, each: bool, see
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)})
         began = time.monotonic()
-        advanced, step, next_kill, server_killed = began, -1, began + 2 * every, began - TWICE_S
+        advanced, step, next_kill = began, -1, began + 2 * every
         try:
             while process.poll() is None:
                 now = time.monotonic()
@@ -178,15 +227,13 @@ def one_run(folder: Path, seconds: float, every: float, on: str, each: bool, see
                     (folder / STOP).write_text("0")
                 elif every and now >= next_kill and now - began < seconds:
                     next_kill = now + every
-                    found = killable(folder, process, on, ray)
-                    if os.environ.get("DOVETAIL_PS_REPLICAS") == "2" and now - server_killed < TWICE_S:
-                        found = {name: pid for name, pid in found.items() if "ps" not in name}
+                    found = killable(folder, ray, replicas)
                     if found:
                         name = rng.choice(sorted(found))
                         try:
                             os.kill(found[name], signal.SIGKILL)
-                            kills.append(name)
-                            server_killed = now if "ps" in name else server_killed
+                            kills.append(name.partition(" ")[0])
+                            print(f"{now - began:.0f} s, step {step}: killed {name} of {len(found)}", flush=True)
                         except ProcessLookupError:
                             pass
                 time.sleep(0.2)
@@ -198,7 +245,6 @@ def one_run(folder: Path, seconds: float, every: float, on: str, each: bool, see
                 process.wait(60)
             if ray is not None:
                 ray.close()
-    sys.path.insert(0, str(ROOT))
     import dovetail as tf
 
     path = tf.train.latest_checkpoint(str(folder / "checkpoint"))
@@ -207,7 +253,7 @@ def one_run(folder: Path, seconds: float, every: float, on: str, each: bool, see
     final = json.loads((folder / "final").read_text())
     return {
         "seconds": time.monotonic() - began, "kills": len(kills),
-        "killed": {k: kills.count(k) for k in sorted(set(kills))} if on == "local" else {},
+        "killed": {k: kills.count(k) for k in sorted(set(kills))},
         "acknowledged": acknowledged, "in_final_checkpoint": kept, "lost": max(0, acknowledged - kept), "loss": final["loss"],
         "step": final["step"], "longest_pause_s": max(stalls, default=0.0),
     }  # fmt: skip
@@ -219,22 +265,23 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two kills")
     parser.add_argument("--on", choices=("local", "ray"), default="local")
     parser.add_argument("--client", action="store_true", help="one client; else each worker runs the program")
+    parser.add_argument("--replicas", type=int, choices=(1, 2), default=1, help="ps_replicas of the cluster")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(argv)
     each = not given.client and given.on == "local"
-    replicas = int(os.environ.get("DOVETAIL_PS_REPLICAS", "1"))
+    sys.path.insert(0, str(ROOT))
     root = Path(tempfile.mkdtemp(prefix="dovetail-chaos-"))
     print(f"files in {root}", flush=True)
     folders = [root / part for part in ("kills", "calm")]
     for folder in folders:
         folder.mkdir()
-    chaos = one_run(folders[0], given.seconds, given.every, given.on, each, given.seed, 0)
+    chaos = one_run(folders[0], given.seconds, given.every, given.on, each, given.seed, 0, given.replicas)
     print(json.dumps({"with kills": chaos}), flush=True)
-    calm = one_run(folders[1], 0.0, 0.0, given.on, each, given.seed, chaos["step"])
+    calm = one_run(folders[1], 0.0, 0.0, given.on, each, given.seed, chaos["step"], given.replicas)
     print(json.dumps({"without": calm}), flush=True)
     print(f"loss {chaos['loss']:.4f} with {chaos['kills']} kills, {calm['loss']:.4f} without, at steps {chaos['step']} and {calm['step']}")
     assert chaos["loss"] < calm["loss"] * 1.1 + 0.01, "kills cost more than noise"
-    assert replicas < 2 or not chaos["lost"], f"{chaos['lost']} acknowledged updates are not in the final checkpoint"
+    assert given.replicas < 2 or not chaos["lost"], f"{chaos['lost']} acknowledged updates are not in the final checkpoint"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from ..graph.ops.io.iterators import FULL_BATCH, handle_of, register
 from ..graph.ops.random.random import random_uniform
 from ..graph.ops.state.variables import assign
 from ..graph.variables.variable import Variable, without_creators
-from ..runtime.worker.colocated import colocated_tasks
 from .checks import described
 from .function import by_value, places_in
 from .kind_registry import Described
@@ -297,28 +296,14 @@ def _names_task(node: Node) -> bool:
     return spec.job is not None or spec.task is not None
 
 
-def _is_here(node: Node) -> bool:
-    """Whether a node is in a task of this process, as far as is known."""
-    here = colocated_tasks()
-    if not _names_task(node):
-        return bool(here)
-    return any(_task(node.device) == _task(task) for task in here)
-
-
-def _task(device: str) -> tuple[str | None, int]:
-    spec = DeviceSpec.from_string(device)
-    return spec.job, spec.task or 0
-
-
 def _is_same_task(a: Node, b: Node) -> bool:
-    return _task(a.device) == _task(b.device)
+    one, other = (DeviceSpec.from_string(node.device) for node in (a, b))
+    return (one.job, one.task or 0) == (other.job, other.task or 0)
 
 
 def _description(dataset: Described, place: Node) -> dict[str, Any]:
     """The attributes with which a data set travels; without a description: why it stays in this process."""
-    stays = {"description": b"", "arrays": (), "reason": ""}
-    if _is_here(place):
-        return stays
+    stays = {"description": b"", "arrays": ()}
     try:
         description, arrays = encode(dataset)
     except BoundError as e:
@@ -330,11 +315,8 @@ def _description(dataset: Described, place: Node) -> dict[str, Any]:
 
 
 def _sent(dataset: Described, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
-    """The node that brings a data set to the task of a position, if it may be in another process."""
-    description = _description(dataset, position.op)
-    if not description["description"] and not description["reason"]:
-        return ()
-    graph = position.graph
+    """The node that brings a data set to the task of a position, where a session finds that in another process."""
+    description, graph = _description(dataset, position.op), position.graph
     with graph.name_scope(f"{position.op.name.removesuffix('/position')}/"), graph.control_dependencies(None):
         return (make("IteratorPipeline", (position.op.outputs[0],), {**attrs, "which": which, **description}),)
 

@@ -5,11 +5,11 @@ per worker, under the worker's device. Each time the function is scheduled, thes
 worker takes calls from one queue and runs them in a session of its own.
 
 A call whose worker dies goes back into the queue, so each call is executed at least once. The other workers continue. The worker gets
-calls again when it and all other tasks answer, because a session is made only when every task answers. When a parameter server
-dies, its variables are lost: that is an error for the user.
+calls again when it and the parameter servers answer: its session sees no other tasks, and places no more than its own calls need. When
+a parameter server dies, its variables are lost: that is an error for the user.
 
 Where the strategy's resolver is elastic (`RayCluster.resolver`), workers that the cluster gains get calls, too, and those that it loses
-get none. A worker's session then sees only itself and the parameter servers, and places no more than its own calls need.
+get none.
 """
 
 from __future__ import annotations
@@ -171,12 +171,8 @@ class ClusterCoordinator:
             self._threads.append(thread)
             thread.start()
 
-    @property
-    def _is_elastic(self) -> bool:
-        return bool(self.strategy._resolver.is_elastic)
-
     def _look_for_workers(self) -> None:
-        if self._is_elastic:
+        if self.strategy._resolver.is_elastic:
             self._take_workers(self.strategy._resolver.cluster_spec())
 
     @staticmethod
@@ -340,7 +336,7 @@ class ClusterCoordinator:
     def session(self) -> Any:
         """A session of this client that sees the parameter servers, for looking at variables."""
         if self._session is None:
-            self._session = Session(self.strategy.session_target, graph=self._graph, config=_config(self._is_elastic))
+            self._session = Session(self.strategy.session_target, graph=self._graph, config=_config())
         return self._session
 
     def close(self) -> None:
@@ -465,9 +461,8 @@ class ClusterCoordinator:
 
     def _connect(self, n: int, target: str) -> None:
         """A session for a worker's thread, which `close` closes."""
-        config = _config(self._is_elastic)
-        if self._is_elastic:  # others may be gone
-            config.device_filters = ["/job:ps", f"/job:worker/task:{self._targets[n][0]}"]
+        config = _config()
+        config.device_filters = ["/job:ps", f"/job:worker/task:{self._targets[n][0]}"]
         session = Session(target, graph=self._graph, config=config)
         with self._changed:
             if self._closed:
@@ -501,10 +496,9 @@ def _dtype_of(array: Any) -> Any:
     return string if array.dtype == object else as_dtype(array.dtype)
 
 
-def _config(is_elastic: bool) -> Any:
-    # The graph has nodes on all workers, and some may be gone: then only what a step needs is placed. Where workers stay, the whole graph
-    # is placed, so that a variable without a device is in the same task for all sessions.
-    return ConfigProto(wait_for_cluster_s=5.0, graph_options=GraphOptions(place_pruned_graph=is_elastic))
+def _config() -> Any:
+    # The graph has nodes on all workers. Steps touch only those that they need, and only those are placed.
+    return ConfigProto(wait_for_cluster_s=5.0, graph_options=GraphOptions(place_pruned_graph=True))
 
 
 def _close(session: Any) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..graph.core.default_graph import get_default_graph
+from ..graph.core.device import DeviceSpec
 from ..graph.variables.scope import get_variable_scope, variable_scope
 from ..placer.cluster.spec import ClusterSpec
 from ..placer.rules.replica_device_setter import replica_device_setter
@@ -121,3 +122,12 @@ class ParameterServerStrategy(Strategy):
 
     def _variable_devices(self) -> Sequence[Any]:
         return (self._variables_go,)
+
+    def _own_devices(self) -> Sequence[Any]:
+        # A client's replicas run on whichever worker is free: what they add to is on the parameter servers, the same for all workers.
+        is_client = bool(self._spec) and self._resolver.task_type is None
+        return [self._variables_go if is_client and not _names_task(d) else d for d in self._devices]
+
+
+def _names_task(device: str) -> bool:
+    return DeviceSpec.from_string(device).task is not None

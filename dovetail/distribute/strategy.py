@@ -80,6 +80,10 @@ class Strategy:
         """Where the copies of a new variable go: a device (or device function) each. One: all replicas share it."""
         return self._devices
 
+    def _own_devices(self) -> Sequence[Any]:
+        """Where the copies of an ON_READ variable go: a device (or device function) for each replica."""
+        return self._devices
+
     def _reduce_across(self, op: ReduceOp, values: Sequence[Any]) -> list[Any]:
         """The values, each reduced over the other processes with synchronous replicas. The base class has none."""
         return list(values)
@@ -350,7 +354,7 @@ class Strategy:
                 kwargs.get("initial_value"), kwargs.get("name") or "Variable"
             )
         graph = get_default_graph()
-        places = self.extended._places() or (self._devices if on_read else self._variable_devices())
+        places = self.extended._places() or (self._own_devices() if on_read else self._variable_devices())
         copies: list[Any] = []
         for place in places:
             named: Any = nullcontext()

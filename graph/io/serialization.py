@@ -7,7 +7,7 @@ again from its definition. The graph changes only after the last record was chec
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from ..core.dtypes import DType
 from ..core.errors import InvalidArgumentError, invalid
 from ..core.graph import Graph, Node, Tensor
-from ..core.opdef import OpDef, opdef as find_opdef
+from ..core.opdef import Attrs, OpDef, opdef as find_opdef
 from ..core.scopes import DeviceBlock, RecordedBlock
 from ..core.shape import Dims, as_dims, compatible, merge
 from ..core.source_location import locate
@@ -26,13 +26,18 @@ from ..core.verify import find_cycle
 from ..formats.record_format import FORMAT, MAX_RECORD, VERSION, MalformedError, Reader, extension
 
 
-def graph_to_bytes(graph: Graph, from_version: int = 0) -> bytes:
+def graph_to_bytes(graph: Graph, from_version: int = 0, attrs_of: Callable[[Node], Attrs] | None = None) -> bytes:
     """The nodes of a graph from number `from_version` on, as bytes for `extend_from_bytes`.
+
+    Args:
+        graph: the graph.
+        from_version: the number of the first node.
+        attrs_of: gives the attrs that are written for a node; None: those that it has.
 
     Raises:
         InvalidArgumentError: a node has an attr that cannot travel; the text names both.
     """
-    return b"".join(records(graph, from_version))
+    return b"".join(records(graph, from_version, attrs_of))
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
@@ -52,8 +57,8 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def records(graph: Graph, start: int) -> Iterator[bytes]:
-    """The nodes from number `start` on, as records one after the other. Errors as of `graph_to_bytes`."""
+def records(graph: Graph, start: int, attrs_of: Callable[[Node], Attrs] | None = None) -> Iterator[bytes]:
+    """The nodes from number `start` on, as records one after the other. Arguments and errors as of `graph_to_bytes`."""
     nodes = graph.nodes
     if graph.has_open_loops:
         raise invalid("The graph cannot be saved or run now: it is in the middle of building a while_loop")
@@ -99,6 +104,7 @@ def records(graph: Graph, start: int) -> Iterator[bytes]:
             if t.op is back:
                 t = node.inputs[0]
             inputs += (t.op.index, t.value_index)
+        attrs = node.attrs if attrs_of is None else attrs_of(node)
         code, at = node._origin
         place = lines.get((id(code), at))
         if place is None:
@@ -108,7 +114,7 @@ def records(graph: Graph, start: int) -> Iterator[bytes]:
             record = pack(
                 (
                     "n", node.name, number(node.opdef.name), inputs, [c.index for c in node.controls],
-                    node.attrs, number(node.device), node.colocation, number(node.container), *place,
+                    attrs, number(node.device), node.colocation, number(node.container), *place,
                     [t.dims for t in node.outputs], block_number(node.blocks),
                 )
             )  # fmt: skip

@@ -16,6 +16,7 @@ A cluster file is YAML (JSON is YAML, too):
 
     keys: keys                               # folder of the key with which tasks and clients prove who they are
     checkpoint: s3://bucket/digits           # where programs keep their state; they find it in CHECKPOINT_DIR
+    ps_replicas: 2                           # in how many tasks each variable of the job ps is kept
 
 Folders are relative to the file. `dovetail cluster schema` prints the schema; docs/guides/plans.md shows how an editor finds it.
 """
@@ -94,7 +95,17 @@ class ClusterFile(Struct, forbid_unknown_fields=True):
         str | None,
         Meta(description="Folder or address (s3://...) of checkpoints, relative to this file; programs find it in CHECKPOINT_DIR"),
     ] = None
+    ps_replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=2)],
+        Meta(description="In how many tasks of the job ps each variable is kept; 2: none is lost with one of them"),
+    ] = 1
     links: Annotated[list[LinkFacts] | None, Meta(description="The first that fits a pair of tasks counts")] = None
+
+    def __post_init__(self) -> None:
+        servers = self.jobs.get("ps", 0)
+        count = servers if isinstance(servers, int) else len(servers)
+        if self.ps_replicas > 1 and count < 2:
+            raise ValueError(f"`ps_replicas: {self.ps_replicas}` needs a job ps of 2 tasks or more, and it has {count}")
 
 
 def checked(content: object, kind: type[T]) -> T:

@@ -18,6 +18,7 @@ from typing import Any
 from ...graph.core.errors import OpError, UnavailableError
 from ...graph.core.graph import Graph
 from ...graph.io.serialization import graph_to_bytes
+from ...graph.ops.io.iterators import attrs_at
 from ...placer.plan import Plan
 from ...placer.serialize.read import parts_of
 from ..config import ConfigProto
@@ -30,7 +31,7 @@ from ..timeouts import TOUCH_S
 from ..transport.client_set import Connections
 from ..transport.keys import client_keys
 from ..wire.messages import Message
-from ..worker.colocated import find_colocated
+from ..worker.colocated import colocated_task, find_colocated
 from ..worker.registration import device_from_fields
 from .step_call import ColocatedPart, StepCall
 
@@ -84,7 +85,8 @@ class ClusterBackend:
         """As `Backend.extend`: sends the nodes that the master does not have yet."""
         version = graph.version
         if version > self._sent_version:
-            data = graph_to_bytes(graph, self._sent_version)
+            task = colocated_task(self._address)
+            data = graph_to_bytes(graph, self._sent_version, None if task is None else lambda node: attrs_at(node, task))
             self._call(
                 Message(
                     "extend", {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}

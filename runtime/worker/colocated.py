@@ -5,13 +5,11 @@ Between-graph replication uses it: the client of each worker runs in the process
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from weakref import ref
 
 from ...graph.core.interpreter_state import process_id
-
-if TYPE_CHECKING:  # data sets ask for these servers, and need no ZeroMQ
-    from .worker import Worker
+from .worker import Worker
 
 
 class ColocatedServer(Protocol):
@@ -41,9 +39,11 @@ def colocated_servers() -> list[ColocatedServer]:
     return [s for s in found if s is not None]
 
 
-def colocated_tasks() -> list[str]:
-    """The tasks of the servers of this process."""
-    return [s.task for s in colocated_servers()]
+def colocated_task(address: str) -> str | None:
+    """The task of the server that listens at `address`, if it belongs to this process."""
+    process, server, _ = _servers.get(address, (0, None, None))
+    found = server() if server is not None and process == process_id() else None
+    return None if found is None else found.task
 
 
 def find_colocated(address: str, incarnation: int) -> Worker | None:

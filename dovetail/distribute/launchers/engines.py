@@ -7,6 +7,7 @@
                memory       what plans see            memory              --mem-per-cpu
     keys                    the key of all tasks and clients; a new one where the folder has none
     checkpoint              CHECKPOINT_DIR of programs
+    ps_replicas             DOVETAIL_PS_REPLICAS of all tasks; on Ray also the strategy SPREAD
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ class Described:
         return str((Path() if self.path is None else self.path.parent).joinpath(Path(folder).expanduser()).resolve())
 
     def environment(self) -> dict[str, str]:
-        """The variables of programs that are not the engine's matter: where their checkpoints are."""
-        return {} if self.file.checkpoint is None else {"CHECKPOINT_DIR": self.within(self.file.checkpoint)}
+        """The variables of tasks and programs that are not the engine's matter: where checkpoints are, and how often variables are kept."""
+        folder = {} if self.file.checkpoint is None else {"CHECKPOINT_DIR": self.within(self.file.checkpoint)}
+        return {**folder, **({"DOVETAIL_PS_REPLICAS": str(self.file.ps_replicas)} if self.file.ps_replicas > 1 else {})}
 
     def keys(self, given: Path | None = None, default: str | None = None) -> Path | None:
         """The folder of the cluster's key: as given, else of the file, else DOVETAIL_KEYS, else the default. A key is made if need be."""
@@ -171,7 +173,7 @@ def _limits(file: ClusterFile, job: str) -> dict[str, str]:
 
 
 def _grants(file: ClusterFile) -> dict[str, Any]:
-    """`resources` and `emulate_gpus` of a `RayCluster`."""
+    """The arguments of a `RayCluster` that a file has."""
     asked: dict[str, dict[str, Any]] = {}
     for job, takes in (file.resources or {}).items():
         memory = quantity(takes.memory, "memory")
@@ -181,4 +183,5 @@ def _grants(file: ClusterFile) -> dict[str, Any]:
     for job, gpus in emulated.items():
         if gpus:
             asked.setdefault(job, {}).setdefault("num_gpus", gpus)
-    return {"resources": asked, "emulate_gpus": any(emulated.values())}
+    spread = {"ps_replicas": file.ps_replicas, "strategy": "SPREAD"} if file.ps_replicas > 1 else {}
+    return {"resources": asked, "emulate_gpus": any(emulated.values()), **spread}

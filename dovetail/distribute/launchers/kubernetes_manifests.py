@@ -62,11 +62,11 @@ def manifests(described: Any, image: str, *, name: str = "dovetail", key: str | 
     if key is not None:
         made.append(_object("v1", "Secret", name, name, type="Opaque", stringData={"own.key": key}))
     for job, count in jobs.items():
-        made += _job(name, job, count, image, (file.resources or {}).get(job) or TaskResources(), key is not None)
+        made += _job(name, job, count, image, file, key is not None)
     return made
 
 
-def _job(name: str, job: str, count: int, image: str, resources: TaskResources, has_key: bool) -> list[Manifest]:
+def _job(name: str, job: str, count: int, image: str, file: ClusterFile, has_key: bool) -> list[Manifest]:
     """The Service, StatefulSet and PodDisruptionBudget of a job."""
     own, chosen = f"{name}-{job}", {"matchLabels": _labels(name, job)}
     ports = [{"name": "dovetail", "port": PORT}, {"name": "metrics", "port": METRICS_PORT}]
@@ -77,7 +77,7 @@ def _job(name: str, job: str, count: int, image: str, resources: TaskResources, 
         "replicas": count,
         "podManagementPolicy": "Parallel",
         "selector": chosen,
-        "template": {"metadata": {"labels": _labels(name, job)}, "spec": _pod(name, job, image, resources, has_key)},
+        "template": {"metadata": {"labels": _labels(name, job)}, "spec": _pod(name, job, image, file, has_key)},
     }
     return [
         _object("v1", "Service", own, name, job, spec=service),
@@ -86,7 +86,8 @@ def _job(name: str, job: str, count: int, image: str, resources: TaskResources, 
     ]
 
 
-def _pod(name: str, job: str, image: str, resources: TaskResources, has_key: bool) -> Manifest:
+def _pod(name: str, job: str, image: str, file: ClusterFile, has_key: bool) -> Manifest:
+    resources = (file.resources or {}).get(job) or TaskResources()
     takes = _takes(resources)
     environment: list[Manifest] = [
         {"name": "TASK_INDEX", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_POD_INDEX}']"}}},
@@ -98,6 +99,8 @@ def _pod(name: str, job: str, image: str, resources: TaskResources, has_key: boo
         environment.append({"name": "DOVETAIL_HOST_MEMORY", "valueFrom": {"resourceFieldRef": limit}})
     if resources.cpus:
         environment.append({"name": "OMP_NUM_THREADS", "value": str(max(1, int(resources.cpus)))})
+    if file.ps_replicas > 1:
+        environment.append({"name": "DOVETAIL_PS_REPLICAS", "value": str(file.ps_replicas)})
     closed = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     server: Manifest = {
         "name": "server",

@@ -9,9 +9,11 @@ memory that Ray granted. An actor more, the *directory*, knows where all tasks l
     a task dies       Ray starts its actor again (`max_restarts`), on another node where its own has gone. It joins again, from another
                       address. Its address in the cluster spec stays; the directory tells all processes its new location
                       (`runtime/transport/address.py`)
+    the directory dies  Ray starts it again, and it learns all this from those that ask it for news
 
-Every process of the cluster, this one too, has a thread that waits for the directory's news. What a task held is lost with it:
-`MonitoredTrainingSession` restores it from the last checkpoint, `ClusterCoordinator` gives a dead worker's calls to another one.
+Every process of the cluster, this one too, has a thread that waits for the directory's news. What a task held is lost with it, unless
+`ps_replicas` keeps it twice: `MonitoredTrainingSession` restores it from the last checkpoint, `ClusterCoordinator` gives a dead worker's
+calls to another one.
 
 Unless all nodes are on loopback, a key pair is made for the cluster. The tasks get it through Ray; it is in no log.
 """
@@ -49,6 +51,7 @@ AGAIN_S = 1.0  # pause after a question that failed
 UPDATE_S = 10.0  # how long running tasks may take to learn of others
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 GRANTS = ("num_cpus", "num_gpus", "memory", "resources")
+ALWAYS = {"max_task_retries": -1}  # a call that is made again by the actor that Ray starts in the place of a dead one
 CALLS = 8  # calls that one task's actor serves at a time
 
 
@@ -63,8 +66,11 @@ class Directory:
         self._tasks = list(tasks)
         self._addresses: dict[tuple[str, int], str] = {}
         self._locations: dict[str, str] = {}
-        self._version = 0
+        self._version = time.time_ns()  # above those of a directory that has died
         self._changed = asyncio.Condition()
+        import ray  # an engine's package is loaded where it is used
+
+        self._is_forgetful = bool(ray.get_runtime_context().was_current_actor_reconstructed)  # until it is told the addresses
 
     async def join(self, job: str, index: int, location: str) -> dict[str, list[str]]:
         """Record where a task listens, wait until all tasks have been recorded, and return the cluster.
@@ -72,6 +78,7 @@ class Directory:
         The first location of a task is its address for ever.
         """
         async with self._changed:
+            await self._changed.wait_for(lambda: not self._is_forgetful)
             self._locations[self._addresses.setdefault((job, index), location)] = location
             self._version += 1
             self._changed.notify_all()
@@ -85,9 +92,24 @@ class Directory:
             self._addresses = {task: at for task, at in self._addresses.items() if task in set(tasks)}
             self._changed.notify_all()
 
-    async def news(self, version: int) -> tuple[int, dict[str, str]]:
-        """The locations by address, and their version, when that is another than `version`, or after `NEWS_S` seconds."""
+    async def news(
+        self, version: int, addresses: Mapping[tuple[str, int], str], here: tuple[str, str] | None
+    ) -> tuple[int, dict[str, str]]:
+        """The locations by address, and their version, when that is another than `version`, or after `NEWS_S` seconds.
+
+        Args:
+            version: of what the caller knows.
+            addresses: by task, of one that knows all; else {}.
+            here: the address and the location of the task that asks; None: it is none.
+        """
         async with self._changed:
+            if addresses and self._is_forgetful:
+                self._tasks, self._addresses, self._is_forgetful = list(addresses), dict(addresses), False
+                self._changed.notify_all()
+            if here is not None and here[0] not in self._locations:
+                self._locations[here[0]] = here[1]
+                self._version += 1
+                self._changed.notify_all()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait_for(lambda: self._version != version), NEWS_S)
         return self._version, dict(self._locations)
@@ -110,16 +132,19 @@ class Task:
         cpus: the processors that Ray granted; 0: as many as the machine has.
         memory: the bytes that Ray granted; 0: nothing was said of them.
         emulate_gpus: offer emulated GPUs in the place of those that Ray granted.
+        ps_replicas: in how many parameter servers each variable is kept.
     """
 
     def __init__(
-        self, job: str, index: int, directory: str, key: str | None, cpus: float, memory: float, emulate_gpus: bool
+        self, job: str, index: int, directory: str, key: str | None, cpus: float, memory: float, emulate_gpus: bool, ps_replicas: int
     ) -> None:
         import ray  # an engine's package is loaded where it is used
 
         self.name = f"{job}:{index}"
         found = ray.get_actor(directory)
         os.environ["DOVETAIL_HOST_MEMORY"] = str(int(memory))
+        if ps_replicas > 1:
+            os.environ["DOVETAIL_PS_REPLICAS"] = str(ps_replicas)
         gpus = len(ray.get_gpu_ids())
         if emulate_gpus:
             os.environ["DOVETAIL_EMULATE_GPUS"] = str(gpus)
@@ -133,9 +158,9 @@ class Task:
         config = ConfigProto(device_count={"GPU": gpus}, intra_op_parallelism_threads=int(cpus))
         with reserved_port(host) as port:
             at = f"{host}:{port_of(port)}"
-            cluster = ray.get(found.join.remote(job, index, at))
+            cluster = ray.get(found.join.options(**ALWAYS).remote(job, index, at))
             self.server = Server(cluster, job, index, config=config, keys=folder, listen=at)
-        _follow(found)
+        _follow(found, here=(cluster[job][index], at))
 
     def cluster(self) -> dict[str, Any]:
         """The cluster, once this task serves."""
@@ -149,20 +174,27 @@ class Task:
         return function(self.server, *args, **kwargs)
 
 
-def _follow(directory: Any, ended: threading.Event | None = None) -> threading.Thread:
-    """Start a thread that applies the directory's news to this process, until `ended` is set."""
-    thread = threading.Thread(target=_apply_news, args=(directory, ended or threading.Event()), daemon=True)
+def _follow(
+    directory: Any,
+    ended: threading.Event | None = None,
+    addresses: Callable[[], dict[tuple[str, int], str]] = dict,
+    here: tuple[str, str] | None = None,
+) -> threading.Thread:
+    """Start a thread that applies the directory's news to this process, until `ended` is set. `addresses`, `here`: as of `news`."""
+    thread = threading.Thread(target=_apply_news, args=(directory, ended or threading.Event(), addresses, here), daemon=True)
     thread.start()
     return thread
 
 
-def _apply_news(directory: Any, ended: threading.Event) -> None:
+def _apply_news(
+    directory: Any, ended: threading.Event, addresses: Callable[[], dict[tuple[str, int], str]], here: tuple[str, str] | None
+) -> None:
     import ray  # an engine's package is loaded where it is used
 
     version = -1
     while not ended.is_set():
         try:
-            version, locations = ray.get(directory.news.remote(version), timeout=3 * NEWS_S)
+            version, locations = ray.get(directory.news.remote(version, addresses(), here), timeout=3 * NEWS_S)
         except Exception:  # whatever Ray raises: the directory is busy, or everything ends
             ended.wait(AGAIN_S)
             continue
@@ -186,6 +218,8 @@ class RayCluster(RunningCluster):
         keys: make a key pair for the cluster, and let in nobody without it; or the folder of its key; None: make one, unless all of
             Ray's nodes are on loopback.
         emulate_gpus: the tasks' GPUs are emulated by the CPU's kernels, to try a program where Ray only counts GPUs.
+        ps_replicas: 2: each variable of the job "ps" is kept by two of its tasks, so that killing either loses no update
+            (`docs/guides/state.md`). With a `strategy` that spreads tasks, that holds for nodes, too.
         start_timeout_s: how long to wait until Ray has granted everything and all tasks serve.
 
     Raises:
@@ -206,9 +240,10 @@ class RayCluster(RunningCluster):
         max_restarts: int = -1,
         keys: bool | str | Path | None = None,
         emulate_gpus: bool = False,
+        ps_replicas: int = 1,
         start_timeout_s: float = 120.0,
     ) -> None:
-        grants = _checked(jobs, resources or {}, strategy)
+        grants = _checked(jobs, resources or {}, strategy, ps_replicas)
         self._ray = ray = _ray()
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
@@ -219,7 +254,8 @@ class RayCluster(RunningCluster):
         self._actors: dict[tuple[str, int], Any] = {}
         self._directory: Any = None
         self._follower: threading.Thread | None = None
-        self._grants, self._strategy, self._max_restarts, self._emulate_gpus = grants, strategy, max_restarts, emulate_gpus
+        self._grants, self._strategy, self._max_restarts = grants, strategy, max_restarts
+        self._emulate_gpus, self._ps_replicas = emulate_gpus, ps_replicas
         tasks = [(job, i) for job, count in jobs.items() for i in range(count)]
         deadline = time.monotonic() + start_timeout_s
         try:
@@ -230,11 +266,11 @@ class RayCluster(RunningCluster):
             self._name = f"dovetail {secrets.token_hex(4)}"  # the dashboard shows it
             self._directory = (
                 ray.remote(Directory)
-                .options(num_cpus=0, scheduling_strategy=here, max_concurrency=10_000, name=self._name)
+                .options(num_cpus=0, scheduling_strategy=here, max_concurrency=10_000, max_restarts=-1, name=self._name)
                 .remote(tasks)
             )
             self._start(tasks, deadline)
-            self._follower = _follow(self._directory, self._ended)
+            self._follower = _follow(self._directory, self._ended, self._addresses)
         except BaseException:
             self.close()
             raise
@@ -254,7 +290,9 @@ class RayCluster(RunningCluster):
                     **grant, max_restarts=self._max_restarts, max_concurrency=CALLS, scheduling_strategy=bundle,
                     name=f"/job:{job}/task:{i} of {self._name}",
                 )
-                .remote(job, i, self._name, self._key, grant["num_cpus"], grant.get("memory", 0), self._emulate_gpus)
+                .remote(
+                    job, i, self._name, self._key, grant["num_cpus"], grant.get("memory", 0), self._emulate_gpus, self._ps_replicas
+                )
             )  # fmt: skip
         started = [self._actors[task].cluster.remote() for task in tasks]
         self._wait(started, deadline, "for all tasks to serve")
@@ -285,15 +323,15 @@ class RayCluster(RunningCluster):
         more = [(job, i) for i in range(had, count)]
         kept = [(name, i) for name, i in before if name != job or i < count]
         if more:
-            self._ray.get(self._directory.scale.remote([*before, *more]))
+            self._ray.get(self._directory.scale.options(**ALWAYS).remote([*before, *more]))
             try:
                 self._start(more, time.monotonic() + timeout_s)
             except BaseException:
-                self._ray.get(self._directory.scale.remote(before))
+                self._ray.get(self._directory.scale.options(**ALWAYS).remote(before))
                 self._end(more)
                 raise
         elif kept != before:
-            self._ray.get(self._directory.scale.remote(kept))
+            self._ray.get(self._directory.scale.options(**ALWAYS).remote(kept))
             spec = self.cluster_spec.as_dict()
             self.cluster_spec = ClusterSpec({**spec, job: [self.cluster_spec.task_address(job, i) for i in range(count)]})
             self._end([task for task in before if task not in kept])
@@ -323,9 +361,13 @@ class RayCluster(RunningCluster):
         """(job, index) of all tasks."""
         return list(self._actors)
 
+    def _addresses(self) -> dict[tuple[str, int], str]:
+        spec = self.cluster_spec
+        return {(job, i): spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)}
+
     def node(self, job: str, task_index: int) -> str:
         """The id of the Ray node that a task is on. It waits while the task is started again."""
-        return str(self._ray.get(self._actors[job, task_index].call.remote(_node)))
+        return str(self._ray.get(self._actors[job, task_index].call.options(**ALWAYS).remote(_node)))
 
     def run(self, function: Callable[..., Any], *args: Any, job: str = "worker", **kwargs: Any) -> list[Any]:
         """Call `function(server, *args, **kwargs)` in each task of a job, all at once, and return the results by task.
@@ -428,7 +470,7 @@ def _ray() -> Any:
 
 
 def _checked(
-    jobs: Mapping[str, int], resources: Mapping[str, Mapping[str, Any]], strategy: str
+    jobs: Mapping[str, int], resources: Mapping[str, Mapping[str, Any]], strategy: str, ps_replicas: int
 ) -> dict[str, dict[str, Any]]:
     """What each task of a job takes, by job."""
     if not isinstance(jobs, Mapping) or not all(
@@ -439,6 +481,8 @@ def _checked(
         raise ValueError(f"A RayCluster needs at least one task: {dict(jobs)}")
     if strategy not in STRATEGIES:
         raise ValueError(f"`strategy` is one of {', '.join(STRATEGIES)}, not {strategy!r}")
+    if ps_replicas not in (1, 2) or (ps_replicas == 2 and jobs.get("ps", 0) < 2):
+        raise ValueError(f"`ps_replicas` is 1, or 2 with a job 'ps' of 2 tasks or more, not {ps_replicas!r} with {dict(jobs)}")
     unknown = sorted(set(resources) - set(jobs))
     if unknown:
         raise ValueError(f"`resources` names jobs that are not in `jobs`: {', '.join(unknown)}")

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...core.device import DeviceSpec
 from ...core.dtypes import Array, DType, int64, string
 from ...core.errors import (
     FailedPreconditionError,
@@ -173,6 +174,16 @@ def _pipeline(state: VariableState | None, token: str, process: str) -> Pipeline
     if pipeline is None:
         raise _elsewhere("")
     return pipeline
+
+
+def attrs_at(node: Node, task: str) -> Attrs:
+    """The attrs with which a node is sent to a task of this process: data sets that run there are not sent with it."""
+    if "description" not in node.attrs or node.attrs["process"] != process_nonce():
+        return node.attrs
+    place, there = DeviceSpec.from_string(node.device), DeviceSpec.from_string(task)
+    if (place.job or place.task is not None) and (place.job, place.task or 0) != (there.job, there.task):
+        return node.attrs
+    return {**node.attrs, "description": b"", "arrays": (), "reason": ""}
 
 
 def _elsewhere(reason: str) -> InvalidArgumentError:

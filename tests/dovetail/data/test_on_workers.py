@@ -16,6 +16,8 @@ from dovetail.data.runtime_values import At
 from dovetail.data.serialize import BoundError, encode
 from dovetail.distribute import ClusterCoordinator, ParameterServerStrategy
 from dovetail.distribute.resolvers.cluster_resolver import SimpleClusterResolver
+from dovetail.graph.io.serialization import graph_to_bytes
+from dovetail.graph.ops.io.iterators import attrs_at
 from dovetail.graph.resources.resource_manager import Resources
 
 Dataset = tf.data.Dataset
@@ -178,6 +180,27 @@ def test_an_iterator_runs_where_it_is_placed() -> None:
         assert rest(session, anywhere) == [0, 5, 10]  # in the process of the session's target
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"it has a Python function \(from_generator\)"):
             session.run(bound)
+
+
+@pytest.mark.slow
+def test_a_server_of_this_process_that_is_not_the_sessions_target_keeps_no_data_set_here() -> None:
+    numbers = Dataset.range(3).map(lambda n: n * 5)
+    with tf.LocalCluster({"worker": 1}) as cluster, tf.train.Server({"worker": ["localhost:0"]}, "worker", 0) as server:
+        element = numbers.make_one_shot_iterator().get_next()
+        single = more.get_single_element(numbers.skip(2))
+        large = Dataset.from_tensors(np.ones(1 << 19, np.float32))
+        with tf.device("/job:worker/task:0"):  # a name that both clusters have
+            placed = [d.make_one_shot_iterator() for d in (numbers, large)]
+        with tf.device("/job:worker/task:0"):
+            bound = Dataset.from_generator(lambda: iter([1]), tf.int64, []).make_one_shot_iterator().get_next()
+        for target in (cluster.target("worker", 0), server.target):
+            with tf.Session(target) as session:
+                assert rest(session, element) == rest(session, placed[0].get_next()) == [0, 5, 10]
+                assert session.run([single, tf.reduce_sum(placed[1].get_next())]) == [10, 1 << 19]
+                if target == server.target:
+                    assert session.run(bound) == 1
+        size = [len(graph_to_bytes(tf.get_default_graph(), 0, at)) for at in (None, lambda n: attrs_at(n, server.task))]
+        assert size[0] > 2 << 20 > size[1]  # what runs in this process is not sent to it
 
 
 @pytest.mark.slow

@@ -114,6 +114,15 @@ def test_a_pod_takes_what_the_cluster_file_says() -> None:
     assert ps["resources"]["limits"] == {"memory": str(2 << 30)}
 
 
+def test_tasks_know_that_variables_are_kept_twice() -> None:
+    kept = {"name": "DOVETAIL_PS_REPLICAS", "value": "2"}
+    for replicas in (1, 2):
+        for manifest in manifests({"jobs": {"ps": 2}, "ps_replicas": replicas}, "dovetail:1"):
+            assert misfits(manifest, {"$ref": f"#/$defs/V1{manifest['kind']}"}) == []
+            if manifest["kind"] == "StatefulSet":
+                assert (kept in manifest["spec"]["template"]["spec"]["containers"][0]["env"]) == (replicas == 2)
+
+
 def test_probes_ask_the_port_of_the_metrics() -> None:
     (server,) = by_name()["StatefulSet", "dovetail-ps"]["spec"]["template"]["spec"]["containers"]
     (port,) = [p["containerPort"] for p in server["ports"] if p["name"] == server["livenessProbe"]["httpGet"]["port"]]

@@ -103,6 +103,7 @@ def eventually(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
         ({"ps": 0}, {}, ValueError, "at least one task"),
         ({"ps": 1}, {"strategy": "NEAR"}, ValueError, "one of PACK, SPREAD"),
         ({"ps": 1}, {"resources": {"worker": {}}}, ValueError, "not in `jobs`: worker"),
+        ({"ps": 1}, {"ps_replicas": 2}, ValueError, "a job 'ps' of 2 tasks or more"),
         ({"ps": 1}, {"resources": {"ps": {"gpus": 1}}}, ValueError, "num_cpus, num_gpus, memory, resources, not gpus"),
     ],
 )
@@ -230,6 +231,56 @@ def test_the_digits_are_learned_though_a_node_is_removed_and_the_master_killed(n
         print(f"accuracy {accuracy:.3f} after {len(seen)} steps; from step, to step, seconds: {lost}")
         assert len(lost) >= 2, "each loss costs the steps since the last checkpoint"
         assert accuracy >= 0.95
+
+
+@needs_ray
+@pytest.mark.timeout(200)
+def test_variables_that_are_kept_twice_outlive_a_parameter_server_and_the_directory(nodes: Nodes) -> None:
+    asked = {job: {"num_cpus": 0.5} for job in ("ps", "worker")}
+    with dt.RayCluster({"ps": 2, "worker": 1}, resources=asked, strategy="SPREAD", ps_replicas=2) as cluster:
+        assert cluster.node("ps", 0) != cluster.node("ps", 1)
+        with dt.device(dt.train.replica_device_setter(cluster=cluster.cluster_spec)):
+            held = [dt.Variable(0.0, name=name) for name in "vw"]
+        adds = [v.assign_add(1.0) for v in held]
+        config = dt.ConfigProto(peer_timeout_s=2, wait_for_cluster_s=60)
+        with dt.Session(cluster.target(), config=config) as session:
+            session.run([v.initializer for v in held])
+            session.run(adds)
+        nodes.ray.kill(cluster._directory, no_restart=False)  # it has to learn where all tasks are
+        for round_ in (1, 2):
+            for i in range(2):
+                cluster.wait_until_up(60.0)
+                cluster.kill("ps", i)
+                assert cluster.node("ps", i)  # waits until it is back
+            cluster.wait_until_up(60.0)
+            with dt.Session(cluster.target(), config=config) as session:
+                assert session.run(held) == [round_, round_]
+                session.run(adds)
+
+
+@needs_ray
+@pytest.mark.timeout(300)
+def test_fit_goes_on_with_workers_that_come_die_and_go(nodes: Nodes) -> None:
+    x = np.random.default_rng(0).normal(size=(256, 4)).astype(np.float32)
+    y = (x @ np.array([[1.0], [-2.0], [0.5], [3.0]]) + 0.25).astype(np.float32)
+    with dt.RayCluster({"ps": 1, "worker": 1}, resources={"worker": {"num_cpus": 1}}, strategy="SPREAD") as cluster:
+        strategy = dt.distribute.experimental.ParameterServerStrategy(cluster.resolver())
+        with strategy.scope():
+            model = dt.keras.Sequential([dt.keras.layers.Dense(8, activation="tanh"), dt.keras.layers.Dense(1)])
+            model.compile(dt.keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
+
+        class Change(dt.keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                if epoch in (2, 7):
+                    cluster.scale("worker", 3 if epoch == 2 else 2)
+                elif epoch == 4:
+                    cluster.kill("worker", 2)
+
+        found = model.fit(x, y, batch_size=32, epochs=10, validation_data=(x, y), verbose=0, callbacks=[Change()]).history
+        assert set(found) == {"loss", "mae", "val_loss", "val_mae"} and found["val_loss"][-1] < found["val_loss"][0] / 2
+        loss, mae = model.evaluate(x, y, verbose=0)
+        predicted = model.predict(x)
+        np.testing.assert_allclose([loss, mae], [np.mean((predicted - y) ** 2), np.abs(predicted - y).mean()], rtol=1e-4)
 
 
 @needs_ray

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dovetail.distribute.launchers.engines import Described, local_cluster
 from dovetail.placer.cluster.file_format import ClusterFile, checked
 from dovetail.runtime.server.local_cluster import read_up
+from dovetail.runtime.server.monitor import ClusterMonitor
 from dovetail.tools.cli import app
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -89,6 +91,15 @@ def test_a_program_is_the_client_of_a_cluster_that_is_started_or_is_up(folder: P
         assert each.returncode == 2 and "is up, and its tasks serve" in each.stderr
     finally:
         assert run(folder, "down", "cluster.yaml").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_file_says_that_variables_are_kept_twice(tmp_path: Path) -> None:
+    described = Described.read("{jobs: {ps: 2, worker: 1}, ps_replicas: 2}")
+    assert described.environment() == {"DOVETAIL_PS_REPLICAS": "2"}
+    with local_cluster(described) as cluster, ClusterMonitor(cluster.target().removeprefix("zmq://")) as monitor:
+        kept = {status.task: (status.figures or {}).get("replicated_by") for status in monitor.look()}
+        assert len(kept) == 3 and [bool(by) for by in kept.values()] == ["/job:ps/" in task for task in kept]
 
 
 @pytest.mark.slow
@@ -203,4 +214,4 @@ def test_the_file_says_where_keys_and_checkpoints_are() -> None:
     file = checked({"jobs": {"ps": 1}, "keys": "k", "checkpoint": "s3://b/x"}, ClusterFile)
     assert (file.keys, file.checkpoint) == ("k", "s3://b/x")
     described = json.loads(CliRunner().invoke(app, ["cluster", "schema"]).output)["$defs"]["ClusterFile"]["properties"]
-    assert {"jobs", "devices", "resources", "links", "master", "keys", "checkpoint"} == set(described)
+    assert {"jobs", "devices", "resources", "links", "master", "keys", "checkpoint", "ps_replicas"} == set(described)

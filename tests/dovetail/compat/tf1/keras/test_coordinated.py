@@ -47,14 +47,21 @@ def cluster() -> Iterator[Any]:
         yield found
 
 
+class Elastic(SimpleClusterResolver):
+    """A cluster that may have other workers later."""
+
+    is_elastic = True
+
+
 @pytest.mark.slow
-def test_workers_take_the_batches_and_one_may_be_killed(cluster: Any) -> None:
-    strategy = dt.distribute.experimental.ParameterServerStrategy(SimpleClusterResolver(cluster.cluster_spec))
+@pytest.mark.parametrize("resolver", [SimpleClusterResolver, Elastic])
+def test_workers_take_the_batches_and_one_may_be_killed(cluster: Any, resolver: Any) -> None:
+    strategy = dt.distribute.experimental.ParameterServerStrategy(resolver(cluster.cluster_spec))
     with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
     model.fit(X, Y, batch_size=32, epochs=1, verbose=0)
-    assert {v.device for v in model.weights} == {"/job:ps/task:0", "/job:ps/task:1"}
+    assert {v.device for v in model._all_variables()} == {"/job:ps/task:0", "/job:ps/task:1"}  # metrics and slots, too
 
     class Kill(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
