@@ -1,7 +1,8 @@
 """One member of an all-reduce, in one of the systems: `python bench/_collectives.py SYSTEM RANK PORT,PORT,...`
 
 For each line `SIZE WARM COUNT` of its input it sums a float32 array over all members, SIZE bytes, WARM + COUNT times. Rank 0 answers
-with the seconds of each of the last COUNT, as JSON. The top of this file needs the standard library only.
+with the seconds of each of the last COUNT, as JSON. Behind COUNT, Dovetail takes the name of another collective: `all_gather` or
+`reduce_scatter`. The top of this file needs the standard library only.
 """
 
 import json
@@ -11,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from _switches import turn_off
 
 
 class Step:
@@ -26,20 +29,21 @@ class Step:
         self._session.close()
 
 
-def dovetail(rank: int, ports: list[int]) -> Callable[[int], Callable[[], Any]]:
+def dovetail(rank: int, ports: list[int]) -> Callable[..., Callable[[], Any]]:
     """Dovetail: a collective op in a session to the member's own server."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     import dovetail as tf
-    from dovetail.graph.ops.state.collectives import all_reduce
+    from dovetail.graph.ops.state import collectives
 
+    turn_off()
     members = [f"/job:worker/task:{i}/cpu:0" for i in range(len(ports))]
     server = tf.train.Server({"worker": [f"localhost:{p}" for p in ports]}, "worker", rank)
     config = tf.ConfigProto(device_filters=[f"/job:worker/task:{rank}"])
 
-    def prepare(size: int) -> Callable[[], Any]:
+    def prepare(size: int, kind: str = "all_reduce") -> Callable[[], Any]:
         with tf.Graph().as_default(), tf.device(members[rank]):
             v = tf.get_variable(f"v{size}", initializer=tf.ones([size // 4]), use_resource=True)
-            total = all_reduce(v, members, rank, "sum", instance=str(size))
+            total = getattr(collectives, kind)(v, members, rank, instance=f"{kind} {size}")
             session = tf.Session(server.target, config=config)
             session.run(v.initializer)
             return Step(session, session.make_callable(total.op))
@@ -100,12 +104,13 @@ def main() -> None:
     """Measure until the input ends."""
     system, rank, ports = sys.argv[1], int(sys.argv[2]), [int(p) for p in sys.argv[3].split(",")]
     prepare = {"dovetail": dovetail, "tensorflow": tensorflow, "gloo": gloo}[system](rank, ports)
-    known: dict[int, Callable[[], Any]] = {}
+    known: dict[tuple[str, ...], Callable[[], Any]] = {}
     for line in sys.stdin:
-        size, warm, count = (int(x) for x in line.split())
-        if size not in known:
-            known = {size: prepare(size)}  # the array of the size before goes
-        run, seconds = known[size], []
+        size, warm, count, *kind = line.split()
+        what, warm, count = (size, *kind), int(warm), int(count)
+        if what not in known:
+            known = {what: prepare(int(size), *kind)}  # the array of the size before goes
+        run, seconds = known[what], []
         for i in range(warm + count):
             began = time.perf_counter()
             run()

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from _clusters import Driver
+from _clusters import Driver, cpu_seconds
 from _switches import MECHANISMS, environment
+from collectives import Members
 from training import CLUSTERS, Cluster
 
 from _harness import report, row
@@ -34,6 +35,16 @@ STEPS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "64 clients": ("many_clients", 1, {"clients": 64, "steps": 5}),
 }
 """By name: the program, the steps of a batch, the program's parameters."""
+COLLECTIVES = {
+    "all-reduce 4 KiB": (4 << 10, 200, "all_reduce"),
+    "all-reduce 1 MiB": (1 << 20, 40, "all_reduce"),
+    "all-reduce 16 MiB": (16 << 20, 8, "all_reduce"),
+    "gather 64 KiB": (64 << 10, 100, "all_gather"),
+    "gather 4 MiB": (4 << 20, 15, "all_gather"),
+    "reduce-scatter 64 KiB": (64 << 10, 100, "reduce_scatter"),
+    "reduce-scatter 4 MiB": (4 << 20, 15, "reduce_scatter"),
+}
+"""By name: bytes of a member's value, runs of a batch, the kind of collective; two members."""
 TRAINED = {"asynchronous": 60, "synchronous": 30, "mirrored": 60, "wide": 3}  # steps of a batch
 SLOW_LINK = {"DOVETAIL_FAULTS": "rate:100"} | environment("lent tensors, Unix streams")
 WARM_BATCHES = 3
@@ -83,6 +94,17 @@ def _trains(cluster: Cluster, count: int) -> Batch:
     return batch
 
 
+def _reduces(members: Members, size: int, count: int, kind: str) -> Batch:
+    def batch() -> tuple[float, float]:
+        used = cpu_seconds(members.pids)
+        seconds = members.measure(size, count, kind)
+        if not seconds:
+            raise RuntimeError(members.missing)
+        return statistics.median(seconds), (cpu_seconds(members.pids) - used) / (count + 1)
+
+    return batch
+
+
 def rows(mechanism: str, programs: Iterable[str], pairs: int, base: dict[str, str]) -> Iterable[dict[str, Any]]:
     """The rows of one mechanism. `base`: settings of both clusters."""
     settings = base | environment(mechanism)
@@ -94,6 +116,15 @@ def rows(mechanism: str, programs: Iterable[str], pairs: int, base: dict[str, st
             for cluster in pair:
                 cluster.prepare(program, **parameters)
             on, off = (_steps(cluster, count) for cluster in pair)
+            yield {"mechanism": mechanism, "program": name, **compare(on, off, pairs)}
+    wanted = [name for name in COLLECTIVES if name in programs]
+    with contextlib.ExitStack() as stack:
+        both = [
+            stack.enter_context(contextlib.closing(Members("dovetail", sys.executable, 2, **more)))
+            for more in ((base, settings) if wanted else ())
+        ]
+        for name in wanted:
+            on, off = (_reduces(members, *COLLECTIVES[name]) for members in both)
             yield {"mechanism": mechanism, "program": name, **compare(on, off, pairs)}
     for way in CLUSTERS:
         name = f"{way} training"
@@ -114,7 +145,7 @@ def rows(mechanism: str, programs: Iterable[str], pairs: int, base: dict[str, st
 
 def main() -> None:
     """Print the rows as they are measured, and write them down."""
-    programs = [*STEPS, *(f"{way} training" for way in CLUSTERS)]
+    programs = [*STEPS, *COLLECTIVES, *(f"{way} training" for way in CLUSTERS)]
     parser = argparse.ArgumentParser(description="What each mechanism of the runtime gains")
     parser.add_argument("--json", type=Path, metavar="FILE", help="put rows, machine and versions there")
     parser.add_argument("--only", action="append", choices=list(MECHANISMS), metavar="NAME", help=", ".join(MECHANISMS))

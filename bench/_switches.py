@@ -96,6 +96,33 @@ def _overlap() -> None:
     _module("master.lowering").overlap_collectives = lambda part, cut: list(part.steps)
 
 
+def _result_areas() -> None:
+    _module("collectives.shared_memory_algorithms").SharedMemoryAllReduce.has_result_areas = False
+
+
+def _yields() -> None:
+    """A member sleeps at once, instead of looking a few times first."""
+    _module("collectives.shared_memory_algorithms").YIELDS = 0
+
+
+def _flat() -> None:
+    """Small values are reduced in shares, too."""
+    _module("collectives.shared_memory_algorithms").FLAT_BYTES = 0
+
+
+def _shared_gather() -> None:
+    _module("collectives.launch").SharedMemoryGather = lambda value: None
+
+
+def _shared_scatter() -> None:
+    _module("collectives.launch").SharedMemoryReduceScatter = lambda *arguments: None
+
+
+def _low_water() -> None:
+    """The kernel wakes the reader of a long message over TCP for each packet."""
+    _module("transport.stream").Stream._gather = lambda self, least: None
+
+
 MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "nothing": {},
     "one-sided reads": {"DOVETAIL_ONE_SIDED_READS": "0"},
@@ -113,6 +140,12 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
     "keeping the interpreter": _keeping_the_interpreter,
     "overlapped collectives": _overlap,
+    "result areas of collectives": _result_areas,
+    "yielding before sleep": _yields,
+    "flat all-reduce": _flat,
+    "gather in shared memory": _shared_gather,
+    "reduce-scatter in shared memory": _shared_scatter,
+    "low-water mark of TCP streams": _low_water,
 }
 """By name: the function that turns it off, or the settings that do."""
 

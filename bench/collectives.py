@@ -34,21 +34,21 @@ START_S = 300.0  # for the first, until which all processes must have started
 
 
 class Members(Group):
-    """The processes of one system that reduce together; rank 0 answers."""
+    """The processes of one system that reduce together, with `settings` in their environment; rank 0 answers."""
 
-    def __init__(self, system: str, python: str, members: int) -> None:
+    def __init__(self, system: str, python: str, members: int, **settings: str) -> None:
         self.system = system
-        self._warm: set[int] = set()
+        self._warm: tuple[int, str] | None = None
         ports = ",".join(map(str, free_ports(members)))
-        super().__init__([[python, str(MEMBER), system, str(i), ports] for i in range(members)])
+        super().__init__([[python, str(MEMBER), system, str(i), ports] for i in range(members)], **settings)
 
-    def measure(self, size: int, count: int) -> list[float]:
-        """Seconds of each of `count` all-reduces; none when the group is missing."""
+    def measure(self, size: int, count: int, kind: str = "") -> list[float]:
+        """Seconds of each of `count` all-reduces, or of another kind of Dovetail's; none when the group is missing."""
         if self.missing:
             return []
-        warm, limit_s = 1 if size in self._warm else 3, LIMIT_S if self._warm else START_S
-        self._warm = {size}
-        found = self.say(f"{size} {warm} {count}", "RESULT", 1, limit_s)
+        warm, limit_s = 1 if self._warm == (size, kind) else 3, LIMIT_S if self._warm else START_S
+        self._warm = size, kind
+        found = self.say(f"{size} {warm} {count} {kind}", "RESULT", 1, limit_s)
         if self.missing:
             print(f"{self.system} left out: {self.missing}", file=sys.stderr)
             return []

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))  # a checkout needs no install
 
 from dovetail.runtime.wire.chunking import CHUNK_BYTES, WINDOW_BYTES  # noqa: E402
 from dovetail.runtime.wire.messages import VERSION  # noqa: E402
-from dovetail.runtime.wire.schema import KINDS, KindSchema, Order  # noqa: E402
+from dovetail.runtime.wire.schema import KINDS, RECORDS, KindSchema, Order, Record  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "protocol.md"
 WIDTH = 34  # characters between two lifelines
@@ -128,16 +128,27 @@ def page() -> str:
     parts += [
         "## Kinds",
         _wrapped(
-            "A field with a `?` may be missing. `tensors`: arrays of any type may be attached. A large message is sent in chunks of "
+            "A field with a `?` may be missing. `T[]` is a list of values of type T, `uint` an int that is not negative, `channel` an int "
+            "or a str; the other names are [records](#records). `tensors`: arrays of any type may be attached. *Since*: the version that "
+            "brought the kind. A large message is sent in chunks of "
             f"{CHUNK_BYTES >> 10} KiB, {WINDOW_BYTES >> 20} MiB of them at a time; the last column says what a message may overtake "
             "meanwhile. An `error` may answer any request. Besides its reply, `create_session` gets `waiting` while tasks are "
             "missing, and `run` gets `trace` before a traced `done`."
         ),
         "\n".join(
             [
-                "| kind | from, to | reply | fields | overtakes |",
-                "| --- | --- | --- | --- | --- |",
+                "| kind | since | from, to | reply | fields | overtakes |",
+                "| --- | ---: | --- | --- | --- | --- |",
                 *map(_row, KINDS.values()),
+            ]
+        ),
+        "## Records",
+        "What is inside fields. A record travels as a dict of its fields, or as a list of them in this order.",
+        "\n".join(
+            [
+                "| record | as | fields |",
+                "| --- | --- | --- |",
+                *(f"| `{n}` | {'list' if r.is_list else 'dict'} | {', '.join(_fields(r))} |" for n, r in RECORDS.items()),
             ]
         ),
     ]
@@ -149,15 +160,14 @@ def _wrapped(text: str) -> str:
 
 
 def _row(kind: KindSchema) -> str:
-    fields = [f"{name}{'' if name in kind.required else '?'} {_type(types)}" for name, types in kind.fields.items()]
-    fields += ["tensors"] if kind.tensors else []
+    fields = [*_fields(kind.content), *(["tensors"] if kind.tensors else [])]
     reply = f"`{kind.reply}`" if kind.reply else ""
-    return f"| `{kind.kind}` | {kind.sender}, {kind.receiver} | {reply} | {', '.join(fields)} | {ORDERS[kind.order]} |"
+    ends = f"{kind.sender}, {kind.receiver}"
+    return f"| `{kind.kind}` | {kind.since} | {ends} | {reply} | {', '.join(fields)} | {ORDERS[kind.order]} |"
 
 
-def _type(types: tuple[type, ...]) -> str:
-    """A field's type: the first, since a float may be an int, and a list a tuple."""
-    return types[0].__name__
+def _fields(record: Record) -> list[str]:
+    return [f"{name}{'' if name in record.required else '?'} {t.name}" for name, t in record.fields.items()]
 
 
 def diagram(steps: list[Step]) -> str:

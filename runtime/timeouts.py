@@ -61,7 +61,6 @@ CLOSE_LOCK_TIMEOUT_S: Final = (
 )
 
 # Clients, as servers see them (`rpc/liveness.py`).
-FORGET_S: Final = 60.0  # between two checks of silent connections
 SILENT_S: Final = 30.0  # steps of a client end when it has given no sign of life for so long
 LEASE_S: Final = (
     300.0  # a session lives so long after its client mentioned it last, and longer while the connection is up

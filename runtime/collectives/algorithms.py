@@ -21,17 +21,15 @@ Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
 from __future__ import annotations
 
 import math
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from sys import getrefcount
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.core.reference_counts import ONLY_ITEM
+from ...graph.resources.buffer_pool import buffers
 from ...graph.resources.collective_context import REDUCTIONS
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -42,43 +40,6 @@ CHUNK_BYTES = 4 << 20
 """A message costs about as much as copying 1 MiB. Chunks of 4 MiB are twice as fast as of 1 MiB, measured with 16 MiB and more."""
 WINDOW = 8  # chunks
 DOUBLING_BYTES = 512 << 10  # below, the number of rounds dominates the time; above, the bytes do
-
-KEPT_BUFFERS = 8
-KEPT_FROM_BYTES = 1 << 20
-
-
-class _ResultPool:
-    """A pool of reusable result arrays: page faults of fresh memory cost many times more than the additions."""
-
-    def __init__(self) -> None:
-        self._kept: list[Array] = []
-        self._lock = threading.Lock()
-
-    def take(self, size: int, dtype: np.dtype[Any]) -> Array:
-        """An uninitialized flat array. It is in use as long as anything refers to it or to a part of it."""
-        if size * dtype.itemsize < KEPT_FROM_BYTES:
-            return np.empty(size, dtype)
-        with self._lock:
-            for i in range(len(self._kept)):
-                is_free = getrefcount(self._kept[i]) == ONLY_ITEM
-                if is_free and self._kept[i].size == size and self._kept[i].dtype == dtype:
-                    return self._kept[i].view()
-            made = np.empty(size, dtype)
-            self._kept = [*self._kept[1 - KEPT_BUFFERS :], made]
-            return made.view()
-
-
-_buffers = _ResultPool()
-
-
-def result_of(size: int, dtype: np.dtype[Any]) -> Array:
-    """An uninitialized flat array for a result."""
-    return _buffers.take(size, dtype)
-
-
-def result_like(value: Array) -> Array:
-    """An uninitialized array with the size and type of a flat one."""
-    return result_of(value.size, value.dtype)
 
 
 class MessageAlgorithm(ABC):
@@ -181,7 +142,7 @@ class RingAllReduce(MessageAlgorithm):
 
     def begin(self) -> list[Part]:
         """As `MessageAlgorithm.begin`."""
-        self._out = result_like(self._value)
+        self._out = buffers.empty(self._value.shape, self._value.dtype)
         return self._send()
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:

@@ -28,8 +28,8 @@ from ..timeouts import COUNT_S
 from .algorithms import Array, MessageAlgorithm
 from .membership import (
     COUNTED,
-    AnyRequest,
     BufferQueue,
+    CollectiveRequest,
     Group,
     Membership,
     MessageRequest,
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 WARN_S = 5.0  # between two warnings about missing tasks
 
 
-class Coordinator(AsyncResource[AnyRequest]):
+class Coordinator(AsyncResource[CollectiveRequest]):
     """The collectives of one task.
 
     Args:
@@ -105,11 +105,11 @@ class Coordinator(AsyncResource[AnyRequest]):
         with self.lock:
             membership = self.memberships.of_session(session, name, task_of)
         if shared is None or not membership.is_spread:
-            return self.ask(MessageRequest(what, membership, (*key, rank), make_algorithm(), signature, finish))
+            return self.ask(MessageRequest(what, membership, (*key, rank), signature, finish, make_algorithm()))
         queue = membership.queues.get(key[0]) or membership.queues.setdefault(key[0], BufferQueue())
         go_on = self._in_memory.go_on
         return self._in_memory.start(
-            SharedMemoryRequest(what, membership, (*key, rank), make_algorithm, signature, finish, shared, queue, go_on)
+            SharedMemoryRequest(what, membership, (*key, rank), signature, finish, shared, make_algorithm, queue, go_on)
         )
 
     # --- request rules, under the lock -----------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Coordinator(AsyncResource[AnyRequest]):
 
         super().perform(whole)
 
-    def _admit(self, request: AnyRequest) -> None:
+    def _admit(self, request: CollectiveRequest) -> None:
         membership = request.membership
         if membership.error is not None:
             raise type(membership.error)(None, None, membership.error.message)
@@ -130,14 +130,14 @@ class Coordinator(AsyncResource[AnyRequest]):
             raise invalid(f"{request.what}: member {request.key[2]} takes part twice at once")
         if isinstance(request, SharedMemoryRequest):
             self._in_memory.enqueue(request)
-        else:
+        elif isinstance(request, MessageRequest):
             self._by_message.begin(request)
         self.memberships.check_left(membership)
 
     def _serve(self) -> None:
         """Do nothing: a request completes when its last part arrives."""
 
-    def _withdraw(self, request: AnyRequest) -> None:
+    def _withdraw(self, request: CollectiveRequest) -> None:
         membership = request.membership
         (membership.in_memory if isinstance(request, SharedMemoryRequest) else membership.by_message).pop(
             request.key, None
@@ -145,11 +145,11 @@ class Coordinator(AsyncResource[AnyRequest]):
         stop_link(request)
         self.memberships.fail(membership, ended_early_error(self.task, request))
 
-    def _take_back(self, request: AnyRequest, value: Any) -> None:
+    def _take_back(self, request: CollectiveRequest, value: Any) -> None:
         if isinstance(request, SharedMemoryRequest):  # it could have continued
             self.memberships.fail(request.membership, ended_early_error(self.task, request))
 
-    def _waiting(self) -> Iterable[AnyRequest]:
+    def _waiting(self) -> Iterable[CollectiveRequest]:
         return self.memberships.requests()
 
     # --- messages of other tasks -----------------------------------------------------------------------------------

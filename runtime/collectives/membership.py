@@ -30,89 +30,86 @@ Key = tuple[str, int, int]
 """(instance, run, rank) of a member's share of one collective."""
 
 
-class MessageRequest(Request):
-    """One member's wait for the result of a message algorithm."""
+class CollectiveRequest(Request):
+    """One member's wait for a collective.
+
+    Attributes:
+        algorithm: what the member does.
+        signature: what must be the same for all members.
+        finish: makes the kernel's result.
+    """
 
     __slots__ = ("algorithm", "finish", "key", "membership", "signature")
 
     def __init__(
-        self,
-        what: str,
-        membership: Membership,
-        key: Key,
-        algorithm: MessageAlgorithm,
-        signature: str,
-        finish: Callable[[Any], Any],
-    ) -> None:
+        self, what: str, membership: Membership, key: Key, signature: str, finish: Callable[[Any], Any],
+        algorithm: MessageAlgorithm | SharedMemoryAllReduce,
+    ) -> None:  # fmt: skip
         super().__init__(what)
-        self.membership, self.key, self.algorithm = membership, key, algorithm
-        self.signature, self.finish = signature, finish
+        self.membership, self.key, self.signature, self.finish = membership, key, signature, finish
+        self.algorithm = algorithm
+
+    def expects(self) -> set[int]:
+        """The ranks that it waits for."""
+        return self.algorithm.expects()
+
+    def waits_for(self) -> str:
+        """As `Request.waits_for`, with the members that it waits for."""
+        membership, (instance, _, rank) = self.membership, self.key
+        assert self._resource is not None
+        with self._resource.lock:
+            absent = membership.missing
+            ranks = {r for r, task in enumerate(membership.task_of) if task in absent}
+            if not ranks:
+                ranks = self.expects()
+                handshake = membership.by_message.get((instance, HANDSHAKE_RUN, rank))
+                if handshake is not None:  # all must agree on a buffer first
+                    ranks = ranks | handshake.expects()
+        if not ranks:
+            return self.what
+        members = ", ".join(f"member {r}" + (f" ({t})" if (t := membership.task_of[r]) else "") for r in sorted(ranks))
+        return f"{self.what}: {'not joined by' if absent else 'awaiting'} {members}"
+
+
+class MessageRequest(CollectiveRequest):
+    """One member's wait for the result of a message algorithm."""
+
+    __slots__ = ()
+    algorithm: MessageAlgorithm
 
     def finished(self, value: Any) -> Any:
         """The kernel's result."""
         return self.finish(value)
 
-    def waits_for(self) -> str:
-        """As `Request.waits_for`, with the members that it waits for."""
-        return _waiting_text(self)
 
-    def expects(self) -> set[int]:
-        """The ranks that it waits for."""
-        return self.algorithm.expects()
-
-
-class SharedMemoryRequest(Request):
+class SharedMemoryRequest(CollectiveRequest):
     """One member's wait for the shared buffer, and for the other members in it.
 
     Attributes:
         make_algorithm: makes the message algorithm for the case without a buffer.
-        algorithm: the shared-memory algorithm.
         go_on: makes the kernel's result, or a request for the next wait.
         has_begun: whether the run has the buffer.
     """
 
-    __slots__ = (
-        "algorithm",
-        "finish",
-        "go_on",
-        "has_begun",
-        "key",
-        "make_algorithm",
-        "membership",
-        "queue",
-        "signature",
-    )
+    __slots__ = ("go_on", "has_begun", "make_algorithm", "queue")
+    algorithm: SharedMemoryAllReduce
 
     def __init__(
-        self, what: str, membership: Membership, key: Key, make_algorithm: Callable[[], MessageAlgorithm], signature: str,
-        finish: Callable[[Any], Any], algorithm: SharedMemoryAllReduce, queue: BufferQueue,
-        go_on: Callable[[SharedMemoryRequest], Any], has_begun: bool = False,
+        self, what: str, membership: Membership, key: Key, signature: str, finish: Callable[[Any], Any],
+        algorithm: SharedMemoryAllReduce, make_algorithm: Callable[[], MessageAlgorithm], queue: BufferQueue,
+        go_on: Callable[[SharedMemoryRequest], Any],
     ) -> None:  # fmt: skip
-        super().__init__(what)
-        self.membership, self.key, self.make_algorithm, self.signature = membership, key, make_algorithm, signature
-        self.finish, self.algorithm, self.queue, self.go_on, self.has_begun = finish, algorithm, queue, go_on, has_begun
-
-    def waits_for(self) -> str:
-        """As `Request.waits_for`, with the members that it waits for."""
-        return _waiting_text(self)
-
-    def expects(self) -> set[int]:
-        """The ranks that it waits for."""
-        return self.algorithm.expects()
+        super().__init__(what, membership, key, signature, finish, algorithm)
+        self.make_algorithm, self.queue, self.go_on, self.has_begun = make_algorithm, queue, go_on, False
 
     def again(self) -> SharedMemoryRequest:
-        """A copy of the request for another wait."""
-        return SharedMemoryRequest(
-            self.what, self.membership, self.key, self.make_algorithm, self.signature, self.finish, self.algorithm, self.queue,
-            self.go_on, self.has_begun,
-        )  # fmt: skip
+        """The request for another wait, once its result was taken."""
+        Request.__init__(self, self.what)
+        return self
 
     def finished(self, value: Any) -> Any:
-        """The kernel's result, or a request for the next wait."""
+        """The kernel's result, or the request for the next wait."""
         return self.go_on(self)
-
-
-AnyRequest = MessageRequest | SharedMemoryRequest
 
 
 class BufferQueue:
@@ -160,7 +157,7 @@ class Membership:
         self.early: dict[Key, list[tuple[int, int, str, Array]]] = {}
 
     @property
-    def requests(self) -> list[AnyRequest]:
+    def requests(self) -> list[CollectiveRequest]:
         """All waiting requests."""
         return [*self.by_message.values(), *self.in_memory.values()]
 
@@ -212,25 +209,7 @@ class Group:
         return found
 
 
-def stop_link(request: AnyRequest) -> None:
+def stop_link(request: CollectiveRequest) -> None:
     """Stop the device link that a request waits for, if any."""
     if isinstance(request.algorithm, LinkAgreement):
         request.algorithm.stop()
-
-
-def _waiting_text(request: AnyRequest) -> str:
-    """What a member waits for: the collective, and the members that it needs."""
-    membership, (instance, _, rank) = request.membership, request.key
-    assert request._resource is not None
-    with request._resource.lock:
-        absent = membership.missing
-        ranks = {r for r, task in enumerate(membership.task_of) if task in absent}
-        if not ranks:
-            ranks = request.expects()
-            handshake = membership.by_message.get((instance, HANDSHAKE_RUN, rank))
-            if handshake is not None:  # all must agree on a buffer first
-                ranks = ranks | handshake.expects()
-    if not ranks:
-        return request.what
-    members = ", ".join(f"member {r}" + (f" ({t})" if (t := membership.task_of[r]) else "") for r in sorted(ranks))
-    return f"{request.what}: {'not joined by' if absent else 'awaiting'} {members}"

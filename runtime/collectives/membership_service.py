@@ -27,7 +27,7 @@ from ...graph.core.errors import (
 )
 from .algorithms import Array
 from .device_link import LinkAgreement
-from .membership import COUNTED, MAX_EARLY_PARTS, AnyRequest, Group, Membership, stop_link
+from .membership import COUNTED, MAX_EARLY_PARTS, CollectiveRequest, Group, Membership, stop_link
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class MembershipService:
         """The memberships that have not failed."""
         return [m for g in self.groups.values() for m in g.memberships if m.error is None]
 
-    def requests(self) -> Iterator[AnyRequest]:
+    def requests(self) -> Iterator[CollectiveRequest]:
         """All waiting requests."""
         for group in self.groups.values():
             for membership in group.memberships:
@@ -230,12 +230,12 @@ class MembershipService:
             request.refuse(type(error)(None, None, error.message))
 
 
-def _is_under_way(request: AnyRequest) -> bool:
+def _is_under_way(request: CollectiveRequest) -> bool:
     """Whether a request runs on a link. Its members may leave when they are done, before others notice that."""
     return isinstance(request.algorithm, LinkAgreement) and request.algorithm.is_under_way
 
 
-def ended_early_error(task: str, request: AnyRequest) -> OpError:
+def ended_early_error(task: str, request: CollectiveRequest) -> OpError:
     """The error when a member's step ends before its collective."""
     text = f"A step of {task or 'this process'} was ended while it took part in {request.what}"
     return AbortedError(None, None, text)

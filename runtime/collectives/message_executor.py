@@ -12,7 +12,7 @@ from typing import Any
 from ...graph.core.errors import OpError, invalid
 from .algorithms import Array, Part
 from .device_link import LinkAgreement
-from .membership import MAX_EARLY_PARTS, AnyRequest, Key, Membership, MessageRequest
+from .membership import MAX_EARLY_PARTS, CollectiveRequest, Key, Membership, MessageRequest
 from .membership_service import MembershipService, PeerMessenger, too_far_ahead_error
 
 
@@ -90,7 +90,7 @@ class MessageExecutor:
         self._service.check_left(membership)
 
 
-def _mismatch_error(request: AnyRequest, sender: int, signature: str) -> OpError:
+def _mismatch_error(request: CollectiveRequest, sender: int, signature: str) -> OpError:
     text = (
         f"{request.what}: member {request.key[2]} brings {request.signature}, but member {sender} {signature}; "
         "all members must run the same program"

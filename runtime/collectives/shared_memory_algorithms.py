@@ -47,8 +47,9 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.errors import invalid
+from ...graph.resources.buffer_pool import buffers
 from ...graph.resources.collective_context import REDUCTIONS
-from .algorithms import Array, mean_of, result_of
+from .algorithms import Array, mean_of
 from .shared_buffer import ASLEEP, AWAKE, FLAT_BYTES, LINE, NOTIFY, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
 
 
@@ -231,7 +232,7 @@ class SharedMemoryAllReduce:
         if self._common:
             self._out = buffer.area((free & -free).bit_length() - 1, self._value.size, self._value.dtype)
         else:
-            self._out = result_of(self._value.size, self._value.dtype)
+            self._out = buffers.empty((self._value.size,), self._value.dtype)
 
     def _check_labels(self, buffer: SharedBuffer) -> int:
         """Check that all members run the same collective. Returns the result areas that all have released, as bits."""
@@ -421,7 +422,7 @@ class SharedMemoryGather(_SingleWaitRounds):
         rows, inner = [buffer.read_length(r) for r in range(buffer.size)], math.prod(self._shape[1:])
         self._starts = [sum(rows[:r]) * inner for r in range(buffer.size + 1)]
         self._end = self._begin + max(1, -(-max(rows) * inner // self._per_round))
-        self._out = result_of(self._starts[-1], self._value.dtype)
+        self._out = buffers.empty((self._starts[-1],), self._value.dtype)
         self.result = self._out.reshape(sum(rows), *self._shape[1:])
 
     def _stage_round(self, buffer: SharedBuffer) -> None:
@@ -454,7 +455,7 @@ class SharedMemoryReduceScatter(_SingleWaitRounds):
         return max(1, -(-self._share // int(self._per_round)))
 
     def _make(self, buffer: SharedBuffer) -> None:
-        self._out = result_of(self._share, self._value.dtype)
+        self._out = buffers.empty((self._share,), self._value.dtype)
         self.result = self._out.reshape(self._shape[0] // buffer.size, *self._shape[1:])
 
     def _stage_round(self, buffer: SharedBuffer) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...graph.core.errors import OpError
 from ...graph.resources.async_request import AsyncResource
-from .membership import HANDSHAKE_RUN, AnyRequest, BufferQueue, Membership, MessageRequest, SharedMemoryRequest
+from .membership import HANDSHAKE_RUN, BufferQueue, CollectiveRequest, Membership, MessageRequest, SharedMemoryRequest
 from .membership_service import MembershipService, PeerMessenger, ended_early_error
 from .message_executor import MessageExecutor
 from .shared_buffer import BufferHandshake, BufferLayout, SharedBuffer, SharedMemory, label_of
@@ -31,7 +31,7 @@ class SharedMemoryExecutor:
     """
 
     def __init__(
-        self, memory: SharedMemory | None, coordinator: AsyncResource[AnyRequest], messenger: PeerMessenger,
+        self, memory: SharedMemory | None, coordinator: AsyncResource[CollectiveRequest], messenger: PeerMessenger,
         service: MembershipService, messages: MessageExecutor,
     ) -> None:  # fmt: skip
         self._memory, self._coordinator = memory, coordinator
@@ -64,7 +64,7 @@ class SharedMemoryExecutor:
         buffer = queue.buffer
         if buffer is None:
             by_message = MessageRequest(
-                request.what, membership, request.key, request.make_algorithm(), request.signature, request.finish
+                request.what, membership, request.key, request.signature, request.finish, request.make_algorithm()
             )
             return self._coordinator.ask(by_message)
         try:
@@ -172,9 +172,9 @@ class _HandshakeRequest(MessageRequest):
 
     def __init__(
         self, what: str, membership: Membership, key: tuple[str, int, int], handshake: BufferHandshake,
-        finish: Callable[[Any], Any], coordinator: AsyncResource[AnyRequest], agreed: Callable[[Any], None],
+        finish: Callable[[Any], Any], coordinator: AsyncResource[CollectiveRequest], agreed: Callable[[Any], None],
     ) -> None:  # fmt: skip
-        super().__init__(what, membership, key, handshake, "board", finish)  # the signature is part of the protocol
+        super().__init__(what, membership, key, "board", finish, handshake)  # the signature is part of the protocol
         self._resource, self._agreed = coordinator, agreed
 
     def answer(self, value: Any = ()) -> None:

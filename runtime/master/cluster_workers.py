@@ -15,6 +15,7 @@ from ...graph.core.errors import CancelledError, DeadlineExceededError, Unavaila
 from ...placer.cluster.spec import Cluster, ClusterSpec, DeviceInfo
 from ..config import ConfigProto
 from ..rpc.pending_call import ConnectionPool, call_all
+from ..shared_memory.remote_variables import VariableName
 from ..transport.endpoint import Endpoint
 from ..transport.keys import Keys
 from ..wire.messages import Message
@@ -180,14 +181,14 @@ class ClusterWorkers(WorkerClients):
         return bool(self._call(task, "map_memory", {"page": page}, "memory_mapped", peer_timeout_s).fields["readable"])
 
     def post(
-        self, task: str, session: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], peer_timeout_s: float,
+        self, task: str, session: str, seed: int, isolated: bool, names: Sequence[VariableName], peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:  # fmt: skip
         """As `WorkerClients.post`."""
         if task == self._worker.task:
             return super().post(task, session, seed, isolated, names, peer_timeout_s, changed)
         fields = {
-            "session": session, "seed": seed, "isolated": isolated, "names": [list(n) for n in names], "changed": changed
+            "session": session, "seed": seed, "isolated": isolated, "names": names, "changed": changed
         }  # fmt: skip
         reply = self._call(task, "publish", fields, "published", peer_timeout_s).fields
         return reply["incarnation"], reply["places"]

@@ -213,14 +213,12 @@ class MasterHandlers:
             config = ConfigProto.from_fields(message.fields.get("config") or {})
         except TypeError as e:
             raise invalid(f"Malformed config: {e}") from None
-        self._master.reset([c for c in message.fields["containers"] if isinstance(c, str)], config)
+        self._master.reset(message.fields["containers"], config)
         return Message("closed", {"request": message.fields["request"]})
 
 
 def _signature(message: Message) -> Signature:
     fetches, targets, feeds = (tuple(message.fields[what]) for what in ("fetches", "targets", "feeds"))
-    if not all(isinstance(name, str) for name in (*fetches, *targets, *feeds)):
-        raise invalid("Fetches, targets and feeds are names")
     return fetches, targets, feeds
 
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...graph.core.graph import Node
-from ...graph.ops.state.accumulators import ACCUMULATOR
-from ...graph.resources.accumulator import AccumulatorKind
 from ...placer.partition.one_sided_access import SharedNode
 from ...placer.partition.one_sided_reads import Place
-from ..shared_memory.remote_variables import accumulator_name, kind_of
+from ..shared_memory.remote_variables import name_of
 from .session_state import MasterSession
 from .worker_clients import WorkerClients
 
@@ -45,7 +42,7 @@ class FoundAccess:
         new = {place: node for node, place in wanted if (place, writable) not in self._asked}
         if new:
             session = self._session
-            names = [_name(node, place) for place, node in new.items()]
+            names = [name_of(node, *place[1:]) for place, node in new.items()]
             incarnation, addresses = self._workers.post(
                 owner, session.handle, session.seed, session.config.isolate_session_state, names,
                 session.config.peer_timeout_s, writable,
@@ -55,12 +52,3 @@ class FoundAccess:
                 if address is not None:
                     self.published[place] = incarnation, tuple(address)
         return [self._asked[place, writable] for _, place in wanted]
-
-
-def _name(node: Node, place: Place) -> Sequence[str]:
-    """The name of a variable or accumulator in a `post` message."""
-    if node.type != ACCUMULATOR:
-        return place[1:]
-    kind = kind_of(node)
-    assert isinstance(kind, AccumulatorKind)
-    return accumulator_name(*place[1:], kind)

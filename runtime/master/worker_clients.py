@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...placer.cluster.spec import Cluster
 from ..config import ConfigProto
+from ..shared_memory.remote_variables import VariableName
 from ..worker.registration import Registration
 from ..worker.worker import Worker
 
@@ -53,14 +54,13 @@ class WorkerClients:
         session: str,
         seed: int,
         isolated: bool,
-        names: Sequence[Sequence[str]],
+        names: Sequence[VariableName],
         peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:
         """Make a task publish variables of a session, named by container and name, for others to read, or to update if `changed`.
 
         Returns the incarnation of its process, and the address of each variable's record; None: others cannot reach it.
-        Accumulators that are to be updated are named as `shared_memory.remote_variables.accumulator_name` does.
         """
         return self._incarnation, self._worker.post(session, seed, isolated, names, changed)
 

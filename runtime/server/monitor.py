@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from ...graph.core.errors import InternalError, UnavailableError
+from ...graph.core.errors import UnavailableError
 from ..rpc.pending_call import call
 from ..transport.client_set import Connections
 from ..transport.keys import client_keys
@@ -93,7 +92,7 @@ class ClusterMonitor:
         except BaseException:
             self._connections.close()
             raise
-        figures = _checked(reply)
+        figures = reply.fields["figures"]
         self._addresses: dict[str, str] = {**figures["cluster"], figures["task"]: address}
 
     def look(self) -> list[TaskStatus]:
@@ -116,7 +115,7 @@ class ClusterMonitor:
             for address, message in arrived:
                 task = asked.get(message.fields.get("request", 0), "")
                 if message.kind == "figures" and self._addresses.get(task) == address:
-                    found[task] = TaskStatus(task, address, _checked(message), time.monotonic())
+                    found[task] = TaskStatus(task, address, message.fields["figures"], time.monotonic())
         for task, address in self._addresses.items():
             if task not in found:
                 self._connections.forget(address)  # the next query connects again
@@ -140,22 +139,3 @@ class ClusterMonitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-_NEEDED: dict[str, type | tuple[type, ...]] = {
-    "task": str, "cluster": dict, "pid": int, "incarnation": int, "up_s": (int, float), "memory": int, "devices": list,
-    "sessions": int, "steps_running": int, "steps_started": int, "steps_failed": int, "steps": list, "links": list, "refused": int,
-}  # fmt: skip
-
-
-def _checked(message: Message) -> dict[str, Any]:
-    """The figures of a message, which may come from another version.
-
-    Raises:
-        InternalError: a figure is missing.
-    """
-    figures: dict[str, Any] = message.fields["figures"]
-    missing: Sequence[str] = [k for k, kind in _NEEDED.items() if not isinstance(figures.get(k), kind)]
-    if missing:
-        raise InternalError(None, None, f"The task says nothing about {', '.join(missing)}: is it of another release?")
-    return figures

@@ -23,11 +23,8 @@ from ..observability.step_notes import Gathered, Notes, Recorder
 from ..rpc.pending_call import PendingReplies, error_of, from_task
 from ..shared_memory.segment import make_own
 from ..transport.client_set import Connections
-from ..wire.codec import HeaderTemplate
 from ..wire.messages import Message
 from ..worker.worker import Worker
-
-MAX_TEMPLATES = 256  # cached encoded headers of run messages, per set of connections
 
 ColocatedPart: TypeAlias = tuple[Worker, str, TaskPart]
 """A part of a step whose server is in this process: the server's worker, its address, the part."""
@@ -98,17 +95,11 @@ class StepCall:
             self._start_colocated(feeds)
 
     def _run_message(self, part: TaskPart, feeds: Mapping[str, Any]) -> Message:
-        templates, number, traced = self._connections.templates, self._number, self._gathered is not None
-        key = part.program, part.task, traced
-        template = templates.get(key)
-        if template is None:
-            fields: dict[str, Any] = {"program": part.program, "feeds": part.feeds}
-            if traced:
-                fields["trace"] = True
-            if len(templates) >= MAX_TEMPLATES:
-                templates.clear()
-            template = templates[key] = HeaderTemplate("run", fields)
-        return Message("run", {"request": number, "step": number}, tuple([feeds[n] for n in part.feeds]), template)
+        number = self._number
+        fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
+        if self._gathered is not None:
+            fields["trace"] = True
+        return Message("run", fields, tuple([feeds[n] for n in part.feeds]))
 
     def _start_colocated(self, feeds: Mapping[str, Any]) -> None:
         outcomes, wake, this_thread = self._outcomes, self._connections.waker(), get_ident()

@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any
 
 from ...graph.core.settings import setting
-from .segment import Reference, is_available, map_segment, new_segment
+from .segment import MappingError, Reference, is_available, map_segment, new_segment
 
 _PAGE = 4096
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system call
@@ -54,15 +54,15 @@ class CollectiveMemory:
         # Other processes open the file during the handshake. It stays open until the mapping is freed.
         weakref.finalize(segment.memory, os.close, segment.fd)
         reference = Reference(os.getpid(), segment.fd, segment.number, 0, _PAGE)
-        return reference.to_fields(), whole[_PAGE : _PAGE + size]
+        return reference, whole[_PAGE : _PAGE + size]
 
     def open(self, place: Sequence[int], size: int) -> memoryview | None:
         """As `SharedMemory.open`."""
         if setting("DOVETAIL_SHARED_MEMORY_MB") <= 0:
             return None
         try:
-            memory = map_segment(Reference.from_fields(list(place)))
-        except ValueError:
+            memory = map_segment(Reference(*place))
+        except (MappingError, TypeError):
             return None
         return memoryview(memory)[_PAGE : _PAGE + size] if len(memory) >= _PAGE + size else None
 

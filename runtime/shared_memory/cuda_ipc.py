@@ -18,6 +18,7 @@ process that has it open closes it at its next tick, and the pool frees it at it
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import weakref
@@ -67,7 +68,7 @@ class ExportTable:
 
     def place(self, loan: int = _HELLO, number: int = 0) -> list[int]:
         """The addresses of a loan's word and of a block's byte, as plain data."""
-        return Reference(os.getpid(), self._segment.fd, self._segment.number, loan, _PAGE + number).to_fields()
+        return list(Reference(os.getpid(), self._segment.fd, self._segment.number, loan, _PAGE + number))
 
     def lend(self, tensor: Outgoing, reader: int, task: str, gpu: int) -> list[Any] | None:
         """Lend an `Outgoing` to a process. Returns handle, size and number of its block, and both addresses. None: the table is full.
@@ -250,10 +251,7 @@ class CudaIpc:
         """Handle `gpu_refused`: send the refused tensors through host memory, and lend that GPU no more."""
         task, ledger = fields["task"], exports_of_process()
         tensors: dict[ChannelKey, Outgoing] = {}
-        for entry in fields["loans"]:
-            if type(entry) is not list or len(entry) != 3 or type(entry[1]) is not int or type(entry[2]) is not int:
-                continue  # malformed
-            channel, gpu, loan = entry
+        for channel, gpu, loan in fields["loans"]:
             self._refused.add((task, gpu))
             tensor = None if ledger is None else ledger.take_back(loan)
             if tensor is not None:
@@ -269,7 +267,7 @@ class CudaIpc:
         readable = bool(self.gpus) and bool(setting("DOVETAIL_CUDA_IPC"))
         if readable:
             try:
-                _keep_word(self._borrower.borrow(Reference.from_fields(fields["page"]), 1))
+                _keep_word(self._borrower.borrow(fields["page"], 1))
             except ValueError:
                 readable = False
         self._send(fields["task"], "gpu_reader", {"task": self.task, "pid": os.getpid() if readable else 0})
@@ -279,15 +277,12 @@ class CudaIpc:
         arrived: dict[ChannelKey, Any] = {}
         refused: list[list[ChannelKey]] = []
         for loan in fields["loans"]:
-            try:
-                channel, gpu, word = _named(loan)
-            except (LookupError, TypeError):
-                continue  # malformed
+            channel, gpu, *_, place, _ = loan
             try:
                 arrived[channel] = self._incoming(loan)
             except (ValueError, TypeError, CudaError) as e:
                 logger.warning("%s: GPU memory of %s cannot be opened: %s", self.task, fields["task"], e)
-                refused.append([channel, gpu, word])
+                refused.append([channel, gpu, place[3]])
         if refused:
             self._send(fields["task"], "gpu_refused", {"step": fields["step"], "task": self.task, "loans": refused})
         return arrived
@@ -299,19 +294,15 @@ class CudaIpc:
         if gpu not in self.gpus:
             raise ValueError(f"{self.task} has no GPU:{gpu}")
         dtype = dtypes.as_dtype(name).np
-        if not all(type(n) is int and n >= 0 for n in (*shape, offset, size, number)) or type(handle) is not bytes:
-            raise ValueError("a malformed loan")
-        count = dtype.itemsize
-        for n in shape:
-            count *= n
+        count = dtype.itemsize * math.prod(shape)
         if dtype.hasobject or not 0 < count <= size - offset:
             raise ValueError("a tensor beyond its block")
-        reference = Reference.from_fields(place)
+        reference = Reference(*place)
         key = reference.pid, reference.number, number, gpu
         with self._lock:
             block = self._opened.get(key)
         if block is None:
-            flag = self._borrower.borrow(Reference.from_fields(of_block), 1)
+            flag = self._borrower.borrow(of_block, 1)
             made = _ImportedBlock(device(gpu), opened(device(gpu), handle, size), reference.pid, flag)
             with self._lock:
                 block = self._opened.setdefault(key, made)
@@ -357,11 +348,6 @@ class CudaIpc:
 def _keep_word(borrowed: Any) -> None:
     """Keep the word unchanged when its borrowed object is freed."""
     borrowed.word = None
-
-
-def _named(loan: Any) -> tuple[ChannelKey, int, int]:
-    """Channel, GPU and word of a loan."""
-    return loan[0], loan[1], loan[8][3]
 
 
 _ledgers: dict[int, ExportTable] = {}  # process -> table: a forked child has its own

@@ -19,7 +19,7 @@ import fcntl
 import mmap
 import os
 import platform
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ...graph.core import dtypes
 
@@ -47,17 +47,6 @@ class RecordAddress(NamedTuple):
     segment: int
     offset: int
     number: int
-
-    @classmethod
-    def from_fields(cls, fields: Any) -> RecordAddress:
-        """From the plain data of a message. ValueError: it is malformed."""
-        if (
-            type(fields) not in (list, tuple)
-            or len(fields) != 5
-            or any(type(x) is not int or not 0 <= x < 1 << 63 for x in fields)
-        ):
-            raise ValueError(f"not the address of a record: {fields!r:.80}")
-        return cls(*fields)
 
 
 def words_of(memory: mmap.mmap, offset: int) -> memoryview:

@@ -16,7 +16,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from ...codegen.ir.partition import Posted, RecvTensor
 from ...graph.core.dtypes import DType, as_dtype
@@ -29,7 +29,7 @@ from ...graph.resources.variable import VariableState
 from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.pool import mapper, pool_of_process
 from .record_layout import RecordAddress, can_publish
-from .segment import Reference
+from .segment import MappingError, Reference
 from .variable_publisher import VariablePublisher
 from .variable_reader import ProcessHandle, RemoteVariable, VariableReaders, reader_of
 
@@ -38,8 +38,10 @@ _GONE = (
     "there. Run again."
 )
 
-Want = dict[str, Any]
-"""The entry of one variable in a `want` message: see `wants`."""
+Want: TypeAlias = dict[str, Any]
+"""A variable in a `want` message: see `RECORDS` of `wire/schema.py`."""
+VariableName: TypeAlias = Sequence[Any]
+"""A variable in a `publish` message: container, name; for an accumulator also its element type, shape and reduction, else None."""
 
 
 class _Session(Protocol):
@@ -74,42 +76,41 @@ class RemoteVariables:
     def page(self) -> list[int] | None:
         """A page of this process's memory that others map as a test; None: its memory cannot be mapped."""
         pool = pool_of_process()
-        return pool.page().to_fields() if pool is not None and can_publish() else None
+        return list(pool.page()) if pool is not None and can_publish() else None
 
     def publish(
-        self, handle: str, session: _Session, names: Sequence[Sequence[str]], writable: bool, keeps: bool = False
+        self, handle: str, session: _Session, names: Sequence[VariableName], writable: bool, keeps: bool = False
     ) -> list[RecordAddress | None]:
         """Publish a session's variables, given by container and name, for others to read, or also to change if `writable`.
 
-        None for one that cannot be published. If one cannot be changed by others, all variables are None. An accumulator is given by
-        `accumulator_name`, made if needed, and published independently of the others. `keeps`: only this task changes variables.
+        None for one that cannot be published. If one cannot be changed by others, all variables are None. An accumulator is given with
+        its `sum`, made if needed, and published independently of the others. `keeps`: only this task changes variables.
         """
         if not self._opens:
             return [None for _ in names]
         publish = self.posts.open if writable else self.posts.post
-        found = [
-            None
-            if len(name) == 2 and writable and keeps
-            else publish(handle, session.resources, name[0] or self._default_container, name[1])
-            if len(name) == 2
-            else self._open_accumulator(handle, session, name)
-            for name in names
-        ]
-        is_whole = all(place is not None for place, name in zip(found, names, strict=True) if len(name) == 2)
-        if writable and not is_whole:
-            return [None if len(name) == 2 else place for place, name in zip(found, names, strict=True)]
+        found: list[RecordAddress | None] = []
+        for container, name, kind in names:
+            where = handle, session.resources, container or self._default_container, name
+            if kind is not None:
+                found.append(self._open_accumulator(*where, kind))
+            else:
+                found.append(None if writable and keeps else publish(*where))
+        is_variable = [kind is None for _, _, kind in names]
+        if writable and any(place is None for place, one in zip(found, is_variable, strict=True) if one):
+            return [None if one else place for place, one in zip(found, is_variable, strict=True)]
         return found
 
-    def _open_accumulator(self, handle: str, session: _Session, fields: Sequence[str]) -> RecordAddress | None:
-        container, name, dtype, dims, reduction = fields
+    def _open_accumulator(
+        self, handle: str, resources: Resources, container: str, name: str, described: Sequence[Any]
+    ) -> RecordAddress | None:
+        dtype, shape, reduction = described
         try:
-            shape = tuple([int(n) for n in dims.split(",") if n])
-            kind = AccumulatorKind(False, as_dtype(dtype), shape, reduction)
+            kind = AccumulatorKind(False, as_dtype(dtype), tuple(shape), reduction)
         except (TypeError, ValueError) as e:
             raise invalid(f"A publish message is malformed: {e}") from None
-        posts, container = self.posts, container or self._default_container
         with contextlib.suppress(InvalidArgumentError):  # the name is another resource's: the step itself reports it
-            return posts.open_accumulator(handle, session.resources, container, name, kind)
+            return self.posts.open_accumulator(handle, resources, container, name, kind)
         return None
 
     def values(self, session: _Session | None, wants: Iterable[Want]) -> dict[int | str, Any]:
@@ -127,24 +128,21 @@ class RemoteVariables:
             )  # fmt: skip
         found: dict[int | str, Any] = {}
         for want in wants:
+            name = want["name"]
+            if want["is_sum"]:
+                raise AbortedError(None, None, _GONE.format(name=name, task=self._task))
             try:
-                channel, container, name, dtype = (want[k] for k in ("channel", "container", "name", "dtype"))
-                if type(channel) is not int or not isinstance(container, str) or not isinstance(name, str):
-                    raise TypeError(f"{want!r:.80}")
-                if want.get("sum"):
-                    raise AbortedError(None, None, _GONE.format(name=name, task=self._task))
-                wanted = as_dtype(dtype)
-            except (TypeError, KeyError, ValueError) as e:
+                wanted = as_dtype(want["dtype"])
+            except (TypeError, ValueError) as e:
                 raise invalid(f"A want message is malformed: {e}") from None
-            state = session.resources.get_or_create(
-                container or self._default_container, name, VariableState, partial(VariableState, name, wanted)
-            )
+            container = want["container"] or self._default_container
+            state = session.resources.get_or_create(container, name, VariableState, partial(VariableState, name, wanted))
             if state.dtype is not wanted:
                 raise invalid(
                     f"Trying to access variable '{name}' as {wanted.name}, but another graph made it as {state.dtype.name}: use "
                     "another name, another container, or the same type",
                 )  # fmt: skip
-            found[channel] = state.read()
+            found[want["channel"]] = state.read()
         return found
 
     def close_session(self, handle: str) -> None:
@@ -159,10 +157,10 @@ class RemoteVariables:
         if pool_of_process() is None or not can_publish():
             return False
         try:
-            reference = Reference.from_fields(page)
+            reference = Reference(*page)
             ProcessHandle(reference.pid)
             mapper().map(reference)
-        except ValueError:
+        except MappingError:
             return False
         return True
 
@@ -173,13 +171,13 @@ class RemoteVariables:
             posted = receive.posted
             assert posted is not None
             try:
-                place = RecordAddress.from_fields(posted.place)
+                place = RecordAddress(*posted.place)
                 if receive.reached is not None:
                     kind = kind_of(receive.reached)
                     task = task_of(receive.source)
                     return RemoteVariable(place, kind, posted.name, task, mapper(), partial(self._wake, task))
                 return reader_of(place, receive.dtype.np, mapper())
-            except ValueError:  # MappingError among them: the variable was withdrawn meanwhile
+            except (MappingError, TypeError):  # the variable was withdrawn meanwhile, or the address is none
                 return None
 
         return VariableReaders(map(find, receives))
@@ -193,10 +191,9 @@ class RemoteVariables:
                 assert r.posted is not None
                 wanted[r.channel] = r
                 key = task_of(r.source), r.posted.incarnation
+                is_sum = r.reached is not None and r.reached.type == ACCUMULATOR
                 want = {"channel": r.channel, "container": r.posted.container, "name": r.posted.name}
-                if r.reached is not None and r.reached.type == ACCUMULATOR:
-                    want["sum"] = True
-                out.setdefault(key, []).append(want | {"dtype": r.dtype.name})
+                out.setdefault(key, []).append(want | {"dtype": r.dtype.name, "is_sum": is_sum})
         return out
 
     def overdue(self, step: int, channels: Iterable[Any]) -> list[RecvTensor]:
@@ -228,9 +225,10 @@ class RemoteVariables:
         self.posts.close()
 
 
-def accumulator_name(container: str, name: str, kind: AccumulatorKind) -> tuple[str, str, str, str, str]:
-    """The name of an accumulator of known shape in a `publish` message."""
-    return container, name, kind.dtype.name, ",".join(map(str, kind.shape or ())), kind.reduction
+def name_of(node: Node, container: str, name: str) -> VariableName:
+    """How a `publish` message names a variable or accumulator of known shape."""
+    kind = kind_of(node)
+    return container, name, None if isinstance(kind, DType) else (kind.dtype.name, kind.shape or (), kind.reduction)
 
 
 def kind_of(node: Node) -> DType | AccumulatorKind:

@@ -38,11 +38,10 @@ PAGE: Final = 4096
 NUMBER, RETIRED, FIRST = 0, 2, 4  # in 32-bit words: the segment's number takes two
 MOST_LOANS: Final = PAGE // 4 - FIRST
 _SEAL, SHRINK, _GROW = 0x0001, 0x0002, 0x0004
-_INTS = [int] * 5
 
 
 class Reference(NamedTuple):
-    """A reference to a tensor's bytes in the segment that process `pid` has open as descriptor `fd`.
+    """A reference to a tensor's bytes in the segment that process `pid` has open as descriptor `fd`. In a message it is a list.
 
     Attributes:
         number: the segment's number; the segment starts with it.
@@ -55,26 +54,6 @@ class Reference(NamedTuple):
     number: int
     loan: int
     offset: int
-
-    def to_fields(self) -> list[int]:
-        """Plain data for a message."""
-        return list(self)
-
-    @classmethod
-    def from_fields(cls, fields: Any) -> Reference:
-        """From the plain data of a message.
-
-        Raises:
-            ValueError: it is malformed.
-        """
-        if (
-            type(fields) not in (list, tuple)
-            or [type(x) for x in fields] != _INTS
-            or min(fields) < 0
-            or max(fields) >= 1 << 63
-        ):
-            raise ValueError(f"not a reference to shared memory: {fields!r:.80}")
-        return cls(*fields)
 
 
 @cache

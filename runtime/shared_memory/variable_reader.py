@@ -38,8 +38,8 @@ class ProcessHandle:
         if not self._is_us:
             try:
                 self._fd = os.pidfd_open(pid)
-            except OSError as e:
-                raise MappingError(f"process {pid}: {e.strerror}") from None
+            except (OSError, OverflowError) as e:
+                raise MappingError(f"process {pid}: {e}") from None
 
     def is_alive(self) -> bool:
         """Whether the process has not ended."""

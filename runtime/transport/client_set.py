@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
-from ..wire.codec import HeaderTemplate
 from ..wire.messages import Message, WireError
 from ..wire.reassembly import TooLargeError
 from .access_control import why_silent
@@ -21,9 +20,6 @@ class Connections:
 
     With `keys`, servers must prove their keys. `patience_s`: a server that is silent for this long counts as gone; see `dial`.
 
-    Attributes:
-        templates: header templates of messages that are sent often, by keys that their users choose.
-
     >>> connections = Connections()
     >>> connections.send("localhost:2222", Message("ping", {"seq": 1}))
     >>> connections.poll(0.0)
@@ -35,7 +31,6 @@ class Connections:
         self._keys = keys
         self._patience_s = patience_s
         self._connections: dict[str, Connection] = {}
-        self.templates: dict[Hashable, HeaderTemplate] = {}
         self._watch = ConnectionPoller()
         self._wake: socket.socket | None = None
         self._woken: socket.socket | None = None

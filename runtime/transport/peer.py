@@ -25,6 +25,7 @@ ends fall back to ZeroMQ, whose connection stays open beside it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import deque
@@ -36,7 +37,7 @@ import numpy as np
 from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.interpreter_state import process_id
 from ..shared_memory.pool import Pool, borrow, pool_of_process
-from ..shared_memory.segment import Reference
+from ..shared_memory.segment import MappingError, Reference
 from ..wire.chunking import ACK_EVERY_S, ChunkedSender, Reassembler, is_chunk, is_large
 from ..wire.codec import encode
 from ..wire.messages import BORROW_BYTES, MAX_FRAMES, Frame, Lend, Message
@@ -207,7 +208,7 @@ class Peer:
         if self._pool is None or self._told:
             return None
         self._told = True
-        return self._pool.page().to_fields()
+        return list(self._pool.page())
 
     def heard(self, message: Message) -> list[Command]:
         """Handle a message of a kind in `HANDSHAKE`."""
@@ -229,13 +230,9 @@ class Peer:
         readable = False
         if self._pool is not None:
             if page is not None:
-                try:
-                    reference = Reference.from_fields(page)
-                    borrow(reference, 1)
-                except ValueError:
-                    pass
-                else:
-                    readable, self._pid = True, reference.pid
+                with contextlib.suppress(MappingError):
+                    borrow(page, 1)
+                    readable, self._pid = True, Reference(*page).pid
                 out.append(Message("hello", {"memory": self._page(), "readable": readable}))
             self.lend = _lender(self._pool, self._pid) if reads_ours and self._pid > 0 else None
             if self.lend is not None and self._pid != process_id():

@@ -48,7 +48,6 @@ from .tensors import (
     unpack_tensor,
 )
 
-_MOST_FORMED: Final = 64  # cached descriptions per template, one per combination of feed shapes
 _packed: dict[Hashable, bytes] = {}  # kind, fields and tensors' descriptions -> the description
 
 
@@ -62,8 +61,6 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
         WireError: an unknown kind, an unknown field or one of a wrong type, a tensor where
             the kind has none, or an unsupported element type. Nothing has been sent.
     """
-    if message.template is not None:
-        return message.template.encode(tuple(message.fields.values()), message.tensors, lend)
     schema = KINDS.get(message.kind)
     if schema is None:
         raise WireError(f"there is no message kind {message.kind!r}; known kinds: {', '.join(KINDS)}")
@@ -88,50 +85,6 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
             remember(_packed, key, description)
     frames[0] = _header(schema, numbers, description, values)
     return frames
-
-
-class HeaderTemplate:
-    """Encodes messages of one kind that differ only in their numbers and tensors. It caches a description per combination of tensors.
-
-    Args:
-        kind: a key of `KINDS` whose messages carry tensors.
-        fields: all fields but the numbers.
-
-    Raises:
-        WireError: as in `encode`.
-
-    >>> form = HeaderTemplate("run", {"program": "p", "feeds": ["x:0"]})
-    >>> decode(encode(Message("run", {"request": 7, "step": 7}, (np.array(1.0),), form)))
-    Message('run', program='p', feeds=['x:0'], request=7, step=7, float64[])
-    """
-
-    __slots__ = ("_described", "_fields", "_schema")
-
-    def __init__(self, kind: str, fields: dict[str, Any]) -> None:
-        self._schema = KINDS[kind]
-        self._fields = fields
-        self._described: dict[tuple[Any, ...], bytes] = {}
-        encode(Message(kind, dict.fromkeys(self._schema.numbers, 0) | fields))  # so that an error shows here
-
-    def encode(self, numbers: tuple[int, ...], tensors: Sequence[Tensor], lend: Lend | None = None) -> list[Frame]:
-        """The frames of one message; its numbers are in the order of the kind's row."""
-        schema = self._schema
-        frames: list[Frame] = [b""]
-        specs: list[tuple[Any, ...]] = []
-        values: list[Frame] = []
-        if tensors:
-            check_tensor_count(schema, len(tensors))
-            _pack_tensors(tensors, schema, lend, False, frames, specs, values)
-        key = tuple(specs)
-        description = self._described.get(key)
-        if description is None:
-            fields = dict(zip(schema.numbers, numbers, strict=True)) | self._fields
-            description = _describe(schema, fields, specs, frames)
-            if len(self._described) >= _MOST_FORMED:
-                self._described.clear()
-            self._described[key] = description
-        frames[0] = _header(schema, numbers, description, values)
-        return frames
 
 
 def _header(schema: KindSchema, numbers: Sequence[int], description: bytes, values: Sequence[Frame]) -> bytes:
@@ -194,7 +147,7 @@ def _pack_tensors(
 
 def _describe(schema: KindSchema, fields: Any, specs: Sequence[Any], frames: list[Frame]) -> bytes:
     """Check a message, and pack its description; fields of type `bytes` become frames."""
-    check_fields(schema.kind, schema.fields, schema.required, fields)
+    check_fields(schema.kind, schema.content, fields)
     others = {name: value for name, value in fields.items() if name not in schema.numbers}
     for blob in schema.blobs:
         frames.append(fields[blob])
@@ -320,7 +273,7 @@ def _understand(schema: KindSchema, others: dict[str, Any], specs: list[Any]) ->
     if specs:
         check_tensor_count(schema, len(specs))
     layouts = tuple([layout_of(spec, index) for index, spec in enumerate(specs)])
-    check_fields(schema.kind, schema.described, schema.required.difference(schema.numbers), others)
+    check_fields(schema.kind, schema.described, others)
     return schema, others, layouts, 1 + sum(where not in (HERE, LENT) for where, *_ in layouts)
 
 

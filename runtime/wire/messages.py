@@ -32,14 +32,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from .schema import KINDS, MAX_DEPTH, KindSchema, WireError
 from .tensors import BORROW_BYTES, MAX_DIM, Bytes, Frame, Tensor
 
-VERSION = 6  # one byte; messages of another version are refused with an error that names both
+VERSION = 7  # one byte; messages of another version are refused with an error that names both
 
 #: A tensor of at most this many bytes is in the header, as long as those of a message need no more than `MAX_INLINE` together.
 INLINE_BYTES = 4096
@@ -64,14 +64,6 @@ class UnmappedTensorError(WireError):
     """A tensor lies in shared memory that the receiver cannot map. The sender should send its bytes."""
 
 
-class Encoder(Protocol):
-    """Encodes messages of which most fields are known in advance; see `codec.HeaderTemplate`."""
-
-    def encode(
-        self, numbers: tuple[int, ...], tensors: Sequence[Tensor], lend: Lend | None = None, /
-    ) -> list[Frame]: ...
-
-
 @dataclass(slots=True, eq=False, repr=False)  # a frozen one takes 2 times as long to make
 class Message:
     """One message. Compared by identity, since arrays have no single truth value.
@@ -82,7 +74,6 @@ class Message:
             lists and dicts: do not change them.
         tensors: arrays of any element type in `graph.dtypes`, strings as object arrays of bytes or str.
             Decoded ones are read-only and alias the received buffer.
-        template: encodes a message whose `fields` are its numbers alone, with the other fields; None otherwise.
 
     >>> frames = encode(Message("ping", {"seq": 7}))
     >>> decode(frames)
@@ -92,7 +83,6 @@ class Message:
     kind: str
     fields: dict[str, Any] = field(default_factory=dict)
     tensors: tuple[Tensor, ...] = ()
-    template: Encoder | None = None
 
     def __repr__(self) -> str:
         parts = [repr(self.kind)]

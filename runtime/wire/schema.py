@@ -1,6 +1,12 @@
-"""The protocol's table: each kind of message with its fields, sender, receiver, reply and ordering.
+"""The protocol's table: each kind of message with its fields, sender, receiver, reply, ordering, and since which version there is one.
 
-Every sent or received message is checked against `KINDS`. A new kind is a new row.
+Every sent or received message is checked against `KINDS`, down to what is inside its lists: a handler finds what the table says. A new
+kind is a new row. A field's type is
+
+    bool, int, float, str, bytes    one value; `uint` is an int that is not negative
+    list, dict                      plain values, with str keys, nested up to `MAX_DEPTH`
+    a name of `RECORDS`             a record: a dict with those fields, or a list of the fields in their order
+    T[]                             a list of values of type T; T?[]: some may be None
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_DEPTH = 16  # nesting depth of lists and dicts in one field
 HEAD = "<BBBxI"  # the fixed start of every message: see `messages.py`
@@ -30,6 +36,114 @@ class WireError(ValueError):
         self.request = request
 
 
+# --- types -----------------------------------------------------------------------------------------------------------
+
+
+class Record(NamedTuple):
+    """The fields of a message, or of a record inside one.
+
+    Attributes:
+        fields: name -> type.
+        required: the required fields; the others may be missing or None.
+        is_list: whether it travels as a list of its fields, in their order, instead of a dict.
+    """
+
+    fields: Mapping[str, FieldType]
+    required: frozenset[str]
+    is_list: bool = False
+
+
+class FieldType(NamedTuple):
+    """The type of a field.
+
+    Attributes:
+        name: as in the table.
+        python: the Python types that its value may have.
+        items: the type of its elements, if it is a list of one type.
+        record: its fields, if it is a record.
+    """
+
+    name: str
+    python: tuple[type, ...]
+    items: FieldType | None = None
+    record: Record | None = None
+
+    @property
+    def optional(self) -> FieldType:
+        """The same, or None."""
+        return self._replace(python=(*self.python, type(None)))
+
+
+# A float may be written as an int; a list may be given as a tuple (it arrives as a list).
+_TYPES = {
+    name: FieldType(name, types)
+    for name, types in {
+        "bool": (bool,), "int": (int,), "uint": (int,), "float": (float, int), "str": (str,), "bytes": (bytes,),
+        "list": (list, tuple), "dict": (dict,), "channel": (int, str),
+    }.items()
+}  # fmt: skip
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+
+
+def _type(name: str) -> FieldType:
+    """The type that the table names so."""
+    if name.endswith("[]"):
+        return FieldType(name, (list, tuple), _type(name[:-2]))
+    return _type(name[:-1]).optional if name.endswith("?") else _TYPES[name]
+
+
+def _fields(text: str) -> Record:
+    """Fields as the table writes them: `name type, name? type`; a field with a `?` is optional."""
+    types: dict[str, FieldType] = {}
+    required: set[str] = set()
+    for name, type_name in (entry.split() for entry in text.split(",") if entry.strip()):
+        if name.endswith("?"):
+            types[name[:-1]] = _type(type_name).optional
+        else:
+            types[name] = _type(type_name)
+            required.add(name)
+    return Record(types, frozenset(required))
+
+
+def _record(name: str, text: str, is_list: bool = False) -> None:
+    """Add a type to `RECORDS`."""
+    RECORDS[name] = record = _fields(text)._replace(is_list=is_list)
+    _TYPES[name] = FieldType(name, (list, tuple) if is_list else (dict,), None, record)
+
+
+RECORDS: dict[str, Record] = {}
+"""What is inside fields, by the name of its type."""
+
+_record("reference", "pid uint, fd uint, segment uint, loan uint, offset uint", is_list=True)
+_record("address", "pid uint, fd uint, segment uint, offset uint, number uint", is_list=True)
+_record("device", "name str, memory? int, emulated bool, incarnation int, host str")
+_record("part", "task str, address str, incarnation int, program str, feeds str[], fetches str[]")
+_record("sum", "dtype str, shape uint[], reduction str", is_list=True)
+_record("variable", "container str, name str, sum? sum", is_list=True)
+_record("want", "channel int, container str, name str, dtype str, is_sum bool")
+_record("empty", "channel channel, is_dead bool", is_list=True)
+_record("entry", "container str, name str, dtype str, by_rows bool", is_list=True)
+_record(
+    "loan",
+    "channel channel, gpu uint, dtype str, shape uint[], offset uint, handle bytes, size uint, number uint, loan reference, "
+    "block reference",
+    is_list=True,
+)
+_record("refused", "channel channel, gpu uint, loan uint", is_list=True)
+_record("link", "to str, messages int, bytes int")
+_record("running", "step int, age_s float, waits str[], waiting_s float")
+_record("queue", "name str, elements int, capacity int, waiting int")
+_record(
+    "figures",
+    "task str, job str, task_index int, cluster dict, pid int, incarnation int, up_s float, memory int, load float, devices device[], "
+    "keys bool, refused int, sessions int, steps_running int, steps_started int, steps_failed int, steps_stalled int, step_s dict, "
+    "queues queue[], steps running[], replicated_by? int, links link[], received_messages int, received_bytes int",
+)
+
+
+# --- kinds -----------------------------------------------------------------------------------------------------------
+
+
 class Order(Enum):
     """Which messages a message may overtake while a large message is sent in chunks (`chunking.py`)."""
 
@@ -46,10 +160,10 @@ class KindSchema:
         kind: its name.
         sender, receiver: `client`, `master`, `worker`, `server` (either of the two), or `any`.
         reply: the kind of the reply, or empty. An `error` may answer any request instead.
+        since: the version of the protocol that brought it.
         order: see `Order`.
-        fields: field name -> the Python types its value may have.
-        described: the same for its description, which lacks the numbers and has the lengths instead of `bytes` fields.
-        required: the required fields; the others may be missing or None.
+        content: its fields.
+        described: those of its description, which lacks the numbers and has the lengths instead of `bytes` fields.
         numbers: the required fields of type int; they are outside the description.
         head: packs the fixed start and the numbers.
         tensors: whether tensors may be attached.
@@ -62,10 +176,10 @@ class KindSchema:
     sender: str
     receiver: str
     reply: str
+    since: int
     order: Order
-    fields: Mapping[str, tuple[type, ...]]
-    described: Mapping[str, tuple[type, ...]]
-    required: frozenset[str]
+    content: Record
+    described: Record
     numbers: tuple[str, ...]
     head: struct.Struct
     tensors: bool
@@ -74,52 +188,24 @@ class KindSchema:
     blobs: tuple[str, ...]
 
 
-# A float may be written as an int; a list may be given as a tuple (it arrives as a list).
-_TYPES: dict[str, tuple[type, ...]] = {
-    "bool": (bool,), "int": (int,), "float": (float, int), "str": (str,), "bytes": (bytes,),
-    "list": (list, tuple), "dict": (dict,),
-}  # fmt: skip
-_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
-
-
 def _row(
-    kind: str, way: str, fields: str = "", *,
+    kind: str, since: int, way: str, fields: str = "", *,
     order: Order = Order.STRICT, tensors: bool = False, given: bool = False, wide: bool = False,
 ) -> KindSchema:  # fmt: skip
-    """One row of `KINDS`.
-
-    Args:
-        way: `sender > receiver: reply`, or `sender > receiver`.
-        fields: `name type, name? type|type`; a field with a `?` is optional.
-    """
+    """One row of `KINDS`. `way`: `sender > receiver: reply`, or `sender > receiver`."""
     ends, _, reply = way.partition(": ")
     sender, receiver = ends.split(" > ")
-    types: dict[str, tuple[type, ...]] = {}
-    required: set[str] = set()
-    numbers: list[str] = []
-    blobs: list[str] = []
-    for entry in filter(None, map(str.strip, fields.split(","))):
-        name, type_names = entry.split()
-        optional = name.endswith("?")
-        name = name.removesuffix("?")
-        types[name] = tuple(t for type_name in type_names.split("|") for t in _TYPES[type_name])
-        if optional:
-            types[name] += (type(None),)
-        else:
-            required.add(name)
-            if type_names == "int":
-                numbers.append(name)
-        if type_names == "bytes":
-            blobs.append(name)
+    content = _fields(fields)
+    numbers = tuple(name for name, t in content.fields.items() if t.name == "int" and name in content.required)
+    blobs = tuple(name for name, t in content.fields.items() if t.name == "bytes")
     if len(kind) > 31:
         raise ValueError(f"kind {kind!r}: at most 31 characters, so that the header starts in one known way")
     if tensors and blobs:
         raise ValueError(f"kind {kind!r}: tensors or fields of bytes")
-    described = {name: (int,) if name in blobs else t for name, t in types.items() if name not in numbers}
-    head = struct.Struct(f"{HEAD}{len(numbers)}q")
+    described = {n: _TYPES["int"] if n in blobs else t for n, t in content.fields.items() if n not in numbers}
     return KindSchema(
-        kind, sender, receiver, reply, order, types, described, frozenset(required), tuple(numbers), head, tensors, given, wide,
-        tuple(blobs),
+        kind, sender, receiver, reply, since, order, content, Record(described, content.required.difference(numbers)),
+        numbers, struct.Struct(f"{HEAD}{len(numbers)}q"), tensors, given, wide, blobs,
     )  # fmt: skip
 
 
@@ -130,84 +216,95 @@ _MEMBER = (
 #: Every kind of message. Besides its reply, `create_session` gets `waiting` while tasks are missing, `run` gets `trace` before a
 #: traced `done`, and `missing` gets `accounted` on the connection of the tensors.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
-    _row("hello", "any > any: hello", "memory? list, readable bool, stream? bool"),
-    _row("stream_offer", "server > any: stream_connected", "way str, name str, token str"),
-    _row("stream_connected", "any > server: stream_open", "token str"),
-    _row("stream_open", "server > any"),
-    _row("probe", "server > any"),
-    _row("ping", "any > server: pong", "seq int, request? int, waits? bool"),
-    _row("pong", "server > any", "seq int, incarnation int, clock? int, working? bool, waits? list"),
-    _row("status", "any > server: devices", "request int"),
-    _row("devices", "server > any", "request int, devices list, incarnation int", wide=True),
-    _row("stats", "any > server: figures", "request int"),
-    _row("figures", "server > any", "request int, figures dict", wide=True),
-    _row("create_session", "client > master: session_created", "request int, config dict, client? str", wide=True),
-    _row("waiting", "master > client", "request int, tasks list"),
+    _row("hello", 1, "any > any: hello", "memory? reference, readable bool, stream? bool"),
+    _row("stream_offer", 6, "server > any: stream_connected", "way str, name str, token str"),
+    _row("stream_connected", 6, "any > server: stream_open", "token str"),
+    _row("stream_open", 6, "server > any"),
+    _row("probe", 6, "server > any"),
+    _row("ping", 1, "any > server: pong", "seq int, request? int, waits? bool"),
+    _row("pong", 1, "server > any", "seq int, incarnation int, clock? int, working? bool, waits? str[]"),
+    _row("status", 1, "any > server: devices", "request int"),
+    _row("devices", 1, "server > any", "request int, devices device[], incarnation int", wide=True),
+    _row("stats", 1, "any > server: figures", "request int"),
+    _row("figures", 1, "server > any", "request int, figures figures", wide=True),
+    _row("create_session", 1, "client > master: session_created", "request int, config dict, client? str", wide=True),
+    _row("waiting", 1, "master > client", "request int, tasks str[]"),
     _row(
-        "session_created", "master > client",
-        "request int, session str, devices list, limit_ms int, peer_timeout_s float, is_replicated? bool", wide=True,
+        "session_created", 1, "master > client",
+        "request int, session str, devices device[], limit_ms int, peer_timeout_s float, is_replicated? bool", wide=True,
     ),
-    _row("extend", "client > master: extended", "request int, session str, from_version int, graph bytes"),
-    _row("extended", "master > client", "request int, version int"),
+    _row("extend", 1, "client > master: extended", "request int, session str, from_version int, graph bytes"),
+    _row("extended", 1, "master > client", "request int, version int"),
     _row(
-        "prepare", "client > master: prepared",
-        "request int, session str, feeds list, fetches list, targets list, warm? bool, deterministic? bool", wide=True,
+        "prepare", 1, "client > master: prepared",
+        "request int, session str, feeds str[], fetches str[], targets str[], warm? bool, deterministic? bool", wide=True,
     ),
-    _row("prepared", "master > client", "request int, parts list", wide=True),
-    _row("plan", "client > master: planned", "request int, session str, feeds list, fetches list, targets list, program str", wide=True),
-    _row("planned", "master > client", "request int, plan bytes"),
-    _row("register", "master > worker: registered", "request int, program str, session str, partition bytes, info dict", wide=True),
-    _row("registered", "worker > master", "request int, incarnation int"),
-    _row("release", "master > worker", "programs list"),
-    _row("expose_memory", "master > worker: memory_exposed", "request int"),
-    _row("memory_exposed", "worker > master", "request int, page? list"),
-    _row("map_memory", "master > worker: memory_mapped", "request int, page list"),
-    _row("memory_mapped", "worker > master", "request int, readable bool"),
+    _row("prepared", 1, "master > client", "request int, parts part[]", wide=True),
     _row(
-        "publish", "master > worker: published", "request int, session str, seed int, isolated bool, names list, changed? bool",
+        "plan", 1, "client > master: planned", "request int, session str, feeds str[], fetches str[], targets str[], program str",
         wide=True,
     ),
-    _row("published", "worker > master", "request int, incarnation int, places list", wide=True),
-    _row("want", "worker > worker: tensors", "step int, task str, session str, incarnation int, wants list", wide=True, order=Order.STEP),
-    _row("denied", "worker > worker", "step int, channels list, code str, message str", wide=True, order=Order.STEP),
+    _row("planned", 1, "master > client", "request int, plan bytes"),
     _row(
-        "replicate", "worker > worker: replicated",
-        "request int, task str, incarnation int, number int, part int, last bool, whole bool, entries list", tensors=True, wide=True,
+        "register", 1, "master > worker: registered",
+        "request int, program str, session str, partition bytes, seed int, isolated bool, kernels dict, peer_timeout_s float, "
+        "compresses bool, client str",
+        wide=True,
     ),
-    _row("replicated", "worker > worker", "request int, whole bool, incarnation int"),
-    _row("recover", "worker > worker: recovered", "request int, task str, incarnation int, part int"),
-    _row("recovered", "worker > worker", "request int, whole bool, last bool, entries list", tensors=True, wide=True),
-    _row("accumulated", "worker > worker", order=Order.NONE),
-    _row("missing", "worker > worker: coming", "step int, task str, channels list", order=Order.NONE),
-    _row("coming", "worker > worker", "step int, task str, known bool, channels list, left int", order=Order.NONE),
-    _row("accounted", "worker > worker", "step int, task str, channels list", order=Order.STEP),
+    _row("registered", 1, "worker > master", "request int, incarnation int"),
+    _row("release", 1, "master > worker", "programs str[]"),
+    _row("expose_memory", 4, "master > worker: memory_exposed", "request int"),
+    _row("memory_exposed", 4, "worker > master", "request int, page? reference"),
+    _row("map_memory", 4, "master > worker: memory_mapped", "request int, page reference"),
+    _row("memory_mapped", 4, "worker > master", "request int, readable bool"),
     _row(
-        "run", "client > worker: done",
-        "request int, step int, program str, feeds list, trace? bool", tensors=True,
+        "publish", 4, "master > worker: published", "request int, session str, seed int, isolated bool, names variable[], changed bool",
+        wide=True,
     ),
-    _row("trace", "worker > client", "request int, notes bytes"),
-    _row("done", "worker > client", "request int, fetches list", tensors=True, given=True),
-    _row("tensors", "worker > worker", "step int, channels list, without list", tensors=True, order=Order.STEP),
-    _row("collective_join", "worker > worker: collective_join", _MEMBER),
-    _row("collective_part", "worker > worker", f"{_MEMBER}, instance str, run int, sender int, to int, tag int, what str", tensors=True),
-    _row("collective_poke", "worker > worker", f"{_MEMBER}, instance str"),
-    _row("collective_end", "worker > worker", f"{_MEMBER}, reason str, code str"),
-    _row("collective_count", "worker > worker: collective_counted", f"{_MEMBER}, known int"),
-    _row("collective_counted", "worker > worker", f"{_MEMBER}, sent int"),
-    _row("collective_ask", "worker > worker: collective_alive", f"{_MEMBER}, deaf bool"),
-    _row("collective_alive", "worker > worker", _MEMBER),
-    _row("gpu_hello", "worker > worker: gpu_reader", "task str, page list"),
-    _row("gpu_reader", "worker > worker", "task str, pid int"),
-    _row("gpu_loans", "worker > worker", "step int, task str, loans list", wide=True),
-    _row("gpu_refused", "worker > worker", "step int, task str, loans list", wide=True),
-    _row("abort", "client > worker", "step int, code str, reason str", order=Order.NONE),
-    _row("touch", "client > master", "session str", order=Order.NONE),
-    _row("close_session", "client > master: closed", "request int, session str"),
-    _row("forget_session", "master > worker", "session str"),
-    _row("closed", "server > any", "request int"),
-    _row("reset", "client > master: closed", "request int, containers list, config? dict", wide=True),
-    _row("reset_containers", "master > worker: closed", "request int, containers list, sessions? list"),
-    _row("error", "server > any", "request int, code str, message str, node? str, task? str"),
+    _row("published", 4, "worker > master", "request int, incarnation int, places address?[]", wide=True),
+    _row(
+        "want", 2, "worker > worker: tensors", "step int, task str, session str, incarnation int, wants want[]",
+        wide=True, order=Order.STEP,
+    ),
+    _row("denied", 2, "worker > worker", "step int, channels channel[], code str, message str", wide=True, order=Order.STEP),
+    _row(
+        "replicate", 6, "worker > worker: replicated",
+        "request int, task str, incarnation int, number int, part int, last bool, whole bool, entries entry[]", tensors=True, wide=True,
+    ),
+    _row("replicated", 6, "worker > worker", "request int, whole bool, incarnation int"),
+    _row("recover", 6, "worker > worker: recovered", "request int, task str, incarnation int, part int"),
+    _row("recovered", 6, "worker > worker", "request int, whole bool, last bool, entries entry[]", tensors=True, wide=True),
+    _row("accumulated", 4, "worker > worker", order=Order.NONE),
+    _row("missing", 1, "worker > worker: coming", "step int, task str, channels channel[]", order=Order.NONE),
+    _row("coming", 1, "worker > worker", "step int, task str, known bool, channels channel[], left int", order=Order.NONE),
+    _row("accounted", 1, "worker > worker", "step int, task str, channels channel[]", order=Order.STEP),
+    _row(
+        "run", 1, "client > worker: done",
+        "request int, step int, program str, feeds str[], trace? bool", tensors=True,
+    ),
+    _row("trace", 1, "worker > client", "request int, notes bytes"),
+    _row("done", 1, "worker > client", "request int, fetches str[]", tensors=True, given=True),
+    _row("tensors", 1, "worker > worker", "step int, channels channel[], without empty[]", tensors=True, order=Order.STEP),
+    _row("collective_join", 6, "worker > worker: collective_join", _MEMBER),
+    _row("collective_part", 6, "worker > worker", f"{_MEMBER}, instance str, run int, sender int, to int, tag int, what str", tensors=True),
+    _row("collective_poke", 6, "worker > worker", f"{_MEMBER}, instance str"),
+    _row("collective_end", 6, "worker > worker", f"{_MEMBER}, reason str, code str"),
+    _row("collective_count", 6, "worker > worker: collective_counted", f"{_MEMBER}, known int"),
+    _row("collective_counted", 6, "worker > worker", f"{_MEMBER}, sent int"),
+    _row("collective_ask", 6, "worker > worker: collective_alive", f"{_MEMBER}, deaf bool"),
+    _row("collective_alive", 6, "worker > worker", _MEMBER),
+    _row("gpu_hello", 2, "worker > worker: gpu_reader", "task str, page reference"),
+    _row("gpu_reader", 2, "worker > worker", "task str, pid int"),
+    _row("gpu_loans", 2, "worker > worker", "step int, task str, loans loan[]", wide=True),
+    _row("gpu_refused", 2, "worker > worker", "step int, task str, loans refused[]", wide=True),
+    _row("abort", 1, "client > worker", "step int, code str, reason str", order=Order.NONE),
+    _row("touch", 1, "client > master", "session str", order=Order.NONE),
+    _row("close_session", 1, "client > master: closed", "request int, session str"),
+    _row("forget_session", 1, "master > worker", "session str"),
+    _row("closed", 1, "server > any", "request int"),
+    _row("reset", 1, "client > master: closed", "request int, containers str[], config? dict", wide=True),
+    _row("reset_containers", 1, "master > worker: closed", "request int, containers str[], sessions str[]"),
+    _row("error", 1, "server > any", "request int, code str, message str, node? str, task? str"),
 )}  # fmt: skip
 
 
@@ -229,45 +326,75 @@ def numbers_of(header: bytes | memoryview) -> tuple[str, dict[str, int]]:
     return kind, dict(zip(names, numbers, strict=False))
 
 
-def check_fields(kind: str, types: Mapping[str, tuple[type, ...]], required: frozenset[str], fields: Any) -> None:
-    """WireError unless all fields have known names and types, and all required ones are there."""
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+def check_fields(kind: str, content: Record, fields: Any) -> None:
+    """WireError unless all fields have known names and the types of the table, and all required ones are there."""
     if type(fields) is not dict:
         raise WireError(f"message {kind!r}: fields must be a dict, not {type(fields).__name__}")
-    for name, value in fields.items():
-        allowed = types.get(name)
-        if allowed is None:
-            known = ", ".join(types) or "none"
-            raise WireError(f"message {kind!r} has no field {short(name)}; its fields: {known}")
-        found = type(value)
-        if found not in allowed:
-            expected = " or ".join(t.__name__ for t in allowed if t is not tuple)
-            raise WireError(f"message {kind!r}: field {name!r} must be {expected}, not {found.__name__}")
-        if found is list or found is dict or found is tuple:
-            try:
-                _check_plain(value, 1)
-            except WireError as error:
-                raise WireError(f"message {kind!r}: field {name!r} {error}") from None
-    if not required <= fields.keys():
-        missing = ", ".join(sorted(required - fields.keys()))
-        raise WireError(f"message {kind!r} lacks {missing}")
+    try:
+        _check_record(content, fields)
+    except WireError as error:
+        raise WireError(f"message {kind!r}{error}") from None
+
+
+def _check_record(record: Record, value: Any) -> None:
+    if record.is_list:
+        if len(value) != len(record.fields):
+            raise WireError(f" must have {len(record.fields)} parts ({', '.join(record.fields)}), not {len(value)}")
+        value = dict(zip(record.fields, value, strict=True))
+    types = record.fields
+    for name, inside in value.items():
+        known = types.get(name)
+        if known is None:
+            raise WireError(f" has no field {short(name)}; its fields: {', '.join(types) or 'none'}")
+        try:
+            _check(known, inside)
+        except WireError as error:
+            raise WireError(f": field {name!r}{error}") from None
+    if not record.required <= value.keys():
+        raise WireError(f" lacks {', '.join(sorted(record.required - value.keys()))}")
+
+
+def _check(wanted: FieldType, value: Any) -> None:
+    """WireError unless a value has this type."""
+    found = type(value)
+    if found not in wanted.python:
+        expected = " or ".join(t.__name__ for t in wanted.python if t is not tuple)
+        raise WireError(f" must be {expected}, not {found.__name__}")
+    if found is int:
+        if wanted.name == "uint" and not 0 <= value < 1 << 63:
+            raise WireError(f" must not be negative, or more than 63 bits: {value}")
+    elif found is list or found is tuple or found is dict:
+        if wanted.items is not None:
+            for i, item in enumerate(value):
+                try:
+                    _check(wanted.items, item)
+                except WireError as error:
+                    raise WireError(f"[{i}]{error}") from None
+        elif wanted.record is not None:
+            _check_record(wanted.record, value)
+        else:
+            _check_plain(value, 1)
 
 
 def _check_plain(value: Any, depth: int) -> None:
     """WireError unless the value is plain, with str keys, and not too deep. Code that walks a field later needs no check."""
     if depth > MAX_DEPTH:
-        raise WireError(f"nests deeper than {MAX_DEPTH}")
+        raise WireError(f" nests deeper than {MAX_DEPTH}")
     items: Iterable[Any] = value
     if type(value) is dict:
         for key in value:
             if type(key) is not str:
-                raise WireError(f"has a key {short(key)}; keys must be str")
+                raise WireError(f" has a key {short(key)}; keys must be str")
         items = value.values()
     for item in items:
         kind = type(item)
         if kind in _SCALARS:
             continue
         if kind is not list and kind is not dict and kind is not tuple:
-            raise WireError(f"holds a {kind.__name__}; only plain values can travel")
+            raise WireError(f" holds a {kind.__name__}; only plain values can travel")
         _check_plain(item, depth + 1)
 
 

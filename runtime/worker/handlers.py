@@ -20,7 +20,6 @@ from ...graph.core.settings import setting
 from ...placer.partition.partitioned_graph import task_of
 from ..observability.step_notes import Recorder
 from ..rpc.dispatch import Limit, Quota, RequestExecutor, Responder
-from ..rpc.liveness import ClientRegistry, RegisteredClient
 from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from .registration import Registration
@@ -34,7 +33,7 @@ class _RunningPart:
     """A running part of a step, and the client to which its end is reported."""
 
     steps: StepHandlers
-    caller: RegisteredClient
+    peer: bytes  # the connection of the client
     request: int
     step: int
     whose: str | bytes  # the client whose quota it uses, ...
@@ -43,7 +42,7 @@ class _RunningPart:
 
     def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
         """The part has ended."""
-        steps, peer, request = self.steps, self.caller.peer, self.request
+        steps, peer, request = self.steps, self.peer, self.request
         steps.quota.give_back(self.whose, 1, self.size)
         if self.recorder is not None:
             notes = self.recorder.finished().pack()
@@ -68,13 +67,13 @@ class StepHandlers:
         )
         self.running: dict[int, _RunningPart] = {}
         self._worker = worker
-        self._callers = ClientRegistry(responder.is_gone, responder.owner)
+        self._heard: dict[bytes, float] = {}  # connection of a client -> time of its last sign of life
 
     def on_run(self, peer: bytes, message: Message) -> None:
         """A client starts a part of a step."""
         fields, tensors = message.fields, message.tensors
         step, request, program, names = fields["step"], fields["request"], fields["program"], fields["feeds"]
-        caller = self._callers.heard(peer, time.monotonic())
+        self._heard[peer] = time.monotonic()
         if not self._worker.is_new(step):
             aborted = self._worker.aborted_early(step)
             if aborted is not None:  # another task's tensor, or the client's abort, has overtaken it
@@ -86,7 +85,7 @@ class StepHandlers:
             return
         feeds = dict(zip(names, tensors, strict=True))
         recorder = Recorder() if fields.get("trace") else None
-        whose = caller.owner or self._worker.client_of(program) or peer
+        whose = self.responder.owner(peer) or self._worker.client_of(program) or peer
         size = 0
         for tensor in feeds.values():
             size += tensor.nbytes
@@ -100,7 +99,7 @@ class StepHandlers:
         except OpError as e:
             self.responder.refuse(peer, request, e)
             return
-        asked = _RunningPart(self, caller, request, step, whose, size, recorder)
+        asked = _RunningPart(self, peer, request, step, whose, size, recorder)
         self.running[step] = asked
         self._worker.start(step, program, feeds, asked.finish, recorder=recorder)
 
@@ -119,17 +118,18 @@ class StepHandlers:
 
     def lives(self, peer: bytes, now: float) -> None:
         """Record a client's heartbeat."""
-        self._callers.lives(peer, now)
+        if peer in self._heard:
+            self._heard[peer] = now
 
     def runs(self, peer: bytes, step: int) -> bool:
         """Whether a part of a step runs here for the client at `peer`."""
         asked = self.running.get(step)
-        return asked is not None and asked.caller.peer == peer
+        return asked is not None and asked.peer == peer
 
     def end_forsaken(self, now: float) -> None:
         """Abort the steps of clients that have been silent for `SILENT_S`, so that no step waits here forever."""
         for step, asked in list(self.running.items()):
-            silent = now - asked.caller.heard
+            silent = now - self._heard[asked.peer]
             if silent > SILENT_S:
                 logger.warning(
                     "%s: ending step %d: its client has been silent for %.0f s", self.responder.task, step, silent
@@ -138,7 +138,10 @@ class StepHandlers:
 
     def tidy(self, now: float) -> None:
         """Forget clients that are silent and have no running steps."""
-        self._callers.tidy(now, {asked.caller for asked in list(self.running.values())})
+        running = {asked.peer for asked in list(self.running.values())}
+        for peer, heard in list(self._heard.items()):
+            if now - heard > SILENT_S and peer not in running:
+                del self._heard[peer]
 
 
 class WorkerHandlers:
@@ -176,7 +179,7 @@ class WorkerHandlers:
 
     def on_release(self, peer: bytes, message: Message) -> None:
         """Forget programs."""
-        self._worker.release([p for p in message.fields["programs"] if isinstance(p, str)])
+        self._worker.release(message.fields["programs"])
 
     def on_forget_session(self, peer: bytes, message: Message) -> None:
         """Forget a session."""
@@ -184,9 +187,7 @@ class WorkerHandlers:
 
     def on_reset_containers(self, peer: bytes, message: Message) -> None:
         """Clear containers, and forget sessions."""
-        fields = message.fields
-        named = ([n for n in fields.get(what) or () if isinstance(n, str)] for what in ("containers", "sessions"))
-        self._worker.reset(*named)
+        self._worker.reset(message.fields["containers"], message.fields["sessions"])
         self._responder.reply(peer, Message("closed", {"request": message.fields["request"]}))
 
     # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
@@ -209,13 +210,7 @@ class WorkerHandlers:
 
     def _publish(self, message: Message) -> Message:
         fields = message.fields
-        names = fields["names"]
-        lengths = (2, 5) if fields.get("changed") else (2,)  # the name of an accumulator includes its kind
-        if not all(isinstance(n, list) and len(n) in lengths and all(isinstance(x, str) for x in n) for n in names):
-            raise invalid("A publish message must name variables by container and name")
-        places = self._worker.post(
-            fields["session"], fields["seed"], fields["isolated"], names, bool(fields.get("changed"))
-        )
+        places = self._worker.post(*(fields[name] for name in ("session", "seed", "isolated", "names", "changed")))
         posted = {"incarnation": self._incarnation, "places": [p if p is None else list(p) for p in places]}
         return Message("published", {"request": fields["request"], **posted})
 

@@ -65,39 +65,29 @@ class Registration:
     client: str = ""
 
     def to_fields(self) -> dict[str, Any]:
-        """Plain data for a `register` message."""
-        info = {
-            "seed": self.seed, "isolated": self.isolated, "kernels": self.kernels.to_fields(),
-            "peer_timeout_s": float(self.peer_timeout_s), "compresses": self.compresses,
-            "client": self.client,
+        """The fields of a `register` message."""
+        return {
+            "program": self.program, "session": self.session, "partition": pack_units(self.units), "seed": self.seed,
+            "isolated": self.isolated, "kernels": self.kernels.to_fields(), "peer_timeout_s": self.peer_timeout_s,
+            "compresses": self.compresses, "client": self.client,
         }  # fmt: skip
-        return {"program": self.program, "session": self.session, "partition": pack_units(self.units), "info": info}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Registration:
-        """From a message's plain data.
+        """From a message's fields.
 
         Raises:
-            InvalidArgumentError: they are malformed.
+            InvalidArgumentError: the partition or the kernels' options are malformed.
         """
-        info = fields["info"]
-        seed, isolated, compresses = info.get("seed"), info.get("isolated"), info.get("compresses", False)
-        peer_timeout_s = info.get("peer_timeout_s")
-        if not isinstance(seed, int) or not isinstance(isolated, bool) or not isinstance(peer_timeout_s, float):
-            raise invalid("A register message needs a seed, whether the session is isolated, and its peer timeout")
-        if not isinstance(compresses, bool):
-            raise invalid("In a register message, `compresses` must be true or false")
-        client = info.get("client", "")
-        if not isinstance(client, str) or len(client) > NAME_CHARS:
-            raise invalid(f"In a register message, `client` must be a text of at most {NAME_CHARS} characters")
         try:
-            kernels = KernelOptions.from_fields(info.get("kernels"))
+            kernels = KernelOptions.from_fields(fields["kernels"])
         except (TypeError, ValueError) as e:
             raise invalid(f"Malformed kernel options in a register message: {e}") from None
-        units = tuple(unpack_units(fields["partition"]))
+        names = "program", "session", "seed", "isolated", "peer_timeout_s", "compresses"
         return cls(
-            fields["program"], fields["session"], units, seed, isolated, kernels, peer_timeout_s, compresses, client
-        )
+            units=tuple(unpack_units(fields["partition"])), kernels=kernels, client=fields["client"][:NAME_CHARS],
+            **{name: fields[name] for name in names},
+        )  # fmt: skip
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -114,23 +104,10 @@ def device_fields(device: DeviceInfo) -> dict[str, object]:
     }
 
 
-def device_from_fields(fields: Mapping[str, object]) -> DeviceInfo:
-    """A device from a message.
-
-    Raises:
-        InvalidArgumentError: it is malformed.
-    """
-    name, memory, emulated, incarnation = (fields.get(k) for k in ("name", "memory", "emulated", "incarnation"))
-    host = fields.get("host", "")
-    if not (
-        isinstance(name, str)
-        and isinstance(memory, int | None)
-        and isinstance(emulated, bool)
-        and isinstance(incarnation, int)
-        and isinstance(host, str)
-    ):
-        raise invalid(f"Malformed device in a message: {fields!r}")
-    return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation, host=host)
+def device_from_fields(fields: Mapping[str, Any]) -> DeviceInfo:
+    """A device from a message. InvalidArgumentError: its name is malformed."""
+    name, emulated, incarnation, host = (fields[k] for k in ("name", "emulated", "incarnation", "host"))
+    return DeviceInfo(DeviceName.of(parse_strict(name)), fields.get("memory"), emulated, incarnation, host=host)
 
 
 # --- units -----------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def unpacked(message: Message) -> list[tuple[Entry, str]]:
     try:
         for container, name, dtype, by_rows in message.fields["entries"]:
             rows = np.asarray(next(tensors)) if by_rows else None
-            out.append((((str(container), str(name)), rows, np.asarray(next(tensors))), str(as_dtype(dtype).name)))
+            out.append((((container, name), rows, np.asarray(next(tensors))), as_dtype(dtype).name))
     except (TypeError, ValueError, StopIteration) as e:
         raise invalid(f"A {message.kind} message is malformed: {e!r}") from None
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...codegen.gpu.driver.api import CudaError
@@ -88,14 +88,13 @@ class TensorExchange:
     def on_tensors(self, peer: bytes, message: Message) -> None:
         """Tensors have arrived."""
         fields, tensors = message.fields, message.tensors
-        try:
-            arrived: dict[ChannelKey, Any] = dict(zip(fields["channels"], tensors, strict=True))
-            for channel, dead in fields["without"]:
-                arrived[channel] = DEAD if dead else None
-        except (TypeError, ValueError) as error:
+        if len(fields["channels"]) != len(tensors):
             raise InconsistentMessageError(
-                f"message 'tensors': its channels are not those of its tensors: {error}"
-            ) from None
+                f"message 'tensors': its channels are not those of its tensors: {len(fields['channels'])}, and {len(tensors)} tensors"
+            )
+        arrived: dict[ChannelKey, Any] = dict(zip(fields["channels"], tensors, strict=True))
+        for channel, dead in fields["without"]:
+            arrived[channel] = DEAD if dead else None
         size = 0
         for tensor in tensors:
             size += tensor.nbytes
@@ -162,7 +161,7 @@ class TensorExchange:
         """Another task asks for overdue tensors of this one."""
         step, task = message.fields["step"], message.fields["task"]
         try:
-            known, sent = self.worker.account(step, _channels(message.fields["channels"]))
+            known, sent = self.worker.account(step, message.fields["channels"])
         except ValueError:  # not a channel key
             return
         responder, endpoint = self._responder, self._responder.endpoint
@@ -178,14 +177,14 @@ class TensorExchange:
     def on_coming(self, peer: bytes, message: Message) -> None:
         """The first answer, which comes at once: the tensors that another task has sent."""
         fields = message.fields
-        step, task, sent = fields["step"], fields["task"], _channels(fields["channels"])
+        step, task, sent = fields["step"], fields["task"], fields["channels"]
         now, waiting = time.monotonic(), self.worker.waiting().get(step)
         self._lose(self._overdue.coming(now, step, task, fields["known"], sent, fields["left"], waiting))
 
     def on_accounted(self, peer: bytes, message: Message) -> None:
         """The second answer, which follows the tensors on the same connection."""
         step, task = message.fields["step"], message.fields["task"]
-        sent, waiting = _channels(message.fields["channels"]), self.worker.waiting().get(step)
+        sent, waiting = message.fields["channels"], self.worker.waiting().get(step)
         self._lose(self._overdue.accounted(time.monotonic(), step, task, sent, waiting))
 
     # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
@@ -207,7 +206,7 @@ class TensorExchange:
             session = fields["session"] if fields["incarnation"] == self._incarnation else ""
             self.worker.send(task, step, self.worker.values(session, wants))
         except OpError as e:
-            channels = [w.get("channel") for w in wants if isinstance(w, dict)]
+            channels = [w["channel"] for w in wants]
             self._tell(task, "denied", {"step": step, "channels": channels, "code": e.code, "message": e.summary})
 
     def on_denied(self, peer: bytes, message: Message) -> None:
@@ -224,8 +223,3 @@ class TensorExchange:
     def on_accumulated(self, peer: bytes, message: Message) -> None:
         """Another task has added gradients for which this one waits."""
         self.worker.look()
-
-
-def _channels(said: Iterable[Any]) -> list[ChannelKey]:
-    """The channels that a peer names."""
-    return [c for c in said if isinstance(c, int | str)]

@@ -31,7 +31,7 @@ from ..observability.metrics import StepTimes
 from ..observability.step_notes import Recorder
 from ..rpc.loss_detection import AwaitedTensors
 from ..shared_memory.record_layout import RecordAddress
-from ..shared_memory.remote_variables import RemoteVariables, Want
+from ..shared_memory.remote_variables import RemoteVariables, VariableName, Want
 from ..wire.messages import ChannelKey
 from .executor import ignore_numpy_warnings
 from .registration import Registration
@@ -352,7 +352,7 @@ class Worker:
     # --- one-sided access to variables -------------------------------------------------------------------------------
 
     def post(
-        self, handle: str, seed: int, isolated: bool, names: Sequence[Sequence[str]], changed: bool = False
+        self, handle: str, seed: int, isolated: bool, names: Sequence[VariableName], changed: bool = False
     ) -> list[RecordAddress | None]:
         """Publish variables of a session for other tasks to read or also update: see `RemoteVariables.publish`."""
         return self.direct.publish(

@@ -42,6 +42,7 @@ from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import codec, messages
 from dovetail.runtime.wire.codec import decode, encode
 from dovetail.runtime.wire.messages import KINDS, Message, WireError
+from dovetail.runtime.wire.schema import FieldType, Record
 
 Frames = list[bytes]
 
@@ -79,15 +80,28 @@ def record() -> list[Frames]:
         _be_busy()
     found = list(recorded.values())
     for row in KINDS.values():  # and one of each kind that did not come
-        fields = {n: _EXAMPLES[types[0]] for n, types in row.fields.items()}
-        found.append([bytes(f) for f in encode(Message(row.kind, fields))])
+        found.append([bytes(f) for f in encode(Message(row.kind, _record(row.content)))])
     tensors = np.zeros(1 << 14, np.float64), np.arange(1 << 14)
     packed = Message("tensors", {"step": 1, "channels": [1, 2], "without": []}, tensors)
     found.append([bytes(f) for f in encode(packed, compressed=True)])
     return found
 
 
-_EXAMPLES: dict[type, Any] = {bool: False, int: 1, float: 0.5, str: "a", bytes: b"abc", list: [], dict: {}, tuple: ()}
+_EXAMPLES: dict[type, Any] = {bool: False, int: 1, float: 0.5, str: "a", bytes: b"abc", list: [], dict: {}}
+
+
+def _record(record: Record) -> dict[str, Any]:
+    return {name: _example(t) for name, t in record.fields.items()}
+
+
+def _example(wanted: FieldType) -> Any:
+    """A value of a type of the table."""
+    if wanted.items is not None:
+        return [_example(wanted.items)]
+    if wanted.record is None:
+        return _EXAMPLES[wanted.python[0]]
+    fields = _record(wanted.record)
+    return list(fields.values()) if wanted.record.is_list else fields
 
 
 def _be_busy() -> None:

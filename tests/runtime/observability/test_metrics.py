@@ -16,11 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import dovetail as tf
-from dovetail.graph.core.errors import InternalError
 from dovetail.runtime.logs import JsonLines, set_up_log
 from dovetail.runtime.observability.metrics import MOST_STEPS, MetricsServer, Traffic, Watchdog
-from dovetail.runtime.server.monitor import ClusterMonitor, TaskStatus, _checked, rates
-from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.server.monitor import ClusterMonitor, TaskStatus, rates
 
 WAIT_S = 20.0
 
@@ -194,10 +192,6 @@ class TestObserver:
         assert rates(view(1.0, 10, 100), view(3.0, 30, 500, incarnation=2)) is None  # restarted
         assert rates(None, view(3.0, 30, 500)) is None
         assert rates(TaskStatus("a", "h:1", None, 0.0), view(3.0, 30, 500)) is None
-
-    def test_what_another_release_says_is_checked(self) -> None:
-        with pytest.raises(InternalError, match="says nothing about task, cluster"):
-            _checked(Message("figures", {"request": 1, "figures": {}}))
 
     @pytest.mark.slow
     def test_a_cluster_at_work(self) -> None:

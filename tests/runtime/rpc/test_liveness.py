@@ -10,8 +10,7 @@ import time
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.rpc.liveness import ClientRegistry, Leases
-from dovetail.runtime.timeouts import FORGET_S
+from dovetail.runtime.rpc.liveness import Leases
 
 
 def test_a_session_ends_when_nobody_mentions_it_and_its_client_is_gone() -> None:
@@ -50,18 +49,6 @@ session = tf.Session(sys.argv[1])
 print(session.run(x), flush=True)
 sys.stdin.read()
 """
-
-
-def test_a_connection_that_is_gone_is_forgotten_unless_its_step_runs() -> None:
-    gone = {b"a"}
-    callers = ClientRegistry(gone.__contains__)
-    a = callers.heard(b"a", 0.0)
-    callers.tidy(5.0, ())
-    assert callers.heard(b"a", 0.0) is a
-    callers.tidy(FORGET_S, {a})  # its step runs
-    assert callers.heard(b"a", 0.0) is a
-    callers.tidy(FORGET_S, ())
-    assert callers.heard(b"a", FORGET_S) is not a
 
 
 @pytest.mark.slow

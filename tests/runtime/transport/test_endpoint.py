@@ -210,9 +210,8 @@ def test_a_handler_that_raises_hurts_nobody(caplog: pytest.LogCaptureFixture) ->
 
 def test_tensors_that_do_not_go_with_their_channels_are_refused() -> None:
     with dt.LocalCluster({"a": 1}) as cluster, Connection(cluster.cluster_spec.task_address("a", 0)) as connection:
-        for channels, without in ((["a"], []), ([["a"]], []), ([], [3]), ([], [["a"]])):
-            tensors = (np.zeros(2),) if channels == [["a"]] else ()
-            connection.send(Message("tensors", {"step": 9, "channels": channels, "without": without}, tensors))
+        for channels, tensors in ((["a"], ()), ([], (np.zeros(2),)), (["a", "b"], (np.zeros(2),))):
+            connection.send(Message("tensors", {"step": 9, "channels": channels, "without": []}, tensors))
             failure = connection.recv(WAIT_S)
             assert failure is not None and failure.fields["code"] == "INVALID_ARGUMENT"
             assert "its channels are not those of its tensors" in failure.fields["message"]

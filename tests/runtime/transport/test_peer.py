@@ -22,7 +22,7 @@ MOST = 50
 
 def message_of(number: int, size: int) -> Message:
     """One that overtakes no other."""
-    fields = {"request": number, "step": 0, "program": "", "feeds": [0]}
+    fields = {"request": number, "step": 0, "program": "", "feeds": ["0"]}
     return Message("run", fields, (np.zeros(size, np.uint8),))
 
 

@@ -152,7 +152,7 @@ class TestOvertaking:
     def test_what_is_of_no_step_keeps_its_place(self) -> None:
         pong = encode(Message("pong", {"seq": 1, "incarnation": 1}))
         assert self.kinds(tensors(1, 3 * CHUNK_BYTES), pong, tensors(2)) == [0, 1, 2]
-        done = encode(Message("done", {"request": 1, "fetches": [1]}, (np.zeros(3 * CHUNK_BYTES, np.uint8),)))
+        done = encode(Message("done", {"request": 1, "fetches": ["1"]}, (np.zeros(3 * CHUNK_BYTES, np.uint8),)))
         assert self.kinds(done, tensors(2), pong) == [0, 1, 2]
 
     def test_urgent_words_pass_what_has_not_begun(self) -> None:
@@ -271,7 +271,7 @@ def no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 def echo(folder: Path) -> Iterator[Endpoint]:
     def answer(peer: bytes, message: Message) -> None:
         if message.kind == "run":
-            message = Message("done", {"request": 1, "fetches": [1]}, message.tensors)
+            message = Message("done", {"request": 1, "fetches": ["1"]}, message.tensors)
         endpoint.reply(peer, message)
 
     with Endpoint("localhost:0", answer, keys=Keys.load(folder, "a-0"), on_tick=lambda: None) as endpoint:
@@ -279,7 +279,7 @@ def echo(folder: Path) -> Iterator[Endpoint]:
 
 
 def run(value: np.ndarray) -> Message:
-    return Message("run", {"request": 1, "step": 1, "program": "p", "feeds": [1]}, (value,))
+    return Message("run", {"request": 1, "step": 1, "program": "p", "feeds": ["1"]}, (value,))
 
 
 def half_received(endpoint: Endpoint) -> list[Reassembler]:

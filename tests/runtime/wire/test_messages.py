@@ -15,8 +15,9 @@ from hypothesis.extra import numpy as hnp
 
 from dovetail.graph.core import dtypes
 from dovetail.runtime.wire import codec, messages as wire
-from dovetail.runtime.wire.codec import HeaderTemplate, decode, encode
+from dovetail.runtime.wire.codec import decode, encode
 from dovetail.runtime.wire.messages import KINDS, Message, WireError
+from dovetail.runtime.wire.schema import RECORDS, FieldType, Record
 
 V = wire.VERSION
 HUGE = [wire.MAX_DIM] * 3 + [0]  # no elements, but no NumPy shape either
@@ -46,10 +47,24 @@ PLAIN = st.recursive(
     max_leaves=12,
 )
 OF_TYPE = {
-    bool: st.booleans(), int: INTS, float: st.floats(allow_nan=False), str: st.text(),
-    bytes: st.binary(), list: st.lists(PLAIN), dict: st.dictionaries(st.text(), PLAIN),
-    type(None): st.none(),
+    "bool": st.booleans(), "int": INTS, "uint": st.integers(0, 2**63 - 1), "float": st.floats(allow_nan=False), "str": st.text(),
+    "bytes": st.binary(), "list": st.lists(PLAIN), "dict": st.dictionaries(st.text(), PLAIN), "channel": INTS | st.text(),
 }  # fmt: skip
+
+
+def values(wanted: FieldType) -> st.SearchStrategy[object]:
+    """Any value of a type of the table."""
+    if wanted.items is not None:
+        found = st.lists(values(wanted.items), max_size=3)
+    elif wanted.record is not None and wanted.record.is_list:
+        found = st.tuples(*map(values, wanted.record.fields.values())).map(list)
+    elif wanted.record is not None:
+        fields = {name: values(t) for name, t in wanted.record.fields.items()}
+        required = {name: fields.pop(name) for name in wanted.record.required}
+        found = st.fixed_dictionaries(required, optional=fields)
+    else:
+        found = OF_TYPE[wanted.name]
+    return found | st.none() if type(None) in wanted.python else found
 
 
 @st.composite
@@ -57,11 +72,11 @@ def messages(draw: st.DrawFn) -> Message:
     """Any message that the table allows."""
     schema = draw(st.sampled_from(list(KINDS.values())))
     fields = {}
-    for name, types in schema.fields.items():
+    for name, wanted in schema.content.fields.items():
         if name in schema.numbers:
             fields[name] = draw(st.integers(-(2**63), 2**63 - 1))
-        elif name in schema.required or draw(st.booleans()):
-            fields[name] = draw(st.one_of([OF_TYPE[t] for t in types if t is not tuple]))
+        elif name in schema.content.required or draw(st.booleans()):
+            fields[name] = draw(values(wanted))
     attached = draw(st.lists(tensors() | strings(), max_size=4)) if schema.tensors else []
     return Message(schema.kind, fields, tuple(attached))
 
@@ -195,6 +210,23 @@ def test_a_message_prints_short() -> None:
     assert len(text) < 200
 
 
+def test_each_kind_says_since_which_version_there_is_one() -> None:
+    assert {row.since for row in KINDS.values()} == {1, 2, 4, 6} and V >= 6
+
+
+def test_each_record_is_in_a_message() -> None:
+    def inside(record: Record) -> set[str]:
+        found: set[str] = set()
+        for wanted in record.fields.values():
+            while wanted.items is not None:
+                wanted = wanted.items
+            if wanted.record is not None:
+                found |= {wanted.name} | inside(wanted.record)
+        return found
+
+    assert set().union(*(inside(row.content) for row in KINDS.values())) == set(RECORDS)
+
+
 # What may not leave.
 
 
@@ -232,8 +264,8 @@ def test_a_wrong_message_does_not_leave(message: Message, says: str) -> None:
 def test_a_field_that_contains_itself_does_not_leave() -> None:
     endless: list[object] = []
     endless.append(endless)
-    with pytest.raises(WireError, match="field 'programs' nests deeper"):
-        encode(Message("release", {"programs": endless}))
+    with pytest.raises(WireError, match="field 'config' nests deeper"):
+        encode(Message("create_session", {"request": 1, "config": {"a": endless}}))
 
 
 # What may not enter.
@@ -315,10 +347,22 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("bool for int", [header(V, "ping", {"seq": 1, "request": True}, [])], "must be int or NoneType, not bool"),
     ("None for a required field", [header(V, "touch", {"session": None}, [])], "must be str, not NoneType"),
     ("timestamp", [header(V, "touch", {"session": msgpack.Timestamp(1)}, [])], "must be str, not Timestamp"),
-    ("extension", [header(V, "release", {"programs": [msgpack.ExtType(5, b"x")]}, [])], "holds a ExtType"),
+    ("extension", [header(V, "create_session", {"request": 1, "config": {"a": msgpack.ExtType(5, b"x")}}, [])], "holds a ExtType"),
     ("bad utf-8", [raw([], b"\x93\xa5touch\x81\xa7session\xa2\xff\xff\x90")], "not msgpack"),
-    ("nested key of bytes", [header(V, "release", {"programs": [{b"k": 1}]}, [])], "key b'k'"),
-    ("too deep", [header(V, "release", {"programs": nested(wire.MAX_DEPTH)}, [])], "deeper"),
+    ("nested key of bytes", [header(V, "create_session", {"request": 1, "config": {"a": [{b"k": 1}]}}, [])], "key b'k'"),
+    ("too deep", [header(V, "create_session", {"request": 1, "config": {"a": nested(wire.MAX_DEPTH)}}, [])], "deeper"),
+    ("an element of another type", [header(V, "release", {"programs": ["a", 1]}, [])], r"'programs'\[1\] must be str, not int"),
+    ("a record of another type", [header(V, "published", {"request": 1, "incarnation": 1, "places": [None, {}]}, [])],
+     r"'places'\[1\] must be list or NoneType, not dict"),
+    ("a record that is too short", [header(V, "map_memory", {"request": 1, "page": [1, 2]}, [])], "must have 5 parts .*pid"),
+    ("a part below zero", [header(V, "map_memory", {"request": 1, "page": [1, 2, 3, -4, 5]}, [])], "field 'loan' must not be negative"),
+    ("a part of 64 bits", [header(V, "map_memory", {"request": 1, "page": [1, 2, 3, 1 << 63, 5]}, [])], "more than 63 bits"),
+    ("a record that lacks a field", [header(V, "prepared", {"request": 1, "parts": [{"task": "t"}]}, [])],
+     r"'parts'\[0\] lacks address, feeds"),
+    ("an unknown field of a record", [header(V, "prepared", {"request": 1, "parts": [{"odd": 1}]}, [])], r"\[0\] has no field 'odd'"),
+    ("a record in a record", [header(V, "publish", {"request": 1, "session": "", "seed": 1, "isolated": True, "changed": True,
+     "names": [["", "v", None], ["", "a", ["float32", [2, "x"], "mean"]]]}, [])],
+     r"'names'\[1\]: field 'sum': field 'shape'\[1\] must be int"),
     ("far too deep", [raw([], b"\x93\xa7release\x81\xa8programs" + b"\x91" * 9_999 + b"\x90\x90")], "not msgpack"),
     ("announces too much", [raw([], b"\x93\xa7release\x81\xa8programs\xdd\xff\xff\xff\xff\x90")], "not msgpack"),
     ("header too large", [header(V, "abort", {"reason": "r" * wire.MAX_HEADER}, [])], "larger"),
@@ -485,32 +529,3 @@ def test_bfloat16_keeps_its_values() -> None:
     (got,) = carry(np.array([1.5, -2, np.nan], ml_dtypes.bfloat16))
     assert got.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(got.astype(np.float32), [1.5, -2, np.nan])
-
-
-# --- messages of one form ----------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.lists(tensors(), max_size=3), min_size=1, max_size=4))
-def test_a_message_of_a_form_is_the_same_on_the_wire(several: list[list[np.ndarray]]) -> None:
-    fields = {"program": "p", "feeds": ("x:0",), "trace": True}
-    form = HeaderTemplate("run", fields)
-    for number, arrays in enumerate(several):
-        numbers = {"request": number, "step": -number}
-        formed = encode(Message("run", numbers, tuple(arrays), form))
-        assert [bytes(f) for f in formed] == [
-            bytes(f) for f in encode(Message("run", {**fields, **numbers}, tuple(arrays)))
-        ]
-
-
-def test_a_form_is_checked_as_a_message_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WireError, match="no field 'odd'"):
-        HeaderTemplate("run", {"program": "p", "feeds": [], "odd": 1})
-    form = HeaderTemplate("run", {"program": "p", "feeds": ["x:0"]})
-    with pytest.raises(WireError, match="cannot be packed"):
-        form.encode((1 << 64, 1), ())
-    with pytest.raises(WireError, match="not a NumPy array"):
-        form.encode((1, 1), ("text",))  # type: ignore[arg-type]
-    monkeypatch.setattr(codec, "_MOST_FORMED", 3)
-    for size in range(10):
-        form.encode((1, 1), (np.zeros(size),))
-    assert len(form._described) <= 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from dovetail.runtime.config import RunOptions
 from dovetail.runtime.rpc.dispatch import Responder
 from dovetail.runtime.session.local_backend import LocalBackend
 from dovetail.runtime.session.session import Session
+from dovetail.runtime.timeouts import SILENT_S
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker.handlers import StepHandlers
 from dovetail.runtime.worker.registration import Registration
@@ -78,6 +81,18 @@ def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
     steps.on_run(b"me", asked(3))  # heard twice
     assert len(letters.kept) == 3 and worker.started == 3 and not worker.failed
     assert steps.quota.taken() == (0, 0)
+
+
+def test_silent_clients_without_running_steps_are_forgotten() -> None:
+    worker, _ = made(unit())
+    steps = StepHandlers(worker, Letters())
+    for peer in (b"idle", b"alive"):
+        steps.on_run(peer, asked(1))
+    later = time.monotonic() + 2 * SILENT_S
+    steps.lives(b"alive", later)
+    steps.lives(b"nobody", later)
+    steps.tidy(later)
+    assert list(steps._heard) == [b"alive"]
 
 
 def test_its_errors_are_told() -> None:
