@@ -25,7 +25,6 @@ _STAYS = frozenset(
 )  # servers do not need it
 
 if TYPE_CHECKING:
-    from .observability.timeline import StepStats
     from .observability.trace import Trace
 
 

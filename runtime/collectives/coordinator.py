@@ -24,6 +24,7 @@ from typing import Any
 from ...graph.core.errors import AbortedError, UnavailableError, from_code, invalid
 from ...graph.resources.async_request import AsyncResource
 from ..rpc.failure_detector import FailureDetector
+from ..shared_memory.collective_memory import CollectiveMemory
 from ..timeouts import COUNT_S
 from .algorithms import Array, MessageAlgorithm
 from .membership import (
@@ -38,7 +39,6 @@ from .membership import (
 )
 from .membership_service import MembershipService, PeerMessenger, Send, ended_early_error
 from .message_executor import MessageExecutor
-from .shared_buffer import SharedMemory
 from .shared_memory_algorithms import SharedMemoryAllReduce
 from .shared_memory_executor import WAKE, SharedMemoryExecutor
 
@@ -65,7 +65,7 @@ class Coordinator(AsyncResource[CollectiveRequest]):
         send: Send | None = None,
         patience_s: float = 5.0,
         incarnation: int = 0,
-        memory: SharedMemory | None = None,
+        memory: CollectiveMemory | None = None,
         lives: Callable[[str, float], bool] = lambda task, since: False,
     ) -> None:
         super().__init__()

@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import getrefcount
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ...graph.core.reference_counts import ONLY_ITEM
+from ..shared_memory.collective_memory import CollectiveMemory
 from .algorithms import Array, MessageAlgorithm, Part
 
 FLAT_BYTES = 128 << 10  # below, each member reduces everything; above, a second wait costs less
@@ -43,30 +44,6 @@ _LABEL_HEAD = 24  # the run's number, a bit for each free area, and the length o
 _PAGE = 4096
 
 AWAKE, ASLEEP, NOTIFY = 0, 1, 2
-
-
-class SharedMemory(Protocol):
-    """Memory that the processes of a machine share, and waiting on its words."""
-
-    def make(self, size: int) -> tuple[Sequence[int], memoryview] | None:
-        """Numbers by which others open the memory, and the memory: `size` bytes, all zero. None: there is no room."""
-        ...
-
-    def open(self, place: Sequence[int], size: int) -> memoryview | None:
-        """The memory that another process made. None: this process cannot or must not map it."""
-        ...
-
-    def may_sleep(self) -> bool:
-        """Whether the calling thread may block for a moment."""
-        ...
-
-    def sleep(self, word: memoryview, value: int, seconds: float) -> None:
-        """Block while the word has this value, for up to `seconds`. It may return earlier."""
-        ...
-
-    def wake(self, word: memoryview) -> None:
-        """Wake a thread that sleeps on the word."""
-        ...
 
 
 _order = threading.Lock()
@@ -130,7 +107,7 @@ class SharedBuffer:
 
     def __init__(
         self,
-        shared_memory: SharedMemory,
+        shared_memory: CollectiveMemory,
         memory: memoryview,
         layout: BufferLayout,
         rank: int,
@@ -229,7 +206,7 @@ class BufferHandshake(MessageAlgorithm):
 
     OFFER, OPENED, AGREED = range(3)
 
-    def __init__(self, rank: int, size: int, memory: SharedMemory | None, value_bytes: int, areas: bool = True) -> None:
+    def __init__(self, rank: int, size: int, memory: CollectiveMemory | None, value_bytes: int, areas: bool = True) -> None:
         super().__init__(rank, size)
         self._memory, self._value_bytes = memory, value_bytes
         self._areas = AREAS if areas and value_bytes > FLAT_BYTES else 0

@@ -13,10 +13,11 @@ from typing import Any
 
 from ...graph.core.errors import OpError
 from ...graph.resources.async_request import AsyncResource
+from ..shared_memory.collective_memory import CollectiveMemory
 from .membership import HANDSHAKE_RUN, BufferQueue, CollectiveRequest, Membership, MessageRequest, SharedMemoryRequest
 from .membership_service import MembershipService, PeerMessenger, ended_early_error
 from .message_executor import MessageExecutor
-from .shared_buffer import BufferHandshake, BufferLayout, SharedBuffer, SharedMemory, label_of
+from .shared_buffer import BufferHandshake, BufferLayout, SharedBuffer, label_of
 
 WAKE = "poke"
 """The event of a wake-up message. The name is part of the protocol."""
@@ -31,7 +32,7 @@ class SharedMemoryExecutor:
     """
 
     def __init__(
-        self, memory: SharedMemory | None, coordinator: AsyncResource[CollectiveRequest], messenger: PeerMessenger,
+        self, memory: CollectiveMemory | None, coordinator: AsyncResource[CollectiveRequest], messenger: PeerMessenger,
         service: MembershipService, messages: MessageExecutor,
     ) -> None:  # fmt: skip
         self._memory, self._coordinator = memory, coordinator

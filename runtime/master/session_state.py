@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from ...graph.core.graph import Graph
@@ -38,17 +38,13 @@ class TaskPart:
 
     def to_fields(self, address: str) -> dict[str, Any]:
         """The fields of the part in a `prepared` message, with the address of its task."""
-        return {
-            "task": self.task, "address": address, "incarnation": self.incarnation, "program": self.program,
-            "feeds": list(self.feeds), "fetches": list(self.fetches),
-        }  # fmt: skip
+        return {**asdict(self), "address": address}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> TaskPart:
         """The inverse of `to_fields`."""
-        return cls(
-            fields["task"], fields["incarnation"], fields["program"], tuple(fields["feeds"]), tuple(fields["fetches"])
-        )
+        feeds, fetches = tuple(fields["feeds"]), tuple(fields["fetches"])
+        return cls(fields["task"], fields["incarnation"], fields["program"], feeds, fetches)
 
 
 @dataclass(slots=True)

@@ -23,11 +23,12 @@ from ...graph.core.graph import Node
 from ...graph.formats.atomic_files import path_of
 from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
-from ...placer.render.text import short, size_text
+from ...placer.render.text import count_text, short, size_text
 from ...placer.render.timeline import Bar, Chart, time_text
 from ...placer.simulate import Span, Timeline, Transfer as Travel
 from ..transport.client_set import Connections
-from ..wire.messages import ChannelKey, Message, WireError
+from ..wire.messages import ChannelKey, Message
+from ..wire.schema import WireError
 from .step_notes import SAME, UNKNOWN, Gathered, Offset, clock
 from .timeline import RECEIVED, DeviceStepStats, NodeExecStats, StepStats, Timeline as ChromeTimeline
 
@@ -255,8 +256,8 @@ class Trace:
         moved = sum(t.bytes for t in self.transfers)
         lines = [
             f"{time_text(self.seconds)} for the client, {time_text(line.makespan)} until the last kernel ended, "
-            f"on {_count(len(self.tasks), 'task')}: {_count(len(self.kernels), 'kernel')}, "
-            f"{_count(len(self.transfers), 'transfer')} ({size_text(moved)}); limited by {short(line.limited_by)}"
+            f"on {count_text(len(self.tasks), 'task')}: {count_text(len(self.kernels), 'kernel')}, "
+            f"{count_text(len(self.transfers), 'transfer')} ({size_text(moved)}); limited by {short(line.limited_by)}"
         ]
         waited: dict[str, float] = {}
         for w in self.waits:
@@ -358,10 +359,6 @@ def _waited_for(what: str, channels: dict[int, Channel]) -> str:
     number, iteration = _parts_of(key)
     channel = channels.get(number)
     return what if channel is None else f"{channel.name}{iteration} from {short(channel.source)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

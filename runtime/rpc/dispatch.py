@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, Protocol
 from ...graph.core.errors import AbortedError, InternalError, OpError, ResourceExhaustedError, UnavailableError
 from ...graph.core.settings import setting
 from ..transport.endpoint import Endpoint
-from ..wire.messages import Message, WireError
+from ..wire.messages import Message
+from ..wire.schema import WireError
 
 
 class AddressBook(Protocol):

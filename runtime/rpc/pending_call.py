@@ -29,8 +29,9 @@ from ..shared_memory.pool import borrowed
 from ..timeouts import ADMISSION_S, PING_S, PROCESS_CHECK_S, REASONS_TIMEOUT_S
 from ..transport.client_set import Connections
 from ..transport.keys import Keys
-from ..wire.messages import Message, WireError
+from ..wire.messages import Message
 from ..wire.reassembly import TooLargeError
+from ..wire.schema import WireError
 from .failure_detector import FailureDetector
 
 

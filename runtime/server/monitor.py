@@ -15,7 +15,8 @@ from ...graph.core.errors import UnavailableError
 from ..rpc.pending_call import call
 from ..transport.client_set import Connections
 from ..transport.keys import client_keys
-from ..wire.messages import Message, WireError
+from ..wire.messages import Message
+from ..wire.schema import WireError
 
 ANSWER_S = 2.0  # timeout for an answer; a live task answers at once
 

@@ -63,7 +63,8 @@ from ..shared_memory.pool import borrowed, share_variables
 from ..transport.endpoint import Endpoint
 from ..transport.keys import part_of, serve_with, served_with, server_keys
 from ..transport.zmq_sockets import AddressInUse
-from ..wire.messages import KINDS, Message
+from ..wire.messages import Message
+from ..wire.schema import KINDS
 from ..worker import colocated
 from ..worker.executor import ignore_numpy_warnings
 from ..worker.handlers import StepHandlers, WorkerHandlers
@@ -78,7 +79,7 @@ def use_batch_scheduling() -> None:
 
     Nothing changes if the thread has another policy than the default, or `DOVETAIL_SCHED_BATCH` is 0.
     """
-    if not setting("DOVETAIL_SCHED_BATCH") or not hasattr(os, "SCHED_BATCH"):
+    if not setting("DOVETAIL_SCHED_BATCH"):
         return
     with contextlib.suppress(OSError):  # forbidden here: it only costs speed
         if os.sched_getscheduler(0) == os.SCHED_OTHER:

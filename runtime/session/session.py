@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...graph.core.default_graph import default_session, get_default_graph
 from ...graph.core.errors import invalid
@@ -30,10 +30,6 @@ from ..master import lowering as _kernels_of  # noqa: F401  registers the functi
 from .fetches import Fetches, feed_value, given_back, parse_feeds, parse_fetches
 from .partial_run import PartialRun
 from .prepared_steps import CLOSED, Backend, PreparedSteps, address_of
-
-if TYPE_CHECKING:
-    from .partial_run import PartialRun
-
 
 
 class Session:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import sys
 import threading
 import time
 import weakref
@@ -31,7 +30,7 @@ _lock = threading.RLock()  # reentrant: a mapping may be freed at any time, also
 
 
 class CollectiveMemory:
-    """Implements `SharedMemory` of `runtime/collectives/shared_buffer.py`.
+    """Memory that the processes of a machine share, and waiting on its words.
 
     Args:
         may_sleep: whether the calling thread may block for a moment.
@@ -41,7 +40,10 @@ class CollectiveMemory:
         self.may_sleep = may_sleep
 
     def make(self, size: int) -> tuple[Sequence[int], memoryview] | None:
-        """As `SharedMemory.make`. The limit is DOVETAIL_SHARED_MEMORY_MB, separate from the pool's."""
+        """Numbers by which others open the memory, and the memory: `size` bytes, all zero.
+
+        None: there is no room; the limit is DOVETAIL_SHARED_MEMORY_MB, separate from the pool's.
+        """
         if not is_available() or not _take(size):
             return None
         try:
@@ -57,7 +59,7 @@ class CollectiveMemory:
         return reference, whole[_PAGE : _PAGE + size]
 
     def open(self, place: Sequence[int], size: int) -> memoryview | None:
-        """As `SharedMemory.open`."""
+        """The memory that another process made. None: this process cannot or must not map it."""
         if setting("DOVETAIL_SHARED_MEMORY_MB") <= 0:
             return None
         try:
@@ -67,7 +69,7 @@ class CollectiveMemory:
         return memoryview(memory)[_PAGE : _PAGE + size] if len(memory) >= _PAGE + size else None
 
     def sleep(self, word: memoryview, value: int, seconds: float) -> None:
-        """As `SharedMemory.sleep`."""
+        """Block while the word has this value, for up to `seconds`. It may return earlier."""
         futex = _futex()
         if futex is None:
             time.sleep(min(_AGAIN_S, seconds))
@@ -75,7 +77,7 @@ class CollectiveMemory:
             futex(word, _WAIT, value, seconds)
 
     def wake(self, word: memoryview) -> None:
-        """As `SharedMemory.wake`."""
+        """Wake a thread that sleeps on the word."""
         futex = _futex()
         if futex is not None:
             futex(word, _WAKE, 1, None)
@@ -99,7 +101,7 @@ class _Timespec(ctypes.Structure):
 def _futex() -> Callable[[memoryview, int, int, float | None], Any] | None:
     """futex(word, operation, value, seconds); None where its system call number is not known."""
     number = _FUTEX.get(platform.machine())
-    if number is None or sys.platform != "linux" or sys.byteorder != "little":
+    if number is None:
         return None
     call = ctypes.CDLL(None).syscall  # ctypes releases the GIL during the call
 

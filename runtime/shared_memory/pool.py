@@ -13,7 +13,7 @@ alone=True)`).
 The pool reclaims loans of dead processes when it needs a free block. The pool is bounded: without room, `lend` returns None, and
 the message carries the tensor. `segment.py` has the memory layout and the borrower's side.
 
-`pool_of_process` and `mapper` give the only instances of this process.
+`pool_of_process()` and `mapper` are the only ones of this process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -250,7 +250,8 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 _pools: dict[int, Pool] = {}
-_borrower = Mapper()
+mapper: Final = Mapper()
+"""This process's mapper of other processes' memory."""
 
 
 def pool_of_process() -> Pool | None:
@@ -267,15 +268,10 @@ def pool_of_process() -> Pool | None:
     return pool
 
 
-def mapper() -> Mapper:
-    """This process's mapper of other processes' memory."""
-    return _borrower
-
-
 def borrowed() -> int:
     """How many segments of other processes are mapped. Unmaps those of processes that are gone first."""
-    _borrower.let_go()
-    return len(_borrower)
+    mapper.let_go()
+    return len(mapper)
 
 
 def share_variables() -> None:
@@ -285,10 +281,6 @@ def share_variables() -> None:
         shared_storage.use(pool)
 
 
-def borrow(place: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of a peer's reference, as `decode` needs them.
-
-    Raises:
-        ValueError: they cannot be read.
-    """
-    return _borrower.borrow(place, size)
+def borrow(place: Sequence[int], size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of a peer's reference, as `decode` needs them. MappingError: they cannot be read."""
+    return mapper.borrow(place, size)

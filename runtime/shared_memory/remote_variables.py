@@ -159,7 +159,7 @@ class RemoteVariables:
         try:
             reference = Reference(*page)
             ProcessHandle(reference.pid)
-            mapper().map(reference)
+            mapper.map(reference)
         except MappingError:
             return False
         return True
@@ -175,8 +175,8 @@ class RemoteVariables:
                 if receive.reached is not None:
                     kind = kind_of(receive.reached)
                     task = task_of(receive.source)
-                    return RemoteVariable(place, kind, posted.name, task, mapper(), partial(self._wake, task))
-                return reader_of(place, receive.dtype.np, mapper())
+                    return RemoteVariable(place, kind, posted.name, task, mapper, partial(self._wake, task))
+                return reader_of(place, receive.dtype.np, mapper)
             except (MappingError, TypeError):  # the variable was withdrawn meanwhile, or the address is none
                 return None
 
@@ -227,8 +227,10 @@ class RemoteVariables:
 
 def name_of(node: Node, container: str, name: str) -> VariableName:
     """How a `publish` message names a variable or accumulator of known shape."""
-    kind = kind_of(node)
-    return container, name, None if isinstance(kind, DType) else (kind.dtype.name, kind.shape or (), kind.reduction)
+    if node.type != ACCUMULATOR:
+        return container, name, None
+    attrs = node.attrs
+    return container, name, (attrs["dtype"].name, attrs["shape"] or (), attrs["reduction_type"])
 
 
 def kind_of(node: Node) -> DType | AccumulatorKind:

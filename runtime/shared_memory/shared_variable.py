@@ -110,8 +110,7 @@ def _forked() -> None:
         lock_file.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_forked)
 
 
 class Layout(NamedTuple):

@@ -13,7 +13,7 @@ import select
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -158,25 +158,13 @@ class RemoteVariable:
         self.value.forget()
 
 
-class Readable(Protocol):
-    """An item that `VariableReaders` reads: a variable's value, or a variable that is changed remotely."""
-
-    owner: ProcessHandle
-
-    def read(self) -> Any:
-        """The value or variable; None if there is none."""
-
-    def forget(self) -> None:
-        """Release what belongs to the owner: its process has ended."""
-
-
 class VariableReaders:
     """Several published variables, read together before a program starts.
 
     >>> values = VariableReaders([reader])()
     """
 
-    def __init__(self, readers: Iterable[Readable | None]) -> None:
+    def __init__(self, readers: Iterable[RemoteSharedVariable | RemoteVariable | None]) -> None:
         self._readers_in_order = tuple(readers)
         self._owners = tuple(
             {found.owner.pid: found.owner for found in self._readers_in_order if found is not None}.values()

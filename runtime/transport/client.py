@@ -18,8 +18,10 @@ import zmq
 from ..shared_memory.pool import borrow
 from ..wire.chunking import is_large
 from ..wire.codec import decode, encode
-from ..wire.messages import MAX_FRAMES, Frame, Message, UnmappedTensorError, WireError
+from ..wire.messages import MAX_FRAMES, Message, UnmappedTensorError
 from ..wire.reassembly import most_bytes
+from ..wire.schema import WireError
+from ..wire.tensors import Frame
 from .access_control import why_silent
 from .address import location_of
 from .fault_injection import link_faults

@@ -7,8 +7,9 @@ import socket
 import time
 from collections.abc import Callable
 
-from ..wire.messages import Message, WireError
+from ..wire.messages import Message
 from ..wire.reassembly import TooLargeError
+from ..wire.schema import WireError
 from .access_control import why_silent
 from .address import location_of
 from .client import Connection, ConnectionPoller

@@ -28,8 +28,10 @@ from ...graph.core.settings import setting
 from ..logs import Throttle
 from ..shared_memory.pool import borrow, pool_of_process
 from ..wire.codec import decode, encode
-from ..wire.messages import Frame, InconsistentMessageError, Message, UnmappedTensorError, WireError
+from ..wire.messages import InconsistentMessageError, Message, UnmappedTensorError
 from ..wire.reassembly import TooLargeError
+from ..wire.schema import WireError
+from ..wire.tensors import Frame
 from .access_control import AccessControl
 from .address import all_loopback, resolve, set_location, split_address
 from .event_loop import EventLoop
@@ -114,7 +116,7 @@ class Endpoint:
             take=self._open if self._faults is None else self._handle,
         )  # fmt: skip
         self.address = f"[{host}]:{self._router.port}" if ":" in host else f"{host}:{self._router.port}"
-        self._io.start(self.address, self._peers, None if on_tick is None else self._tick, self._end)
+        self._io.start(self.address, self._peers.settle, self._peers.patience, None if on_tick is None else self._tick, self._end)
 
     def __enter__(self) -> Endpoint:
         return self

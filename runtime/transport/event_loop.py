@@ -17,27 +17,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
-from typing import Protocol
-
-from .zmq_sockets import new_poller
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25  # interval of `tick`, about
 MOST_FAILURES = 100  # iterations that fail one after the other before the process exits
 EXIT_STATUS = 70  # exit status when the I/O thread cannot go on: EX_SOFTWARE
-
-
-class PolledSockets(Protocol):
-    """Sockets whose descriptors do not report everything, so each iteration polls them as well."""
-
-    def settle(self) -> None:
-        """Receive and send what is ready. Called after the callbacks of the descriptors."""
-        ...
-
-    def patience(self) -> float:
-        """Seconds that the next iteration may wait for an event; -1: without limit."""
-        ...
 
 
 class EventLoop:
@@ -62,26 +47,28 @@ class EventLoop:
         self._ident = 0
         self._turns = 0  # iterations without an exception
         self._thread: threading.Thread | None = None
-        self._poller = new_poller()
+        self._poller = select.epoll()  # its cost grows with the events, not with the descriptors
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self.watch(self._wake_in.fileno(), self._drain_wakes)
 
     def start(
-        self, name: str, sockets: PolledSockets, tick: Callable[[], None] | None, end: Callable[[], None]
-    ) -> None:
+        self, name: str, settle: Callable[[], None], patience: Callable[[], float], tick: Callable[[], None] | None,
+        end: Callable[[], None],
+    ) -> None:  # fmt: skip
         """Start the thread.
 
         Args:
             name: see `name`.
-            sockets: what each iteration polls.
+            settle: called after the callbacks of each iteration: receives and sends what the descriptors do not report.
+            patience: returns the seconds that the next iteration may wait for an event; -1: without limit.
             tick: called about every `TICK_S` seconds.
             end: called when the loop has ended.
         """
         self.name = name
         self._thread = threading.Thread(
-            target=self._run, args=(sockets, tick, end), name=f"dovetail-io-{name}", daemon=True
+            target=self._run, args=(settle, patience, tick, end), name=f"dovetail-io-{name}", daemon=True
         )
         self._thread.start()
 
@@ -153,14 +140,16 @@ class EventLoop:
         except Exception:
             logger.exception("%s: a call on the I/O thread failed", self.name)
 
-    def _run(self, sockets: PolledSockets, tick: Callable[[], None] | None, end: Callable[[], None]) -> None:
+    def _run(
+        self, settle: Callable[[], None], patience: Callable[[], float], tick: Callable[[], None] | None, end: Callable[[], None]
+    ) -> None:
         self._ident = get_ident()
         try:
             failures = 0
             while not self._closing:
                 turns = self._turns
                 try:
-                    self._take_turns(sockets, tick)
+                    self._take_turns(settle, patience, tick)
                 except Exception:  # MemoryError, too
                     failures = failures + 1 if self._turns == turns else 1
                     if failures == MOST_FAILURES:
@@ -179,19 +168,21 @@ class EventLoop:
         self.guard(end)
         self._shut()
 
-    def _take_turns(self, sockets: PolledSockets, tick: Callable[[], None] | None) -> None:
+    def _take_turns(
+        self, settle: Callable[[], None], patience_of: Callable[[], float], tick: Callable[[], None] | None
+    ) -> None:
         """Handle events until the thread is to end."""
         attends = self._attend
         next_tick = time.monotonic() + TICK_S
         while not self._closing:
-            patience = 0.0 if self._queue else sockets.patience()
+            patience = 0.0 if self._queue else patience_of()
             if patience < 0 and tick is not None:
                 patience = max(0.0, next_tick - time.monotonic() + 0.001)
             for fd, event in self._poller.poll(patience):
                 attend = attends.get(fd)
                 if attend is not None:  # closed earlier in this iteration
                     attend(event)
-            sockets.settle()
+            settle()
             if self._queue:
                 self.run_queue()
             if tick is not None and time.monotonic() >= next_tick:

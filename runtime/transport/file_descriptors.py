@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 
 RESERVE = 32
 """Size of the reserve; smaller where the process may have only a few hundred. Accepting resumes when twice as many are free."""
@@ -51,10 +52,6 @@ class DescriptorReserve:
 
 def _limit() -> int:
     """How many descriptors this process may have."""
-    try:
-        import resource  # only Unix has it
-    except ImportError:
-        return 8 * RESERVE
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 8 * RESERVE if limit == resource.RLIM_INFINITY else limit
 

@@ -40,8 +40,9 @@ from ..shared_memory.pool import Pool, borrow, pool_of_process
 from ..shared_memory.segment import MappingError, Reference
 from ..wire.chunking import ACK_EVERY_S, ChunkedSender, Reassembler, is_chunk, is_large
 from ..wire.codec import encode
-from ..wire.messages import BORROW_BYTES, MAX_FRAMES, Frame, Lend, Message
+from ..wire.messages import MAX_FRAMES, Lend, Message
 from ..wire.reassembly import most_bytes
+from ..wire.tensors import BORROW_BYTES, Frame
 from .stream import Stream
 
 MAX_STRIKES = 16  # malformed messages after which a peer is ignored

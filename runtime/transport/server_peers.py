@@ -15,8 +15,10 @@ from functools import partial
 
 from ..wire.chunking import PROGRESS_ACK
 from ..wire.codec import encode
-from ..wire.messages import MAX_FRAMES, Frame, Message, WireError
+from ..wire.messages import MAX_FRAMES, Message
 from ..wire.reassembly import most_bytes
+from ..wire.schema import WireError
+from ..wire.tensors import Frame
 from .event_loop import EventLoop
 from .peer import Claim, Command, Connect, Offer, Peer, Read
 from .stream import Stream

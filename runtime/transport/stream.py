@@ -26,8 +26,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from ..wire.messages import Frame, WireError
 from ..wire.reassembly import PartialMessage, TooLargeError, first_bytes
+from ..wire.schema import WireError
+from ..wire.tensors import Frame
 
 _CHUNK: Final = 1 << 16  # bytes per read; a longer message gets its own memory
 _ONE: Final = struct.Struct("<IQ")  # the prefix of a message with one frame, the most common kind
@@ -174,7 +175,7 @@ class Stream:
     def bytes_left(self) -> int:
         """Bytes that the other end has acknowledged. Where the kernel has no exact count: a number that grows with progress."""
         held = bytearray(4)
-        with contextlib.suppress(OSError):  # a system without this ioctl
+        with contextlib.suppress(OSError):  # it is closed
             fcntl.ioctl(self.fd, termios.TIOCOUTQ, held)
         return self._taken - int.from_bytes(held, sys.byteorder, signed=True)
 
@@ -269,8 +270,7 @@ class Stream:
 
     def _gather(self, least: int) -> None:
         """Set the low-water mark: the kernel reports data when at least this many bytes have arrived."""
-        with contextlib.suppress(OSError):  # a system without it reports all data
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
         self._gathers = least > 1
 
     def _fill(self, flags: int, message: PartialMessage) -> list[list[Frame]]:

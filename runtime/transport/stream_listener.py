@@ -81,7 +81,7 @@ class StreamListener:
             family = socket.AF_INET6 if ":" in self._ip else socket.AF_INET
             self._listener = socket.create_server((self._ip, 0), family=family, backlog=1024)
             self._name = str(self._listener.getsockname()[1])
-        elif hasattr(socket, "SO_PEERCRED"):
+        else:
             self._name = f"dovetail-{secrets.token_hex(16)}"
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -91,8 +91,6 @@ class StreamListener:
                 listener.close()
                 raise
             self._listener = listener
-        else:
-            raise OSError("no credentials of peers")
         self._listener.setblocking(False)
         self._watch(True)
 
@@ -221,11 +219,7 @@ def _set_up(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     seconds = max(1, STREAM_SILENCE_MS // 4_000)
-    for name, value in (
-        ("TCP_USER_TIMEOUT", STREAM_SILENCE_MS),
-        ("TCP_KEEPIDLE", seconds),
-        ("TCP_KEEPINTVL", seconds),
-        ("TCP_KEEPCNT", 3),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STREAM_SILENCE_MS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import zmq
 
-from ..wire.messages import Frame, WireError
+from ..wire.schema import WireError
+from ..wire.tensors import Frame
 from .access_control import AccessControl
 from .event_loop import EventLoop
 from .keys import Keys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
 import weakref
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
@@ -13,7 +12,9 @@ import zmq
 
 from ..timeouts import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
 from ..wire.chunking import CHUNK_BYTES
-from ..wire.messages import BORROW_BYTES, MAX_FRAMES, Frame, WireError
+from ..wire.messages import MAX_FRAMES
+from ..wire.schema import WireError
+from ..wire.tensors import BORROW_BYTES, Frame
 from .address import location_of, split_address
 from .keys import Keys
 from .zmq_auth import prove
@@ -146,23 +147,3 @@ def receive_frames(sock: Socket, flags: int) -> list[Frame]:
     if len(frames) > MAX_FRAMES:
         raise WireError(f"a message of more than {MAX_FRAMES} frames")
     return frames
-
-
-class _Poll:
-    """A substitute for `select.epoll` on other systems."""
-
-    def __init__(self) -> None:
-        self._poll = select.poll()
-        self.register, self.modify, self.unregister = self._poll.register, self._poll.modify, self._poll.unregister
-
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
-        """The events; waits up to `timeout` seconds, or without limit if that is negative."""
-        return self._poll.poll(None if timeout < 0 else timeout * 1000)
-
-    def close(self) -> None:
-        """Does nothing: `select.poll` has no resources."""
-
-
-def new_poller() -> select.epoll | _Poll:
-    """A poller for many descriptors; with epoll, its cost grows with the events, not the descriptors."""
-    return select.epoll() if hasattr(select, "epoll") else _Poll()

@@ -32,9 +32,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from .messages import VERSION, Frame
+from .messages import VERSION
 from .reassembly import PartialMessage
 from .schema import KINDS, Order, WireError, kind_of, numbers_of
+from .tensors import Frame
 
 CHUNK_BYTES: Final = 512 << 10
 """Bytes of a chunk. A link of 128 KiB/s still sends one within `HEARTBEAT_TIMEOUT_MS`, and it fits into the processors' caches."""

@@ -36,8 +36,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from .schema import KINDS, MAX_DEPTH, KindSchema, WireError
-from .tensors import BORROW_BYTES, MAX_DIM, Bytes, Frame, Tensor
+from .schema import KindSchema, WireError
+from .tensors import Tensor
 
 VERSION = 7  # one byte; messages of another version are refused with an error that names both
 
@@ -120,27 +120,3 @@ def check_tensor_count(schema: KindSchema, count: int) -> None:
         raise WireError(f"message {schema.kind!r} carries no tensors, but {count} are attached")
     if count > MAX_TENSORS:
         raise WireError(f"message {schema.kind!r}: {count} tensors, at most {MAX_TENSORS} can travel together")
-
-
-__all__ = [
-    "BORROW_BYTES",
-    "INLINE_BYTES",
-    "KINDS",
-    "MAX_DEPTH",
-    "MAX_DIM",
-    "MAX_FRAMES",
-    "MAX_HEADER",
-    "MAX_TENSORS",
-    "MAX_WIDE_HEADER",
-    "VERSION",
-    "Borrow",
-    "Bytes",
-    "ChannelKey",
-    "Frame",
-    "Lend",
-    "Message",
-    "Tensor",
-    "InconsistentMessageError",
-    "UnmappedTensorError",
-    "WireError",
-]

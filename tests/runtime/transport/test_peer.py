@@ -14,7 +14,9 @@ from dovetail.runtime.transport import peer as peer_module
 from dovetail.runtime.transport.peer import HANDSHAKE, Claim, Command, Connect, Offer, Peer, Read
 from dovetail.runtime.wire.chunking import CHUNK_BYTES, PROGRESS_ACK
 from dovetail.runtime.wire.codec import decode, encode
-from dovetail.runtime.wire.messages import Frame, Message, WireError
+from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.schema import WireError
+from dovetail.runtime.wire.tensors import Frame
 
 ROOM = 2  # messages that the link takes before it is full
 MOST = 50

@@ -23,7 +23,8 @@ from dovetail.runtime.transport.event_loop import EventLoop
 from dovetail.runtime.transport.peer import Connect
 from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.transport.stream_listener import StreamListener, connect_stream
-from dovetail.runtime.wire.messages import Message, WireError
+from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.schema import WireError
 
 LIMITS = 64, 1 << 24
 

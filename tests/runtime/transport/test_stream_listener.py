@@ -102,20 +102,11 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
 # --- meeting ---------------------------------------------------------------------------------------------------------
 
 
-class NoSockets:
-    """What an event loop polls beside descriptors: nothing."""
-
-    def settle(self) -> None: ...
-
-    def patience(self) -> float:
-        return 0.05
-
-
 @pytest.fixture
 def listener() -> Iterator[StreamListener]:
     io = EventLoop()
     made = StreamListener(io, *LIMITS, "127.0.0.1")
-    io.start("test", NoSockets(), None, made.close)
+    io.start("test", lambda: None, lambda: 0.05, None, made.close)
     yield made
     io.close()
 

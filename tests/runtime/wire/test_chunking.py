@@ -24,7 +24,9 @@ from dovetail.runtime.transport.zmq_sockets import HEARTBEAT_TIMEOUT_MS
 from dovetail.runtime.wire import chunking
 from dovetail.runtime.wire.chunking import CHUNK_BYTES, PROGRESS_ACK, ChunkedSender, Reassembler, is_chunk, is_large
 from dovetail.runtime.wire.codec import encode
-from dovetail.runtime.wire.messages import VERSION, Frame, Message, WireError
+from dovetail.runtime.wire.messages import VERSION, Message
+from dovetail.runtime.wire.schema import WireError
+from dovetail.runtime.wire.tensors import Frame
 
 WAIT_S = 60.0  # far beyond what anything here takes; only a failure waits so long
 

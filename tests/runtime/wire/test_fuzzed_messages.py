@@ -6,7 +6,7 @@ import pytest
 from fuzz_wire import Frames, fuzz_decode, fuzz_server, fuzz_stream, record
 
 from dovetail.runtime.wire.codec import decode
-from dovetail.runtime.wire.messages import KINDS
+from dovetail.runtime.wire.schema import KINDS
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,12 @@ from hypothesis.extra import numpy as hnp
 from dovetail.graph.core import dtypes
 from dovetail.runtime.wire import codec, messages as wire
 from dovetail.runtime.wire.codec import decode, encode
-from dovetail.runtime.wire.messages import KINDS, Message, WireError
-from dovetail.runtime.wire.schema import RECORDS, FieldType, Record
+from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.schema import KINDS, MAX_DEPTH, RECORDS, FieldType, Record, WireError
+from dovetail.runtime.wire.tensors import BORROW_BYTES, MAX_DIM
 
 V = wire.VERSION
-HUGE = [wire.MAX_DIM] * 3 + [0]  # no elements, but no NumPy shape either
+HUGE = [MAX_DIM] * 3 + [0]  # no elements, but no NumPy shape either
 TYPES = [t.np for t in dtypes.ALL if t.np.kind != "O"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6)
 
@@ -154,7 +155,7 @@ def test_foreign_byte_order_is_turned() -> None:
 
 
 def test_large_tensors_are_not_copied_either_way() -> None:
-    array = np.zeros(wire.BORROW_BYTES // 4, np.float32)
+    array = np.zeros(BORROW_BYTES // 4, np.float32)
     frames = encode(Message("tensors", {"step": 1, "channels": ["c"], "without": []}, (array,)))
     got = decode(frames).tensors[0]
     assert np.shares_memory(got, array)
@@ -350,7 +351,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("extension", [header(V, "create_session", {"request": 1, "config": {"a": msgpack.ExtType(5, b"x")}}, [])], "holds a ExtType"),
     ("bad utf-8", [raw([], b"\x93\xa5touch\x81\xa7session\xa2\xff\xff\x90")], "not msgpack"),
     ("nested key of bytes", [header(V, "create_session", {"request": 1, "config": {"a": [{b"k": 1}]}}, [])], "key b'k'"),
-    ("too deep", [header(V, "create_session", {"request": 1, "config": {"a": nested(wire.MAX_DEPTH)}}, [])], "deeper"),
+    ("too deep", [header(V, "create_session", {"request": 1, "config": {"a": nested(MAX_DEPTH)}}, [])], "deeper"),
     ("an element of another type", [header(V, "release", {"programs": ["a", 1]}, [])], r"'programs'\[1\] must be str, not int"),
     ("a record of another type", [header(V, "published", {"request": 1, "incarnation": 1, "places": [None, {}]}, [])],
      r"'places'\[1\] must be list or NoneType, not dict"),
@@ -386,7 +387,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("dimension below zero", tensor_message(["int8", [-1]], b""), "dimension -1"),
     ("dimension of another type", tensor_message(["int8", [1.0]], b"1"), "dimension 1.0"),
     ("dimension of bool", tensor_message(["int8", [True]], b"1"), "dimension True"),
-    ("dimension too large", tensor_message(["int8", [wire.MAX_DIM + 1, 0]], b""), "dimension"),
+    ("dimension too large", tensor_message(["int8", [MAX_DIM + 1, 0]], b""), "dimension"),
     ("shape that overflows", tensor_message(["int8", HUGE], b""), "cannot be made"),
     ("shape that overflows here", values_message(["int8", HUGE], b""), "cannot be made"),
     ("rank too large", tensor_message(["int8", [1] * 65], b"1"), "rank 65"),
