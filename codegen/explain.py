@@ -13,13 +13,14 @@ from typing import Any
 
 from ..graph.core.dtypes import resource
 from ..graph.core.errors import OpError
+from ..graph.core.gpu_models import GpuModel
 from ..graph.core.graph import Node, Tensor
 from ..graph.resources.resource_manager import Context, Resources, SessionState
 from .backend import Backend
 from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.optimizer_loops import writes_in_place
-from .gpu.ir import CompiledCall
+from .gpu.ir import CompiledCall, Target
 from .ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
@@ -28,7 +29,6 @@ from .memory.plan import GRAPH_SIZES, Arena, MemoryPlan, TensorSizes, plan_memor
 from .options import KernelOptions
 from .passes.rewrite import Fired
 from .pipeline import Compilation, cpu_backend, gpu_rewrites, passes_of, run_graph_passes, run_passes
-from .target import GPUS
 
 
 @dataclass(frozen=True)  # no slots: the source is computed on demand
@@ -38,14 +38,16 @@ class KernelInfo:
     Attributes:
         number: its index among the kernels of its device.
         group: the fused nodes.
-        on_gpu: whether the source is Triton for a GPU; else it is Python for Numba.
+        gpu: the GPU that its source, Triton's, is for; None: the source is Python for Numba.
         sizes: of its values.
+        tf32: whether float32 products may be made in TF32.
     """
 
     number: int
     group: FusedKernel
-    on_gpu: bool = False
+    gpu: GpuModel | None = None
     sizes: TensorSizes = GRAPH_SIZES
+    tf32: bool = False
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -86,14 +88,14 @@ class KernelInfo:
     @cached_property
     def source(self) -> str:
         """The source text that is compiled. A GPU kernel's depends on sizes; unknown sizes count as 1024."""
-        if not self.on_gpu:
+        if self.gpu is None:
             from .cpu.kernels.fused import source_for  # loads the CPU code generator
 
             return source_for(self.group).text
         if isinstance(self.group, EpilogueKernel):
             from .gpu.select import likely_source  # loads the GPU compiler
 
-            return likely_source(self.group)
+            return likely_source(self.group, Target(self.gpu.architecture), self.tf32)
         from .gpu.emit.schedules import fused  # loads the GPU compiler
 
         sizes = [1024 if d is None else d for d in self.group.sizes]
@@ -103,21 +105,15 @@ class KernelInfo:
 
     @property
     def seconds(self) -> float | None:
-        """The least time on an H100 by its maker's figures: of its bytes or its operations, whichever is longer. None on a CPU."""
-        if not self.on_gpu:
+        """The least time on its GPU by the maker's figures: of its bytes or its operations, whichever is longer. None on a CPU."""
+        if self.gpu is None:
             return None
-        return _least_seconds(self.group.nodes, self.bytes_read + self.bytes_written, self.sizes)
+        return self.gpu.seconds(self.group.nodes, self.bytes_read + self.bytes_written, self.sizes.cost, self.tf32)
 
     def __str__(self) -> str:
         moved = f"reads {_bytes(self.bytes_read)}, writes {_bytes(self.bytes_written)}, {self.flops:,.0f} flops"
         took = "" if self.seconds is None else f", at least {self.seconds * 1e6:.3g} µs"
         return f"kernel {self.number}: {moved}{took}\n  " + ", ".join(self.nodes)
-
-
-def _least_seconds(nodes: Sequence[Node], moved: float, sizes: TensorSizes) -> float:
-    from .gpu.roofline import roofline_seconds  # loads the GPU code generator
-
-    return roofline_seconds(GPUS[90], nodes, moved, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +206,10 @@ class DeviceKernels:
         fired: the rewrites, in order.
         fusion: kernels, and why other nodes are not fused.
         passes: names of the compiler's passes, in order.
-        on_gpu: whether kernels are Triton's.
         lower: makes the program of the remaining steps.
+        gpu: the GPU that kernels, Triton's, are for; None: a CPU.
         sizes: of the values; an unknown one counts as 1.
+        tf32: whether GPUs may make float32 products in TF32.
     """
 
     device: str
@@ -222,8 +219,9 @@ class DeviceKernels:
     fusion: Fusion | None
     passes: tuple[str, ...]
     lower: Callable[[], Program]
-    on_gpu: bool = False
+    gpu: GpuModel | None = None
     sizes: TensorSizes = GRAPH_SIZES
+    tf32: bool = False
 
     @property
     def steps(self) -> Sequence[PartitionStep | FusedKernel]:
@@ -255,7 +253,7 @@ class DeviceKernels:
 
     @cached_property
     def _regions(self) -> tuple[tuple[RegionInfo, Arena | None], ...]:
-        if self.on_gpu or self.program is None:
+        if self.gpu is not None or self.program is None:
             return ()
         from .cpu.regions.region import planned_regions  # the CPU code generator
 
@@ -268,7 +266,7 @@ class DeviceKernels:
     @cached_property
     def updates(self) -> tuple[tuple[str, ...], ...]:
         """Horizontally fused updates of variables, one launch each: names of their nodes. GPUs only."""
-        if not self.on_gpu or self.program is None:
+        if self.gpu is None or self.program is None:
             return ()
         from .gpu.horizontal_fusion import fused_update_nodes  # the GPU code generator
 
@@ -278,12 +276,12 @@ class DeviceKernels:
     def kernels(self) -> tuple[KernelInfo, ...]:
         """In the order in which they run."""
         groups = [] if self.fusion is None else self.fusion.kernels
-        return tuple(KernelInfo(i, group, self.on_gpu, self.sizes) for i, group in enumerate(groups))
+        return tuple(KernelInfo(i, group, self.gpu, self.sizes, self.tf32) for i, group in enumerate(groups))
 
     @cached_property
     def own(self) -> tuple[OwnKernelInfo, ...]:
         """Compiled kernels that are not made by fusion, in the order in which they run. CPUs only."""
-        if self.on_gpu or self.program is None:
+        if self.gpu is not None or self.program is None:
             return ()
         from .cpu.regions.formation import own_kernels  # the CPU code generator
 
@@ -292,7 +290,7 @@ class DeviceKernels:
 
     @cached_property
     def compiled(self) -> tuple[CompiledCall, ...]:
-        """The calls of a GPU's program as they are compiled for an H100, in the order in which they run; empty for a CPU.
+        """The calls of a GPU's program as they are compiled for its model, in the order in which they run; empty for a CPU.
 
         Each has the `launches` of its likely best candidate, with threads, registers, shared memory and occupancy, and its `bytes`,
         `flops` and least `seconds`. No GPU is needed. A kernel that is not in the cache folder takes up to a second to compile.
@@ -301,7 +299,7 @@ class DeviceKernels:
         Raises:
             FailedPreconditionError: Triton is not installed.
         """
-        if not self.on_gpu or self.program is None:
+        if self.gpu is None or self.program is None:
             return ()
         from .gpu.roofline import compiled_calls  # loads the GPU code generator
 
@@ -317,29 +315,31 @@ class DeviceKernels:
                 return kernel.bytes_read + kernel.bytes_written
             return sum(_moved(node, self.sizes) for node in nodes_of(call))
 
-        return compiled_calls(self.program.instructions, nodes_of, bytes_of, self.sizes)
+        return compiled_calls(self.program.instructions, nodes_of, bytes_of, self.sizes, self.gpu, self.tf32)
 
     def compile(self) -> int:
-        """Compile all candidates of a GPU's kernels for an H100 beforehand, side by side on all cores; returns how many there are.
+        """Compile all candidates of a GPU's kernels for its model beforehand, side by side on all cores; returns how many there are.
 
         They are kept in the cache folder, so a machine that has it compiles none of them. Kernels whose sizes are not known are left out.
 
         Raises:
             FailedPreconditionError: Triton is not installed.
         """
-        if not self.on_gpu or self.program is None:
+        if self.gpu is None or self.program is None:
             return 0
         from .gpu.roofline import compile_candidates  # loads the GPU code generator
 
-        return compile_candidates(self.program.instructions, self.sizes)
+        return compile_candidates(self.program.instructions, self.sizes, Target(self.gpu.architecture))
 
     def seconds_of(self, step: PartitionStep | FusedKernel) -> float | None:
-        """The least time of one of `steps` on an H100, by its maker's figures; None on a CPU, or where it computes nothing."""
+        """The least time of one of `steps` on its GPU, by the maker's figures; None on a CPU, or where it computes nothing."""
         nodes = _members(step)
-        if not self.on_gpu or not nodes:
+        if self.gpu is None or not nodes:
             return None
         kernel = next((k for k in self.kernels if k.group is step), None)
-        return kernel.seconds if kernel is not None else _least_seconds(nodes, _moved(nodes[0], self.sizes), self.sizes)
+        if kernel is not None:
+            return kernel.seconds
+        return self.gpu.seconds(nodes, _moved(nodes[0], self.sizes), self.sizes.cost, self.tf32)
 
     @cached_property
     def memory(self) -> MemoryPlan:
@@ -499,7 +499,7 @@ def explain(
     graph: PartitionGraph,
     options: KernelOptions,
     *,
-    on_gpu: bool = False,
+    gpu: GpuModel | None = None,
     sizes_of: Callable[[Sequence[Node]], TensorSizes] = lambda nodes: GRAPH_SIZES,
 ) -> DeviceKernels:
     """Explain a partition. The passes run, but no machine code is made, and no GPU is needed.
@@ -507,15 +507,15 @@ def explain(
     Args:
         graph: one device's partition.
         options: the compile options.
-        on_gpu: compile for a GPU (an H100).
+        gpu: the GPU to compile for; None: the CPU.
         sizes_of: gives the sizes in the rewritten partition, from its nodes in order.
     """
     backend: Backend = cpu_backend(options, cold=True)
-    if on_gpu:
+    if gpu is not None:
         from .gpu.backend import absent_gpu_backend  # the GPU code generator
 
         rewrites = gpu_rewrites(backend.rewrites)
-        backend = absent_gpu_backend()
+        backend = absent_gpu_backend(Target(gpu.architecture), options.tf32)
         backend.rewrites = rewrites
     resources, session = Resources(), SessionState(None)
 
@@ -532,7 +532,7 @@ def explain(
         return later.program
 
     sizes = sizes_of(_nodes(made.graph.steps))
-    return DeviceKernels(graph.device, graph, made.graph, tuple(made.fired), made.fusion, names, lower, on_gpu, sizes)
+    return DeviceKernels(graph.device, graph, made.graph, tuple(made.fired), made.fusion, names, lower, gpu, sizes, options.tf32)
 
 
 def _with_feeds(c: Compilation) -> Compilation:

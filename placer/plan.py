@@ -229,10 +229,15 @@ class Plan:
         """
         return tools["kernels"](self, str(_device(device, self.cluster)), config)
 
+    def launches(self, device: str) -> Sequence[Launch]:
+        """The kernels that a device's program calls, in order, as the compiler fuses them; empty where no compiler is loaded."""
+        if device not in self._launches and "launches" in tools:
+            self._launches[device] = tools["launches"](self, device)
+        return self._launches.get(device, ())
+
     @cached_property
-    def launches(self) -> Mapping[str, Sequence[Launch]]:
-        """Device -> the kernels that its program calls, in order, as the compiler fuses them; empty where no compiler is loaded."""
-        return {device: tools["launches"](self, device) for device in self.partitions} if "launches" in tools else {}
+    def _launches(self) -> dict[str, Sequence[Launch]]:
+        return {}
 
     def why_not_fused(self, a: str | Node | Tensor, b: str | Node | Tensor) -> str:
         """Why two nodes are not in one kernel, or in which one they are. KeyError when the step does not run one."""

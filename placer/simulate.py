@@ -287,13 +287,13 @@ def step_of(
     )
     read, sent = ({c.name for c in plan.channels if not c.control and c.direct is direct} for direct in (True, False))
     in_place = [plan.graph.get_tensor_by_name(name) for name in read - sent]
-    times = _times(plan, order, where) if plan.cluster.calibration is not None and profile is None else ()
+    times = _times(plan, order, where) if profile is None else ()
     problem = step_problem(
         order, plan.cluster, feeds=feeds, at_hand=in_place, contended=contended, costs=profile, narrow=narrow,
         sizes=sizes_in(plan, profile), times=times,
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None, objective=objective,
     )  # fmt: skip
-    if not len(times):
+    if not len(times) or plan.cluster.calibration is None:
         reads = _reads(plan)
         problem = replace(problem, seconds=problem.seconds + [reads.get(key, 0.0) for key in zip(where, order, strict=True)])
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
@@ -305,16 +305,23 @@ LAUNCHED = 20_000  # nodes of plans up to which kernels are found as they will b
 
 
 def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Sequence[tuple[float, float] | None]:
-    """Seconds and cores of each node in its plan, by the machine's profile: kernels as they are fused, and one-sided reads and updates."""
+    """Seconds and cores of each node in its plan: kernels as they are fused, and one-sided reads and updates.
+
+    A GPU's are known by its maker's figures, a processor's by the machine's profile. Empty: neither is, or the plan is too large.
+    """
     machine = plan.cluster.calibration
-    assert machine is not None
-    if len(order) > LAUNCHED or not plan.launches:
+    gpus = {str(d.name) for d in plan.cluster.devices if d.gpu is not None} & plan.partitions.keys()
+    launches = {d: plan.launches(d) for d in plan.partitions if machine is not None or d in gpus} if len(order) <= LAUNCHED else {}
+    if not any(launches.values()):
         return ()
+    if machine is None:
+        on_gpu = {d: device_times(plan.partitions[d].nodes, found, None, 0.0) for d, found in launches.items()}
+        return [on_gpu[d].get(n, (0.0, 0.0)) if d in on_gpu else None for n, d in zip(order, where, strict=True)]
     hosts = dict(zip((str(d.name) for d in plan.cluster.devices), hosts_of(plan.cluster).tolist(), strict=True))
     held = Counter[int]()  # the working sets of tasks of one machine share its last cache
-    for device, launches in plan.launches.items():
-        held[hosts[device]] += round(working_set(launches))
-    found = {d: dict(device_times(p.nodes, plan.launches[d], machine, held[hosts[d]])) for d, p in plan.partitions.items()}
+    for device, calls in launches.items():
+        held[hosts[device]] += round(working_set(calls))
+    found = {d: dict(device_times(p.nodes, launches[d], machine, held[hosts[d]])) for d, p in plan.partitions.items()}
 
     def add(device: str, node: Node, seconds: float) -> None:
         before, cores = found[device].get(node, (0.0, 1.0))
@@ -327,8 +334,7 @@ def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Seque
                 add(device, node, machine.overheads["update"])
     for (device, reader), seconds in _reads(plan).items():
         add(device, reader, seconds)
-    on_gpu = {d for d, launches in plan.launches.items() if any(x.seconds is not None for x in launches)}
-    nothing = {d: (0.0, 0.0 if d in on_gpu else 1.0) for d in plan.partitions}
+    nothing = {d: (0.0, 0.0 if d in gpus else 1.0) for d in plan.partitions}
     return [found[device].get(node, nothing[device]) for node, device in zip(order, where, strict=True)]
 
 

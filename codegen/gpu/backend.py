@@ -29,7 +29,7 @@ from .context import GpuContext
 from .driver.device import Device
 from .driver.ipc import Lends
 from .gemm_epilogue import EpilogueTemplateKernel, UnfusedParts
-from .ir import SM90
+from .ir import Target
 from .kernels import FusedGpuKernel, TemplateKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, ViewKernel, lives_on_device
 from .select import state_kernel, template_of
@@ -106,7 +106,7 @@ class CudaBackend:
         return HostKernel(plain) if template is None else TemplateKernel(self.gpu, node, template, HostKernel(plain))
 
 
-def absent_gpu_backend() -> CudaBackend:
-    """A backend for an H100 that is not present: its kernels can be inspected, but not run."""
-    nowhere: Any = SimpleNamespace(target=SM90)
-    return CudaBackend(nowhere, tunes=False)
+def absent_gpu_backend(target: Target, tf32: bool) -> CudaBackend:
+    """A backend for a GPU that is not present: its kernels can be inspected, but not run. `tf32`: as of `CudaBackend`."""
+    nowhere: Any = SimpleNamespace(target=target)
+    return CudaBackend(nowhere, tf32=tf32, tunes=False)

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..target import GPUS, SMALLEST_BLOCK_SHARED_BYTES
+from ...graph.core.gpu_models import GPUS, SMALLEST_BLOCK_SHARED_BYTES
 
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # along x, y and z
 

@@ -1,10 +1,7 @@
 """What the kernels of a GPU's program take, without a GPU: what their binaries say, and the least time by the maker's figures.
 
-A kernel takes at least as long as its bytes need to move, and as its operations need to be computed, whichever is longer: the roofline
-(Williams, Waterman and Patterson, 2009). How near it comes depends on how many threads a multiprocessor has at a time, its occupancy:
-registers, shared memory and the size of a block limit them, and a compiled kernel says what it takes of each.
-
-Nothing here is measured. The figures are those of `target.GPUS`.
+The least time is the roofline of `graph/core/gpu_models.py`. How near a kernel comes to it depends on how many threads a multiprocessor
+has at a time, its occupancy: registers, shared memory and the size of a block limit them, and a compiled kernel says what it takes of each.
 """
 
 from __future__ import annotations
@@ -15,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.core.gpu_models import BLOCK_RESERVED, REGISTERS, GpuModel
 from ...graph.core.graph import Node, Tensor
 from ..ir.program import Call, Instruction, Loop
 from ..memory.plan import TensorSizes
-from ..target import GPU_BLOCK_RESERVED, GPU_REGISTERS, GPUS, GpuModel
 from .bind.template import Choice
-from .ir import SM90, WARP, Binary, CompiledCall, CompiledLaunch, Routine, Target
+from .ir import WARP, Binary, CompiledCall, CompiledLaunch, Routine, Target
 from .kernels import GpuKernel
-from .select import MULTIPLYING
 from .toolchain.compile import compile_kernel, compile_together
 
 _QUARTERS = 4  # of a multiprocessor, each with a quarter of its registers
@@ -32,13 +28,14 @@ _REGISTER_UNIT = 8  # registers of a thread are handed out by so many
 def blocks_at_a_time(model: GpuModel, threads: int, registers: int, shared_bytes: int) -> int:
     """How many blocks a multiprocessor has at a time, of so many threads, with so many registers each, and so much shared memory.
 
-    >>> blocks_at_a_time(GPUS[90], 256, 255, 0), blocks_at_a_time(GPUS[90], 256, 32, 0), blocks_at_a_time(GPUS[90], 128, 32, 100_000)
-    (1, 8, 2)
+    >>> from dovetail.graph.core.gpu_models import DEFAULT_GPU
+    >>> [blocks_at_a_time(DEFAULT_GPU, *block) for block in ((256, 255, 0), (256, 32, 0), (128, 32, 100_000))]
+    [1, 8, 2]
     """
     warps = -(-threads // WARP)
     of_thread = -(-max(registers, 1) // _REGISTER_UNIT) * _REGISTER_UNIT
-    by_registers = GPU_REGISTERS // _QUARTERS // (of_thread * WARP) * _QUARTERS // warps
-    by_shared = model.shared_bytes // (shared_bytes + GPU_BLOCK_RESERVED)
+    by_registers = REGISTERS // _QUARTERS // (of_thread * WARP) * _QUARTERS // warps
+    by_shared = model.shared_bytes // (shared_bytes + BLOCK_RESERVED)
     return min(model.blocks, model.warps // warps, by_registers, by_shared)
 
 
@@ -48,28 +45,15 @@ def occupancy(model: GpuModel, binary: Binary) -> float:
     return blocks * binary.threads / (WARP * model.warps)
 
 
-def roofline_seconds(model: GpuModel, nodes: Sequence[Node], moved: float, sizes: TensorSizes) -> float:
-    """The least time of one call that computes these nodes and moves so many bytes."""
-    computed = 0.0
-    for node in nodes:
-        dtype = node.inputs[0].dtype.base if node.inputs else node.outputs[0].dtype.base if node.outputs else None
-        size = dtype.size if dtype is not None else 4
-        if node.type in MULTIPLYING:
-            rate = model.flops.get(size, model.flops[4])
-        else:  # the makers count a multiply-add twice
-            rate = model.flops[8 if size == 8 and dtype is not None and dtype.is_floating else 4] / 2
-        computed += sizes.cost(node).flops / rate
-    return max(moved / model.bytes_per_second, computed)
-
-
 def compiled_calls(
     instructions: Sequence[Instruction],
     nodes_of: Callable[[Call], Sequence[Node]],
     bytes_of: Callable[[Call], float],
     sizes: TensorSizes,
-    target: Target = SM90,
+    model: GpuModel,
+    tf32: bool = False,
 ) -> tuple[CompiledCall, ...]:
-    """What the calls of a program launch, compiled for a target, in the order in which they run.
+    """What the calls of a program launch, compiled for a GPU, in the order in which they run.
 
     Calls whose sizes are not known, and those that launch nothing or depend on values of the step, are left out.
 
@@ -77,15 +61,16 @@ def compiled_calls(
         instructions: the program's.
         nodes_of, bytes_of: the nodes that a call computes, and the bytes that it moves.
         sizes: of the values.
-        target: one of `target.GPUS`.
+        model: the GPU.
+        tf32: whether float32 products may be made in TF32.
 
     Raises:
         FailedPreconditionError: Triton is not installed.
     """
-
+    target = Target(model.architecture)
     found = [(call, routines[0], choice) for call, routines, choice in _planned(instructions, sizes)]
     compile_together([launch.kernel for _, routine, _ in found for launch in routine.launches], target)
-    model, made = GPUS[target.arch], []
+    made = []
     for call, routine, choice in found:
         launches = []
         for launch in routine.launches:
@@ -96,12 +81,12 @@ def compiled_calls(
             )
         nodes, moved = nodes_of(call), bytes_of(call)
         flops = sum(sizes.cost(n).flops for n in nodes)
-        seconds = roofline_seconds(model, nodes, moved, sizes)
+        seconds = model.seconds(nodes, moved, sizes.cost, tf32)
         made.append(CompiledCall(call.op, tuple(n.name for n in nodes), tuple(launches), moved, flops, seconds))
     return tuple(made)
 
 
-def compile_candidates(instructions: Sequence[Instruction], sizes: TensorSizes, target: Target = SM90) -> int:
+def compile_candidates(instructions: Sequence[Instruction], sizes: TensorSizes, target: Target) -> int:
     """Compile all candidates of a program's kernels whose sizes are known, side by side on all cores; how many kernels these are."""
     kernels = {launch.kernel for _, ways, _ in _planned(instructions, sizes) for way in ways for launch in way.launches}
     compile_together(kernels, target)

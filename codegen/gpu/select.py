@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...graph.core.gpu_models import MATRIX_OPS
 from ...graph.core.graph import Node
 from ...graph.resources.resource_manager import Context
 from ..fusion.epilogue import EpilogueKernel, operands_of
@@ -25,16 +26,13 @@ from .bind.scatter import SCATTER_MAKERS
 from .bind.template import Template
 from .collectives import collective_kernel
 from .context import GpuContext
-from .ir import SM90, Routine, Target
+from .ir import Routine, Target
 from .optimizer import OptimizerUpdate
 from .random import DRAWS, RandomKernel, RandomStreamKernel
 from .residency import HostKernel
 from .sparse import sparse_kernel
 from .variables import AssignKernel
 
-_BY_TF32 = frozenset((*ATTENTION_MAKERS, "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"))
-MULTIPLYING = _BY_TF32 | PRODUCTS
-"""Ops whose templates multiply matrices: those of float32 exactly, or by TF32."""
 _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
 
@@ -64,7 +62,7 @@ def template_of(
             return convolution_with_edge(node, edges[-1], tf32)
         if make is None:
             return None
-        return make(node, tf32=tf32) if node.type in _BY_TF32 else make(node)
+        return make(node, tf32=tf32) if node.type in MATRIX_OPS else make(node)
     except (ValueError, KeyError):  # not these types, or attributes
         return None
 
@@ -96,9 +94,9 @@ def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKe
     return OptimizerUpdate(gpu, node, places, gradient, loops, fallback)
 
 
-def likely_source(group: EpilogueKernel) -> str:
-    """The likely kernel's text, for sizes as far as they are known (others are taken to be 1024), on an H100."""
-    template = template_of(group.anchor, SM90, group.edges)
+def likely_source(group: EpilogueKernel, target: Target, tf32: bool) -> str:
+    """The likely kernel's text, for sizes as far as they are known (others are taken to be 1024)."""
+    template = template_of(group.anchor, target, group.edges, tf32)
     if template is None:
         return f"no kernel for {group.anchor.type} of these types: its parts run one by one"
     shapes = [tuple(1024 if d is None else d for d in t.dims or ()) for t in operands_of(group.anchor)[0]]

@@ -84,8 +84,8 @@ class TPUStrategy(Strategy):
 
 def accelerators() -> list[str]:
     """The GPUs of this process, by their short names."""
-    from ..codegen.gpu.driver.api import gpu_memory  # loads the CUDA bindings
+    from ..codegen.gpu.driver.api import present_gpus  # loads the CUDA bindings
 
     task = "/job:localhost/replica:0/task:0"
-    found = local_devices(task, {}, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory())
+    found = local_devices(task, {}, setting("DOVETAIL_EMULATE_GPUS"), gpus=present_gpus())
     return [f"/device:GPU:{d.name.device_index}" for d in found if d.name.device_type == "GPU"]

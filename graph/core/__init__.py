@@ -5,5 +5,6 @@
   of a thread.
 - `dtypes`, `shape`, `device`: element types, static shapes, device names. `constant_value`: constant values at graph construction.
 - `frames`: the loop of each node, and the order of nodes. `verify`: invariants of every graph. `printing`: graphs as text.
+- `gpu_models`: published figures of GPUs, and which of them count for a node.
 - `errors`, `settings`, `source_location`, `fault_injection`, `nest`, `philox`, `farmhash`: used everywhere.
 """

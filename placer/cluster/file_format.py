@@ -7,7 +7,7 @@ A cluster file is YAML (JSON is YAML, too):
       worker: ["w0:2222", "w1:2222"]
     master: /job:worker/task:0               # the task that the session talks to
     devices:                                 # of each task of a job, or of one task; else cpu:0
-      worker: [cpu:0, {name: gpu:0, memory: 80 GiB, flops: 67 Tflop/s, bandwidth: 3.35 TB/s}]
+      worker: [cpu:0, {name: gpu:0, model: H100, memory: 80 GiB}]   # or flops: 67 Tflop/s, bandwidth: 3.35 TB/s
       /job:worker/task:1: [cpu:0]
     resources:                               # what each task of a job takes of its machine, or of an engine
       worker: {cpus: 4, gpus: 1, memory: 8 GiB}
@@ -27,6 +27,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+
+from ...graph.core.gpu_models import GPU_MODELS
 
 T = TypeVar("T")
 
@@ -51,6 +53,10 @@ class DeviceFacts(Struct, forbid_unknown_fields=True):
     bandwidth: Bandwidth = None
     emulated: Annotated[bool, Meta(description="Whether the CPU stands in for this device")] = False
     host: Annotated[str | None, Meta(description="The machine of its task; else the host in the task's address")] = None
+    model: Annotated[
+        Annotated[str, Meta(pattern=f"^({'|'.join(GPU_MODELS)})$")] | None,
+        Meta(description="A GPU's product: its published figures count where flops and bandwidth are not given; else H100"),
+    ] = None
 
 
 class LinkFacts(Struct, forbid_unknown_fields=True):

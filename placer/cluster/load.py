@@ -82,7 +82,7 @@ def make_cluster(
         jobs: as `ClusterSpec` takes them, or numbers of tasks (`{"ps": 2, "worker": 2}`); None: one local
             task.
         devices: job, or task (`/job:worker/task:1`) -> devices of each such task: names (`gpu:0`) or mappings
-            with `name` and, where known, `memory` (bytes), `flops` and `bandwidth` (per second), `emulated`.
+            with `name` and, where known, a GPU's `model`, `memory` (bytes), `flops` and `bandwidth` (per second), `emulated`.
             A task that is not named has `cpu:0`.
         master: the task that the session talks to; None: the first task of the job `chief`, `master` or
             `worker`, else of the first job by name.
@@ -167,6 +167,7 @@ def _device_info(job: str, task: int, given: Any, host: str) -> DeviceInfo:
         bandwidth=quantity(facts.bandwidth, "bandwidth"),
         flops=quantity(facts.flops, "flops"),
         host=facts.host or host,
+        model=facts.model or "",
     )
 
 
@@ -306,7 +307,7 @@ def cluster_text(cluster: Cluster) -> str:
             indices[name.job].append(name.task)
         known = {
             "memory": info.memory_bytes, "flops": info.flops, "bandwidth": info.bandwidth, "emulated": info.emulated or None,
-            "host": info.host or None,
+            "host": info.host or None, "model": info.model or None,
         }  # fmt: skip
         facts = {key: value for key, value in known.items() if value is not None}
         devices.setdefault(f"/job:{name.job}/task:{name.task}", []).append(

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from ...graph.core.device import DeviceFields, DeviceName, is_specialization, matches, parse_strict
+from ...graph.core.gpu_models import DEFAULT_GPU, GPU_MODELS, GpuModel
 from ...graph.core.repeated_field import Repeated
 from .calibration import Calibration
 
@@ -195,6 +196,7 @@ class DeviceInfo:
         bandwidth: bytes per second between the device and its memory; None when not measured.
         flops: float32 operations per second; None when not measured.
         host: the machine that its task runs on, by name or address; empty when unknown.
+        model: a GPU's product, one of `GPU_MODELS`; empty when unknown.
     """
 
     name: DeviceName
@@ -204,6 +206,14 @@ class DeviceInfo:
     bandwidth: float | None = None
     flops: float | None = None
     host: str = ""
+    model: str = ""
+
+    @property
+    def gpu(self) -> GpuModel | None:
+        """The figures of a real GPU, by which its kernels are made and its times are predicted; None: it computes as a CPU does."""
+        if self.emulated or self.name.device_type != "GPU":
+            return None
+        return GPU_MODELS.get(self.model, DEFAULT_GPU).with_speeds(self.flops, self.bandwidth)
 
     @property
     def device_type(self) -> str:
@@ -338,8 +348,7 @@ class Cluster:
 
     def is_calibrated(self, device: DeviceInfo) -> bool:
         """Whether the profile tells the times of a device: a processor of a machine that it counts for, whose speed is not described."""
-        is_cpu = device.emulated or device.name.device_type == "CPU"
-        return self.calibration is not None and is_cpu and device.flops is None and device.host in self.calibrated
+        return self.calibration is not None and device.gpu is None and device.flops is None and device.host in self.calibrated
 
     def on_profile(self, calibration: Calibration | None, everywhere: bool = False) -> Cluster:
         """The cluster with a machine's profile: for tasks of this machine, and those whose host is unknown; or `everywhere`."""
@@ -376,7 +385,7 @@ def local_devices(
     emulated_gpus: int = 0,
     *,
     incarnation: int | None = None,
-    gpu_memory: Sequence[int] = (),
+    gpus: Sequence[tuple[int, str]] = (),
     host_memory: int | None = None,
 ) -> tuple[DeviceInfo, ...]:
     """The devices that a task offers on this machine: its CPUs, then its GPUs, real or emulated.
@@ -387,7 +396,7 @@ def local_devices(
             unless given), `GPU` how many at most are used.
         emulated_gpus: how many GPU devices to emulate with the CPU's kernels. The real ones are not offered then.
         incarnation: the task's number; drawn at random when not given.
-        gpu_memory: bytes of memory of each GPU that this machine has.
+        gpus: bytes of memory and model of each GPU that this machine has.
         host_memory: bytes of memory that the task may use; None: all of this machine's.
 
     Raises:
@@ -406,19 +415,19 @@ def local_devices(
     cpus = limits.get("CPU", 1)
     if cpus == 0:
         raise ValueError("A task needs at least one CPU device: feeds and fetches pass through it")
-    present = emulated_gpus or len(gpu_memory)
-    gpus = min(present, limits.get("GPU", present))
+    present = emulated_gpus or len(gpus)
+    count = min(present, limits.get("GPU", present))
 
     spec = parse_strict(task)
     spec = spec if spec.replica is not None else spec.replace(replica=0)
     number = new_incarnation() if incarnation is None else incarnation
     emulated = emulated_gpus > 0
     memory = host_memory or _host_memory()
-    found = [("CPU", i, memory, False) for i in range(cpus)]
-    found += [("GPU", i, memory if emulated else gpu_memory[i], emulated) for i in range(gpus)]
+    found = [("CPU", i, memory, False, "") for i in range(cpus)]
+    found += [("GPU", i, memory, True, "") if emulated else ("GPU", i, gpus[i][0], False, gpus[i][1]) for i in range(count)]
     return tuple(
-        DeviceInfo(DeviceName.of(spec.replace(device_type=kind, device_index=i)), size, stand_in, number, host=platform.node())
-        for kind, i, size, stand_in in found
+        DeviceInfo(DeviceName.of(spec.replace(device_type=kind, device_index=i)), size, stand_in, number, host=platform.node(), model=model)
+        for kind, i, size, stand_in, model in found
     )
 
 

@@ -27,6 +27,8 @@ from ..cluster.calibration import Calibration
 from .shapes import Sizes
 from .static import state_bytes
 
+GPU_LAUNCH = 5e-6
+"""Seconds that the host needs to launch a kernel on a GPU where no profile tells them."""
 PARALLEL = 1 << 20
 """Bytes of element-wise kernels from which they keep as many cores busy as large ones."""
 SIDES = (1, 8, 64, 512)
@@ -73,7 +75,7 @@ class Launch:
         nodes: what it computes, after rewriting. bytes: that it reads and writes.
         native: whether a native region calls it; else Python does.
         sizes: of the values of these nodes.
-        seconds: by the figures of a device whose kernels the machine's profile does not have, a GPU's; None: the profile tells.
+        seconds: the least time on a GPU, by its maker's figures; None: it runs on a processor.
     """
 
     nodes: tuple[Node, ...]
@@ -88,10 +90,16 @@ def is_free(node: Node) -> bool:
     return node.type in FREE or Trait.STATE_HANDLE in node.opdef.traits
 
 
+def gpu_seconds(launch: Launch, machine: Calibration | None) -> float:
+    """Seconds that a GPU's launch takes: its least time, and what the host needs to start it."""
+    assert launch.seconds is not None
+    return launch.seconds + (GPU_LAUNCH if machine is None else machine.overheads["call"])
+
+
 def seconds_of(launch: Launch, machine: Calibration, held: float = 0.0) -> tuple[float, float]:
     """Seconds that a launch takes, and the cores that it keeps busy, of a GPU's 0; `held`: the working set of its step, in bytes."""
     if launch.seconds is not None:
-        return launch.seconds + machine.overheads["launch" if launch.native else "call"], 0.0
+        return gpu_seconds(launch, machine), 0.0
     seconds, cores, streams = 0.0, 1.0, False
     for node in launch.nodes:
         if is_free(node):
@@ -259,20 +267,23 @@ def _count(dims: Sequence[int | None] | None) -> float:
 
 
 def device_times(
-    nodes: Sequence[Node], launches: Sequence[Launch], machine: Calibration, held: float
+    nodes: Sequence[Node], launches: Sequence[Launch], machine: Calibration | None, held: float
 ) -> Mapping[Node, tuple[float, float]]:
     """Node -> (seconds, cores) of what one device runs: a launch counts for the last of its nodes that the plan has.
 
-    `held`: the working set of all devices that share the machine's caches, in bytes. What rewriting made of other nodes counts for the next
-    launch that the plan knows.
+    `machine`: the profile, without which only a GPU's launches have times. `held`: the working set of all devices that share the machine's
+    caches, in bytes. What rewriting made of other nodes counts for the next launch that the plan knows.
     """
     known = {n.name: n for n in nodes}
     out: dict[Node, tuple[float, float]] = {}
     owed, last = 0.0, None
     was_native = False
     for launch in launches:
-        seconds, cores = seconds_of(launch, machine, held)
-        owed += machine.overheads["region"] * (launch.native and not was_native)
+        if machine is None:
+            seconds, cores = gpu_seconds(launch, None), 0.0
+        else:
+            seconds, cores = seconds_of(launch, machine, held)
+            owed += machine.overheads["region"] * (launch.native and not was_native)
         was_native = launch.native
         node = next((known[n.name] for n in reversed(launch.nodes) if n.name in known), None)
         owed += seconds

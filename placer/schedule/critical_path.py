@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from ...graph.core.frames import is_steered
+from ...graph.core.gpu_models import work_of
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait, nbytes
 from ..cluster.spec import Cluster
@@ -142,7 +143,7 @@ class _Step:
                 seconds.append(0.0)
             else:
                 flops, moved = node.opdef.cost_of(node)
-                seconds.append(speed.overhead + max(flops / speed.flops, moved / speed.bandwidth))
+                seconds.append(speed.seconds(work_of(node), flops, moved))
             here = device[i]
             for t in node.inputs:
                 a = number.get(t.op)

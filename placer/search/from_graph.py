@@ -1,10 +1,10 @@
 """Builds the placement problem of a step: costs of nodes, sizes of values, links between devices.
 
-Costs are analytic: the operations and bytes that an op's definition tells, over what the device can do. A
-device that has not been measured is taken for a common one of its type (`TYPICAL`); an emulated device works
-at the speed of the host's. Transfers take the link's latency plus bytes over its bandwidth; links that are not
-known are taken for loopback between tasks, for memory copies within one (`BETWEEN_TASKS`, `WITHIN_TASK`). Where a
-profile says what a node or a link took (../profile.py), that counts.
+Costs are analytic: the operations and bytes that an op's definition tells, over what the device can do. A processor that has not been
+measured is taken for a common one (`TYPICAL_CPU`); an emulated device works at its speed. A GPU has the speeds that its maker publishes
+for each kind of arithmetic (`graph/core/gpu_models.py`). Transfers take the link's latency plus bytes over its bandwidth; links that are
+not known are taken for loopback between tasks, for memory copies within one (`BETWEEN_TASKS`, `WITHIN_TASK`). Where a profile says what
+a node or a link took (../profile.py), that counts.
 
 A transfer between tasks also keeps the processors at both ends busy for a while (`HANDLING`): what a device runs next takes so much
 longer. Moves that gain nothing so cost something.
@@ -18,7 +18,7 @@ measures that link calls the client `CLIENT`.
 
 Where the cluster has a machine's profile (../cluster/calibration.py), the times of its processors and of messages between its tasks are
 those of the profile (../cost/launches.py). A node that a search may place counts as a kernel by itself; for a plan, `times` has what
-its kernels take as they are fused.
+its kernels take as they are fused, a GPU's also without a profile.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...graph.core.dtypes import float32, resource
+from ...graph.core.gpu_models import Work, work_of
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Cost, OpDef, Trait
 from ..cluster.calibration import Calibration
 from ..cluster.spec import Cluster, DeviceInfo
-from ..cost.launches import node_seconds
+from ..cost.launches import GPU_LAUNCH, node_seconds
 from ..cost.shapes import Sizes
 from ..cost.static import state_bytes
 from .problem import Objective, Problem
@@ -45,16 +46,19 @@ if TYPE_CHECKING:
 
 
 class Speed(NamedTuple):
-    """Operations and bytes per second, and seconds that every node takes at least."""
+    """Operations per second of each kind of `Work`, bytes per second, and seconds that every node takes at least."""
 
-    flops: float
+    rates: tuple[float, ...]
     bandwidth: float
     overhead: float
 
+    def seconds(self, work: Work, flops: float, moved: float) -> float:
+        """The time of a node by itself."""
+        return self.overhead + max(flops / self.rates[work], moved / self.bandwidth)
 
-# A core complex of a server, and a data-centre accelerator at float32 without tensor cores; rounded.
-TYPICAL = {"CPU": Speed(5e10, 1e10, 2e-6), "GPU": Speed(2e13, 1e12, 5e-6)}
-CALIBRATED = Speed(0.0, 0.0, 0.0)  # stands for the class of processors whose times a profile tells
+
+TYPICAL_CPU = Speed((5e10,) * len(Work), 1e10, 2e-6)  # a core complex of a server, rounded
+CALIBRATED = Speed((), 0.0, 0.0)  # stands for the class of processors whose times a profile tells
 BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
 WITHIN_TASK = (5e-6, 1e10)
 ONE_SIDED_READ = (2e-6, 1e10)  # seconds, bytes per second: a copy from another task's memory
@@ -97,7 +101,7 @@ def step_problem(
         fetches: what the client takes; None: what it gives and takes costs no time.
         sizes: of values in this plan; None: as far as the graph tells them.
         at_hand: values that are not sent, wherever they are made and used (`partition/one_sided_access.at_hand`).
-        times: seconds and cores of each node on a processor that was calibrated, where they are known.
+        times: seconds and cores of each node in its plan, where they are known: a GPU's keep 0 cores busy.
     """
     sizes = sizes or Sizes()
     n, d = len(nodes), len(cluster.devices)
@@ -110,8 +114,9 @@ def step_problem(
     machine, used = cluster.calibration, None
     speeds = [CALIBRATED if cluster.is_calibrated(device) else speed_of(device) for device in cluster.devices]
     classes = list(dict.fromkeys(speeds))
+    gpus = {s for s, device in zip(speeds, cluster.devices, strict=True) if device.gpu is not None}
     device_class = np.array([classes.index(s) for s in speeds], np.int32)
-    flops, moved, memory = np.zeros(n), np.zeros(n), np.zeros(n)
+    flops, moved, memory, work = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n, np.int8)
     busy = np.ones(n, bool)
     handles: dict[OpDef, bool] = {}
     no_copy = np.zeros(n, bool)  # the node hands out the state of a variable on its device
@@ -132,6 +137,7 @@ def step_problem(
             continue
         if not handle and node.opdef.name != "Placeholder" and not (no_copy[i] and opdef.name in _READS):
             flops[i], moved[i] = cost_of(node)
+            work[i] = work_of(node) if gpus else 0
         else:
             busy[i] = False
         back = node.back_edge if opdef.name == "Merge" else None
@@ -155,10 +161,17 @@ def step_problem(
     travelling = size
     if narrow:
         travelling = size * [0.5 if t is not None and t.dtype.base is float32 else 1.0 for t in values]
-    rates = classes if machine is None else [TYPICAL["CPU"] if s is CALIBRATED else s for s in classes]
-    seconds = np.array([busy * (s.overhead + np.maximum(flops / s.flops, moved / s.bandwidth)) for s in rates])
+    usual = [TYPICAL_CPU if s is CALIBRATED else s for s in classes]
+    seconds = np.array(
+        [busy * (s.overhead + np.maximum(flops / np.array(s.rates)[work], moved / s.bandwidth)) for s in usual]
+    )
+    if len(times):
+        for i, found in enumerate(times):
+            if found is not None and not found[1]:
+                seconds[[s in gpus for s in classes], i] = found[0]
     if machine is not None:
-        seconds, used = _calibrated(nodes, [s is CALIBRATED for s in classes], seconds, busy, sizes, machine, times)
+        calibrated = [s is CALIBRATED for s in classes]
+        seconds[calibrated], used = _calibrated(nodes, busy, sizes, machine, times)
     if costs is not None:  # each device is a class of its own then
         names = [str(device.name) for device in cluster.devices]
         seconds, cluster = costs.applied([node.name for node in nodes], names, seconds[device_class]), costs.on(cluster)
@@ -209,19 +222,18 @@ def step_problem(
 
 
 def _calibrated(
-    nodes: Sequence[Node], classes: Sequence[bool], seconds: Floats, busy: Flags, sizes: Sizes, machine: Calibration,
-    times: Sequence[tuple[float, float] | None],
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """(C, n) seconds with those of the calibrated classes, and (n,) cores. What keeps no core busy runs on a GPU, of another class."""
+    nodes: Sequence[Node], busy: Flags, sizes: Sizes, machine: Calibration, times: Sequence[tuple[float, float] | None]
+) -> tuple[Floats, Floats]:
+    """(n,) seconds and cores of nodes on a calibrated processor."""
     known: dict[Node, tuple[float, float]] = {}
-    used = np.ones(len(nodes))
+    seconds, used = np.zeros(len(nodes)), np.ones(len(nodes))
     for i, node in enumerate(nodes):
         found = times[i] if times else None
         if found is None:
             if not busy[i]:
                 continue
             found = known.get(node) or known.setdefault(node, node_seconds(node, sizes, machine))
-        seconds[[c == bool(found[1]) for c in classes], i], used[i] = found[0], found[1] or 1.0
+        seconds[i], used[i] = found[0], found[1] or 1.0
     return seconds, used
 
 
@@ -310,10 +322,11 @@ def _link(cluster: Cluster, a: str, b: str, usual: tuple[float, float]) -> tuple
 
 
 def speed_of(device: DeviceInfo) -> Speed:
-    """What a device can do: as measured, else as is typical for its type."""
-    kind = "CPU" if device.emulated else device.name.device_type
-    typical = TYPICAL.get(kind, TYPICAL["GPU"])
-    return Speed(device.flops or typical.flops, device.bandwidth or typical.bandwidth, typical.overhead)
+    """What a device can do: as measured or described, else by a GPU's maker, else as is typical for a processor."""
+    if device.gpu is not None:
+        return Speed(device.gpu.rates, device.gpu.bytes_per_second, GPU_LAUNCH)
+    rates, bandwidth, overhead = TYPICAL_CPU
+    return Speed((device.flops,) * len(Work) if device.flops else rates, device.bandwidth or bandwidth, overhead)
 
 
 def link_between(cluster: Cluster, *, calibrated: bool = False) -> Callable[[str, str], tuple[float, float]]:

@@ -35,6 +35,7 @@ class Device(Struct):
     bandwidth: float | None
     flops: float | None
     host: str = ""
+    model: str = ""
 
 
 class Link(Struct):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "dovetail-plan", 2
 FEW = 64  # numbers of a constant that is kept: it may be a shape, an axis, a permutation
 CHANNEL_FIELDS = tuple(f for f in Channel._fields if f != "id")
-DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops", "host")
+DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops", "host", "model")
 
 
 def write_plan(plan: PlanData, path: Path) -> None:

@@ -240,10 +240,9 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
         raise invalid(f"The step runs nothing on {device}; it runs on: {', '.join(plan.partitions) or 'no device'}")
     options = check_config(config).kernel_options()
     info = next((d for d in plan.cluster.devices if str(d.name) == device), None)
-    on_gpu = ":GPU:" in device and info is not None and not info.emulated
     # What other devices make has here the sizes that it has in the plan.
     given = plan.sizes.given | {c.name: c.dims for c in plan.channels if c.destination == device and not c.control}
-    return explain(unit, options, on_gpu=on_gpu, sizes_of=lambda nodes: plan_sizes(nodes, given))
+    return explain(unit, options, gpu=None if info is None else info.gpu, sizes_of=lambda nodes: plan_sizes(nodes, given))
 
 
 def launches_of(plan: Plan, device: str) -> list[Launch]:

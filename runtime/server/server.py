@@ -33,7 +33,7 @@ from typing import Any
 
 import threadpoolctl
 
-from ...codegen.gpu.driver.api import gpu_memory
+from ...codegen.gpu.driver.api import present_gpus
 from ...graph.core.errors import NotFoundError, UnknownError, invalid
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
@@ -182,7 +182,7 @@ class Server:
                         )  # a missing key is an error now, not when the first tensor is sent there
         self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
         self.devices: tuple[DeviceInfo, ...] = local_devices(
-            self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpu_memory=gpu_memory(),
+            self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpus=present_gpus(),
             host_memory=setting("DOVETAIL_HOST_MEMORY") or None,
         )  # fmt: skip
         self.incarnation = self.devices[0].incarnation

@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from typing import Any
 
-from ...codegen.gpu.driver.api import gpu_memory
+from ...codegen.gpu.driver.api import present_gpus
 from ...graph.core.errors import DeadlineExceededError, InternalError, OpError
 from ...graph.core.graph import Graph
 from ...graph.core.settings import setting
@@ -36,7 +36,7 @@ LOCAL_TASK = "/job:localhost/replica:0/task:0"
 def make_local_backend(graph: Graph, config: ConfigProto) -> LocalBackend:
     """The backend of a session without a target."""
     emulated = setting("DOVETAIL_EMULATE_GPUS")
-    devices = local_devices(LOCAL_TASK, config.device_count, emulated, gpu_memory=gpu_memory())
+    devices = local_devices(LOCAL_TASK, config.device_count, emulated, gpus=present_gpus())
     worker = Worker(LOCAL_TASK, devices, default_container="localhost", data_folders=None)
     return _with_worker(worker, graph, config)
 

@@ -32,7 +32,7 @@ from ...placer.cluster.spec import Cluster, DeviceInfo, Link
 from ...placer.cost.profile import Profile, fitted_link, measured_nodes
 from ...placer.partition.partitioned_graph import task_of
 from ...placer.plan import Plan
-from ...placer.search.from_graph import CLIENT, TYPICAL
+from ...placer.search.from_graph import CLIENT, TYPICAL_CPU
 from ..config import RunMetadata, RunOptions
 from ..observability.trace import Trace
 from .fetches import parse_feeds
@@ -242,5 +242,4 @@ class _Shares:
             return 0.0
         node = self._graph.get_operation_by_name(name)
         flops, moved = self._sizes.cost(node)
-        speed = TYPICAL["CPU"]
-        return max(flops / speed.flops, moved / speed.bandwidth)
+        return max(flops / TYPICAL_CPU.rates[0], moved / TYPICAL_CPU.bandwidth)

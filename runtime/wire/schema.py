@@ -116,7 +116,7 @@ RECORDS: dict[str, Record] = {}
 
 _record("reference", "pid uint, fd uint, segment uint, loan uint, offset uint", is_list=True)
 _record("address", "pid uint, fd uint, segment uint, offset uint, number uint", is_list=True)
-_record("device", "name str, memory? int, emulated bool, incarnation int, host str")
+_record("device", "name str, memory? int, emulated bool, incarnation int, host str, model? str")
 _record("part", "task str, address str, incarnation int, program str, feeds str[], fetches str[]")
 _record("sum", "dtype str, shape uint[], reduction str", is_list=True)
 _record("variable", "container str, name str, sum? sum", is_list=True)

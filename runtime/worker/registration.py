@@ -101,13 +101,15 @@ def device_fields(device: DeviceInfo) -> dict[str, object]:
         "emulated": device.emulated,
         "incarnation": device.incarnation,
         "host": device.host,
+        "model": device.model,
     }
 
 
 def device_from_fields(fields: Mapping[str, Any]) -> DeviceInfo:
     """A device from a message. InvalidArgumentError: its name is malformed."""
     name, emulated, incarnation, host = (fields[k] for k in ("name", "emulated", "incarnation", "host"))
-    return DeviceInfo(DeviceName.of(parse_strict(name)), fields.get("memory"), emulated, incarnation, host=host)
+    memory, model = fields.get("memory"), fields.get("model", "")
+    return DeviceInfo(DeviceName.of(parse_strict(name)), memory, emulated, incarnation, host=host, model=model)
 
 
 # --- units -----------------------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ from pathlib import Path
 
 from dovetail.codegen.gpu.ir import Binary
 from dovetail.codegen.gpu.roofline import blocks_at_a_time
-from dovetail.codegen.target import GPUS
 from dovetail.graph.core.errors import FailedPreconditionError
+from dovetail.graph.core.gpu_models import GPUS
 
 WARP = 32
 QUARTERS = 4  # of a multiprocessor: each issues one instruction of a warp per cycle

@@ -16,6 +16,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ....graph.core.gpu_models import model_named
+
 logger = logging.getLogger(__name__)
 
 _SIGNS_OF_A_DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
@@ -134,10 +136,25 @@ def _counted() -> int:
         return 0
 
 
-def gpu_memory() -> tuple[int, ...]:
-    """Bytes of memory of each GPU of this process. It does not start anything on them."""
-    sizes = []
+def present_gpus() -> tuple[tuple[int, str], ...]:
+    """Bytes of memory and model (`graph/core/gpu_models.py`) of each GPU of this process. It does not start anything on them."""
+    found = []
     for index in range(gpu_count()):
         ordinal = check(bindings().cuDeviceGet(index))
-        sizes.append(int(check(bindings().cuDeviceTotalMem(ordinal))))
-    return tuple(sizes)
+        model = model_named(product_of(ordinal), architecture_of(ordinal))
+        found.append((int(check(bindings().cuDeviceTotalMem(ordinal))), model.name))
+    return tuple(found)
+
+
+def product_of(ordinal: Any) -> str:
+    """The product's name of a GPU."""
+    name = check(bindings().cuDeviceGetName(256, ordinal))
+    return (name if isinstance(name, str) else bytes(name).split(b"\0")[0].decode()).strip()
+
+
+def architecture_of(ordinal: Any) -> int:
+    """The compute capability of a GPU, times ten."""
+    ask = bindings().CUdevice_attribute
+    parts = (ask.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ask.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+    major, minor = (int(check(bindings().cuDeviceGetAttribute(part, ordinal))) for part in parts)
+    return 10 * major + minor

@@ -23,7 +23,7 @@ import numpy as np
 from ....graph.core.settings import setting
 from ..ir import Target
 from .allocator import Pool
-from .api import OUT_OF_MEMORY, PEER_ENABLED, CudaError, bindings, check, gpu_count
+from .api import OUT_OF_MEMORY, PEER_ENABLED, CudaError, architecture_of, bindings, check, gpu_count, product_of
 from .array import ArrayDevice, DeviceArray
 from .copies import HostCopy, Transfers
 from .streams import Event, Stream
@@ -76,12 +76,10 @@ class Device:
         check(driver.cuInit(0))
         self.index = index
         self.ordinal = check(driver.cuDeviceGet(index))
-        self.name = _text(check(driver.cuDeviceGetName(256, self.ordinal)))
+        self.name = product_of(self.ordinal)
         self.memory_bytes = int(check(driver.cuDeviceTotalMem(self.ordinal)))
         ask = driver.CUdevice_attribute
-        major = self._attribute(ask.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
-        minor = self._attribute(ask.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-        self.target = Target(10 * major + minor)
+        self.target = Target(architecture_of(self.ordinal))
         self.multiprocessors = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.l2_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
         self.block_shared_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
@@ -301,10 +299,6 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<GPU:{self.index} {self.name}>"
-
-
-def _text(name: Any) -> str:
-    return (name if isinstance(name, str) else bytes(name).split(b"\0")[0].decode()).strip()
 
 
 @cache

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType
-from ...target import GPUS, H100_MULTIPROCESSORS
+from ....graph.core.gpu_models import GPUS
+from ...target import H100_MULTIPROCESSORS
 from ..ir import Target
 
 _BESIDE = 2048  # bytes of shared memory that barriers and a row of the epilogue take: 40 to 1,200 by compiling

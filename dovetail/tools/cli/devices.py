@@ -75,13 +75,14 @@ def devices_table(devices: Sequence[DeviceInfo]) -> str:
     known = [
         (
             str(d),
+            d.model,
             "" if d.memory_bytes is None else size_text(d.memory_bytes),
             "" if d.flops is None else f"{number_text(d.flops)}flop/s",
             "" if d.bandwidth is None else f"{number_text(d.bandwidth)}B/s",
         )
         for d in devices
     ]
-    return _filled(("device", "memory", "speed", "memory speed"), known)
+    return _filled(("device", "model", "memory", "speed", "memory speed"), known)
 
 
 def links_table(links: Sequence[Link]) -> str:

@@ -57,10 +57,10 @@ def test_numbers(library, dtype, transposed, batch):
     m, n, k = 5, 7, 6
     a, b = (rng.standard_normal((batch, *s)).astype(kind.np) for s in ((m, k), (k, n)))
     stored = [np.swapaxes(x, 1, 2) if flip else x for x, flip in zip((a, b), transposed, strict=True)]
-    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
     for result in {kind, float32} if kind.size == 2 else {kind}:
         product = Product((kind, kind), result, (m, n, k, batch), transposed, (m * k, k * n))
-        np.testing.assert_allclose(made(product, *stored), wanted, atol=ATOL[result.size])
+        np.testing.assert_allclose(made(product, *stored), expected, atol=ATOL[result.size])
         assert library.products.pop() == (n, m, k)
 
 
@@ -79,18 +79,18 @@ def test_one_matrix_for_a_whole_stack(library, steps):
 def test_a_bias_is_added_to_each_row_before_rounding(library, dtype):
     rng = np.random.default_rng(2)
     a, b, bias = (rng.standard_normal(s).astype(dtype.np) for s in ((5, 6), (6, 7), (7,)))
-    wanted = a.astype(np.float64) @ b.astype(np.float64) + bias.astype(np.float64)
+    expected = a.astype(np.float64) @ b.astype(np.float64) + bias.astype(np.float64)
     product = Product((dtype, dtype), dtype, (5, 7, 6, 1), bias=True)
-    np.testing.assert_allclose(made(product, a, b, bias=bias)[0], wanted, atol=ATOL[dtype.size])
+    np.testing.assert_allclose(made(product, a, b, bias=bias)[0], expected, atol=ATOL[dtype.size])
 
 
 @pytest.mark.parametrize("types", [(float8_e4m3fn, float8_e4m3fn), (float8_e4m3fn, float8_e5m2)])
 def test_products_of_float8_where_the_second_operand_lies_transposed(library, types):
     rng = np.random.default_rng(3)
     a, b = (rng.standard_normal(s).astype(t.np) for s, t in zip(((16, 32), (48, 32)), types, strict=True))
-    wanted = a.astype(np.float64) @ b.astype(np.float64).T
+    expected = a.astype(np.float64) @ b.astype(np.float64).T
     product = Product(types, bfloat16, (16, 48, 32, 1), (False, True))
-    np.testing.assert_allclose(made(product, a, b)[0], wanted, rtol=1e-2, atol=5e-2)
+    np.testing.assert_allclose(made(product, a, b)[0], expected, rtol=1e-2, atol=5e-2)
     assert library_products(device(0), Product(types, bfloat16, (16, 48, 32, 1))) == []  # as Hopper does not take it
 
 
@@ -152,41 +152,44 @@ def test_where_it_cannot_start_the_log_says_why(library, monkeypatch, caplog):
     assert "cuBLASLt is not used on <GPU:0 Strict GPU>: libcublasLt.so is missing" in caplog.text
 
 
-@pytest.mark.parametrize("wins", [True, False])
-def test_it_competes_with_the_template_and_wins_where_it_is_faster(fake, library, monkeypatch, tmp_path, wins):
+@pytest.fixture
+def tuned(fake, library, monkeypatch, tmp_path):
+    """The library, beside templates among which nothing has been chosen yet."""
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compile, "compile_kernel", fake.compile_kernel)
     monkeypatch.setattr(autotune, "_chosen", {})
-    monkeypatch.setattr(
-        autotune, "measure", lambda device, candidates: [1.0] * (len(candidates) - 1) + [0.5 if wins else 2.0]
-    )
+    return library
+
+
+def run_a_product():
+    """A step of one product, whose numbers are checked."""
     x, w = np.ones((5, 8), np.float32), np.arange(32, dtype=np.float32).reshape(8, 4)
     with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
         fed = dt.placeholder(dt.float32, [None, 8])
         y = dt.matmul(fed, dt.constant(w))
     with dt.Session(graph=graph) as session:
         np.testing.assert_allclose(session.run(y, {fed: x}), x @ w)
-    assert bool(library.products) == wins
+
+
+@pytest.mark.parametrize("wins", [True, False])
+def test_it_competes_with_the_template_and_wins_where_it_is_faster(fake, tuned, monkeypatch, wins):
+    monkeypatch.setattr(
+        autotune, "measure", lambda device, candidates: [1.0] * (len(candidates) - 1) + [0.5 if wins else 2.0]
+    )
+    run_a_product()
+    assert bool(tuned.products) == wins
     assert bool([x for x in fake.launches() if x[1] == "matmul"]) != wins
 
 
 @pytest.mark.parametrize("chosen", [True, False], ids=["when it runs", "when it is measured"])
-def test_a_product_that_the_library_refuses_is_left_out(fake, library, monkeypatch, tmp_path, chosen):
+def test_a_product_that_the_library_refuses_is_left_out(fake, tuned, monkeypatch, chosen):
     def refused(*arguments):
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")  # the library's own errors have no common class
 
-    monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compile, "compile_kernel", fake.compile_kernel)
-    monkeypatch.setattr(autotune, "_chosen", {})
-    monkeypatch.setattr(library, "matmul", refused)
+    monkeypatch.setattr(tuned, "matmul", refused)
     if chosen:
         monkeypatch.setattr(autotune, "measure", lambda device, candidates: [2.0] * (len(candidates) - 1) + [1.0])
-    x, w = np.ones((5, 8), np.float32), np.arange(32, dtype=np.float32).reshape(8, 4)
-    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
-        fed = dt.placeholder(dt.float32, [None, 8])
-        y = dt.matmul(fed, dt.constant(w))
-    with dt.Session(graph=graph) as session:
-        np.testing.assert_allclose(session.run(y, {fed: x}), x @ w)
+    run_a_product()
     assert [x for x in fake.launches() if x[1] == "matmul"], "by the template"
 
 

@@ -189,7 +189,7 @@ def test_devices_of_one_task_win_over_those_of_its_job():
 
 
 def test_a_cluster_survives_its_file(tmp_path):
-    gpu = {"name": "gpu:0", "memory": 80e9, "flops": 6.7e13, "bandwidth": 3.35e12}
+    gpu = {"name": "gpu:0", "model": "H200", "memory": 80e9, "flops": 6.7e13, "bandwidth": 3.35e12}
     links = [Link("/job:ps/task:0", "/job:worker/task:0", 5e-5, 3.125e9), Link("/job:worker", "", 1e-3, None)]
     devices = {"worker": ["cpu:0", gpu], "gaps": [{"name": "cpu:0", "emulated": True}]}
     made = make_cluster({"ps": 2, "worker": 1, "gaps": {1: "a:1", 3: "b:1"}}, devices, links=links)
@@ -200,6 +200,6 @@ def test_a_cluster_survives_its_file(tmp_path):
 def test_the_schema_accepts_what_the_reader_accepts():
     schema = file_format.schema()
     assert schema["$defs"]["ClusterFile"]["required"] == ["jobs"]
-    assert set(schema["$defs"]["DeviceFacts"]["properties"]) == {"name", "memory", "flops", "bandwidth", "emulated", "host"}
+    assert set(schema["$defs"]["DeviceFacts"]["properties"]) == {"name", "memory", "flops", "bandwidth", "emulated", "host", "model"}
     for properties in (d["properties"] for d in schema["$defs"].values()):
         assert all("description" in p for p in properties.values())  # what an editor shows

@@ -188,7 +188,8 @@ def test_a_task_has_one_incarnation_and_another_one_next_time():
     [({}, 0, [(80, False), (40, False)]), ({"GPU": 1}, 0, [(80, False)]), ({"GPU": 0}, 0, []), ({}, 1, [(None, True)])],
 )
 def test_real_gpus_are_offered_unless_emulated_ones_are_asked_for(device_count, emulated, gpus):
-    found = local_devices("/job:a/task:0", device_count, emulated, gpu_memory=[80, 40])
+    found = local_devices("/job:a/task:0", device_count, emulated, gpus=[(80, "H100"), (40, "A100")])
+    assert [d.model for d in found[1:]] == ["" if e else {80: "H100", 40: "A100"}[size] for size, e in gpus]
     host = found[0].memory_bytes
     assert [(d.memory_bytes, d.emulated) for d in found[1:]] == [
         (host if size is None else size, e) for size, e in gpus

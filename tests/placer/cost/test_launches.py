@@ -75,8 +75,9 @@ def test_bytes_move_at_the_rate_of_the_cache_that_holds_what_a_machines_tasks_to
 def test_a_table_counts_with_the_rows_that_are_looked_up() -> None:
     with dt.Graph().as_default():
         rows = dt.gather(dt.Variable(dt.zeros([100_000, 64])), dt.placeholder(dt.int64, [10]))
-        (launches,) = dt.place(rows * 2.0).launches.values()
-    assert 10 * 256 <= working_set(launches) < 4 * 10 * 256
+        plan = dt.place(rows * 2.0)
+    (device,) = plan.partitions
+    assert 10 * 256 <= working_set(plan.launches(device)) < 4 * 10 * 256
 
 
 def test_a_native_region_costs_what_entering_it_takes() -> None:

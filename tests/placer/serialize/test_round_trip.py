@@ -138,7 +138,7 @@ def test_a_loaded_graph_cannot_run_by_mistake(plan):
 
 
 def test_facts_of_devices_and_links_come_along():
-    devices = {"a": [{"name": "gpu:0", "memory": 10, "flops": 1e12, "bandwidth": 2.5e9, "emulated": True}]}
+    devices = {"a": [{"name": "gpu:0", "memory": 10, "flops": 1e12, "bandwidth": 2.5e9, "model": "B200"}]}
     from dovetail.placer.cluster.spec import Link
 
     cluster = make_cluster({"a": 2}, devices, links=[Link("/job:a", "", 1e-6, None)])

@@ -1,0 +1,130 @@
+"""Models of GPUs: the figures that their maker publishes, for code generation and for predicted times.
+
+A kernel takes at least as long as its bytes need to move, and as its operations need to be computed, whichever is longer: the roofline
+(Williams, Waterman and Patterson, 2009). No figure here is measured. The limits of a multiprocessor are those of the CUDA C++ Programming
+Guide, "Compute Capabilities"; speeds are those of the data sheets, without sparsity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from .graph import Node
+from .opdef import Cost
+
+MATRIX_OPS = frozenset({
+    "MatMul", "BatchMatMulV2", "Attention", "AttentionWithSums", "AttentionGrad", "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter",
+})  # fmt: skip
+"""Ops that multiply matrices. Matrix instructions compute them, but for exact products of float32."""
+
+
+class Work(IntEnum):
+    """Kinds of arithmetic that have a speed of their own: products by the bytes of an element, and everything else."""
+
+    FLOAT8 = 0
+    FLOAT16 = 1
+    TF32 = 2
+    FLOAT32 = 3
+    FLOAT64 = 4
+    ELEMENTWISE = 5
+    ELEMENTWISE_64 = 6
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """A GPU by its maker's figures.
+
+    Attributes:
+        name: the product.
+        architecture: the compute capability times ten.
+        multiprocessors: how many there are.
+        block_shared_bytes: the most shared memory that one block may ask for.
+        shared_bytes: shared memory of a multiprocessor, of which each block takes `BLOCK_RESERVED` more than it asks for.
+        warps, blocks: the most that a multiprocessor runs at a time.
+        bytes_per_second: speed of its memory.
+        rates: operations per second of each kind of `Work`.
+    """
+
+    name: str
+    architecture: int
+    multiprocessors: int
+    block_shared_bytes: int
+    shared_bytes: int
+    warps: int
+    blocks: int
+    bytes_per_second: float
+    rates: tuple[float, ...]
+
+    def with_speeds(self, flops: float | None, bytes_per_second: float | None) -> GpuModel:
+        """The model with the described or measured speeds of one device; None: as published.
+
+        `flops`: operations per second of float32 products. The other rates change in proportion.
+        """
+        share = flops / self.rates[Work.FLOAT32] if flops else 1.0
+        rates = tuple(rate * share for rate in self.rates)
+        return replace(self, rates=rates, bytes_per_second=bytes_per_second or self.bytes_per_second)
+
+    def seconds(
+        self, nodes: Iterable[Node], moved: float, cost_of: Callable[[Node], Cost], tf32: bool = False
+    ) -> float:
+        """The least time of a kernel that computes these nodes and moves so many bytes; `tf32`: see `work_of`."""
+        computed = sum(cost_of(node).flops / self.rates[work_of(node, tf32)] for node in nodes)
+        return max(moved / self.bytes_per_second, computed)
+
+
+def _rates(
+    float8: float, float16: float, tf32: float, float32: float, float64: float, vector64: float
+) -> tuple[float, ...]:
+    """Rates by `Work`, from TFLOP/s. Data sheets count a multiply-add twice; an instruction of other work counts once."""
+    return tuple(1e12 * rate for rate in (float8, float16, tf32, float32, float64, float32 / 2, vector64 / 2))
+
+
+_KIB = 1 << 10
+# An A100 has no instructions for float8: it multiplies those as float16.
+_A100 = GpuModel("A100", 80, 108, 163 * _KIB, 164 * _KIB, 64, 32, 2.039e12, _rates(312, 312, 156, 19.5, 19.5, 9.7))
+_H100 = GpuModel("H100", 90, 132, 227 * _KIB, 228 * _KIB, 64, 32, 3.35e12, _rates(1979, 989, 495, 67, 67, 34))
+_B200 = GpuModel("B200", 100, 148, 227 * _KIB, 228 * _KIB, 64, 32, 8e12, _rates(4500, 2250, 1100, 75, 37, 37))
+
+GPU_MODELS = {m.name: m for m in (_A100, _H100, replace(_H100, name="H200", bytes_per_second=4.8e12), _B200)}
+"""By product: those of the SXM form, the A100 with 80 GB, the B200 in an HGX board."""
+
+DEFAULT_GPU = _H100
+"""What a GPU of an unknown product counts as."""
+
+GPUS = {m.architecture: m for m in (_A100, _H100, _B200)}
+"""The first product of each architecture that kernels are compiled for."""
+
+REGISTERS = 65536
+"""Registers of a multiprocessor, a quarter of them for each of its four schedulers."""
+
+BLOCK_RESERVED = 1 << 10
+"""Bytes of shared memory that the system takes for each block."""
+
+SMALLEST_BLOCK_SHARED_BYTES = 99 << 10
+"""Shared memory that a block may have on any GPU from compute capability 8.0 on."""
+
+
+def model_named(product: str, architecture: int) -> GpuModel:
+    """The model of a product by its full name (`NVIDIA H100 80GB HBM3`); of an unknown one, the newest that is not newer than it.
+
+    >>> model_named("NVIDIA H200", 90).name, model_named("NVIDIA A100-SXM4-80GB", 80).name, model_named("NVIDIA L4", 89).name
+    ('H200', 'A100', 'A100')
+    """
+    named = next((m for m in GPU_MODELS.values() if m.name in product and m.architecture == architecture), None)
+    return named or max(
+        (m for m in GPUS.values() if m.architecture <= architecture), key=lambda m: m.architecture, default=_A100
+    )
+
+
+def work_of(node: Node, tf32: bool = False) -> Work:
+    """The kind of a node's arithmetic. `tf32`: float32 products may be made from 10 bits of each factor's fraction."""
+    given = node.outputs or node.inputs
+    dtype = given[0].dtype.base if given else None
+    if node.type not in MATRIX_OPS:
+        return Work.ELEMENTWISE_64 if dtype is not None and dtype.is_floating and dtype.size == 8 else Work.ELEMENTWISE
+    if all(t.op.type == "Cast" and t.op.inputs[0].dtype.base.size == 1 for t in node.inputs[:2]):
+        return Work.FLOAT8
+    size = 4 if dtype is None else dtype.size
+    return {1: Work.FLOAT8, 2: Work.FLOAT16, 8: Work.FLOAT64}.get(size, Work.TF32 if tf32 else Work.FLOAT32)
