@@ -48,9 +48,9 @@ class _Parts:
     def values(self, shapes: Sequence[Any]) -> tuple[Sequence[Any], Any, list[Sequence[Any]]]:
         """What the anchor looks at, the shape of the reshape, and the `shapes` of each kernel."""
         first = self.looked + (self.group.reshape is not None)
-        wanted = shapes[self.looked] if self.group.reshape is not None else None
+        new_shape = shapes[self.looked] if self.group.reshape is not None else None
         rest = _cut(shapes[first:], [0 if p is None else len(p[0].shapes) for p in self.parts])
-        return shapes[: self.looked], wanted, rest
+        return shapes[: self.looked], new_shape, rest
 
 
 def _three(edges: Sequence[TileLoops | None]) -> Sequence[TileLoops | None]:
@@ -82,7 +82,7 @@ class EpilogueTemplateKernel(GpuKernel):
         parts, group = self._parts, self.group
         operands = list(shapes[: parts.operands])
         beside = parts.beside(shapes)
-        looked, wanted, values = parts.values(others)
+        looked, new_shape, values = parts.values(others)
         for part, own, tile, told in zip(parts.parts[:2], beside, operands, values, strict=False):
             if part is not None and _sizes(part, tile, own, told) is None:
                 return None
@@ -94,7 +94,7 @@ class EpilogueTemplateKernel(GpuKernel):
             return None
         ((shape, dtype),) = choice.outputs
         if group.reshape is not None:
-            other = reshaped(shape, wanted)
+            other = reshaped(shape, new_shape)
             if other is None:
                 return None
             shape = other
@@ -123,11 +123,11 @@ def _sizes(
     return kernel.sizes_for(given_to(kernel, edge, tile, beside), [told[a.position] for a in kernel.assumed])
 
 
-def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape | None:
+def reshaped(shape: Shape, new_shape: Sequence[int]) -> Shape | None:
     """A shape after a reshape that leaves the last axis as it is; None when it does not."""
     nothing = np.lib.stride_tricks.as_strided(np.zeros((), np.int8), shape, (0,) * len(shape))
     try:
-        made: Shape = nothing.reshape(tuple(wanted)).shape
+        made: Shape = nothing.reshape(tuple(new_shape)).shape
     except ValueError:
         return None
     return made if made[-1:] == shape[-1:] else None
@@ -151,14 +151,14 @@ class UnfusedParts:
         kernels, anchor, reshape = self._made
         count = len(group.inputs)
         operands, beside = list(inputs[: parts.operands]), parts.beside(inputs[:count])
-        looked, wanted, values = parts.values(inputs[count:])
+        looked, new_shape, values = parts.values(inputs[count:])
         for i, (part, kernel) in enumerate(zip(parts.parts[:2], kernels, strict=False)):
             if part is not None and kernel is not None:
                 operands[i] = kernel(*given_to(*part, operands[i], beside[i]), *values[i])
         product = _named(group.anchor, anchor, (*looked, *operands))
         tile = product
         if reshape is not None and group.reshape is not None:
-            tile = _named(group.reshape, reshape, (product, wanted))
+            tile = _named(group.reshape, reshape, (product, new_shape))
         behind, kernel = parts.parts[2], kernels[2]
         if behind is None or kernel is None:
             return tile

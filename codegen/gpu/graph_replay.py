@@ -251,11 +251,11 @@ class GraphRegion:
             states = [inputs[i] for i in captured.updated]
         else:
             states = sorted([inputs[i] for i in captured.changed], key=lambda s: (s.name, id(s)))
-        held: list[VariableState] = []
+        locked: list[VariableState] = []
         try:
             for state in states:
                 state.lock.acquire()
-                held.append(state)
+                locked.append(state)
             with device.entered():
                 values = _values(captured, inputs, states)
                 if values is None:
@@ -278,7 +278,7 @@ class GraphRegion:
                 self.replays += 1
                 return [self._output(i, y) for i, y in enumerate(captured.outputs)]
         finally:
-            for state in held:
+            for state in locked:
                 state.lock.release()
 
     def _output(self, i: int, y: Any) -> Any:
@@ -291,7 +291,7 @@ class GraphRegion:
 
 
 def _values(captured: _Captured, inputs: Sequence[Any], updated: Sequence[VariableState]) -> list[Any] | None:
-    """What the variables hold; None: a value is not where it was, or is to be changed and held by others."""
+    """The values of the variables; None: a value is not where it was, or is to be changed and others refer to it."""
     if not all_unshared(updated):
         return None
     values = []

@@ -143,9 +143,9 @@ class GpuKernel:
 
     def compare(self, inputs: Sequence[Any], outputs: Sequence[DeviceArray]) -> None:
         """InternalError unless the references say the same."""
-        wanted = self.fallback(*inputs)
-        wanted = wanted if len(outputs) != 1 else (wanted,)
-        for mine, theirs in zip(outputs, wanted, strict=True):
+        expected = self.fallback(*inputs)
+        expected = expected if len(outputs) != 1 else (expected,)
+        for mine, theirs in zip(outputs, expected, strict=True):
             if not agree(np.asarray(mine), np.asarray(on_host(theirs))):
                 raise InternalError(
                     None, None, f"The GPU's kernel of {self.label} differs from the reference. This is an error in Dovetail."
@@ -175,9 +175,9 @@ class GpuKernel:
         """The fastest candidate; the likely best one where nothing is measured. None: none can be loaded."""
         device = self.device
         tuned = self.gpu.tunes
-        wanted = choice.candidates if tuned else choice.candidates[:1]
+        competing = choice.candidates if tuned else choice.candidates[:1]
         compile_missing(
-            device, [r for c in wanted for r in ([c] if isinstance(c, Routine) else getattr(c, "routines", ()))]
+            device, [r for c in competing for r in ([c] if isinstance(c, Routine) else getattr(c, "routines", ()))]
         )
         rest: list[tuple[str, Callable[[], Callable[..., None]]]] = [
             (_name_of(c), partial(self._loaded_on, c, len(arrays), choice)) for c in choice.candidates

@@ -103,11 +103,11 @@ class LibraryGemm:
         """Queue a run on the device's compute stream."""
         pool = self._device.pool
         operands, rest = list(addresses[:2]), list(addresses[2:])
-        held = []  # until everything is queued
+        blocks = []  # until everything is queued
         for i, piece in enumerate(self._before):
             if piece is not None:
                 block, _ = pool.allocate(piece.bytes, _LABEL)
-                held.append(block)
+                blocks.append(block)
                 piece(operands[i], rest[: piece.beside], [block.pointer])
                 operands[i] = block.pointer
                 del rest[: piece.beside]
@@ -115,7 +115,7 @@ class LibraryGemm:
             self._product([*operands, *rest])  # a bias, if there is one, and the result
             return
         block, _ = pool.allocate(self._scratch, _LABEL)
-        held.append(block)
+        blocks.append(block)
         self._product([*operands, block.pointer])
         self._behind(block.pointer, rest[: self._behind.beside], rest[self._behind.beside :])
 
@@ -141,18 +141,18 @@ class GemmRequest:
     told: Sequence[Sequence[Sequence[int]]]
 
 
-def library_gemms(gpu: GpuContext, wanted: GemmRequest) -> list[LibraryGemm]:
+def library_gemms(gpu: GpuContext, request: GemmRequest) -> list[LibraryGemm]:
     """The library's candidates for a fused product; none where the library is missing or has no kernel for it."""
     if not is_there(gpu.device):
         return []
     try:
-        return _around(gpu, wanted)
+        return _around(gpu, request)
     except ValueError:
         return []  # the parts say what is wrong
 
 
-def _around(gpu: GpuContext, wanted: GemmRequest) -> list[LibraryGemm]:
-    group, product, device = wanted.group, wanted.product, gpu.device
+def _around(gpu: GpuContext, request: GemmRequest) -> list[LibraryGemm]:
+    group, product, device = request.group, request.product, gpu.device
     kernels, edges = (*group.before, group.behind), group.edges
     before: list[EpilogueLaunch | None] = [None, None]
     narrow = [_stored_narrow(edge) for edge in edges[:2]]
@@ -162,7 +162,7 @@ def _around(gpu: GpuContext, wanted: GemmRequest) -> list[LibraryGemm]:
         for i in range(2):
             kernel, edge = kernels[i], edges[i]
             if kernel is not None and edge is not None:
-                before[i] = _piece(gpu, kernel, edge, wanted.operands[i], wanted.beside[i], wanted.told[i])
+                before[i] = _piece(gpu, kernel, edge, request.operands[i], request.beside[i], request.told[i])
     behind, last = group.behind, edges[2]
     scratch, result = 0, product.result
     out = []
@@ -173,8 +173,8 @@ def _around(gpu: GpuContext, wanted: GemmRequest) -> list[LibraryGemm]:
             out += [LibraryGemm(device, p, before, None, 0) for p in found[:ALGORITHMS]]
         if result.size == 2:
             behind, result = widened(behind, tile_of(behind, last)), float32
-        piece = _piece(gpu, behind, last, wanted.tile, wanted.beside[2], wanted.told[2])
-        scratch = math.prod(wanted.tile) * result.size
+        piece = _piece(gpu, behind, last, request.tile, request.beside[2], request.told[2])
+        scratch = math.prod(request.tile) * result.size
     found = library_products(device, replace(product, result=result))
     return out + [LibraryGemm(device, p, before, piece, scratch) for p in found[:ALGORITHMS]]
 

@@ -53,9 +53,9 @@ def on_host(value: Any) -> Any:
         return value.device.to_host(value)
     if type(value) is VariableState:
         with value.lock:
-            held: Any = value._value
-            if type(held) is DeviceArray:
-                value._value = held.device.to_host(held)
+            stored: Any = value._value
+            if type(stored) is DeviceArray:
+                value._value = stored.device.to_host(stored)
     return value
 
 
@@ -128,10 +128,10 @@ class ViewKernel:
             return self.plain(x, *[on_host(r) for r in rest])
         if (
             self.is_reshape
-            and -1 not in (wanted := tuple(int(d) for d in on_host(rest[0])))
-            and math.prod(wanted) == x.size
+            and -1 not in (shape := tuple(int(d) for d in on_host(rest[0])))
+            and math.prod(shape) == x.size
         ):
-            return x.reshape(wanted)
+            return x.reshape(shape)
         # The reference knows the rules and their errors. A view of nothing is as good as one of something, and costs nothing.
         shape = self.plain(
             np.lib.stride_tricks.as_strided(np.zeros((), np.int8), x.shape, (0,) * x.ndim), *map(on_host, rest)

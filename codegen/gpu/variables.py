@@ -91,13 +91,13 @@ def mutable_values(
     Inside the context, some elements of the latter may be changed, which begin as copies of the values; with `whole`, all of them must
     be written, and their content is undefined.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for state in sorted(set(states), key=lambda s: (s.name, id(s))):  # the order of update_together
             acquire(state, device)
-            held.callback(state.lock.release)
+            locks.callback(state.lock.release)
         for state in states:
             state.move(on_device(state, device))
-        held.enter_context(device.entered())
+        locks.enter_context(device.entered())
         if not all(map(is_unshared, states)):
             device.must_run("an update of a variable whose value is still referenced")
         if device.updates is not None:

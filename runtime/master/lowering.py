@@ -38,6 +38,7 @@ from ...codegen.ir.partition import (
     SendTensor,
     node_of,
 )
+from ...graph.core.device import DeviceName
 from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...placer.cost.launches import Launch, is_free
@@ -143,9 +144,10 @@ Published: TypeAlias = Mapping[Place, tuple[int, tuple[int, ...]]]
 
 
 def lower_partitions(
-    cut: Partitioned, graph: Graph, device_of: Callable[[Node], str] | None = None, published: Published | None = None
-) -> list[PartitionGraph]:
-    """The partition graphs of all partitions.
+    cut: Partitioned, graph: Graph, device_of: Callable[[Node], str] | None = None, published: Published | None = None,
+    only: str | None = None,
+) -> list[PartitionGraph]:  # fmt: skip
+    """The partition graphs of all partitions, or of `only` that of one device.
 
     Args:
         device_of, published: where nodes are placed, and the published memory that the partitions use; None: for a look at the
@@ -153,8 +155,8 @@ def lower_partitions(
     """
     units = []
     guarded = cut.guarded
-    numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1))
-    for part in cut.partitions.values():
+    numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1) if published else 0)
+    for part in cut.partitions.values() if only is None else [cut.partitions[only]]:
         steps: list[PartitionStep] = []
         if published and device_of is not None:
             for node, place in remote_places(part, device_of).items():
@@ -235,14 +237,15 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     """
     from ...codegen.explain import explain  # loads the compiler
 
-    unit = next((u for u in lower_partitions(plan.partitioned, plan.graph) if u.device == device), None)
-    if unit is None:
+    if device not in plan.partitions:
         raise invalid(f"The step runs nothing on {device}; it runs on: {', '.join(plan.partitions) or 'no device'}")
+    (unit,) = lower_partitions(plan.partitioned, plan.graph, only=device)
     options = check_config(config).kernel_options()
-    info = next((d for d in plan.cluster.devices if str(d.name) == device), None)
+    gpu = plan.cluster.device(DeviceName.parse(device)).gpu
     # What other devices make has here the sizes that it has in the plan.
-    given = plan.sizes.given | {c.name: c.dims for c in plan.channels if c.destination == device and not c.control}
-    return explain(unit, options, gpu=None if info is None else info.gpu, sizes_of=lambda nodes: plan_sizes(nodes, given))
+    crossing = [what for _, what in plan.partitions[device].steps if isinstance(what, Channel)]
+    given = plan.sizes.given | {c.name: c.dims for c in crossing if c.destination == device and not c.control}
+    return explain(unit, options, gpu=gpu, sizes_of=lambda nodes: plan_sizes(nodes, given))
 
 
 def launches_of(plan: Plan, device: str) -> list[Launch]:

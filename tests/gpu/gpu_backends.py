@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from strict_driver import StrictGpus, arguments_at, missing
+from strict_driver import StrictGpus, Touch, arguments_at, missing
 
 from dovetail.codegen.gpu.driver import api
 from dovetail.codegen.gpu.driver.device import device
@@ -91,6 +91,10 @@ class RecordedDriver:
     def copies(self) -> list[tuple[Any, ...]]:
         """Copies between host and device, in order."""
         return [x for x in self.log if x[0] in ("to device", "to host", "peer")]
+
+    def queue(self, stream: int, work: Callable[[Touch], bool]) -> None:
+        """Queue what a stand-in for a library does, also where the strict driver rehearses a real one."""
+        (self._strict or _REHEARSED or self.strict).queue(stream, work)
 
     @property
     def ran(self) -> list[tuple[str, tuple[int, int, int]]]:

@@ -28,6 +28,7 @@ from dovetail.codegen.gpu.toolchain.compile import layout
 from dovetail.codegen.gpu.toolchain.elf import facts_of
 
 SOURCE = Path(__file__).with_suffix(".cpp")
+MACHINE = SOURCE.with_name("strict_machine.h")  # which it includes
 BUILT = Path(__file__).resolve().parents[2] / "build" / "strict_driver"
 _UNPACK = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
            "fp16": "e", "fp32": "f", "fp64": "d"}  # fmt: skip
@@ -53,7 +54,7 @@ def missing() -> str:
 @functools.cache
 def _library() -> ctypes.CDLL:
     """The library, compiled once per text. As it has the driver's name, NVIDIA's bindings find it loaded."""
-    file = BUILT / hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16] / "libcuda.so.1"
+    file = BUILT / hashlib.sha256(SOURCE.read_bytes() + MACHINE.read_bytes()).hexdigest()[:16] / "libcuda.so.1"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.parent) as own:
@@ -149,7 +150,7 @@ class StrictGpus:
         self._library.strict_fail(code)
 
     def be_patient(self, times: int | None) -> None:
-        """How often somebody may ask whether an event has happened before what it waits for runs; None: for ever."""
+        """How often the host may ask whether an event has happened before what it waits for runs; None: for ever."""
         self._library.strict_patience(-1 if times is None else times)
 
     def open_own_handles(self) -> None:

@@ -136,7 +136,7 @@ def test_nothing_is_left_of_a_process_that_was_killed(fake, servers, sender):
     assert not loans.lends(f"{THERE}/device:GPU:0")
     gpu.synchronize()  # it still works
     gpu.pool.trim()
-    assert gpu.pool.held == 0 and (ON_DEVICE or not fake.strict.allocations(opened=True))
+    assert gpu.pool.reserved == 0 and (ON_DEVICE or not fake.strict.allocations(opened=True))
     np.testing.assert_array_equal(gpu.to_host(gpu.from_host(value)), value)
 
 

@@ -113,7 +113,7 @@ class Pool:
         get: bytes -> address; raises MemoryError if memory runs out.
         give_back: address -> None.
         mark: records an event after all work queued on the compute stream.
-        limit: the most bytes that it may hold.
+        limit: the most bytes that it may have of the driver.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Pool:
     ) -> None:
         self.name = name
         self.limit = limit
-        self.held = 0
+        self.reserved = 0
         self.in_use = 0
         self.most_in_use = 0
         self._get = get
@@ -203,7 +203,7 @@ class Pool:
                     self._give_back(pointer)
                     freed += size
                 kept[:] = seen
-            self.held -= freed
+            self.reserved -= freed
             return freed
 
     def _take_back(self) -> None:
@@ -222,13 +222,13 @@ class Pool:
                 break
             if attempt != "as it is":
                 self.trim()
-            if self.held + size > self.limit:
+            if self.reserved + size > self.limit:
                 continue
             try:
                 pointer = self._get(size)
             except MemoryError:
                 continue
-            self.held += size
+            self.reserved += size
             return pointer
         raise ResourceExhaustedError(None, None, self._no_room(size, label))
 

@@ -98,7 +98,7 @@ def error(code: int) -> CudaError:
     text = ": ".join(words) or f"CUDA error {code}"
     if code in _FOR_GOOD:
         text += (
-            ". A kernel or the GPU has failed before this call, and this process cannot use the GPU any more: what it held there is "
+            ". A kernel or the GPU has failed before this call, and this process cannot use the GPU any more: what was in its memory is "
             "lost. Start the process again; compute-sanitizer finds the kernel, DOVETAIL_CHECK=2 compares each with its reference"
         )
     elif code == _NOT_INITIALIZED and os.getpid() != _process:

@@ -90,7 +90,7 @@ class Device:
         self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # what has graphs, and a `give_up` that lets go of them
         self.loaded: dict[Any, Any] = {}  # kernels that were loaded for it, by what they were made from
         self._events: deque[Any] = deque()
-        self._held: deque[tuple[Event, Any]] = deque()
+        self._retained: deque[tuple[Event, Any]] = deque()
         self._peers: set[int] = set()
         with self.entered():
             self.compute = Stream("compute", self.context, self.event)
@@ -154,7 +154,7 @@ class Device:
     def _give_up_graphs(self) -> bool:
         """Let go of all graphs, whose memory is needed; whether there were any."""
         self.make_current()
-        given_up = [held.give_up() for held in list(self.graphs)]  # each of them
+        given_up = [region.give_up() for region in list(self.graphs)]  # each of them
         return any(given_up)
 
     def _mark(self) -> Event:
@@ -163,18 +163,18 @@ class Device:
 
     def hold_until(self, event: Event, what: Any) -> None:
         """Keep something alive until an event has happened: another stream uses its memory."""
-        self._held.append((event, what))
+        self._retained.append((event, what))
         self.let_go()
 
     def let_go(self) -> None:
         """Let go of what was kept until events that have happened."""
-        while self._held:
+        while self._retained:
             try:
-                entry = self._held.popleft()
+                entry = self._retained.popleft()
             except IndexError:
                 return
             if not entry[0].is_done:
-                self._held.appendleft(entry)
+                self._retained.appendleft(entry)
                 return
 
     # --- copies ----------------------------------------------------------------------------------------------------

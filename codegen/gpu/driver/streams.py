@@ -15,7 +15,7 @@ class Stream:
 
     Args:
         name: for people.
-        context: the device's, which whoever waits needs.
+        context: the device's. It must be current in a thread that waits.
         new_event: makes the device's events.
     """
 

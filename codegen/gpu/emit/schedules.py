@@ -230,8 +230,7 @@ def _launch(
     types = [triton_type(v.dtype.name) for v in loops.loads]
     types += output_types or [triton_type(loops.values[s.value].dtype.name) for s in loops.stores]
     parameters = [
-        Parameter(name, f"*{kind}", True)
-        for name, kind in zip((*names.inputs, *names.outputs), types, strict=True)
+        Parameter(name, f"*{kind}", True) for name, kind in zip((*names.inputs, *names.outputs), types, strict=True)
     ]
     whole = "i64" if facts.wide else "i32"
     divisible = dict(zip(names.sizes, facts.divisible, strict=True))

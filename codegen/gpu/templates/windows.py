@@ -93,7 +93,9 @@ class WindowKernels:
         for number, (make, which, space) in enumerate(op.steps, 1):
             out = "out0" if number == len(op.steps) else "scratch0"
             arrays = {
-                "scratch0" if i == CHOSEN else f"in{loaded.index(i)}": f"{op.inputs[i] if i != CHOSEN else 'result'}_size"
+                "scratch0"
+                if i == CHOSEN
+                else f"in{loaded.index(i)}": f"{op.inputs[i] if i != CHOSEN else 'result'}_size"
                 for i in which
             }
             axes = axis_names(space, self.window, self.data_format, op.is_depthwise)

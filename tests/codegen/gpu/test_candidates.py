@@ -64,7 +64,9 @@ def not_launched(fake: RecordedDriver, which: Callable[[TritonKernel], bool]) ->
 
 
 @pytest.mark.parametrize("refusal", [too_much_shared_memory, not_loaded, not_launched])
-def test_a_refused_candidate_is_left_out(fake: RecordedDriver, refusal: Refusal, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_candidate_is_left_out(
+    fake: RecordedDriver, refusal: Refusal, caplog: pytest.LogCaptureFixture
+) -> None:
     refused: list[TritonKernel] = []
     refusal(fake, lambda kernel: first_of(refused, kernel))
     with caplog.at_level(logging.WARNING, "dovetail.codegen.gpu"):

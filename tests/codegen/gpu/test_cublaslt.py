@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import pytest
 from fake_cublaslt import FakeCublasLt
-from gpu_backends import gpus_for_tests
+from gpu_backends import IS_REAL, gpus_for_tests
 
 import dovetail as dt
 from dovetail.codegen.gpu import autotune
@@ -25,6 +25,11 @@ def fake():
 
 @pytest.fixture
 def library(fake):
+    """A stand-in; None: NVIDIA's own, on a real GPU."""
+    if IS_REAL:
+        pytest.importorskip("nvmath.bindings.cublasLt", exc_type=ImportError)
+        yield None
+        return
     made = FakeCublasLt(fake)
     before = cublaslt.use(made)
     yield made
@@ -49,6 +54,7 @@ def made(product, *arrays, bias=None):
 ATOL = {2: 5e-2, 4: 1e-5, 8: 1e-13}
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("batch", [1, 3])
@@ -61,9 +67,10 @@ def test_numbers(library, dtype, transposed, batch):
     for result in {kind, float32} if kind.size == 2 else {kind}:
         product = Product((kind, kind), result, (m, n, k, batch), transposed, (m * k, k * n))
         np.testing.assert_allclose(made(product, *stored), expected, atol=ATOL[result.size])
-        assert library.products.pop() == (n, m, k)
+        assert IS_REAL or library.products.pop() == (n, m, k)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("steps", [(30, 0), (0, 42), (0, 0)])
 def test_one_matrix_for_a_whole_stack(library, steps):
     rng = np.random.default_rng(1)
@@ -75,6 +82,7 @@ def test_one_matrix_for_a_whole_stack(library, steps):
     np.testing.assert_allclose(made(product, a, b), np.broadcast_to(a @ b, (3, 5, 7)), atol=1e-5)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [float32, bfloat16, float64], ids=lambda d: d.name)
 def test_a_bias_is_added_to_each_row_before_rounding(library, dtype):
     rng = np.random.default_rng(2)
@@ -84,6 +92,7 @@ def test_a_bias_is_added_to_each_row_before_rounding(library, dtype):
     np.testing.assert_allclose(made(product, a, b, bias=bias)[0], expected, atol=ATOL[dtype.size])
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("types", [(float8_e4m3fn, float8_e4m3fn), (float8_e4m3fn, float8_e5m2)])
 def test_products_of_float8_where_the_second_operand_lies_transposed(library, types):
     rng = np.random.default_rng(3)

@@ -196,10 +196,10 @@ def test_freed_memory_is_used_again_and_counted(fake, gpu):
     b = gpu.empty((900,), np.dtype("float32"), "b")
     assert b.pointer == pointer
     c = gpu.empty((1000,), np.dtype("float32"), "c")
-    assert (gpu.pool.in_use, gpu.pool.held, gpu.pool.most_in_use) == (4096 + 4096, 8192, 8192)
+    assert (gpu.pool.in_use, gpu.pool.reserved, gpu.pool.most_in_use) == (4096 + 4096, 8192, 8192)
     del b, c
     assert gpu.pool.trim() == 8192
-    assert (gpu.pool.in_use, gpu.pool.held, fake.in_use) == (0, 0, 0)
+    assert (gpu.pool.in_use, gpu.pool.reserved, fake.in_use) == (0, 0, 0)
 
 
 def test_a_view_keeps_its_memory(gpu):
@@ -235,9 +235,9 @@ def test_memory_that_is_only_kept_goes_back_before_the_error(fake):
     fake.strict.set_memory(8 << 20)
     gpu = device(0)
     gpu.empty((5 << 18,), np.dtype("float32"))
-    assert gpu.pool.held == 5 << 20
+    assert gpu.pool.reserved == 5 << 20
     assert gpu.empty((6 << 18,), np.dtype("float32")).nbytes == 6 << 20
-    assert gpu.pool.held == 6 << 20
+    assert gpu.pool.reserved == 6 << 20
 
 
 def test_a_thread_that_has_not_used_the_gpu_may_allocate(gpu):
@@ -333,7 +333,7 @@ def test_much_shared_memory_is_asked_for_and_clusters_are_refused(fake, gpu):
         LoadedKernel(gpu, binary(num_ctas=2))
     with gpu.entered():
         LoadedKernel(gpu, binary(cooperative=True, global_scratch=16)).launch((3, 1, 1), [])
-    assert ("cooperative", "k") in fake.log and gpu.pool.held == 512
+    assert ("cooperative", "k") in fake.log and gpu.pool.reserved == 512
 
 
 def test_who_waits_needs_no_context(fake, gpu):
@@ -597,7 +597,7 @@ def test_a_copy_that_nobody_asks_for_keeps_its_memory_until_it_is_over(gpu):
     other = gpu.empty((100_000,), np.dtype(np.float32), "other")
     assert other.pointer != pointer
     gpu.synchronize()
-    assert not gpu._held
+    assert not gpu._retained
 
 
 class Foreign:

@@ -143,10 +143,14 @@ def run(
 def check(fetches: Sequence[Any], feeds: Sequence[Any], values: Sequence[Any], every_form: bool = True) -> int:
     """Compare each kernel's outputs with the references'; how many kernels there are."""
     groups = groups_of(fetches, feeds)
-    wanted = list(dict.fromkeys(t for g in groups for t in (*g.inputs, *g.shapes, *g.outputs)))
+    expected = list(dict.fromkeys(t for g in groups for t in (*g.inputs, *g.shapes, *g.outputs)))
     with np.errstate(all="ignore"):
         known = dict(
-            zip(wanted, Interpreter(fetches[0].graph).run(wanted, dict(zip(feeds, values, strict=True))), strict=True)
+            zip(
+                expected,
+                Interpreter(fetches[0].graph).run(expected, dict(zip(feeds, values, strict=True))),
+                strict=True,
+            )
         )
     for group in groups:
         inputs = [np.ascontiguousarray(known[t]) for t in group.inputs]

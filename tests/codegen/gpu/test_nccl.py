@@ -68,11 +68,11 @@ def test_all_reduce(library, dtype, reduction):
     values = [np.arange(100).reshape(4, 25).astype(np_dtype), np.full((4, 25), 2).astype(np_dtype)]
     results = everywhere(lambda i: ops.all_reduce(dt.constant(values[i]), MEMBERS, i, reduction, instance="g"))
     add = {"sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[reduction]
-    wanted = add(*values)
-    wanted = (wanted / 2).astype(np_dtype) if reduction == "mean" else wanted
+    expected = add(*values)
+    expected = (expected / 2).astype(np_dtype) if reduction == "mean" else expected
     for result in results:
         assert result.dtype == np_dtype
-        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(result, expected)
     by_nccl = dtype != "complex64" or reduction in ("sum", "mean")
     assert [x for x in library.log if x[0] == "all_reduce"] != [] or not by_nccl
     assert any(x[0] == "all_reduce" for x in library.log) == by_nccl

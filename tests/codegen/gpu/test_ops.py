@@ -51,11 +51,11 @@ def drawn(routine: Routine, dtype: Any, count: int, **more: int) -> Any:
 @pytest.mark.parametrize("dtype", [bfloat16, float32, float64], ids=lambda t: t.name)
 def test_normal_numbers_are_the_cpus(dtype: Any) -> None:
     mine = drawn(random.normal(dtype), dtype, 2503)
-    wanted = STREAM.normal((2503,), dtype.np)
+    expected = STREAM.normal((2503,), dtype.np)
     if dtype is float64:
-        np.testing.assert_allclose(mine, wanted, rtol=1e-12)
+        np.testing.assert_allclose(mine, expected, rtol=1e-12)
     else:
-        np.testing.assert_array_equal(mine, wanted)
+        np.testing.assert_array_equal(mine, expected)
 
 
 @pytest.mark.parametrize("dtype", [int32, int64, uint32, uint64], ids=lambda t: t.name)
@@ -119,10 +119,10 @@ def test_segment_sum(dtype: Any) -> None:
     out = np.full((9, 37), 7, dtype.np)
     sizes = {"count": 50, "after": 37, "rows": 9, "elements": 9 * 37}
     run_routine(gather.segment_sum(dtype, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
-    wanted = np.zeros((9, 37), np.float64)
-    np.add.at(wanted, at, x.astype(np.float64))
+    expected = np.zeros((9, 37), np.float64)
+    np.add.at(expected, at, x.astype(np.float64))
     tolerance = {2: 1e-2, 4: 1e-5, 8: 1e-12}[dtype.size]
-    np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=tolerance, atol=10 * tolerance)
+    np.testing.assert_allclose(out.astype(np.float64), expected, rtol=tolerance, atol=10 * tolerance)
 
 
 @pytest.mark.parametrize("kind", ["max", "min", "prod"])
@@ -136,9 +136,9 @@ def test_extremes_and_products_of_segments(dtype: Any, kind: str) -> None:
     sizes = {"count": 40, "after": 37, "rows": 8}
     run_routine(gather.segment_of(kind, dtype, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
     with np.errstate(over="ignore", invalid="ignore"):
-        wanted = combine_rows(x, at, 8, kind.title())
+        expected = combine_rows(x, at, 8, kind.title())
     np.testing.assert_allclose(
-        out.astype(np.float64), wanted.astype(np.float64), rtol=4 * 2.0 ** -(8 * dtype.size // 3)
+        out.astype(np.float64), expected.astype(np.float64), rtol=4 * 2.0 ** -(8 * dtype.size // 3)
     )
 
 

@@ -105,11 +105,11 @@ SIZES = {"batch": 8, "heads": 8, "kv_heads": 8, "queries": 2048, "keys": 2048}
 
 @pytest.mark.parametrize("case", ATTENTION.values(), ids=ATTENTION)
 def test_attention_in_half_precision(case: tuple[DType, int, Any]) -> None:
-    dtype, size, wanted = case
+    dtype, size, expected = case
     forward = attention(dtype, size, 0.125, known=SIZES)[0]
     backward = attention(dtype, size, 0.125, known=SIZES, backward=True)[0]
     pairs = ((forward, "attention"), (backward, "attention_keys"), (backward, "attention_queries"))
-    for (routine, name), instructions in zip(pairs, wanted, strict=True):
+    for (routine, name), instructions in zip(pairs, expected, strict=True):
         code, loop = multiplying(routine, name)
         assert shapes(loop) == instructions, name
         assert not code.local and set(loop.loads) <= {4, 16}, name

@@ -54,12 +54,14 @@ def test_all_updates_of_a_row_count_and_rows_out_of_range_do_not(kind: str, dtyp
     for routine in scatter.scatter(kind, dtype, int32, sizes, begin="copied"):
         run_routine(routine, {"in0": x, "in1": at, "in2": updates, "out0": out, **sizes})
     wide = np.float64 if dtype.is_floating else dtype.np
-    wanted = x.astype(wide)
+    expected = x.astype(wide)
     with np.errstate(all="ignore"):
         for i, row in enumerate(at):
             if 0 <= row < rows:
-                wanted[row] = FUNCTIONS[kind](wanted[row], updates[i].astype(wide))
-    np.testing.assert_allclose(out.astype(np.float64), wanted.astype(np.float64), rtol=TOLERANCE[dtype.size], atol=1e-5)
+                expected[row] = FUNCTIONS[kind](expected[row], updates[i].astype(wide))
+    np.testing.assert_allclose(
+        out.astype(np.float64), expected.astype(np.float64), rtol=TOLERANCE[dtype.size], atol=1e-5
+    )
 
 
 def test_nan_is_kept_by_extremes() -> None:
@@ -86,17 +88,17 @@ def test_coordinates_of_several_numbers(kind: str, single: bool) -> None:
     x = RNG.integers(-9, 9, (*dims, after)).astype(np.float32)
     at = np.array([[0, 1, 3], [2, 0, 0], [0, 1, 3], [0, 2, 0], [-1, 0, 0], [1, 1, 4], [2, 1, 3]], np.int32)
     updates = np.array(3, np.float32) if single else RNG.integers(-9, 9, (len(at), after)).astype(np.float32)
-    wanted = x.copy()
+    expected = x.copy()
     for i, place in enumerate(at):
         if all(0 <= p < n for p, n in zip(place, dims, strict=True)):
             there = tuple(place)
-            wanted[there] = FUNCTIONS[kind](wanted[there], updates if single else updates[i])
+            expected[there] = FUNCTIONS[kind](expected[there], updates if single else updates[i])
     sizes = scatter.launch_sizes(24, after, len(at), dims)
     run_routine(
         scatter.scatter(kind, float32, int32, sizes, 3, single=single)[0],
         {"in1": at, "in2": updates, "out0": x, **sizes},
     )
-    np.testing.assert_array_equal(x, wanted)
+    np.testing.assert_array_equal(x, expected)
     picked = np.full((len(at), after), 9, np.float32)
     run_routine(gather.gather_nd(float32, int32, 3, sizes)[0], {"in0": x, "in1": at, "out0": picked, **sizes})
     right = np.all((at >= 0) & (at < dims), 1)
@@ -148,9 +150,9 @@ def test_rows_that_are_named_have_one_step(dtype: Any) -> None:
     sizes = scatter.launch_sizes(rows, after, count, [rows])
     routine = sparse_optimizer.sparse_update(loops, 2, 3, dtype, int64, sizes)[0]
     run_routine(routine, {**arrays, "out0": variable, "out1": slot, **sizes})
-    for mine, wanted in ((variable, new), (slot, new_slot)):
+    for mine, expected in ((variable, new), (slot, new_slot)):
         np.testing.assert_allclose(
-            mine.astype(np.float64), wanted, rtol=TOLERANCE[dtype.size], atol=TOLERANCE[dtype.size]
+            mine.astype(np.float64), expected, rtol=TOLERANCE[dtype.size], atol=TOLERANCE[dtype.size]
         )
 
 

@@ -43,12 +43,12 @@ def test_axes_that_stay_together_are_one(shape, order, axes):
 def test_elements_arrive(dtype, shape, order):
     numpy_type = as_dtype(dtype).np
     x = (np.arange(np.prod(shape)).reshape(shape) % 251).astype(numpy_type)
-    wanted = np.ascontiguousarray(np.transpose(x, order))
+    expected = np.ascontiguousarray(np.transpose(x, order))
     sizes = transposition_sizes(shape, order)
     for routine in transposition(as_dtype(dtype), sizes)[::3]:
-        out = np.zeros(wanted.shape, numpy_type)
+        out = np.zeros(expected.shape, numpy_type)
         run_routine(routine, {"in0": x.ravel(), "out0": out.reshape(-1), **sizes})
-        np.testing.assert_array_equal(out, wanted)
+        np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.slow

@@ -125,8 +125,8 @@ def test_what_is_left_as_it_was_written(fake, case, monkeypatch):
         mask = dt.placeholder(dt.float32, [20, 20])
         p = dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * 0.25 + mask)
         y = dt.matmul(p, v)
-        wanted = {"mask is trained": [q, k, v, mask], "only one gradient": [v]}.get(case, [q, k, v])
-        return [*trained(wanted, y), *([p] if case.startswith("prob") else [])], {**feeds, mask: numbers(20, 20)}
+        expected = {"mask is trained": [q, k, v, mask], "only one gradient": [v]}.get(case, [q, k, v])
+        return [*trained(expected, y), *([p] if case.startswith("prob") else [])], {**feeds, mask: numbers(20, 20)}
 
     assert launched(fake, build) == []
 

@@ -1,4 +1,4 @@
-"""Products with work at their edges by NVIDIA's library, on stand-ins for it and for the GPU: the CPU's numbers, whoever multiplies."""
+"""Products with work at their edges by NVIDIA's library, on stand-ins for it and for the GPU: their numbers are the CPU's."""
 
 from typing import Any
 
@@ -17,16 +17,16 @@ pytestmark = pytest.mark.usefixtures("launch_by_launch")
 
 @pytest.fixture
 def library(fake):
-    """The library, which is held to be the fastest wherever it is a candidate: the last one with `wanted` in its name."""
+    """The library, which is held to be the fastest wherever it is a candidate: the last one with `expected` in its name."""
     made = FakeCublasLt(fake)
-    made.wanted = "cublaslt"
+    made.expected = "cublaslt"
     made.algorithms = 3
     before = cublaslt.use(made)
 
     def fastest(device: Any, key: str, candidates: Any) -> int:
         names = key.partition(";")[0].split("|")
         assert len(names) == len(candidates)
-        return max((i for i, name in enumerate(names) if made.wanted in name), default=0)
+        return max((i for i, name in enumerate(names) if made.expected in name), default=0)
 
     with pytest.MonkeyPatch.context() as patch:  # of its own: undone before what `fake` has set is
         patch.setenv("DOVETAIL_AUTOTUNE", "1")
@@ -76,7 +76,7 @@ def test_a_bias_alone_is_added_by_the_library(fake, library, dtype):
         bias = dt.placeholder(dtype, [20])
         return [dt.nn.bias_add(dt.matmul(x, w), bias)], {**feeds, bias: matrix(20).astype(dtype.np)}
 
-    library.wanted = " bias "
+    library.expected = " bias "
     digits = 2e-2 if dtype.size == 2 else 2e-5
     agree(same(build), rtol=digits, atol=digits)
     assert len(library.products) == 1 and not launches(fake)

@@ -211,8 +211,8 @@ def test_products_are_exact_unless_told_otherwise(fake, tf32):
     with dt.Session(graph=graph, config=dt.ConfigProto(tf32=tf32)) as session:
         session.run(fetches, {x: np.ones((16, 32), np.float32)})
     texts = [kernel.text for kernel, _ in fake.kernels.values() if "tl.dot(" in kernel.text]
-    wanted = 'input_precision="tf32"' if tf32 else 'input_precision="ieee"'
-    assert len(texts) == 3 and all(wanted in text for text in texts)
+    expected = 'input_precision="tf32"' if tf32 else 'input_precision="ieee"'
+    assert len(texts) == 3 and all(expected in text for text in texts)
 
 
 def test_what_is_checked_is_exact(fake, monkeypatch):

@@ -13,6 +13,7 @@ from dovetail.codegen import target
 from dovetail.codegen.explain import DeviceKernels, KernelInfo
 from dovetail.codegen.fusion.epilogue import EpilogueKernel
 
+pytestmark = pytest.mark.gpu
 ROWS, WIDTH, INNER = 128, 16, 160
 
 

@@ -187,16 +187,16 @@ def test_a_step_of_an_embedding_is_captured(fake):
     def trained(where):
         with dt.Graph().as_default() as graph, dt.device(where):
             table = dt.get_variable("table", initializer=TABLE, use_resource=True)
-            at, wanted = (dt.placeholder(dt.int32, [70]) for _ in range(2))
+            at, expected = (dt.placeholder(dt.int32, [70]) for _ in range(2))
             logits = dt.tanh(dt.nn.embedding_lookup(table, at) * 1.5 + 0.25) * 3.0
-            loss = dt.reduce_mean(dt.nn.sparse_softmax_cross_entropy_with_logits(labels=wanted, logits=logits))
-            right = dt.reduce_mean(dt.cast(dt.equal(dt.argmax(logits, 1, output_type=dt.int32), wanted), dt.float32))
+            loss = dt.reduce_mean(dt.nn.sparse_softmax_cross_entropy_with_logits(labels=expected, logits=logits))
+            right = dt.reduce_mean(dt.cast(dt.equal(dt.argmax(logits, 1, output_type=dt.int32), expected), dt.float32))
             train = dt.train.AdagradOptimizer(0.1).minimize(loss)
             start = dt.global_variables_initializer()
         with dt.Session(graph=graph) as session:
             session.run(start)
             losses = [
-                session.run([loss, right, train], {at: i, wanted: w})[:2] for i, w in zip(ids, labels, strict=True)
+                session.run([loss, right, train], {at: i, expected: w})[:2] for i, w in zip(ids, labels, strict=True)
             ]
             replays = [
                 i.kernel.replays

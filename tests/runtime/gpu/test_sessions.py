@@ -113,7 +113,7 @@ def test_a_read_before_an_update_is_a_snapshot(fake):
     ],
 )
 def test_training_gives_the_cpus_numbers(fake, optimizer):
-    given, wanted = matrix(6, 10), matrix(6, 3)
+    given, expected = matrix(6, 10), matrix(6, 3)
 
     def build():
         x, y = dt.placeholder(dt.float32, [None, 10]), dt.placeholder(dt.float32, [None, 3])
@@ -122,7 +122,7 @@ def test_training_gives_the_cpus_numbers(fake, optimizer):
         b = dt.Variable(np.zeros(16, np.float32))
         out = dt.matmul(dt.nn.relu(dt.matmul(x, w1) + b), w2)
         loss = dt.reduce_mean(dt.nn.softmax_cross_entropy_with_logits(labels=dt.nn.softmax(y), logits=out))
-        return [loss, optimizer().minimize(loss), w1], {x: given, y: wanted}
+        return [loss, optimizer().minimize(loss), w1], {x: given, y: expected}
 
     agree(build, 3)
 

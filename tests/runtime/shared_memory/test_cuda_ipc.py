@@ -132,14 +132,14 @@ def test_the_driver_gets_no_block_back_that_somebody_has_open(fake: RecordedDriv
     pair.borrower.tick()
     assert cuda_ipc.lent() == 0
     pool = device(0).pool
-    before = pool.held
+    before = pool.reserved
     freed = pool.trim()
-    assert pool.held == before - freed > 0  # one block is left, though nobody uses it
+    assert pool.reserved == before - freed > 0  # one block is left, though nobody uses it
     assert pair.borrower.borrowed() == 1
     pair.borrower.tick()  # it hears that the block is not wanted any more
     assert pair.borrower.borrowed() == 0 and ("close" in [x[0] for x in fake.log])
     pool.trim()
-    assert pool.held == 0
+    assert pool.reserved == 0
 
 
 def test_a_block_is_lent_again_while_it_was_to_be_closed(fake: RecordedDriver, pair: Pair) -> None:
