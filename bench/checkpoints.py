@@ -82,6 +82,9 @@ def beside(quick: bool) -> Iterator[Row]:
             step, random = session.make_callable(train, [at]), np.random.default_rng(1)
             save = partial(saver.save, session, f"{folder}/model", write_meta_graph=False)
             save()
+            until = time.monotonic() + (1.0 if quick else 4.0)  # first touches of the tables' memory are no part of it
+            while time.monotonic() < until:
+                step(random.integers(0, mib << 11, 64))
             samples: dict[bool, list[float]] = {True: [], False: []}
             for number in range(2 if quick else 6):
                 saves = number % 2 == 0

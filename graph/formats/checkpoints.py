@@ -28,8 +28,9 @@ import math
 import re
 import secrets
 import struct
+import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,8 @@ _ENUM_NAMES = {
     "float64": "DOUBLE",
 }  # where TensorFlow's enum does not say the type's name
 FORMAT = "dovetail checkpoint 1"
-_CHUNK_BYTES = 1 << 20  # that are checked and written at a time
+_CHUNK_BYTES = 1 << 19  # that are checked and written at a time
+_BESIDE_S = 1.0  # how long a save goes on resting after a step began beside it
 # What safetensors.numpy can read, and what its files call it; other types are stored as bytes.
 _PLAIN = {
     "float16": "F16", "float32": "F32", "float64": "F64", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
@@ -128,13 +130,18 @@ class _Stored:
 
 
 def write_shard(
-    prefix: str, number: int, count: int, tensors: Iterable[tuple[str, str, DType, Array | InChunks]]
+    prefix: str,
+    number: int,
+    count: int,
+    tensors: Iterable[tuple[str, str, DType, Array | InChunks]],
+    steps: Callable[[], int] = int,
 ) -> dict[str, Any]:
     """Write one task's tensors, durably. Values are read while the file is written.
 
     Args:
         prefix: name of the checkpoint. number, count: which shard it is, of how many.
         tensors: (name, slice, type, value).
+        steps: how many steps have begun in this task. While they grow in number, the save takes half of a processor at most.
 
     Returns:
         what the manifest will say of it.
@@ -154,6 +161,7 @@ def write_shard(
         )  # fmt: skip
     header, ordered = _layout(stored)
     checksums: dict[str, int] = {}
+    pace = _Pace(steps)
 
     def write(partial: Path) -> None:
         with partial.open("wb") as file:
@@ -164,6 +172,7 @@ def write_shard(
                     content = chunk.reshape(-1).view(np.uint8).data
                     crc = zlib.crc32(content, crc)
                     file.write(content)
+                    pace.rest()
                 checksums[key] = crc
             if is_remote(path):
                 point()  # within the upload
@@ -172,6 +181,28 @@ def write_shard(
     for entry in entries:
         entry["crc"] = checksums[entry["key"]]
     return {"file": path.name, "bytes": path.stat().st_size, "slices": entries}
+
+
+class _Pace:
+    """Lets steps have the processors: the thread of a save rests after each chunk for as long as it worked on it.
+
+    Else a step that wakes up waits for a time slice of the operating system, several milliseconds, where the saves of a machine's tasks
+    keep all processors busy.
+    """
+
+    def __init__(self, steps: Callable[[], int]) -> None:
+        self._steps, self._seen = steps, steps()
+        self._until = 0.0
+        self._worked = time.thread_time()
+
+    def rest(self) -> None:
+        """After a chunk: sleep if steps run beside the save."""
+        now = time.monotonic()
+        if (seen := self._steps()) != self._seen:
+            self._seen, self._until = seen, now + _BESIDE_S
+        if now < self._until:
+            time.sleep(time.thread_time() - self._worked)
+        self._worked = time.thread_time()
 
 
 def _stored(value: Array | InChunks, dtype: DType) -> _Stored:

@@ -62,6 +62,7 @@ class Resources:
         version: number of times that a container was cleared.
         data_folders: folders whose files data sets of other processes may read; None: all.
         functions: compiled functions that use the state, by function.
+        steps_started: how many steps of the task have begun, those of isolated sessions in the state of the task.
         inner: what works for kernels: executors of functions, pipelines of data sets. `cancel(resources)` is called when the task ends.
     """
 
@@ -73,7 +74,7 @@ class Resources:
         self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
         self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self.version = 0
+        self.version = self.steps_started = 0
         self._published: dict[tuple[str, str], Share] = {}  # also for resources that are still to be made
         self._on_change: Callable[[str, str, Array | None], None] | None = None
         self._lock = threading.Lock()

@@ -457,7 +457,7 @@ class Server:
             "refused": self._responder.endpoint.refused if self._responder.endpoint is not None else 0,
             "sessions": len(self._master.handles()),
             "steps_running": len(self._worker.running()),
-            "steps_started": self._worker.started,
+            "steps_started": self._worker.resources.steps_started,
             "steps_failed": self._worker.failed,
             "steps_stalled": self._stalled,
             "step_s": self._worker.times.percentiles(),

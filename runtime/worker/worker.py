@@ -134,7 +134,7 @@ class Worker:
         self._steps: dict[int, TaskStep] = {}
         self._inline_steps: dict[int, InlineStep] = {}  # those that can be cancelled
         self.replicator: Replicator | None = None
-        self.started = self.failed = 0  # steps, since the worker was made
+        self.failed = 0  # steps, since the worker was made
         self.times = StepTimes()
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
         self._ended: OrderedDict[int, OpError | None] = OrderedDict()  # the error if the step had not begun here
@@ -256,7 +256,7 @@ class Worker:
             return
         with self._lock:
             self._steps[number] = step
-            self.started += 1
+            self.resources.steps_started += 1
             early = self._early.pop(number, ()) if self._early else ()
             aborted, was_closed = self._ended.get(number), registered.session not in self._sessions
         if was_closed:
@@ -309,7 +309,7 @@ class Worker:
                 self._inline_steps.pop(number, None)
         self.times.add(perf_counter() - began)
         with self._lock:
-            self.started += 1
+            self.resources.steps_started += 1
             if isinstance(outcome, OpError):
                 self.failed += 1
             self._note_end(number)

@@ -94,7 +94,7 @@ def _save(
         (name, spec, as_dtype(v.dtype), v) for name, spec, v in zip(tensor_names, shape_and_slices, given, strict=True)
     ]
     try:
-        described = write_shard(path, shard, num_shards, tensors)
+        described = write_shard(path, shard, num_shards, tensors, lambda: context.resources.steps_started)
     except OSError as e:
         raise UnknownError(None, None, f"Checkpoint '{path}' cannot be written: {e}") from None
     return text_array([json.dumps(described).encode()], ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import multiprocessing
 import os
@@ -11,7 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -347,3 +350,14 @@ def test_slices_that_contradict_each_other_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="Slices of 'v' differ"):
         write(tmp_path / "m", [("v", "4 0,2", np.zeros(2))], [("v", "5 2,3", np.zeros(3))])
     assert not checkpoint_exists(str(tmp_path / "m"))
+
+
+@pytest.mark.parametrize(("steps", "count"), [(int, 0), (itertools.count().__next__, 6)])
+def test_a_save_rests_after_each_chunk_while_steps_run_beside_it(tmp_path, monkeypatch, steps, count):
+    rests = []
+    clock = SimpleNamespace(sleep=rests.append, monotonic=time.monotonic, thread_time=time.thread_time)
+    monkeypatch.setattr("dovetail.graph.formats.checkpoints.time", clock)
+    value = np.arange(3 << 18, dtype=np.float32)  # six chunks
+    write_manifest(str(tmp_path / "m"), [write_shard(str(tmp_path / "m"), 0, 1, [("v", "", as_dtype("float32"), value)], steps)])
+    assert len(rests) == count and min(rests, default=0.0) >= 0.0
+    np.testing.assert_array_equal(CheckpointReader(str(tmp_path / "m")).get_tensor("v"), value)

@@ -79,7 +79,7 @@ def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
         assert letters.kept[-1].tensors[0].tolist() == [1.0, 3.0]
         assert not worker.is_new(number) and not worker.running() and not steps.running
     steps.on_run(b"me", asked(3))  # heard twice
-    assert len(letters.kept) == 3 and worker.started == 3 and not worker.failed
+    assert len(letters.kept) == 3 and worker.resources.steps_started == 3 and not worker.failed
     assert steps.quota.taken() == (0, 0)
 
 
@@ -158,7 +158,7 @@ def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
         assert loaded.inline_segment is not None
         loaded.inline_segment._slow, loaded.inline_segment.is_steady = 0, True
         assert session.run(z, {x: np.ones(2)}).tolist() == [2.0, 3.0]
-        assert list(target._worker._ended)[-1:] == [target._worker.started] and not target._worker.running()
+        assert list(target._worker._ended)[-1:] == [target._worker.resources.steps_started] and not target._worker.running()
         loaded.inline_segment._slow, loaded.inline_segment.is_steady = 0, True
         with pytest.raises(OpError, match="made at"):
             session.run(z, {x: np.ones(3)})
