@@ -58,7 +58,6 @@ from .graph.core.shape import TensorShape
 from .graph.gradients.custom import custom_gradient
 from .graph.gradients.reverse import gradients
 from .graph.io.serialization import load as load_graph, save as save_graph
-from .graph.ops import all as _all_ops  # noqa: F401  (a graph that is loaded may hold any op)
 from .graph.ops.array.concat_stack import concat, split, stack, unstack
 from .graph.ops.array.creation import fill, ones, ones_like, zeros, zeros_like
 from .graph.ops.array.gather import gather, gather_nd, one_hot, reverse

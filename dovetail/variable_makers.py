@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .graph.core.default_graph import get_default_graph
+from .graph.core.dtypes import float64
 from .graph.core.graph import Tensor
 from .graph.core.shape import text
 from .graph.core.source_location import caller, locate
@@ -86,7 +87,10 @@ class FirstArguments:
             self._function, self._known = function, _described(arguments)
 
     def explain(self, error: Exception, function: str, arguments: Mapping[str, Any]) -> None:
-        """Note at the error of a later trace which of its arguments differ from those of the first one."""
+        """Note at an error which arguments are float64, if it speaks of that, and which differ from those of the first trace."""
+        wide = [name for name, t in arguments.items() if isinstance(t, Tensor) and t.dtype is float64]
+        if wide and "float64" in str(error):
+            error.add_note(f"Argument `{wide[0]}` is float64, as NumPy makes arrays unless told otherwise: pass it .astype(np.float32)")
         for name, now in _described(arguments).items():
             before = self._known.get(name, now)
             if now != before:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..graph.core.argument_names import explains_arguments
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import ResourceExhaustedError
 from ..graph.core.graph import Graph, Node, Tensor
@@ -165,12 +166,16 @@ def plan_step(
             return plan
         if not nodes:
             return replace(plan, solution=solutions[0])
-        if any(c.direct for c in plan.channels) and not Facts(plan).fits:  # the search had not counted the readers' copies
+        if (
+            any(c.direct for c in plan.channels) and not Facts(plan).fits
+        ):  # the search had not counted the readers' copies
             decisions = placed(_search(step, kept, solutions, in_place=False))
             plan = step.plan(decisions, by_rank=False)
         plan = step.predicted([plan, step.plan(decisions, by_rank=True)], solutions[-1])
         if options.strategy in FROM_RULES:
-            plan = step.better(plan, step.plan(placed(None), by_rank=True), graph.nodes if to_place is None else to_place)
+            plan = step.better(
+                plan, step.plan(placed(None), by_rank=True), graph.nodes if to_place is None else to_place
+            )
     if plan.unknown_sizes and plan.solution is not None:
         for warning in unknown_sizes(Facts(plan)):
             logger.warning("%s", warning.text)
@@ -254,7 +259,9 @@ class _Step:
         objectives = [_objective(*self._problem(plan)) for plan in plans]
         objective = min(objectives)
         plan = plans[objectives.index(objective)]
-        return replace(plan, solution=replace(solution, objective=objective, lower_bound=_bound(plan, objective, solution)))
+        return replace(
+            plan, solution=replace(solution, objective=objective, lower_bound=_bound(plan, objective, solution))
+        )
 
     def better(self, plan: Plan, by_rules: Plan, placed: Sequence[Node]) -> Plan:
         """The searched plan, or that of the placement by the rules where it is faster and fits into memory.
@@ -277,7 +284,10 @@ class _Step:
         devices.flags.writeable = False
         history = (*solution.history, Found("rules", objective, solution.history[-1].seconds))
         bound = _bound(by_rules, objective, solution)
-        return replace(by_rules, solution=replace(solution, assignment=devices, objective=objective, lower_bound=bound, history=history))
+        return replace(
+            by_rules,
+            solution=replace(solution, assignment=devices, objective=objective, lower_bound=bound, history=history),
+        )
 
     def _problem(self, plan: Plan) -> tuple[Problem, Ints]:
         """What a plan runs, as a problem, and the plan's answer to it."""
@@ -340,6 +350,7 @@ def _placeholders(nodes: Iterable[Node]) -> list[Tensor]:
     return [n.outputs[0] for n in nodes if n.type == "Placeholder"]
 
 
+@explains_arguments
 def place(
     results: Any = None,
     /,

@@ -25,13 +25,16 @@ from .cost.launches import Launch
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, batch_misfit, batch_shapes, given_shapes, in_full, plan_sizes, resized
 from .cost.static import DeviceLoad, Traffic, device_loads, repeated, traffic, work
+from .partition.control_edges import passed_over
 from .partition.control_flow_placement import MOVES_TO_DATA, is_moved_to_data
 from .partition.insert_channels import is_copied
 from .partition.one_sided_access import SHARED, OneSidedAccess
 from .partition.one_sided_accumulates import added_to
 from .partition.one_sided_reads import place_at
 from .partition.one_sided_updates import moved_parts
+from .partition.partition import partition
 from .partition.partitioned_graph import Channel, Partition, Partitioned, task_of
+from .partition.prune import needed
 from .render.text import short, size_text
 from .rules.placement import Placement, Relaxation, Rule
 from .search.problem import Solution
@@ -86,7 +89,9 @@ class Plan:
 
         def __getattr__(self, name: str) -> Never:
             """An attribute that a plan does not have: the error says what to use."""
-            raise no_attribute(self, name, dict.fromkeys(("draw", "plot", "show", "summary"), "print(plan), or plan.to_html(path)"))
+            raise no_attribute(
+                self, name, dict.fromkeys(("draw", "plot", "show", "summary"), "print(plan), or plan.to_html(path)")
+            )
 
     @cached_property
     def requested(self) -> dict[str, str]:
@@ -284,6 +289,16 @@ class Plan:
         plan.sizes.checked()
         return plan
 
+    def all_on(self, device: str) -> Plan:
+        """This step with all of it on one device, whatever its nodes ask for: what predictions compare with."""
+        tensors = [self.graph.get_tensor_by_name(name) for name in self.fetches]
+        targets = [self.graph.get_operation_by_name(name) for name in self.targets]
+        feeds = [self.graph.get_tensor_by_name(name) for name in self.feeds]
+        nodes, decisions = needed(self.graph, tensors, targets, feeds), self.decisions.all_on(device)
+        passed = passed_over(nodes, decisions.device_of)
+        cut = partition(nodes, decisions.device_of, feeds=feeds, fetches=tensors, passed=passed)
+        return replace(self, decisions=decisions, partitioned=cut, solution=None, access=OneSidedAccess())
+
     def resized(self, given: Mapping[str, Dims]) -> Plan:
         """This plan for these shapes, by tensor name; what a node cannot take is left unknown."""
         sizes = plan_sizes([n for p in self.partitions.values() for n in p.nodes], given)
@@ -292,7 +307,11 @@ class Plan:
         return replace(self, partitioned=resized(self.partitioned, sizes), sizes=sizes, solution=None)
 
     def scale(
-        self, batch: int | Iterable[int], *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True
+        self,
+        batch: int | Iterable[int],
+        *,
+        costs: Profile | str | os.PathLike[str] | None = None,
+        contended: bool = True,
     ) -> BatchScaling:
         """Predicted time, memory and traffic for several batch sizes: `at(batch=...)` of each, as a table.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..codegen.options import KernelOptions
+from ..graph.core.argument_names import explain_members
 from ..graph.core.errors import invalid
 from ..graph.core.repeated_field import Repeated
 from ..graph.core.settings import setting
@@ -295,6 +296,9 @@ class ConfigProto(Options):
         config.placement_costs = Profile.from_text(costs, "placement_costs") if costs else None
         _fill(config, fields)
         return config
+
+
+explain_members(ConfigProto)
 
 
 _OWN: Final = frozenset(

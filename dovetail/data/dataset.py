@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.core.argument_names import explain_members
 from ..graph.core.dtypes import bool_, int64, string
 from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dims
@@ -505,5 +506,7 @@ def make_initializable_iterator(dataset: Dataset, shared_name: str | None = None
     """`dataset.make_initializable_iterator()`, likewise."""
     return dataset.make_initializable_iterator(shared_name)
 
+
+explain_members(Dataset)
 
 __all__ = ["Dataset", "make_initializable_iterator", "make_one_shot_iterator"]

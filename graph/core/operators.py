@@ -7,12 +7,16 @@ when its module is imported.
 
 from __future__ import annotations
 
+import ast
+import itertools
+import linecache
 import sys
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from dis import opmap
 from numbers import Number
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
 from numpy import ndarray
@@ -53,6 +57,30 @@ class Reference:
         return id(self._object)
 
 
+def _compares_containers(frame: FrameType) -> bool:
+    """Whether an operand of the comparison that a frame makes is a list or its like, whose elements Python compares for it.
+
+    Python tells nothing of operands, so the source does: a display such as `[t]`, or a name whose value is a container.
+    """
+    code = frame.f_code
+    line, end_line, column, end = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))
+    if line is None or end_line is None or column is None:
+        return False
+    lines = [linecache.getline(code.co_filename, n, frame.f_globals).encode() for n in range(line, end_line + 1)]
+    lines[-1] = lines[-1][:end]
+    try:
+        tree = ast.parse(b"(" + b"".join(lines)[column:] + b")", mode="eval").body
+    except SyntaxError:
+        return False
+    operands = [tree.left, *tree.comparators] if isinstance(tree, ast.Compare) else []
+    values = {**frame.f_globals, **frame.f_locals}
+    return any(
+        isinstance(o, (ast.List, ast.Tuple, ast.Dict, ast.ListComp))
+        or (isinstance(o, ast.Name) and isinstance(values.get(o.id), (list, tuple, dict)))
+        for o in operands
+    )
+
+
 def _warn_of_comparison(other: object) -> None:
     """Warn when the user's code says `==` or `!=` of a tensor and a value. `in`, `list.index` and dictionaries want identity."""
     frame = sys._getframe(2)
@@ -62,6 +90,7 @@ def _warn_of_comparison(other: object) -> None:
         and code.co_code[at] == opmap["COMPARE_OP"]
         and code.co_name not in ("__eq__", "__ne__")  # of a class that holds tensors
         and not is_own(code.co_filename)
+        and not _compares_containers(frame)
     ):
         warnings.warn(
             "`==` and `!=` compare tensors by identity, as in TensorFlow 1, and give one Python bool. "

@@ -1,9 +1,17 @@
-"""Importing this module registers every op. Code that receives graphs needs all ops, not only those it builds itself."""
+"""Importing this module registers every op. Code that receives graphs needs all ops, not only those it builds itself.
+
+It also makes the errors of all public functions name the keyword argument to use (`core/argument_names.py`)."""
 
 import importlib
 import pkgutil
 
+from ..core.argument_names import explain_members
 from . import __name__ as _package, __path__ as _folder
 
-for _module in pkgutil.walk_packages(_folder, f"{_package}."):
-    importlib.import_module(_module.name)
+_modules = [
+    importlib.import_module(found.name)
+    for found in pkgutil.walk_packages(_folder, f"{_package}.")
+    if found.name != __name__
+]
+for _module in _modules:  # when all are imported: what they import from each other stays as it is
+    explain_members(_module)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
+from ..core.argument_names import explains_arguments
 from ..core.build import convert, graph_of
 from ..core.default_graph import GraphKeys, get_default_graph
 from ..core.dtypes import DType, as_dtype, float32
@@ -269,6 +270,7 @@ def variable_op_scope(
     return variable_scope(name_or_scope, default_name, values, **defaults)
 
 
+@explains_arguments
 def get_variable(
     name: str,
     shape: Any = None,

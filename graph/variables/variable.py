@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from ..core.argument_names import explains_arguments
 from ..core.build import TensorLike, apply
 from ..core.default_graph import GraphKeys, get_default_graph
 from ..core.dtypes import DType, as_dtype
@@ -208,6 +209,7 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
             cls = variable_kinds["resource" if is_resource else "reference"]
         return object.__new__(cls)
 
+    @explains_arguments
     def __init__(
         self,
         initial_value: Any = None,

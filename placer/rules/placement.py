@@ -149,6 +149,11 @@ class Placement:
         """The complete name of a node's device. KeyError when it was not placed."""
         return self._names[self._placed[self._index_of(node)]]
 
+    def all_on(self, device: str) -> Placement:
+        """The same nodes, all on one device of the cluster, whatever they ask for."""
+        index = np.where(self.index == UNPLACED, self.index, self._names.index(device)).astype(self.index.dtype)
+        return Placement(self.graph, self.cluster, self.soft, self._nodes, index, self.rules, self._find_reasons)
+
     def _index_of(self, node: Node | str) -> int:
         if isinstance(node, str):
             node = self.graph.get_operation_by_name(node)

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, SupportsIndex
 
+from ...graph.core.argument_names import explains_arguments
 from ...graph.core.device import DeviceSpec, canonical_name, merge_names
 from ...graph.core.dtypes import DType, as_dtype
 from ...graph.core.shape import Dims, as_dims, element_count
@@ -55,6 +56,7 @@ Strategy = Callable[[Any], SupportsIndex]
 """Chooses a ps task's index for a node."""
 
 
+@explains_arguments
 def replica_device_setter(
     ps_tasks: int = 0,
     ps_device: str | None = "/job:ps",

@@ -101,7 +101,12 @@ class Evaluation:
 
     def __str__(self) -> str:
         exact = not self.unknown
-        slower = exact and not self.throughput and self.best_single is not None and self.best_single[1] * SLOWER <= self.objective
+        slower = (
+            exact
+            and not self.throughput
+            and self.best_single is not None
+            and self.best_single[1] * SLOWER <= self.objective
+        )
         lines = []
         if self.throughput is not None:
             every, bound = self.throughput
@@ -172,8 +177,7 @@ def evaluate(
     bound = lower_bound(problem)
     if plan.solution is not None and costs is None:
         bound = max(bound, min(plan.solution.lower_bound, step.makespan))
-    alone = fastest_alone(problem, plan)
-    single = None if alone is None else (devices[alone[0]], alone[1])
+    single = fastest_alone(problem, plan, as_profile(costs), client)
     loads = [
         Load(name, busy, peak, float(capacity))
         for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)

@@ -16,6 +16,7 @@ from ...graph.core.device import DeviceSpec
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ...graph.core.scopes import DeviceBlock
+from ..cost.profile import Profile
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
@@ -27,7 +28,7 @@ from ..search.memory_penalty import ROUNDING
 from ..search.memory_profile import check_assignment
 from ..search.problem import InfeasibleError, Objective, Problem
 from ..search.types import Floats, Ints
-from ..simulate import Timeline, is_exact, plan_timeline, read_in_place, seconds_of, step_of
+from ..simulate import Timeline, is_exact, plan_timeline, read_in_place, step_of, timeline
 
 SLOWER = 1.1
 """A plan is called slower than one device from this ratio on: predictions are not so good that less would mean anything."""
@@ -98,6 +99,13 @@ class Facts:
         return OneWorker(task, others) if others else None
 
     @cached_property
+    def idle_tasks(self) -> tuple[str, ...]:
+        """The tasks on which the step neither runs nor holds anything, but for those that run the same program beside it."""
+        busy = {task_of(r.device) for r in self.plan.loads}
+        busy.update(() if self.one_worker is None else self.one_worker.others)
+        return tuple(t for t in self.plan.cluster.tasks if t not in busy)
+
+    @cached_property
     def problem(self) -> tuple[Problem, Ints, list[str], tuple[str, ...]] | None:
         """The step as a problem (`simulate.step_of`); None when nothing runs, or the cluster has more than MOST_DEVICES."""
         few = len(self.plan.cluster.devices) <= MOST_DEVICES
@@ -111,7 +119,9 @@ class Facts:
     @property
     def fits(self) -> bool:
         """Whether no device is predicted to hold more than it has, with the copies of what it reads in place."""
-        room = [np.inf if d.memory_bytes is None else d.memory_bytes * (1 + ROUNDING) for d in self.plan.cluster.devices]
+        room = [
+            np.inf if d.memory_bytes is None else d.memory_bytes * (1 + ROUNDING) for d in self.plan.cluster.devices
+        ]
         if np.isinf(room).all() or self.timeline is None:
             return True
         return bool((np.array(self.timeline.peak) <= room).all())
@@ -149,12 +159,9 @@ class Facts:
         """
         if not self.is_exact or self.problem is None or minimizes_load(self.plan):
             return None
-        problem, _, _, devices = self.problem
-        alone = fastest_alone(problem, self.plan)
+        alone = fastest_alone(self.problem[0], self.plan)
         steps = 1 if self.one_worker is None else 1 + len(self.one_worker.others)
-        if alone is None or steps * alone[1] * SLOWER > self.seconds:
-            return None
-        return devices[alone[0]], alone[1]
+        return None if alone is None or steps * alone[1] * SLOWER > self.seconds else alone
 
 
 def minimizes_load(plan: PlanData) -> bool:
@@ -162,8 +169,16 @@ def minimizes_load(plan: PlanData) -> bool:
     return plan.solution is not None and plan.solution.minimized is Objective.THROUGHPUT
 
 
-def fastest_alone(problem: Problem, plan: PlanData) -> tuple[int, float] | None:
-    """(number, seconds) of the device that runs the whole step fastest by itself; None where no device can."""
+def fastest_alone(
+    problem: Problem, plan: PlanData, costs: Profile | None = None, client: bool = False
+) -> tuple[str, float] | None:
+    """(name, seconds) of the device that runs the whole step fastest by itself; None where no device can.
+
+    The seconds are those of `plan.all_on(device)`: its kernels are fused across what the plan separates, and it reads nothing elsewhere.
+
+    Args:
+        problem: the plan's step. costs, client: what it was made with, as `step_of` takes them.
+    """
     kinds = set.intersection(*({*n.opdef.device_types} for p in plan.partitions.values() for n in p.nodes))
     work = problem.seconds.sum(axis=1)[problem.device_class]  # without transfers a device works all the time
     state = sum(state_bytes(place)[0] for place in read_in_place(plan))  # it would be there, too
@@ -176,7 +191,10 @@ def fastest_alone(problem: Problem, plan: PlanData) -> tuple[int, float] | None:
         tried.add(like)
         whole = np.full(problem.nodes, d, np.int32)
         if fits(problem, whole):
-            return d, seconds_of(problem, whole)
+            name = str(plan.cluster.devices[d].name)
+            if set(plan.partitions) != {name}:
+                problem, whole, *_ = step_of(plan.all_on(name), costs=costs, client=client)
+            return name, timeline(problem, whole, in_order=True).makespan
     return None
 
 

@@ -57,9 +57,8 @@ def idle(facts: Facts) -> Iterator[PlanWarning]:
     plan = facts.plan
     busy = {r.device for r in plan.loads}
     tasks = {task_of(d) for d in busy}
-    others = () if facts.one_worker is None else facts.one_worker.others
     unused = [str(d.name) for d in plan.cluster.devices if str(d.name) not in busy]
-    idle = tuple(t for t in plan.cluster.tasks if t not in tasks and t not in others)
+    idle = facts.idle_tasks
     cards = tuple(d for d in unused if "/device:CPU:" not in d and task_of(d) in tasks)
     if not (idle or cards) or not plan.partitions or not _can_gain(facts):
         return
@@ -90,7 +89,11 @@ def idle(facts: Facts) -> Iterator[PlanWarning]:
 
 def _served(facts: Facts, servers: Sequence[str], worker: str) -> tuple[str, Change]:
     """How variables, those of layers among them, come to parameter servers that hold none: in words and as a change."""
-    devices = [str(d.name) for d in facts.plan.cluster.devices if task_of(str(d.name)) in servers and d.name.device_type == "CPU"]
+    devices = [
+        str(d.name)
+        for d in facts.plan.cluster.devices
+        if task_of(str(d.name)) in servers and d.name.device_type == "CPU"
+    ]
     setter = f'replica_device_setter(ps_tasks={len(servers)}, worker_device="{short(task_of(worker))}")'
     sizes = {n: state_bytes(n)[0] for n in facts.state}
     change = moved(facts.plan, _balanced(sizes, devices)) if devices else Change()

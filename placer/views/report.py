@@ -9,9 +9,10 @@ from ..cluster.spec import Cluster
 from ..cost.static import Traffic
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
-from ..render.text import ROWS, count_text, filled, number_text, seconds_text, short, size_text, table, where
+from ..render.text import ROWS, count_text, filled, listed, number_text, seconds_text, short, size_text, table, where
 from ..render.timeline import time_text
 from .facts import PREDICTED, UNCALIBRATED, Facts, is_measured, without_compiling
+from .plan_warning import LISTED
 from .scope_tree import fold
 
 
@@ -53,9 +54,14 @@ def heading(plan: PlanData) -> str:
         f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
         f"{len(between)} of them between tasks ({size} per step)" + (f", {direct} read directly" if direct else "")
     )
-    if fed := [plan.graph.get_tensor_by_name(name) for name in sorted({name for p in plan.partitions.values() for name in p.feeds})]:
+    if fed := [
+        plan.graph.get_tensor_by_name(name)
+        for name in sorted({name for p in plan.partitions.values() for name in p.feeds})
+    ]:
         given = size_text(sum(plan.sizes.bytes(t) for t in fed), all(plan.sizes.is_known(t) for t in fed))
         text += f"; {count_text(len(fed), 'feed')} ({given} per step)"
+    if idle := facts.idle_tasks:
+        text += f"; nothing runs on {listed(map(short, idle), LISTED)}"
     by_device: dict[str, list[str]] = {}
     for task, device in plan.moved_parts.items():
         by_device.setdefault(device, []).append(short(task))
@@ -80,7 +86,7 @@ def _access_text(plan: PlanData) -> str:
     ways = {(r.task, r.owner) for r in access.refused if not r.variable}
     if ways:
         task, owner = min(ways)
-        more = f", and {len(ways) - 1} more pairs," if len(ways) > 1 else ""
+        more = f", and {count_text(len(ways) - 1, 'more pair')}," if len(ways) > 1 else ""
         text += f"; {short(task)} and {short(owner)}{more} share no memory ({access.how})"
     return text
 

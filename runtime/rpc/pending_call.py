@@ -34,6 +34,10 @@ from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
 from .failure_detector import FailureDetector
 
+child_processes: dict[str, Callable[[], str | None]] = {}
+"""Address of a task whose process this process started -> how that ended; None while it runs. Silence proves it only after the peer
+timeout."""
+
 
 class ConnectionPool:
     """Sets of connections to servers. Each call borrows one for itself, so any number of threads may call at once.
@@ -232,6 +236,14 @@ class PendingReplies:
     def _check_life(self, connections: Connections, now: float) -> None:
         detector = self._detector
         for address in self._owing:
+            how = child_processes[address]() if address in child_processes else None
+            if how is not None:
+                connections.forget(address)
+                raise UnavailableError(
+                    None, None,
+                    f"The process of {_who(self._owing[address], address)} {how} while this {self._what} waited for it. What it held is "
+                    "lost. Start it again, and restore or initialise its variables; or make a session whose device_filters leave it out.",
+                )  # fmt: skip
             moved = connections.moved(address)
             if moved != self._moved.setdefault(address, moved):  # progress of chunks counts as a sign of life
                 self._moved[address] = moved

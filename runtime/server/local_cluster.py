@@ -29,9 +29,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from ...graph.core.argument_names import explains_arguments
 from ...graph.core.errors import UnavailableError
 from ...graph.core.interpreter_state import process_id
 from ...placer.cluster.spec import ClusterSpec
+from ..rpc.pending_call import child_processes
 from ..transport.address import is_loopback
 from ..transport.keys import client_keys
 from .running_cluster import Keeper, RunningCluster
@@ -64,6 +66,7 @@ class LocalCluster(RunningCluster):
     3
     """
 
+    @explains_arguments
     def __init__(
         self,
         jobs: Mapping[str, int | Sequence[str]],
@@ -122,7 +125,8 @@ class LocalCluster(RunningCluster):
                     if count
                 }
             )
-            self._finalizer = weakref.finalize(self, _take_down, self._processes, process_id())
+            addresses = {task: self.cluster_spec.task_address(*task) for task in tasks}
+            self._finalizer = weakref.finalize(self, _take_down, self._processes, addresses, process_id())
             atexit.register(self._finalizer)
             try:
                 for job, i in tasks:
@@ -145,9 +149,8 @@ class LocalCluster(RunningCluster):
     def first_ended(self) -> str | None:
         """Which process has ended, and how; None: all run."""
         for (job, i), process in self._processes.items():
-            code = process.poll()
-            if code is not None:
-                return f"The process of /job:{job}/task:{i} {how_it_ended(code)}"
+            if (how := _end_of(process)) is not None:
+                return f"The process of /job:{job}/task:{i} {how}"
         return None
 
     def start(self, job: str, task_index: int) -> None:
@@ -187,6 +190,7 @@ class LocalCluster(RunningCluster):
             env=environment,
             start_new_session=True,  # Ctrl-C is the parent's to handle
         )
+        child_processes[self.cluster_spec.task_address(job, task_index)] = partial(_end_of, process)
         if self._output is not None and process.stdout is not None:
             follow_output(process.stdout, partial(self._output, job, task_index))
             process.stdout = None  # the thread's own
@@ -252,18 +256,21 @@ def follow_output(stream: IO[bytes], line: Callable[[str], None]) -> threading.T
     return thread
 
 
-def _take_down(processes: dict[tuple[str, int], subprocess.Popen[bytes]], owner: int, grace_s: float = 3.0) -> None:
+def _take_down(
+    processes: Mapping[tuple[str, int], subprocess.Popen[bytes]], addresses: Mapping[tuple[str, int], str], owner: int
+) -> None:
     """Close the standard input of all processes, and kill those that do not end then. Only the process that started them may."""
     if process_id() != owner:
         return
-    for p in processes.values():
+    for task, p in processes.items():
+        child_processes.pop(addresses[task], None)
         if p.stdin is not None:
             with contextlib.suppress(OSError):
                 p.stdin.close()
         if p.poll() is None:  # a stopped process must continue to notice it
             with contextlib.suppress(ProcessLookupError):
                 p.send_signal(signal.SIGCONT)
-    deadline = time.monotonic() + grace_s
+    deadline = time.monotonic() + GRACE_S
     for p in processes.values():
         try:
             p.wait(max(0.0, deadline - time.monotonic()))
@@ -291,6 +298,7 @@ def port_of(s: socket.socket) -> int:
     return int(port)
 
 
+GRACE_S = 3.0  # between the request to end and SIGKILL
 FIRST_PAUSE_S = 1.0  # before a task that has ended is started again ...
 MOST_PAUSE_S = 30.0  # ... twice as long each time, up to this ...
 STEADY_S = 60.0  # ... and from the beginning after it has been up for so long
@@ -309,6 +317,12 @@ class _Kept:
 def how_it_ended(code: int) -> str:
     """A process's exit status, for people."""
     return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> str | None:
+    """How a process ended; None: it runs."""
+    code = process.poll()
+    return None if code is None else how_it_ended(code)
 
 
 class Supervisor(Keeper):
@@ -403,8 +417,12 @@ class UpFile:
 
     def write(self, targets: dict[str, str], processes: dict[str, int]) -> None:
         """Write the tasks to the file."""
-        text = json.dumps({"keeper": os.getpid(), "on": self._on, "targets": targets, "processes": processes}, indent=1).encode()
-        os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)  # a reader sees the old text or the new one
+        text = json.dumps(
+            {"keeper": os.getpid(), "on": self._on, "targets": targets, "processes": processes}, indent=1
+        ).encode()
+        os.pwrite(
+            self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0
+        )  # a reader sees the old text or the new one
 
     def __enter__(self) -> UpFile:
         return self

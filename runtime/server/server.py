@@ -34,6 +34,7 @@ from typing import Any
 import threadpoolctl
 
 from ...codegen.gpu.driver.api import present_gpus
+from ...graph.core.argument_names import explains_arguments
 from ...graph.core.errors import NotFoundError, UnknownError, invalid
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
@@ -140,6 +141,7 @@ class Server:
     b'hello'
     """
 
+    @explains_arguments
     def __init__(
         self,
         server_or_cluster_def: ServerDef | ClusterSpec | ClusterDef | Mapping[str, Any],
@@ -225,7 +227,9 @@ class Server:
             for i in spec.task_indices(job):
                 stays = job in self.cluster_spec.jobs and i in self.cluster_spec.task_indices(job)
                 if stays and (here := self.cluster_spec.task_address(job, i)) != (there := spec.task_address(job, i)):
-                    raise invalid(f"/job:{job}/task:{i} is at {here}, not at {there}: tasks that stay keep their addresses")
+                    raise invalid(
+                        f"/job:{job}/task:{i} is at {here}, not at {there}: tasks that stay keep their addresses"
+                    )
         self.cluster_spec = spec
         self._workers.set_cluster(spec)
         self._master_handlers.set_cluster(spec)

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+from ...graph.core.argument_names import explains_arguments
 from ...graph.core.default_graph import default_session, get_default_graph
 from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
@@ -53,6 +54,7 @@ class Session:
     6.0
     """
 
+    @explains_arguments
     def __init__(
         self,
         target: str = "",

@@ -285,6 +285,11 @@ def test_comparing_a_tensor_by_identity_is_warned_of_at_the_users_line():
     def quiet(x, y):
         assert y in [x, y] and [x, y].index(y) == 1 and y not in {x: 1} and x is not y
         assert Holder(x) != Holder(y) and x != None and x != "text"  # noqa: E711
+        ours, theirs = [x], (x, y)
+        assert [x] != [y] and ours != [y] and theirs == (x, y) and theirs != (
+            y,
+            x,
+        )
         return x
 
     def loud(x, y):
@@ -414,10 +419,22 @@ def test_a_clash_with_the_variables_of_the_first_call_names_the_arguments():
     def net(x, n):
         return dt.layers.dense(x, 2, name="dense"), n
 
-    net.plan(X.astype(np.float64), 1.0)
+    with pytest.warns(UserWarning, match=r"'dense' makes float64 weights.*x\.astype\(np\.float32\)") as caught:
+        net.plan(X.astype(np.float64), 1.0)
+    assert [w.lineno for w in caught] == [net.__wrapped__.__code__.co_firstlineno + 2] and caught[0].filename == __file__
     with pytest.raises(ValueError, match="found dtype float64") as error:
         net.plan(X, 1.0)
     assert error.value.__notes__[0] == "Argument `x` is float32 (4, 3); in the first call it was float64 (4, 3)"
+
+
+def test_a_float64_argument_beside_a_float32_variable_is_named_in_the_error():
+    step = dt.compile(lambda batch: batch["x"] @ dt.get_variable("w", [3, 2]))
+    with pytest.raises(TypeError, match="not float64 and float32") as error:
+        step.plan({"x": X.astype(np.float64)})
+    assert error.value.__notes__[:1] == [
+        "Argument `batch_x` is float64, as NumPy makes arrays unless told otherwise: pass it .astype(np.float32)"
+    ]
+    assert step.plan({"x": X}).fetches
 
 
 @dataclasses.dataclass

@@ -61,6 +61,11 @@ def _groups():
     ]
     assert [n.control_inputs for n in spread.control_inputs] == [[x.op], [z.op]]
     assert spread.device == "" and a.group().control_inputs == []
+    with both.graph.device("/job:ps"):
+        v = constant(4.0, name="v")
+    with both.graph.device("/job:worker/task:1"):
+        alone, beside = a.group(v), a.group(v, z, name="beside")
+    assert alone.device == "/job:ps" and {n.device for n in beside.control_inputs} == {"/job:ps", "/job:ps/task:1"}
     first, none, second = a.tuple([x, None, y])
     assert none is None and {n.name for n in first.op.control_inputs} == {"tuple/group_deps"} == {
         n.name for n in second.op.control_inputs

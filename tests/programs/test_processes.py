@@ -3,11 +3,14 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+import dovetail as dt
 
 
 def test_a_process_that_is_left_behind_fails_its_test(watch: Any) -> None:
@@ -45,3 +48,33 @@ def test_a_cluster_ends_with_its_program(
     assert owner.returncode == status
     assert ("this program is wrong" in err) == (how == "fails")
     assert watch.wait_for_end(before, 5) == {}
+
+
+@pytest.mark.slow
+def test_the_end_of_a_child_is_named_by_its_parent_without_waiting_for_silence() -> None:
+    """The step waits for a task that would count as silent after ten minutes."""
+    config = dt.ConfigProto(peer_timeout_s=600.0)
+    with dt.Graph().as_default(), dt.LocalCluster({"ps": 1, "worker": 1}) as cluster:
+        with dt.device("/job:ps/task:0"):
+            queue = dt.queue.FIFOQueue(1, [dt.float32])
+            value, size = queue.dequeue(), queue.size()
+        with dt.Session(cluster.target("worker"), config=config) as session:
+            assert session.run(size) == 0
+            found: list[str] = []
+
+            def step() -> None:
+                with pytest.raises(dt.errors.UnavailableError) as error:
+                    session.run(value)
+                found.append(str(error.value))
+
+            thread = threading.Thread(target=step)
+            thread.start()
+            cluster.kill("ps", 0)
+            thread.join()
+        address = cluster.cluster_spec.task_address("ps", 0)
+        assert f"The process of /job:ps/replica:0/task:0 at {address} was ended by signal 9 while this " in found[0]
+        assert "restore or initialise its variables" in found[0]
+        cluster.start("ps", 0)
+        cluster.wait_until_up()
+        with dt.Session(cluster.target("worker"), config=config) as session:
+            assert session.run(size) == 0

@@ -3,3 +3,5 @@
 They only name what `graph/ops` defines. Three have code of their own: `initializers` (classes), `debugging` (assertions), `lookup`
 (tables from keys to values). A new op is defined in `graph/ops` and named here.
 """
+
+from ...graph.ops import all as _all_ops  # noqa: F401  (a graph that is loaded may hold any op)

@@ -6,17 +6,21 @@ variable scopes around them, and add what regularizers and moving averages want 
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...graph.core.argument_names import explains_arguments
+from ...graph.core.argument_names import explain_members
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
-from ...graph.core.dtypes import DType, bfloat16, float16, float32
+from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ...graph.core.errors import UnimplementedError
 from ...graph.core.graph import Tensor
 from ...graph.core.nest import flatten as leaves_of
+from ...graph.core.operators import is_tracing
+from ...graph.core.source_location import caller, locate
 from ...graph.ops.array.shapes import transpose
 from ...graph.ops.math.cast import cast
 from ...graph.variables.scope import VariableScope, get_variable, get_variable_scope, variable_scope
@@ -75,6 +79,16 @@ class Layer(_base.Layer):
         types = [t.dtype.base for t in leaves_of(inputs)]
         if self._follows and types and types[0].is_floating:
             self.dtype = self._dtype_for(types[0])
+            if self.dtype is float64 and is_tracing.get():
+                line = locate(caller())
+                warnings.warn_explicit(
+                    f"'{self.name}' makes float64 weights, because its input is float64: twice the bytes of float32. NumPy makes float64 "
+                    "arrays unless told otherwise: pass x.astype(np.float32). To keep float64, say so in the layer, as in "
+                    "dt.layers.Dense(..., dtype=dt.float64)",
+                    UserWarning,
+                    line.file,
+                    line.line,
+                )
         super()._build_for(inputs)
 
     def _dtype_for(self, given: DType) -> DType:
@@ -404,7 +418,6 @@ def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_l
     return _called(Flatten(name=name), x)
 
 
-@explains_arguments
 def dropout(
     inputs: Any,
     rate: Any = 0.5,
@@ -487,6 +500,8 @@ def _called(layer: Layer, inputs: Any, **kwargs: Any) -> Tensor:
     found: Tensor = layer(convert(inputs), **kwargs)
     return found
 
+
+explain_members(sys.modules[__name__])
 
 __all__ = [
     "AveragePooling1D",

@@ -6,8 +6,10 @@ is added. `get_total_loss` sums them up, with what regularizers of variables giv
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from ...graph.core.argument_names import explain_members
 from ...graph.core.build import convert
 from ...graph.core.default_graph import GraphKeys, get_default_graph
 from ...graph.core.dtypes import float32, int64
@@ -299,6 +301,8 @@ def get_total_loss(
         raise ValueError("There is no loss in the collection: make one by dt.losses, or add yours by add_loss")
     return add_n(found, name=name)
 
+
+explain_members(sys.modules[__name__])
 
 __all__ = [
     "Reduction",

@@ -75,7 +75,7 @@ class SecondOrStepTimer:
 
 
 class StopAtStepHook(SessionRunHook):
-    """Stops at a global step.
+    """Stops at a global step. Where another task sets the step back, the log says so.
 
     Args:
         num_steps: number of steps after the one at which the session starts.
@@ -89,11 +89,13 @@ class StopAtStepHook(SessionRunHook):
         if (num_steps is None) == (last_step is None):
             raise ValueError("Exactly one of num_steps or last_step must be specified.")
         self._num_steps, self._last_step = num_steps, last_step
+        self._seen = 0
 
     def begin(self) -> None:
         self._step = needed_step(self)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
+        self._seen = 0
         if self._last_step is None:
             assert self._num_steps is not None
             self._last_step = int(session.run(self._step)) + self._num_steps
@@ -104,7 +106,14 @@ class StopAtStepHook(SessionRunHook):
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         # What was fetched may be from before or after the update: look again only near the end.
         assert self._last_step is not None
-        if run_values.results + 1 >= self._last_step and run_context.session.run(self._step) >= self._last_step:
+        step, before = int(run_values.results), self._seen
+        self._seen = step
+        if step < before:
+            logger.warning(
+                "The global step went back from %d to %d: another task has restored a checkpoint or initialised the variables, which this "
+                "one goes on with", before, step,
+            )  # fmt: skip
+        if step + 1 >= self._last_step and run_context.session.run(self._step) >= self._last_step:
             run_context.request_stop()
 
 

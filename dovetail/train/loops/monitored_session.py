@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from ...graph.core.argument_names import explains_arguments
 from ...graph.core.default_graph import get_default_graph
 from ...graph.core.errors import AbortedError, OpError, OutOfRangeError, UnavailableError
 from ...graph.core.graph import Graph
@@ -390,6 +391,7 @@ class SingularMonitoredSession(_Monitored):
         return None if self._live is None else self._live.session
 
 
+@explains_arguments
 def MonitoredTrainingSession(
     master: str = "",
     is_chief: bool = True,
@@ -457,7 +459,11 @@ def MonitoredTrainingSession(
     if checkpoint_dir and (every["save_secs"] or every["save_steps"]):
         all_hooks.append(
             CheckpointSaverHook(
-                checkpoint_dir, every["save_secs"], every["save_steps"], scaffold=scaffold, in_background=save_in_background
+                checkpoint_dir,
+                every["save_secs"],
+                every["save_steps"],
+                scaffold=scaffold,
+                in_background=save_in_background,
             )
         )
     chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from ...graph.core.argument_names import explains_arguments
 from ...graph.core.build import convert, make
 from ...graph.core.default_graph import get_default_graph
 from ...graph.core.device import DeviceSpec
@@ -106,6 +107,7 @@ class Saver:
     >>> saver.restore(session, path)
     """
 
+    @explains_arguments
     def __init__(
         self,
         var_list: Any = None,

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ...core.argument_names import explains_arguments
 from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import Array, DType
 from ...core.errors import invalid
@@ -100,7 +99,6 @@ def _concat_gradient(node: Node, grad: Any) -> Sequence[Any]:
 define("ConcatV2", _concat_rule, _concat, gradient=_concat_gradient, cost=move_cost)
 
 
-@explains_arguments
 def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor:
     """Join tensors along an axis they have.
 
@@ -118,7 +116,9 @@ def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor
         values = [values]
     with op_scope(name, "concat", values, axis) as scope:
         if isinstance(axis, Tensor) and axis.dims:
-            raise TypeError(f"concat: the axis must be a number, not {axis!r}. Several tensors are one list: dt.{AS_LIST['concat']}")
+            raise TypeError(
+                f"concat: the axis must be a number, not {axis!r}. Several tensors are one list: dt.{AS_LIST['concat']}"
+            )
         operands = convert_alike(values, "values")
         if len(operands) == 1:
             same: Tensor = identity(operands[0], scope)
@@ -263,7 +263,6 @@ define(
 )
 
 
-@explains_arguments
 def split(
     value: TensorLike,
     num_or_size_splits: Any,
@@ -363,11 +362,12 @@ def _would_cut(dtype: DType, wanted: DType) -> bool:
     )
 
 
-@explains_arguments
 def stack(values: Any, axis: int = 0, name: str | None = "stack") -> Tensor:
     """Join tensors of one shape along a new axis. Values without tensors among them become one Const."""
     if isinstance(axis, Tensor):
-        raise TypeError(f"stack: the axis must be a number, not {axis!r}. Several tensors are one list: dt.{AS_LIST['stack']}")
+        raise TypeError(
+            f"stack: the axis must be a number, not {axis!r}. Several tensors are one list: dt.{AS_LIST['stack']}"
+        )
     if isinstance(values, (list, tuple)):
         if not values:
             raise ValueError("stack needs at least one value")

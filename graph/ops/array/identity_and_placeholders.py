@@ -149,7 +149,10 @@ def _wait_for(nodes: list[Node], device: str, name: str | None) -> Node:
     with graph.control_dependencies(nodes):
         if not device:
             return no_op(name)
-        with graph.device(device):
+        with (
+            graph.device(None),
+            graph.device(device),
+        ):  # a block around the call has no say: '/job:ps' must not get its task
             return no_op(name)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ...core.argument_names import explains_arguments
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims, static_value
 from ...core.dtypes import Array, DType, as_dtype, int32
@@ -257,7 +256,6 @@ def _squeeze(x: Array, *, squeeze_dims: tuple[int, ...]) -> Array:
 define("Squeeze", _squeeze_rule, _squeeze, gradient=_back_to_input_shape, cost=no_cost)
 
 
-@explains_arguments
 def squeeze(input: TensorLike, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
     """Remove dimensions of size 1: those in `axis` (int or list of ints), or all.
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ...core.argument_names import explains_arguments
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
@@ -188,7 +187,6 @@ def _all_axes(x: Tensor) -> Tensor:
     return range_(0, rank(x))
 
 
-@explains_arguments
 def reduce_sum(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -212,7 +210,6 @@ def reduce_sum(
     return _reduce("Sum", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
-@explains_arguments
 def reduce_mean(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -225,7 +222,6 @@ def reduce_mean(
     return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
-@explains_arguments
 def reduce_prod(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -238,7 +234,6 @@ def reduce_prod(
     return _reduce("Prod", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
-@explains_arguments
 def reduce_max(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -251,7 +246,6 @@ def reduce_max(
     return _reduce("Max", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
-@explains_arguments
 def reduce_min(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -264,7 +258,6 @@ def reduce_min(
     return _reduce("Min", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
-@explains_arguments
 def reduce_any(
     input_tensor: TensorLike,
     axis: Any = None,
@@ -277,7 +270,6 @@ def reduce_any(
     return _reduce("Any", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
-@explains_arguments
 def reduce_all(
     input_tensor: TensorLike,
     axis: Any = None,

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ...core.argument_names import explains_arguments
 from ...core.build import TensorLike, apply, convert, graph_of
 from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, as_dtype, bfloat16, bool_, float16, int32, int64
@@ -90,7 +89,6 @@ def _apply_scan(op: str, x: TensorLike, axis: Any, exclusive: bool, reverse: boo
         return apply(op, (convert(x, name="x"), convert(axis, name="axis")), attrs, scope)
 
 
-@explains_arguments
 def cumsum(
     x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
@@ -105,7 +103,6 @@ def cumsum(
     return _apply_scan("Cumsum", x, axis, exclusive, reverse, name)
 
 
-@explains_arguments
 def cumprod(
     x: TensorLike, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
@@ -157,7 +154,6 @@ def _apply_arg(op: str, x: TensorLike, axis: Any, dimension: Any, output_type: A
         return apply(op, (convert(x, name="input"), convert(axis, name="dimension")), attrs, scope)
 
 
-@explains_arguments
 def argmax(
     input: TensorLike,
     axis: Any = None,
@@ -179,7 +175,6 @@ def argmax(
     return _apply_arg("ArgMax", input, axis, dimension, output_type, name)
 
 
-@explains_arguments
 def argmin(
     input: TensorLike,
     axis: Any = None,

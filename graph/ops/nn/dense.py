@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ...core.argument_names import explains_arguments
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, Array, bfloat16, float16, float32
 from ...core.graph import Node, Tensor
@@ -153,7 +152,6 @@ def log_poisson_loss(
 # --- dropout ----------------------------------------------------------------------------------------------------------
 
 
-@explains_arguments
 def dropout(
     x: TensorLike,
     keep_prob: TensorLike = None,

@@ -48,6 +48,22 @@ def test_an_unknown_name_is_answered_with_the_one_to_use(expression: str, said: 
         (lambda x: dt.concat([x, x], dim=1), "use axis"),
         (lambda x: dt.sum(x, quux=1), "its arguments are input_tensor, axis, "),
         (lambda x: dt.sum(), "input_tensor"),  # Python's own error stays
+        (lambda x: dt.nn.conv2d(x, x, stride=2), "use strides"),
+        (lambda x: dt.one_hot([1], num_classes=3), "use depth"),
+        (lambda x: dt.random_normal([2], std=1.0), "use stddev"),
+        (lambda x: dt.layers.dense(x, 3, activaton=None), "did you mean activation"),
+        (lambda x: dt.losses.mean_squared_error(label=x, predictions=x), "did you mean labels"),
+        (lambda x: dt.keras.layers.Dropout(p=0.5), r"^Dropout\(\) has no argument 'p': use rate"),
+        (lambda x: dt.keras.layers.Dense(10, bias=False), r"^Dense\(\) has no argument 'bias': use use_bias"),
+        (lambda x: dt.keras.layers.LSTM(4, input_shap=(2, 3)), "did you mean input_shape"),  # passed on to the base
+        (lambda x: dt.keras.optimizers.Adam(eps=1.0), r"^Adam\(\) has no argument 'eps': use epsilon"),
+        (lambda x: dt.keras.Sequential().fit(x, x, epoch=2), "did you mean epochs"),
+        (lambda x: dt.data.Dataset.range(5).shuffle(size=2), "did you mean buffer_size"),
+        (lambda x: dt.get_variable("w", shp=[2]), "did you mean shape"),
+        (lambda x: dt.place(x, clust=1), "did you mean cluster"),
+        (lambda x: dt.Session(conf=1), r"^Session\(\) has no argument 'conf': did you mean config"),
+        (lambda x: dt.ConfigProto(soft_placement=True), "did you mean allow_soft_placement"),
+        (lambda x: dt.LocalCluster({"ps": 1}, timeout=1), "did you mean start_timeout_s"),
     ],
 )
 def test_an_unknown_argument_is_answered_with_the_one_to_use(call: Any, said: str):
@@ -110,3 +126,14 @@ def test_tensors_and_variables_have_the_commonest_methods_of_arrays():
             np.sum(x, out=np.zeros(()))
     with pytest.raises(ValueError, match="number of axes"):
         _ = dt.placeholder(dt.float32).ndim
+
+
+def test_a_layer_of_the_user_may_take_what_it_likes():
+    class Mine(dt.keras.layers.Layer):
+        def __init__(self, **kwargs: Any) -> None:
+            self.extra = kwargs.pop("extra", 0)
+            super().__init__(**kwargs)
+
+    assert Mine(extra=3, input_shape=(2,)).batch_input_shape == (None, 2)
+    with pytest.raises(TypeError, match=r"Mine\(\) has no argument 'unknown'"):
+        Mine(unknown=1)

@@ -9,6 +9,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.placer.pipeline import place
+from dovetail.placer.render.timeline import time_text
 from dovetail.placer.views import diagram
 from dovetail.placer.views.diff import Changed, Moved
 from dovetail.placer.views.lint import CHECKS
@@ -148,7 +149,11 @@ def test_an_idle_parameter_server_is_cured_by_the_setter():
         found = [w for w in place(None, {"ps": 1, "worker": 1}, fetches=y).check(fix=True) if w.kind == "idle"]
     assert [w.devices for w in found] == [(PS0,)]
     assert 'dt.train.replica_device_setter(ps_tasks=1, worker_device="/job:worker/task:0")' in found[0].cure
-    assert {n for n, d in found[0].fixed.placement.items() if d == PS0} >= {"dense/kernel", "dense_1/kernel", "dense/bias"}
+    assert {n for n, d in found[0].fixed.placement.items() if d == PS0} >= {
+        "dense/kernel",
+        "dense_1/kernel",
+        "dense/bias",
+    }
 
 
 def test_what_a_search_left_idle_or_uneven_is_no_finding():
@@ -284,6 +289,13 @@ def test_a_plan_slower_than_one_device_says_so_first():
         assert found.where.line == line("# to and fro") - 1 and len(found.fixed.partitions) == 1
         alone = dt.simulate(found.fixed).makespan
         assert alone < dt.simulate(plan).makespan / 10
+        _, best = plan.report().best_single
+        assert (
+            best == pytest.approx(alone, rel=1e-9) and time_text(best) in found.what and time_text(best) in found.result
+        )
+        assert "nothing runs on /job:worker/task:1" in " ".join(str(found.fixed).split()) and "nothing runs" not in str(
+            plan
+        )
         first = str(plan).splitlines()[0]
         assert first.startswith("Plan: slower than one device: ") and "with all of it on" in " ".join(str(plan).split())
         assert "slower than one device" in str(plan.report()).splitlines()[0]

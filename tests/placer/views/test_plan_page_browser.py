@@ -555,3 +555,28 @@ def test_it_can_be_read_on_a_small_screen(driver, pages):
     sizes = [rect["height"] for rect in driver.execute_script(script)]
     assert min(sizes) > 8, "the first view is never so small that it has to be zoomed"
     assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [480, 600, 920, 1400])
+def test_nothing_is_cut_or_covered_in_a_frame_of_any_width(driver, pages, width):
+    """In a narrow frame the head takes more lines, and titles leave the badge out."""
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 480, "deviceScaleFactor": 1, "mobile": False}
+    )
+    try:
+        open_page(driver, pages("training"))
+        script = """
+          const shown = (selector) => [...document.querySelectorAll(selector)].filter((e) => getComputedStyle(e).visibility !== "hidden"
+            && getComputedStyle(e).display !== "none").map((e) => e.getBoundingClientRect());
+          const hit = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+            && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+          const summary = document.querySelector("#summary"), titles = shown("#map .titles text");
+          return [summary.scrollWidth <= summary.clientWidth, document.documentElement.scrollWidth <= innerWidth,
+            titles.some((a, i) => titles.slice(0, i).some((b) => hit(a, b))),
+            shown("#legend").some((a) => shown("#map .device .card, #tools button").some((b) => hit(a, b))),
+            shown("header").some((a) => shown("main").some((b) => hit(a, b)))];
+        """
+        assert driver.execute_script(script) == [True, True, False, False, False]
+    finally:
+        metrics = {"width": page_browser.WIDTH, "height": page_browser.HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

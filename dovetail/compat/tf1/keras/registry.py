@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ....graph.core.argument_names import explains_arguments
 from .backend import snake_case
 
 _custom: dict[str, Any] = {}
@@ -44,6 +45,12 @@ def register_keras_serializable(package: str = "Custom", name: str | None = None
 
 class Configured:
     """What is written down as the arguments that it was made with."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """The errors of Keras' own classes name the argument to use for one that they do not have; users' classes stay as they are."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls) and cls.__module__.startswith(__package__.rpartition(".")[0]):
+            cls.__init__ = explains_arguments(cls.__init__)  # type: ignore[method-assign]
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that make an equal one, as plain values."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....distribute.input import InputContext
+from ....graph.core.argument_names import explain_members, explanation
 from ....graph.core.nest import flatten, pack
 from . import data, losses, optimizers
 from .callback import CallbackList, History
@@ -16,6 +17,9 @@ from .compiled import Compiled
 from .coordinated import Created, DatasetCreator
 from .progress import ProgbarLogger
 from .stepping import Stepper
+
+ACCEPTED = ("run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss")
+"""Arguments of `compile` in later versions of Keras, accepted where they ask for nothing."""
 
 
 class Trainer(Stepper):
@@ -58,10 +62,15 @@ class Trainer(Stepper):
             ValueError: something unknown. RuntimeError: the model was made under another strategy.
         """
         for name, value in kwargs.items():
-            if name not in ("run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss") or value not in (
+            if name not in ACCEPTED or value not in (
                 None, False, 1, True, "auto",
             ):  # fmt: skip
-                raise ValueError(f"compile has no argument {name!r} of value {value!r}")
+                known = ("optimizer", "loss", "metrics", "loss_weights", "weighted_metrics")
+                raise ValueError(
+                    explanation("compile", [name], known)
+                    if name not in ACCEPTED
+                    else f"compile takes no {name}={value!r}"
+                )
             if name == "run_eagerly" and value:
                 raise ValueError("Models run as graphs: there is no run_eagerly=True")
         self._check_scope()
@@ -121,7 +130,6 @@ class Trainer(Stepper):
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: int = 1,
-        **kwargs: Any,
     ) -> History:
         """Train.
 
@@ -151,8 +159,6 @@ class Trainer(Stepper):
 
         >>> history = model.fit(images, labels, epochs=5, validation_split=0.1)
         """
-        if kwargs:
-            raise TypeError(f"fit has no argument {next(iter(kwargs))!r}")
         self._require_compiled("fit")
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = data.split(x, y, sample_weight, validation_split)
@@ -330,5 +336,7 @@ def _listed(logs: Mapping[str, float]) -> Any:
     values = list(logs.values())
     return values[0] if len(values) == 1 else values
 
+
+explain_members(Trainer)
 
 __all__ = ["Trainer"]

@@ -240,6 +240,20 @@ def test_checkpoints_are_saved_at_the_start_every_so_often_and_at_the_end_and_tr
         tf.train.CheckpointSaverHook(str(tmp_path), save_steps=1).begin()
 
 
+def test_a_step_that_goes_back_is_logged(caplog: pytest.LogCaptureFixture):
+    """Another task restores a checkpoint, or initialises: this one goes on, and says so once."""
+    op, step = counting()
+    with tf.train.MonitoredSession(hooks=[tf.train.StopAtStepHook(last_step=100)]) as session:
+        for _ in range(5):
+            session.run(op)
+        session.run_step_fn(lambda context: context.session.run(step.initializer))
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                session.run(op)
+    said = [r.getMessage() for r in caplog.records if "went back" in r.getMessage()]
+    assert len(said) == 1 and said[0].endswith("which this one goes on with")
+
+
 def test_nan_stops(tmp_path: Path):
     x = tf.placeholder(tf.float32, [])
     loss = x * 1

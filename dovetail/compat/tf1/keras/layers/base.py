@@ -55,13 +55,11 @@ class Layer(Configured):
         name: name of the layer, and first part of its weights' names; None: after the class, numbered.
         dtype: element type of its weights; None: `keras.backend.floatx()`.
         activity_regularizer: function of its output whose result joins the loss.
-
-    Keyword Args:
-        input_shape (Sequence[int | None]): shape of what it gets, for the first layer of a `Sequential`,
-            without the batch.
-        batch_input_shape (Sequence[int | None]): the same with the batch.
-        input_dim (int): the only size after the batch, where there is one.
-        weights (Sequence[Any]): arrays that its weights start with.
+        input_shape: shape of its input, for the first layer of a `Sequential`, without the batch.
+        batch_input_shape: the same with the batch.
+        input_dim: the only size after the batch, where there is one.
+        batch_size: the size of the batch, beside `input_shape` or `input_dim`.
+        weights: arrays that its weights start with.
 
     >>> class Scale(dt.keras.layers.Layer):
     ...     def build(self, input_shape):
@@ -81,21 +79,22 @@ class Layer(Configured):
         name: str | None = None,
         dtype: Any = None,
         activity_regularizer: Any = None,
-        **kwargs: Any,
+        *,
+        input_shape: Any = None,
+        batch_input_shape: Any = None,
+        input_dim: int | None = None,
+        batch_size: int | None = None,
+        weights: Sequence[Any] | None = None,
     ) -> None:
         self._layers: list[Layer] = []
         self._weights: list[Any] = []
         self._weight_names: list[str] = []  # what each is called inside the layer
-        shape = _given_shape(kwargs)
-        self._first_weights = kwargs.pop("weights", None)
-        kwargs.pop("batch_size", None)
-        if kwargs:
-            raise TypeError(f"{type(self).__name__} has no argument {next(iter(kwargs))!r}")
+        self._first_weights = weights
         self.trainable = trainable
         self.name = name or GraphState.of(get_default_graph()).unique_name(snake_case(type(self).__name__))
         self.dtype = as_dtype(dtype or floatx()).base
         self.activity_regularizer = regularizers.get(activity_regularizer)
-        self.batch_input_shape = shape
+        self.batch_input_shape = _given_shape(input_shape, batch_input_shape, input_dim, batch_size)
         self.built = False
         self._regularized: list[tuple[Any, Callable[[Any], Any]]] = []
         self._calls: list[Call] = []
@@ -429,16 +428,13 @@ class Layer(Configured):
         return f"<{type(self).__name__} name={self.name}>"
 
 
-def _given_shape(kwargs: dict[str, Any]) -> Shape | None:
-    """The batch input shape among a layer's arguments."""
-    batch = kwargs.get("batch_size")
-    if (given := kwargs.pop("batch_input_shape", None)) is not None:
-        return tuple(given)
-    if (given := kwargs.pop("input_shape", None)) is not None:
-        return (batch, *sizes_of(given))
-    if (given := kwargs.pop("input_dim", None)) is not None:
-        return (batch, int(given))
-    return None
+def _given_shape(shape: Any, with_batch: Any, size: int | None, batch: int | None) -> Shape | None:
+    """The batch input shape that a layer's arguments say; None: they say none."""
+    if with_batch is not None:
+        return tuple(with_batch)
+    if shape is not None:
+        return (batch, *sizes_of(shape))
+    return None if size is None else (batch, int(size))
 
 
 def sizes_of(shape: Any) -> Shape:
