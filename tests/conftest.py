@@ -62,7 +62,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What there is when the tests begin stays: a test that collects garbage need not look through thousands of tests."""
+    _freeze()
+
+
+_frozen_for: Path | None = None  # the file whose tests run
+
+
+def _freeze() -> None:
+    """Take what there is out of garbage collection: thousands of tests, and libraries that were imported since.
+
+    A test that collects garbage, as each one of GPUs does, took 1 s for them.
+    """
     gc.collect()
     gc.freeze()
 
@@ -113,7 +123,11 @@ def _phase() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Generator[None, None, None]:
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    global _frozen_for
+    if item.path != _frozen_for:
+        _frozen_for = item.path
+        _freeze()
     with _phase():
         return (yield)
 
