@@ -93,3 +93,65 @@ def test_a_checkpoint_in_tensorflows_format() -> None:
     pytest.importorskip("google.protobuf")
     write_bundle(f"{ROOT}/tf/model", [("x", np.arange(3, dtype=np.float32))])
     assert dt.train.load_variable(f"{ROOT}/tf/model", "x").tolist() == [0, 1, 2]
+
+
+def test_an_estimator_in_another_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = np.float32([[0], [1], [2], [3]])
+
+    def inputs() -> dt.data.Dataset:
+        return dt.data.Dataset.from_tensor_slices(({"x": rows}, 2 * rows)).repeat().batch(4)
+
+    def receive() -> object:
+        return dt.estimator.export.build_raw_serving_input_receiver_fn({"x": dt.placeholder(dt.float32, [None, 1])})()
+
+    def made() -> dt.estimator.Estimator:
+        columns = [dt.feature_column.numeric_column("x")]
+        return dt.estimator.LinearRegressor(columns, f"{ROOT}/run", optimizer=dt.train.GradientDescentOptimizer(0.05))
+
+    exporter = dt.estimator.LatestExporter("newest", receive, exports_to_keep=1)
+    for steps in (20, 40):  # the second goes on where the first has ended
+        dt.estimator.train_and_evaluate(
+            made(), dt.estimator.TrainSpec(inputs, steps), dt.estimator.EvalSpec(inputs, 1, exporters=[exporter])
+        )
+    assert made().get_variable_value("global_step") == 40
+    names = dt.gfile.ListDirectory(f"{ROOT}/run")
+    assert {"checkpoint", "eval", "export"} <= set(names) and any(name.startswith("events.") for name in names)
+    assert any(name.startswith("events.") for name in dt.gfile.ListDirectory(made().eval_dir()))
+    (export,) = dt.gfile.ListDirectory(f"{ROOT}/run/export/newest")
+    assert "saved_model.pb" in dt.gfile.ListDirectory(f"{ROOT}/run/export/newest/{export}")
+    found = next(made().predict(lambda: dt.data.Dataset.from_tensor_slices({"x": rows}).batch(4)))
+    assert found["predictions"].shape == (1,)
+    warm = dt.estimator.LinearRegressor([dt.feature_column.numeric_column("x")], f"{ROOT}/other", warm_start_from=f"{ROOT}/run")
+    warm.train(inputs, max_steps=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keras_keeps_its_files_in_another_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    callbacks = dt.keras.callbacks
+    x = np.float32([[0], [1], [2], [3]])
+
+    class Stop(callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    def fit(*more: object) -> object:
+        with dt.Graph().as_default():
+            model = dt.keras.Sequential([dt.keras.layers.Dense(1, input_shape=(1,))])
+            model.compile(dt.keras.optimizers.Adam(0.1), "mse")
+            kept = callbacks.BackupAndRestore(f"{ROOT}/backup", delete_checkpoint=False)
+            best = callbacks.ModelCheckpoint(f"{ROOT}/models/best.keras")
+            board = callbacks.TensorBoard(f"{ROOT}/logs")
+            history = model.fit(x, 2 * x, epochs=4, verbose=0, callbacks=[kept, best, board, *more])
+            again = dt.keras.models.load_model(f"{ROOT}/models/best.keras")
+            np.testing.assert_array_equal(again.predict(x), model.predict(x))
+            return history
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Stop())
+    assert len(fit().history["loss"]) == 2  # the other two epochs
+    assert dt.gfile.ListDirectory(f"{ROOT}/backup") == ["training.safetensors"]
+    assert any(name.startswith("events.") for name in dt.gfile.ListDirectory(f"{ROOT}/logs/train"))
+    assert list(tmp_path.iterdir()) == []

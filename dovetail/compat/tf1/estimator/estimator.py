@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +15,11 @@ from ....distribute.context import outside_strategies
 from ....graph.core.default_graph import GraphKeys
 from ....graph.core.errors import UnimplementedError
 from ....graph.core.graph import Graph, Node, Tensor
+from ....graph.formats.atomic_files import path_of
 from ....graph.ops.array.identity_and_placeholders import group
 from ....interop.tensorboard import FileWriterCache, scalar
 from ....interop.tensorflow import saved_model
+from ....io.files import Copy
 from ....train.global_step import create_global_step, get_global_step
 from ....train.loops.basic_session_run_hooks import FinalOpsHook, LoggingTensorHook, NanTensorHook, StopAtStepHook
 from ....train.loops.checkpoint_hooks import CheckpointSaverListener
@@ -124,7 +124,7 @@ class Estimator:
 
     def eval_dir(self, name: str | None = None) -> str:
         """The folder of an evaluation's summaries."""
-        return str(Path(self.model_dir) / ("eval" if not name else f"eval_{name}"))
+        return str(path_of(self.model_dir) / ("eval" if not name else f"eval_{name}"))
 
     def _checkpoint(self) -> str:
         found = self.latest_checkpoint()
@@ -194,7 +194,7 @@ class Estimator:
 
     def _train(self, input_fn: Callable[..., Any], hooks: list[SessionRunHook], listeners: list[Any]) -> Any:
         config = self._config
-        Path(self.model_dir).mkdir(parents=True, exist_ok=True)
+        path_of(self.model_dir).mkdir(parents=True, exist_ok=True)
         with self._graph(config, config.train_distribute) as graph:
             spec = self._builder(input_fn, ModeKeys.TRAIN, config.train_distribute).build()
             assert spec.scaffold is not None
@@ -396,7 +396,7 @@ class Estimator:
         for name, source in (assets_extra or {}).items():
             target = folder / "assets.extra" / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            Copy(source, str(target), overwrite=True)
         return str(folder)
 
     export_savedmodel = export_saved_model

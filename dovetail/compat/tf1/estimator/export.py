@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ....graph.core.build import convert, placeholder
 from ....graph.core.dtypes import string
 from ....graph.core.graph import Tensor
+from ....graph.formats.atomic_files import path_of
 from ....graph.ops.io.parsing import parse_example
 from ....graph.ops.strings.strings import as_string
 from ....interop.tensorflow.saved_model import signature_constants as names
@@ -209,9 +210,9 @@ def outputs_of_numbers(predictions: Mapping[str, Tensor]) -> dict[str, ExportOut
 def new_folder(base: str) -> Path:
     """A folder in `base` that does not exist yet, named by the time, as TensorFlow's are."""
     stamp = int(time.time())
-    while (Path(base) / str(stamp)).exists():
+    while (path_of(base) / str(stamp)).exists():
         stamp += 1
-    return Path(base) / str(stamp)
+    return path_of(base) / str(stamp)
 
 
 __all__ = [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+from ....graph.core.errors import NotFoundError
+from ....graph.formats.atomic_files import path_of
+from ....io.files import DeleteRecursively
 from .export import ServingInputReceiver
 from .training import Exporter
 
@@ -57,9 +59,10 @@ class LatestExporter(Exporter):
             as_text=self._as_text,
             checkpoint_path=checkpoint_path,
         )
-        kept = sorted((p for p in Path(export_path).iterdir() if p.name.isdecimal()), key=lambda p: int(p.name))
+        kept = sorted((p for p in path_of(export_path).iterdir() if p.name.isdecimal()), key=lambda p: int(p.name))
         for old in kept[: -self._keep] if self._keep else ():
-            shutil.rmtree(old, ignore_errors=True)
+            with contextlib.suppress(OSError, NotFoundError):  # another process may remove it, too
+                DeleteRecursively(str(old))
         return made
 
 
@@ -135,7 +138,7 @@ class BestExporter(LatestExporter):
         is_the_final_export: bool,
     ) -> str | None:
         """Export the model if it is the best one so far; gives its folder, or None. What was best outlives a restart."""
-        file = Path(export_path) / "best.json"
+        file = path_of(export_path) / "best.json"
         best = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
         if best is not None and not self._compare(best_eval_result=best, current_eval_result=eval_result):
             return None

@@ -15,12 +15,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ....distribute.multi_worker import server_of
 from ....distribute.resolvers import roles
 from ....graph.core.default_graph import GraphKeys
+from ....graph.formats.atomic_files import path_of
 from ....graph.formats.checkpoints import checkpoint_exists
 from ....train.loops.basic_session_run_hooks import SecondOrStepTimer
 from ....train.loops.checkpoint_hooks import CheckpointSaverListener
@@ -241,7 +241,7 @@ class _Evaluator:
         spec = self._spec
         found = self._estimator.evaluate(spec.input_fn, spec.steps, spec.hooks, path, spec.name)
         self._seen, self.result = path, found
-        folder = Path(self._estimator.model_dir) / "export"
+        folder = path_of(self._estimator.model_dir) / "export"
         final = final or self._is_last(found[GraphKeys.GLOBAL_STEP])
         self.exported = [e.export(self._estimator, str(folder / e.name), path, found, final) for e in spec.exporters]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ....graph.core.default_graph import GraphKeys, get_default_graph
+from ....graph.formats.atomic_files import path_of
 from ....graph.variables.variable import Variable
 from ....train.loops.scaffold import Scaffold
 from ....train.saving.checkpoint_state import latest_checkpoint
@@ -46,7 +47,7 @@ class WarmStartSettings:
     @property
     def checkpoint(self) -> str:
         """The checkpoint. ValueError: the folder has none."""
-        path = Path(self.ckpt_to_initialize_from)
+        path = path_of(self.ckpt_to_initialize_from)
         if not path.is_dir():
             return str(path)
         found = latest_checkpoint(str(path))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ....graph.formats.atomic_files import path_of
 from .callback import Callback, is_chief
 from .saving import Progress, load_state, read_progress, save_progress, state_variables
 
@@ -22,7 +22,7 @@ class BackupAndRestore(Callback):
     see of a worker's death is an error from `fit`; whatever starts the programs again (a batch system, `dovetail up`) starts all.
 
     Args:
-        backup_dir: a folder for this alone; the chief's, where there are several workers.
+        backup_dir: a folder for this alone, or an address such as `s3://bucket/backup`; the chief's, where there are several workers.
         save_freq: "epoch", or after how many batches. In the middle of an epoch the batches that were done are passed over; the order of
             shuffled rows is the same again where the graph has a seed (`dt.set_random_seed`), and under several workers.
         delete_checkpoint: whether the file is deleted when `fit` has ended well, so that the next one begins anew.
@@ -42,7 +42,7 @@ class BackupAndRestore(Callback):
         if not str(backup_dir):
             raise ValueError("BackupAndRestore needs a folder for its file")
         self.backup_dir, self.save_freq, self.delete_checkpoint = str(backup_dir), save_freq, delete_checkpoint
-        self._path = Path(backup_dir) / FILE
+        self._path = path_of(backup_dir) / FILE
         self._epoch = self._batches = 0
 
     def on_train_begin(self, logs: Any = None) -> None:

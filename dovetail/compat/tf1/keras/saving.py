@@ -9,11 +9,10 @@ of tensors alone, which any reader of safetensors opens.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from ....graph.formats.atomic_files import path_of, write_bytes_durably
 from .backend import batch_get_value, batch_set_value, copies
 from .registry import LAYERS, custom_object_scope
 
@@ -259,30 +258,29 @@ def _objects(written: dict[str, Any]) -> dict[str, Any]:
 def _write(filepath: Any, tensors: Mapping[str, Any], metadata: dict[str, str], overwrite: bool) -> None:
     """Write a safetensors file, whole or not at all."""
     import numpy as np
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
-    path = Path(filepath)
+    path = path_of(filepath)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists: say overwrite=True")
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     # The format has no order: it keeps the names sorted by type and size, so the order is written down beside them.
     metadata = {**metadata, "order": json.dumps(list(tensors))}
-    save_file({k: np.array(v, order="C") for k, v in tensors.items()}, part, metadata)
-    part.replace(path)
+    write_bytes_durably(path, save({k: np.array(v, order="C") for k, v in tensors.items()}, metadata))
 
 
 def _read(filepath: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """The tensors, in the order in which they were written, and the metadata."""
-    from safetensors import safe_open
+    from safetensors.numpy import load
 
-    if not Path(filepath).is_file():
+    path = path_of(filepath)
+    if not path.is_file():
         raise FileNotFoundError(f"There is no file {filepath}")
-    with safe_open(filepath, "numpy") as file:
-        metadata = file.metadata() or {}
-        if metadata.get("format") != FORMAT:
-            raise ValueError(f"{filepath} is not a model of {FORMAT}: its format is {metadata.get('format')!r}")
-        names = json.loads(metadata.get("order", "null")) or list(file.keys())
-        return {n: file.get_tensor(n) for n in names}, metadata
+    data = path.read_bytes()
+    found = load(data)
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{filepath} is not a model of {FORMAT}: its format is {metadata.get('format')!r}")
+    return {n: found[n] for n in json.loads(metadata.get("order", "null")) or found}, metadata
 
 
 __all__ = ["deserialize", "load_model", "load_weights", "save_model", "save_weights", "serialize", "weight_names"]

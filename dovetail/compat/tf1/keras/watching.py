@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ....graph.formats.atomic_files import path_of
 from .backend import get_value, set_value
 from .callback import Callback, is_chief
 
@@ -158,7 +158,7 @@ class ModelCheckpoint(_Watching):
         path = self.filepath.format(epoch=epoch + 1, **(logs or {}))
         if not is_chief(self.model):
             return
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        path_of(path).parent.mkdir(parents=True, exist_ok=True)
         if self.save_weights_only:
             self.model.save_weights(path)
         else:

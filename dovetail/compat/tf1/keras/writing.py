@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ....graph.formats.atomic_files import path_of
 from .callback import Callback, is_chief
 
 
@@ -41,7 +41,7 @@ class TensorBoard(Callback):
         if name not in self._writers:
             from ....interop.tensorboard.writer import FileWriter
 
-            self._writers[name] = FileWriter(str(Path(self.log_dir) / name))
+            self._writers[name] = FileWriter(str(path_of(self.log_dir) / name))
         return self._writers[name]
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -82,7 +82,7 @@ class CSVLogger(Callback):
 
     def __init__(self, filename: Any, separator: str = ",", append: bool = False) -> None:
         super().__init__()
-        self.filename, self.separator, self.append = Path(filename), separator, append
+        self.filename, self.separator, self.append = path_of(filename), separator, append
         self._names: list[str] = []
 
     def on_train_begin(self, logs: Any = None) -> None:

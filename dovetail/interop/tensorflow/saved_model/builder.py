@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from ....graph.core.default_graph import GraphKeys, get_default_graph
 from ....graph.core.errors import InvalidArgumentError, UnimplementedError
 from ....graph.core.graph import Node
-from ....graph.formats.atomic_files import write_bytes_durably
+from ....graph.formats.atomic_files import path_of, write_bytes_durably
 from ....graph.formats.protos import message
 from ....graph.formats.tensor_bundle import write_bundle
 from ....graph.tensorflow.export_graph_def import OWN, needed_by, node_of, without
@@ -41,7 +40,7 @@ class Builder:
     """
 
     def __init__(self, export_dir: str | os.PathLike[str]) -> None:
-        self._folder = Path(export_dir)
+        self._folder = path_of(export_dir)
         if self._folder.exists() and any(self._folder.iterdir()):
             raise AssertionError(f"Export directory {export_dir} already exists, and isn't empty")
         self._folder.mkdir(parents=True, exist_ok=True)

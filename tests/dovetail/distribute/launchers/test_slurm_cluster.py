@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -72,8 +73,11 @@ def slurm_runs() -> bool:
     return listed.returncode == 0 and sum(map(int, listed.stdout.split())) >= 2
 
 
+needs_slurm = pytest.mark.skipif(not slurm_runs(), reason="no Slurm with two idle nodes")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not slurm_runs(), reason="no Slurm with two idle nodes")
+@needs_slurm
 def test_a_program_runs_on_slurm(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import os, dovetail as dt\n"
@@ -108,3 +112,19 @@ def test_a_program_runs_on_slurm(tmp_path: Path) -> None:
     )  # fmt: skip
     assert each.returncode == 0, each.stderr
     assert {"worker:0 | 1", "worker:1 | 2"} <= set(each.stdout.splitlines())
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_each_task_finds_its_place_by_srun_alone(tmp_path: Path) -> None:
+    root = Path(__file__).parents[4]
+    page = (root / "docs/guides/running-on-slurm.md").read_text(encoding="utf-8")
+    (tmp_path / "train.py").write_text(page.partition("```py\n# train.py\n")[2].partition("```")[0])
+    ended = subprocess.run(
+        ["srun", "--nodes=2", "--ntasks=3", "--label", sys.executable, "train.py"], cwd=tmp_path, check=False, timeout=200,
+        env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    for label, worker in (("1", 0), ("2", 1)):
+        said = rf"^{label}: worker {worker} on zmq://n\d:\d+: loss 0.00\d+ at step 20[01]$"
+        assert re.search(said, ended.stdout, re.MULTILINE), ended.stdout
