@@ -17,6 +17,7 @@ from ..wire.messages import Message
 from ..worker.registration import device_from_fields
 
 ANSWER_S = 5.0  # timeout for an answer; a running task answers at once
+LOOK_S, AGAIN_S = 0.05, 0.5  # between two questions to a task that is waited for: since its answer, and without one
 
 
 class Keeper:
@@ -99,12 +100,16 @@ class RunningCluster:
         deadline = time.monotonic() + timeout_s
         pool = ConnectionPool(self.keys)
         figures: dict[str, Mapping[str, Any]] = {}  # of the tasks that have answered, by address
+        ask_at = dict.fromkeys(waiting, 0.0)  # a task that does not answer, or not as it should, is asked again
         with contextlib.closing(pool), pool.borrow() as connections:
             while waiting:
-                for address in waiting:
+                now = time.monotonic()
+                for address in [a for a in waiting if now >= ask_at[a]]:
                     connections.send(address, Message("stats", {"request": 0}))
-                for address, reply in connections.poll(0.05):
+                    ask_at[address] = now + AGAIN_S
+                for address, reply in connections.poll(LOOK_S):
                     figures[address] = reply.fields.get("figures", {})
+                    ask_at[address] = time.monotonic() + LOOK_S
                 incarnations = {found.get("incarnation") for found in figures.values()}
                 for address, found in figures.items():  # its backup may have been started again, which it may not know yet
                     if found.get("replicated_by") in (None, *incarnations):

@@ -14,6 +14,8 @@ from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import AbortedError, OpError, UnavailableError
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing
+from dovetail.runtime.server.running_cluster import RunningCluster
+from dovetail.runtime.transport.client_set import Connections
 from dovetail.runtime.wire.codec import decode, encode
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker import replication
@@ -267,3 +269,19 @@ def test_kills_of_either_task_lose_no_acknowledged_update() -> None:
         for done in (-weight[0, 0], -rows_[3, 0], -rows_[5, 3]):
             assert sum(acknowledged) <= done <= sum(tried)
         assert slot[0, 0] == row_slots[5, 0] == 1.0 and not rows_[4].any()  # momentum 0: the last gradient
+
+
+@pytest.mark.slow
+def test_a_task_that_does_not_answer_is_not_flooded_with_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one answers, and is waited for, too, because its copy has gone."""
+    asked: list[str] = []
+    send = Connections.send
+    monkeypatch.setattr(Connections, "send", lambda self, address, message: (asked.append(address), send(self, address, message))[1])
+    with tf.LocalCluster({"ps": 2}, ps_replicas=2) as cluster:
+        cluster.kill("ps", 0)
+        asked.clear()
+        of_another_process = RunningCluster()
+        of_another_process.cluster_spec = cluster.cluster_spec
+        with pytest.raises(UnavailableError, match="No answer within 1 s from /job:ps/task:0"):
+            of_another_process.wait_until_up(1.0)
+        assert 0 < asked.count(cluster.cluster_spec.task_address("ps", 0)) <= 3
