@@ -4,14 +4,20 @@ The programs are written once in TensorFlow 1's names and run by both. The drive
 `{"prepare": name, ...}` builds a program and runs it once; `{"run": count}` answers with the seconds of each run and the processor
 seconds that all processes of the cluster spent.
 
+With `BENCH_MACHINES` in its environment, the parameter servers of Dovetail are on another machine than the workers and the driver, as
+far as the kernel can tell: in a network namespace of their own, at the other end of a pair of virtual Ethernet devices. `keys` there
+gives all processes keys, `insecure` none. This needs `unshare` and `ip`, and a kernel that lets a user make namespaces.
+
 Run as `python bench/_clusters.py SYSTEM` by `Driver`, and by the driver itself with more arguments for each server.
 The top of this file needs the standard library only.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +31,8 @@ from _processes import Conversation, answer, free_ports, version_of
 
 JOBS = {"ps": 2, "worker": 2}
 PATIENCE_S = 120  # for one answer
+MACHINES = "BENCH_MACHINES"
+HERE, THERE = "10.77.0.1", "10.77.0.2"
 
 
 def load(system: str) -> Any:
@@ -82,6 +90,22 @@ def ten_hops(tf: Any, target: str) -> Run:
     return tf.Session(target).make_callable(h, [x])
 
 
+def early_send(tf: Any, target: str) -> Run:
+    """A number sent to a ps, which then computes as long as the worker does after sending it."""
+    with tf.device(WORKER):
+        x = tf.placeholder(tf.float32, [])
+        sent = x + 1.0
+    parts = []
+    for task in (PS, WORKER):
+        with tf.device(task), tf.control_dependencies([sent]):
+            h = tf.fill([320, 320], sent * 1e-3)
+            for _ in range(8):
+                h = tf.matmul(h, h) * 1e-3
+            parts.append(h[0, 0])
+    with tf.device(WORKER):
+        return tf.Session(target).make_callable(tf.add_n(parts), [x])
+
+
 def transfer(tf: Any, target: str, mib: float) -> Run:
     """A variable of so many MiB, from a ps to a worker."""
     n = int(mib * 2**18)
@@ -136,7 +160,7 @@ def digits(
         return x, y, wrap(tf.train.GradientDescentOptimizer(0.1)).minimize(loss, global_step=step)
 
 
-PROGRAMS = {f.__name__: f for f in (empty_step, variable_read, variable_update, ten_hops, transfer, many_clients)}
+PROGRAMS = {f.__name__: f for f in (empty_step, variable_read, variable_update, ten_hops, early_send, transfer, many_clients)}
 
 
 # --- the processes -------------------------------------------------------------------------------------------------------
@@ -144,7 +168,8 @@ PROGRAMS = {f.__name__: f for f in (empty_step, variable_read, variable_update, 
 
 def serve(tf: Any, cluster: dict[str, list[str]], job: str, task: int) -> None:
     """One server, until its input ends."""
-    server = tf.train.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=task)
+    more = {"insecure": True} if MACHINES in os.environ else {}
+    server = tf.train.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=task, **more)
     print("up", flush=True)
     sys.stdin.read()
     del server
@@ -161,17 +186,56 @@ def cpu_seconds(pids: list[int]) -> float:
     return total
 
 
+def other_machine() -> subprocess.Popen[str]:
+    """Make another machine, at `THERE`, of this process's one, which gets the address `HERE`. It lives as long as the returned process."""
+    holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdin is not None and holder.stdout is not None
+    print(file=holder.stdin, flush=True)
+    holder.stdout.readline()  # it is in its namespace
+    there = ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
+    for prefix, words in (
+        ([], "link set lo up"),
+        ([], f"link add name here type veth peer name there netns {holder.pid}"),
+        ([], f"addr add {HERE}/24 dev here"),
+        ([], "link set here up"),
+        (there, "link set lo up"),
+        (there, f"addr add {THERE}/24 dev there"),
+        (there, "link set there up"),
+    ):
+        subprocess.run([*prefix, "ip", *words.split()], check=True)
+    return holder
+
+
+def give_keys(folder: str, cluster: dict[str, list[str]]) -> None:
+    """Keys for all tasks and for this process."""
+    from dovetail.runtime.transport.keys import part_of, write_cluster
+    from dovetail.runtime.transport.zmq_auth import new_key_pair
+
+    tasks = [(part_of(job, i), address) for job, addresses in cluster.items() for i, address in enumerate(addresses)]
+    write_cluster(Path(folder), tasks, ["client"], iter(new_key_pair, None))
+    os.environ["DOVETAIL_KEYS"] = folder
+
+
 def drive(system: str) -> None:
     """Answer requests until standard input closes."""
     servers: list[subprocess.Popen[str]] = []
+    undo = contextlib.ExitStack()
 
     def begin() -> tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]:
         tf = load(system)
         ports = iter(free_ports(sum(JOBS.values())))
-        cluster = {job: [f"localhost:{next(ports)}" for _ in range(count)] for job, count in JOBS.items()}
+        machines = os.environ.get(MACHINES)
+        hosts, prefix = dict.fromkeys(JOBS, "localhost"), dict.fromkeys(JOBS, list[str]())
+        if machines:
+            holder = other_machine()
+            undo.callback(holder.kill)
+            hosts, prefix["ps"] = {"ps": THERE, "worker": HERE}, ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
+        cluster = {job: [f"{hosts[job]}:{next(ports)}" for _ in range(count)] for job, count in JOBS.items()}
+        if machines == "keys":
+            give_keys(undo.enter_context(tempfile.TemporaryDirectory()) + "/keys", cluster)
         for job, addresses in cluster.items():
             for i in range(len(addresses)):
-                command = [sys.executable, __file__, system, json.dumps(cluster), job, str(i)]
+                command = [*prefix[job], sys.executable, __file__, system, json.dumps(cluster), job, str(i)]
                 pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
                 servers.append(subprocess.Popen(command, text=True, **pipes))  # type: ignore[call-overload]
         for p in servers:
@@ -200,6 +264,7 @@ def drive(system: str) -> None:
         for p in servers:
             p.kill()
             p.wait()
+        undo.close()
 
 
 class Driver(Conversation):
@@ -223,7 +288,10 @@ class Driver(Conversation):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
+    if len(sys.argv) == 2 and MACHINES in os.environ and "BENCH_INSIDE" not in os.environ:
+        os.environ["BENCH_INSIDE"] = "1"
+        os.execvp("unshare", ["unshare", "--map-root-user", "--net", sys.executable, *sys.argv])
+    elif len(sys.argv) == 2:
         drive(sys.argv[1])
     else:
         serve(load(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

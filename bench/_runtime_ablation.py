@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from _clusters import Driver, cpu_seconds
+from _clusters import MACHINES, Driver, cpu_seconds
 from _switches import MECHANISMS, environment
 from collectives import Members
 from training import CLUSTERS, Cluster
@@ -31,6 +31,7 @@ STEPS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "variable read": ("variable_read", 150, {}),
     "variable update": ("variable_update", 150, {}),
     "ten hops": ("ten_hops", 40, {}),
+    "early send": ("early_send", 20, {}),
     "transfer 1 MiB": ("transfer", 50, {"mib": 1}),
     "64 clients": ("many_clients", 1, {"clients": 64, "steps": 5}),
 }
@@ -153,10 +154,15 @@ def main() -> None:
     parser.add_argument(
         "--apart", action="store_true", help="as on several machines: no shared memory, no Unix streams"
     )
+    parser.add_argument(
+        "--namespaces", action="store_true", help="parameter servers in another network namespace; no training, no collectives"
+    )
     parser.add_argument("--pairs", type=int, default=40, help="batches of each cluster")
     args = parser.parse_args()
     found: list[dict[str, Any]] = []
-    base = environment("lent tensors, Unix streams") if args.apart else {}
+    base = environment("lent tensors, Unix streams") if args.apart or args.namespaces else {}
+    if args.namespaces:
+        base, programs = base | {MACHINES: "insecure"}, list(STEPS)
     for mechanism in args.only or MECHANISMS:
         try:
             for each in rows(mechanism, args.program or programs, args.pairs, base):
@@ -169,7 +175,7 @@ def main() -> None:
         except (RuntimeError, TimeoutError) as error:
             print(f"{mechanism}: {error}", file=sys.stderr, flush=True)
     if args.json is not None:
-        apart = ", over tcp" if args.apart else ""
+        apart = ", two machines" if args.namespaces else ", over tcp" if args.apart else ""
         new = [
             row(f"{r['program']}{apart}: {r['mechanism']}", "µs", r["on_us"], r["on_us"] * r["median"], "without it")
             for r in found

@@ -1,7 +1,9 @@
 """What steps cost on a cluster of processes of this machine, beside TensorFlow over gRPC and Ray's compiled graphs.
 
 The systems run the same programs (bench/_clusters.py, bench/_ray.py) on two ps and two worker processes, in turn, in one run. Times are
-medians of single steps, and `p99` their 99th percentiles; `cpu` is processor time of all processes together, per step. Rows beside Ray
+medians of single steps, and `p99` their 99th percentiles; `cpu` is processor time of all processes together, per step. The rows `two
+machines` have the parameter servers in another network namespace than the rest; there, a cluster with keys stands beside the same
+without. Rows beside Ray
 are missing where it is not installed; DOVETAIL_RAY_PYTHON names an interpreter that has it. The rows `over tcp` are measured without
 what only processes of one machine can do for each other: shared memory and streams. The rows `2 tasks` and so on are of clusters of so
 many processes, each with one addition of a step; there, registering a task's part takes 50 ms longer (`register` of DOVETAIL_FAULTS),
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import _ray
-from _clusters import Driver
+from _clusters import MACHINES, Driver
 
 from _harness import Row, main, peer_python, row
 
@@ -30,6 +32,7 @@ TASKS = (2, 8, 32, 64)
 REGISTER_MS = 50
 STEPS_OF_TASKS = 200
 OURS, APART, PEER, RAY = "dovetail", "dovetail over tcp", "tensorflow", "ray"
+KEYS, INSECURE = "keys", "insecure"
 Systems = list[Driver | _ray.Peer]
 
 
@@ -57,7 +60,8 @@ class Clusters:
     def _get(self, name: str) -> Driver | _ray.Peer:
         driver = self._drivers.get(name)
         if driver is None:
-            settings = {"DOVETAIL_SHARED_MEMORY_MB": "0"} if name == APART else {}
+            settings = {"DOVETAIL_SHARED_MEMORY_MB": "0"} if name in (APART, KEYS, INSECURE) else {}
+            settings |= {MACHINES: name} if name in (KEYS, INSECURE) else {}
             system, python = (PEER, peer_python()) if name == PEER else (OURS, sys.executable)
             driver = _ray.Peer(sys.executable) if name == RAY else Driver(system, python, **settings)
             self._drivers[name] = driver
@@ -88,6 +92,7 @@ def groups(clusters: Clusters) -> dict[str, Callable[[bool], Iterator[Row]]]:
         "transfers": partial(_transfers, clusters, OURS, "", "ratio >= 5"),
         "over tcp": partial(_over_tcp, clusters),
         "64 clients": partial(_clients, clusters),
+        "two machines": partial(_two_machines, clusters),
         "ray": partial(_beside_ray, clusters),
         "tasks": _tasks,
     }
@@ -95,10 +100,10 @@ def groups(clusters: Clusters) -> dict[str, Callable[[bool], Iterator[Row]]]:
 
 
 def _rows(
-    systems: Systems, name: str, figures: list[Figures], target: str = "", mib: float = 0, beside: str = ""
+    systems: Systems, name: str, figures: list[Figures], target: str = "", mib: float = 0, beside: str = "", title: str = ""
 ) -> Iterator[Row]:
-    """The rows of one program: steps, or GB/s of `mib`; 99th percentiles; processor time."""
-    peer = systems[1].title if len(systems) > 1 else ""
+    """The rows of one program: steps, or GB/s of `mib`; 99th percentiles; processor time. `title`: of the peer."""
+    peer = title or (systems[1].title if len(systems) > 1 else "")
 
     def made(what: str, unit: str, found: list[float], target: str = "") -> Row:
         return row(f"{name}{what}{beside}", unit, found[0], found[1] if peer else None, peer, target)
@@ -137,6 +142,17 @@ def _over_tcp(clusters: Clusters, quick: bool) -> Iterator[Row]:
     for name, program in (("empty step", "empty_step"), ("ten hops", "ten_hops")):
         yield from _rows(systems, f"{name}, over tcp", _steps(systems, program, 100 if quick else 400))
     yield from _transfers(clusters, APART, ", over tcp", "ratio >= 2.5", quick)
+
+
+def _two_machines(clusters: Clusters, quick: bool) -> Iterator[Row]:
+    """With keys, beside the same without: parameter servers in another network namespace."""
+    systems = clusters.with_peer(KEYS, INSECURE)
+    for name, program in (("empty step", "empty_step"), ("variable read", "variable_read"), ("ten hops", "ten_hops")):
+        figures = _steps(systems, program, 100 if quick else 400)
+        yield from _rows(systems, f"{name}, two machines, keys", figures, title="without keys")
+    for mib in MIB[:2] if quick else MIB[:3]:
+        figures = _steps(systems, "transfer", max(3, 64 // mib), mib=mib)
+        yield from _rows(systems, f"transfer {mib} MiB, two machines, keys", figures, "", mib, title="without keys")
 
 
 def _clients(clusters: Clusters, quick: bool) -> Iterator[Row]:

@@ -34,6 +34,7 @@ from ...codegen.ir.program import (
 )
 from ...graph.core.errors import InternalError
 from ..wire.messages import ChannelKey
+from ..wire.schema import check_record
 
 clock = time.perf_counter_ns
 """The clock of all notes."""
@@ -129,38 +130,16 @@ class Notes:
             InternalError: the data is malformed.
         """
         try:
-            began, ended, *rows = msgpack.unpackb(data, use_list=False, strict_map_key=True)
-            calls, kernels, sends, arrivals, waits = rows
-            notes = cls(
-                _checked(int, began),
-                _checked(int, ended),
-                [CallNote(*_checked((str, str, str, tuple), *row)) for row in calls],
-                [KernelNote(*_checked((int,) * 5, *row)) for row in kernels],
-                [SendNote(*_checked((int | str, str, str, int, int), *row)) for row in sends],
-                [ArrivalNote(*_checked((int | str, int), *row)) for row in arrivals],
-                [WaitNote(*_checked((str, str, int, int), *row)) for row in waits],
-            )
-            if any(not 0 <= k.call < len(notes.calls) for k in notes.kernels):
+            found = msgpack.unpackb(data, use_list=False, strict_map_key=True)
+            check_record("notes", found)
+            began, ended, *rows = found
+            kinds: tuple[Any, ...] = CallNote, KernelNote, SendNote, ArrivalNote, WaitNote
+            notes = cls(began, ended, *([kind(*row) for row in part] for kind, part in zip(kinds, rows, strict=True)))
+            if any(k.call >= len(notes.calls) for k in notes.kernels):
                 raise ValueError("a kernel is none of the calls")
-            if any(not isinstance(name, str) for call in notes.calls for name in call.nodes):
-                raise TypeError("the name of a node is text")
             return notes
         except (ValueError, TypeError, msgpack.UnpackException) as e:
             raise InternalError(None, None, f"Malformed trace in a message: {type(e).__name__}: {e}") from None
-
-
-def _checked(types: Any, *values: Any) -> Any:
-    """The values, if each has its type."""
-    if not isinstance(types, tuple):
-        if type(values[0]) is not types:
-            raise TypeError(f"{types} is expected, not {values[0]!r}")
-        return values[0]
-    if len(types) != len(values):
-        raise ValueError(f"{len(types)} values are expected, not {len(values)}")
-    for kind, value in zip(types, values, strict=True):
-        if not isinstance(value, kind) or type(value) is bool:
-            raise TypeError(f"{kind} is expected, not {value!r}")
-    return values
 
 
 class Recorder:

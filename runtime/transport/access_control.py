@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..logs import Throttle
 from .address import location_of, split_address
 from .keys import Keys
 
@@ -38,12 +39,6 @@ _LATER = b"300"  # after 400 ("denied") ZeroMQ's client never retries; the key m
 _GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03"  # start of a ZMTP 3 greeting; nothing is agreed on
 _MECHANISM = slice(12, 32)  # where the other side's greeting names its mechanism
 _GREETING_BYTES = 64
-
-
-@dataclass(slots=True)
-class _RefusedHost:
-    told_at: float
-    untold: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class AccessControl:
         self._changed = False  # since the last `expel`
         self._opening: OrderedDict[int, str] = OrderedDict()  # descriptor -> host of the connecting peer
         self._failed = ""  # why the connection fails whose end the monitor reports next
-        self._refused_hosts: OrderedDict[tuple[str, bool], _RefusedHost] = OrderedDict()
+        self._refused_hosts: OrderedDict[tuple[str, bool], Throttle] = OrderedDict()
         self._admitted: OrderedDict[bytes, _AdmittedPeer] = OrderedDict()
         self._lock = threading.Lock()  # guards changes of the admitted peers
 
@@ -178,17 +173,10 @@ class AccessControl:
     def _tell(self, host: str, why: str, has_key: bool) -> None:
         """Log a refusal, unless one of the same host, with or without a key, was logged within `LOG_EVERY_S`."""
         self.refused += 1
-        now = self._clock()
-        refused_host = self._refused_hosts.pop((host, has_key), None)
-        if refused_host is None or now - refused_host.told_at >= LOG_EVERY_S:
-            more = (
-                f" (and {refused_host.untold} times before)" if refused_host is not None and refused_host.untold else ""
-            )
+        throttle = self._refused_hosts.pop((host, has_key), None) or Throttle(1, LOG_EVERY_S)
+        self._refused_hosts[host, has_key] = throttle
+        if (more := throttle.more(self._clock())) is not None:
             logger.warning("%s: refused a connection from %s: %s%s", self._address, host, why, more)
-            refused_host = _RefusedHost(now)
-        else:
-            refused_host.untold += 1
-        self._refused_hosts[host, has_key] = refused_host
         if len(self._refused_hosts) > MAX_REFUSED_HOSTS:
             self._refused_hosts.popitem(last=False)
 

@@ -139,6 +139,15 @@ _record(
     "keys bool, refused int, sessions int, steps_running int, steps_started int, steps_failed int, steps_stalled int, step_s dict, "
     "queues queue[], steps running[], replicated_by? int, links link[], received_messages int, received_bytes int",
 )
+# What a task records of a traced step: the content of `trace`.
+_record("call", "device str, node str, op str, nodes str[]", is_list=True)
+_record("kernel", "call uint, start int, finish int, thread int, bytes int", is_list=True)
+_record("send", "channel channel, source str, destination str, at int, bytes int", is_list=True)
+_record("arrival", "channel channel, at int", is_list=True)
+_record("wait", "device str, what str, start int, finish int", is_list=True)
+_record(
+    "notes", "began int, ended int, calls call[], kernels kernel[], sends send[], arrivals arrival[], waits wait[]", is_list=True
+)
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------
@@ -337,6 +346,14 @@ def check_fields(kind: str, content: Record, fields: Any) -> None:
         _check_record(content, fields)
     except WireError as error:
         raise WireError(f"message {kind!r}{error}") from None
+
+
+def check_record(name: str, value: Any) -> None:
+    """WireError unless a value from outside is the record of this name."""
+    try:
+        _check(_TYPES[name], value)
+    except WireError as error:
+        raise WireError(f"{name}{error}") from None
 
 
 def _check_record(record: Record, value: Any) -> None:

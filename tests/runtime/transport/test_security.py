@@ -190,7 +190,7 @@ class TestGate:
             told[0]
             == f"h:1: refused a connection from 10.0.0.9: the key {'ee' * 32} is not allowed: `dovetail keys allow` allows it"
         )
-        assert told[1].endswith("(and 49 times before)")
+        assert told[1].endswith("(and 49 more like it)")
 
     def test_who_comes_with_a_wrong_key_after_one_without_is_told_too(
         self, keys: Keys, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -116,8 +116,8 @@ from dovetail.runtime.transport.endpoint import Endpoint
 endpoint = Endpoint("localhost:0", lambda peer, message: None)
 def fail():
     raise MemoryError("none left")
-endpoint._peers.patience = lambda: 0.0  # so that every iteration fails
-endpoint._peers.settle = fail
+endpoint._router.patience = lambda: 0.0  # so that every iteration fails
+endpoint._router.settle = fail
 endpoint.call_soon(lambda: None)
 time.sleep(60)
 """
