@@ -163,6 +163,7 @@ def main() -> None:
     base = environment("lent tensors, Unix streams") if args.apart or args.namespaces else {}
     if args.namespaces:
         base, programs = base | {MACHINES: "insecure"}, list(STEPS)
+    apart = ", two machines" if args.namespaces else ", over tcp" if args.apart else ""
     for mechanism in args.only or MECHANISMS:
         try:
             for each in rows(mechanism, args.program or programs, args.pairs, base):
@@ -174,15 +175,18 @@ def main() -> None:
                 )  # fmt: skip
         except (RuntimeError, TimeoutError) as error:
             print(f"{mechanism}: {error}", file=sys.stderr, flush=True)
-    if args.json is not None:
-        apart = ", two machines" if args.namespaces else ", over tcp" if args.apart else ""
-        new = [
-            row(f"{r['program']}{apart}: {r['mechanism']}", "µs", r["on_us"], r["on_us"] * r["median"], "without it")
-            for r in found
-        ]
-        what = report("What each mechanism of the runtime gains", False, new)
-        if args.json.exists():  # what was not measured anew stays
-            names = {each.name for each in new}
-            before = json.loads(args.json.read_text(encoding="utf-8"))["rows"]
-            what["rows"] = [each for each in before if each["name"] not in names] + what["rows"]
-        args.json.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
+        if args.json is not None:  # after each mechanism: what was measured stays, whatever happens to the next
+            _write(args.json, found, apart)
+
+
+def _write(path: Path, found: Iterable[dict[str, Any]], apart: str) -> None:
+    """Put the rows into a file; those that were not measured anew stay."""
+    new = [
+        row(f"{r['program']}{apart}: {r['mechanism']}", "µs", r["on_us"], r["on_us"] * r["median"], "without it") for r in found
+    ]
+    what = report("What each mechanism of the runtime gains", False, new)
+    if path.exists():
+        names = {each.name for each in new}
+        before = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        what["rows"] = [each for each in before if each["name"] not in names] + what["rows"]
+    path.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")
