@@ -203,6 +203,57 @@ def norm(dt: Any, x: Any) -> Any:
     return (x - mean) * dt.rsqrt(dt.reduce_mean(dt.square(x - mean), -1, keepdims=True) + 1e-5)
 
 
+def activation(rows: int, width: int, columns: int) -> Call:
+    """A GELU before a product, and its gradient, which takes what the GELU computed on the way."""
+
+    def made(dt: Any, x: Any, w: Any) -> Any:
+        return dt.gradients(dt.reduce_sum(dt.square(dt.matmul(chain(dt, x), w))), [x, w])
+
+    return function(made, numbers(rows, width), numbers(width, columns))
+
+
+def joined_heads(dt: Any, x: Any, w: Any) -> Any:
+    """The gradient of attention whose queries, keys and values are slices of one array."""
+    q, k, v = dt.unstack(dt.transpose(dt.reshape(dt.matmul(x, w), [8, 128, 3, 4, 64]), [2, 0, 3, 1, 4]))
+    y = dt.matmul(dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * 0.125), v)
+    return dt.gradients(dt.reduce_sum(dt.square(y)), [x, w])
+
+
+def unknown_batch(what: str) -> Call:
+    """Gradients for a batch whose size is not known: of the mean of a GELU, or of a cross entropy that is written out."""
+
+    def build(dt: Any) -> tuple[Any, Mapping[Any, Any]]:
+        width = 1024 if what == "mean" else 10
+        x = dt.placeholder(dt.float32, [None, width])
+        if what == "mean":
+            bias = dt.Variable(numbers(width))
+            loss = dt.reduce_mean(dt.square(chain(dt, x + bias)))
+            return [loss, *dt.gradients(loss, [x, bias])], {x: numbers(2048, width)}
+        labels = dt.placeholder(dt.float32, [None, width])
+        loss = dt.reduce_mean(-dt.reduce_sum(labels * dt.log(dt.nn.softmax(x)), 1))
+        return [loss, *dt.gradients(loss, [x])], {x: numbers(65536, width), labels: np.abs(numbers(65536, width))}
+
+    return program(build)
+
+
+def stored_twice(dt: Any) -> tuple[Any, Mapping[Any, Any]]:
+    """A variable that is assigned twice, with no read between."""
+    x, v = dt.placeholder(dt.float32, [1 << 20]), dt.Variable(numbers(1 << 20))
+    with dt.control_dependencies([v.assign(x * 2.0)]):
+        return v.assign(x * 3.0).op, {x: numbers(1 << 20)}
+
+
+def narrowed(dt: Any, x: Any) -> Any:
+    """Arithmetic, a transpose and a cast to a narrower type."""
+    return dt.cast(dt.transpose(x * 2.0 + 1.0), dt.float16)
+
+
+def around(dt: Any, x: Any, bias: Any) -> Any:
+    """Arithmetic on images in another order of axes, and back."""
+    y = dt.nn.relu(dt.transpose(x, [0, 3, 1, 2]) * 1.5 + dt.reshape(bias, [1, 64, 1, 1]))
+    return dt.transpose(y, [0, 2, 3, 1])
+
+
 MODELS: dict[str, Callable[[], Call]] = {
     "digits training step": digits,
     **{name: partial(model, name) for name in _models.MODELS},
@@ -264,6 +315,33 @@ ATTENTION = {
     for n in (128, 1024, 4096)
     for g in (False, True)
 }
+GRADIENTS: dict[str, Callable[[], Call]] = {
+    f"GELU before a product, {r:,} x {w} to {c}": partial(activation, r, w, c)
+    for r, w, c in ((250_000, 16, 16), (62_500, 16, 16), (2048, 1024, 256))
+}
+UNKNOWN: dict[str, Callable[[], Call]] = {
+    "mean of a GELU, unknown batch": partial(unknown_batch, "mean"),
+    "cross entropy, unknown batch": partial(unknown_batch, "cross entropy"),
+}
+MOVED: dict[str, Callable[[], Call]] = {
+    "relu between two transposes": partial(function, around, numbers(8, 56, 56, 64), numbers(64)),
+    "transposed arithmetic before a product": partial(
+        function, lambda dt, x, w: dt.matmul(dt.transpose(x) * 2.0 + 1.0, w), numbers(256, 1024), numbers(256, 256)
+    ),
+    "transpose and cast to float16": partial(function, narrowed, numbers(2048, 1024)),
+    "rows of a float16 table as float32": partial(
+        function,
+        lambda dt, x, at: dt.gather(dt.cast(x, dt.float32), at) * 2.0,
+        numbers(20_000, 64, dtype=np.float16),
+        np.arange(4096, dtype=np.int32),
+    ),
+}
+TRANSPOSED = {
+    f"product {r} x {i} by the transpose of {c} x {i}": partial(
+        function, lambda dt, a, b: dt.matmul(a, b, transpose_b=True), numbers(r, i), numbers(c, i)
+    )
+    for r, i, c in ((64, 1024, 1024), (64, 256, 784))
+}
 DENSE: dict[str, Callable[[], Call]] = {
     f"dense layer of {n}, bias, relu": partial(
         function, lambda dt, x, w, b: dt.nn.relu(dt.matmul(x, w) + b), numbers(n, 256), numbers(256, n), numbers(n)
@@ -294,6 +372,14 @@ def _alone(table: Any, threads: int, goes_on: bool) -> bool:
     return run(table)
 
 
+def _without_ranges() -> AbstractContextManager[Any]:
+    """Exponentials of all numbers where those of numbers below 0 would do."""
+    from dovetail.codegen.cpu.emit.nest import source_of
+
+    source_of.cache_clear()
+    return patch(f"{CODEGEN}.cpu.emit.expr.is_below_zero", lambda *_: False)
+
+
 Switch = Callable[[], AbstractContextManager[Any]]
 PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     **{
@@ -317,7 +403,34 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     },
     "region-only kernels": (replaced("cpu.backend.may_be_region_only", lambda node: False), SMALL),
     "worker pool": (replaced("cpu.native.plan.run", _alone), MODELS | UPDATES),
-    "rematerialization": (replaced("target.OPERATIONS_PER_BYTE", 0.0), SMALL | LOOPS),
+    "rematerialization": (replaced("target.OPERATIONS_PER_BYTE", 0.0), GRADIENTS | MODELS),
+    "rules: shapes": (replaced("passes.rewrite.shape_rules", ()), UNKNOWN | MODELS),
+    "rules: moved transposes and casts": (replaced("passes.rewrite.moving_rules", ()), MOVED | MODELS),
+    "dead stores": (
+        replaced("passes.rewrite.dead_stores", lambda *_: {}),
+        {"stored twice": partial(program, stored_twice)},
+    ),
+    "constant folding": (replaced("passes.rewrite.Folding.may_fold", lambda *_: False), UNKNOWN | MODELS),
+    "products in the other order": (
+        replaced("cpu.kernels.gemm.Product._is_quicker_turned", lambda _: False),
+        TRANSPOSED | MODELS,
+    ),
+    "gradients of heads in one array": (
+        replaced("cpu.kernels.attention._in_one", lambda *_: None),
+        {"gradient of joined heads": partial(function, joined_heads, numbers(1024, 256), numbers(256, 768))},
+    ),
+    "stacks that already lie so": (
+        replaced("cpu.regions.lowering.as_they_lie", lambda *_: None),
+        {
+            "stack of unstacked": partial(
+                function, lambda dt, x: dt.stack(dt.unstack(x * 2.0)) * 3.0, numbers(16, 256, 256)
+            )
+        },
+    ),
+    "exponentials below 1": (
+        _without_ranges,
+        {k: v for k, v in LOOPS.items() if "softmax" in k},
+    ),
     "columns of short rows": (replaced("cpu.kernels.fused.has_short_rows", lambda *group: False), LOOPS),
 }
 LIBRARIES: dict[str, Mapping[str, tuple[Callable[[], Call], Callable[[], Call]]]] = {

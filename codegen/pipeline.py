@@ -160,7 +160,7 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
     types = SUPPORTED + FLOAT8 * gpu.device.target.has_float8
 
     def attention(c: Compilation) -> None:
-        if "Attention" in backend.rewrites.recognised and backend.rewrites.rules:
+        if backend.rewrites.attention and backend.rewrites.rules:
             c.graph, fired = fuse_attention(c.graph)
             c.fired += fired
 
@@ -341,8 +341,7 @@ def cpu_backend(options: KernelOptions, *, cold: bool = False) -> NumpyBackend:
         backend = NumbaBackend(
             fuse_small=everything, compile_first=first, threads=options.threads, check=options.check >= 2
         )
-    wanted = Rewrites(options.fold, options.merge, options.rewrite, options.fast_math, backend.recognises)
-    backend.rewrites = wanted
+    backend.rewrites = Rewrites(options.fold, options.merge, options.rewrite, options.fast_math)
     return backend
 
 
@@ -377,5 +376,5 @@ def gpu_backend(
 
 
 def gpu_rewrites(wanted: Rewrites) -> Rewrites:
-    """The rewrites for a GPU, from those for CPUs: templates make attention worth recognising."""
-    return replace(wanted, recognised=wanted.recognised | {"Attention"})
+    """The rewrites for a GPU, from those for CPUs: it has templates for attention."""
+    return replace(wanted, attention=True)

@@ -21,9 +21,6 @@ class NumpyBackend:
     """Runs every op's NumPy reference. Serves CPU devices, and emulated GPUs."""
 
     name = "numpy"
-    recognises = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm"))
-    """Ops that it has more for than for the nodes which say the same."""
-
     rewrites: Rewrites = NONE
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:

@@ -90,7 +90,7 @@ class _Result:
                     return self.result()
                 self.reasons.update({n.name: str(e) for n in own})
                 continue
-            kernels[max((n for n in own if n not in group.lifted), key=lambda n: place[n])] = kernel
+            kernels[max(own, key=place.__getitem__)] = kernel
             gone.update(own)
         inside = {view for k in kernels.values() for view in k.nodes if view in self.views}
         # A kernel with a lookup takes the table from outside, even if other kernels have a copy.

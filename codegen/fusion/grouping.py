@@ -9,9 +9,6 @@ group is closed as soon as any other step takes a tensor of it. Sends, receives 
 order, so the global order still excludes deadlocks between devices. Two groups cannot wait for each other either: a step that
 takes a tensor of a group has closed it.
 
-One exception: a reduction of a tensor that a closed group makes or reads is lifted into that group (the gradient of a bias, from the
-input of the product before it). It runs earlier, and its input is not read again. Larger results are not lifted: they would live longer.
-
 A read of rows of a variable runs with its kernel, before any other step that takes the variable's handle.
 
 A receive closes all groups: work that is ready before it must not wait for another task.
@@ -106,7 +103,6 @@ class Walk:
         self.groups: dict[FusionGroup, None] = {}
         self.choosing: set[Node] = set()
         self.depth: dict[Node, int] = {}  # how many values nodes make one from the other
-        self.part = 0
         self.passed: list[Node] = []
         self.small_dims: dict[Dims, bool] = {}
         self.guards = Predicates()
@@ -132,7 +128,6 @@ class Walk:
                 self.open.clear()
                 if not isinstance(step, RecvTensor):  # a loop starts, tests or ends: nothing moves across
                     self.at_hand.clear()
-                    self.part += 1
 
     def node(self, node: Node, sources: Predicate) -> None:
         self.see(node)
@@ -172,7 +167,7 @@ class Walk:
             return
         if pattern.scattered:
             self.scattered(node, pattern, sources)
-        elif not (self.joined(node, pattern, sources) or self.lifted(node, pattern, sources)):
+        elif not self.joined(node, pattern, sources):
             self.taken(node.inputs)
             if pattern.is_view or self.is_number(node, pattern):
                 self.views.add(node)
@@ -306,30 +301,6 @@ class Walk:
         before = max([g.depth.get(t, 0) for g in groups for t in node.inputs], default=0)
         return before + self.depth[node]
 
-    def lifted(self, node: Node, pattern: IndexMaps, sources: Predicate) -> bool:
-        """Lift a reduction into a closed group that makes its operand and has its other inputs, if there is one."""
-        if not pattern.reduced or pattern.scanned is not None or pattern.before or node.opdef.is_stateful:
-            return False
-        if any(own is None and t.op.type != "Const" for t, own in zip(node.inputs, pattern.inputs, strict=True)):
-            return False
-        data = pattern.data_of(node)
-        for group in dict.fromkeys(self.group_of.get(t) for t, _ in data):
-            if group is None or group in self.open or group.part != self.part or group.sources != sources:
-                continue
-            if group.reads_state or group.scatters or len(group.nodes) >= MOST_NODES:
-                continue
-            if self.deep([group], node) > DEEPEST:
-                continue
-            if not all(t in group.dims or t.op.type == "Const" for t, _ in data):
-                continue
-            join = merged([group], data, pattern, self.known)
-            if join is not None:
-                self.unite(join)
-                group.lifted.add(node)
-                self.add(group, node, pattern, join.mapping)
-                return True
-        return False
-
     def unite(self, join: Join) -> None:
         """Merge the groups of a join."""
         main = join.main
@@ -352,7 +323,7 @@ class Walk:
             label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)
         }  # what is unknown comes with the node
         group = FusionGroup(
-            [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources, part=self.part,
+            [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources,
             scanned=pattern.scanned,
         )  # fmt: skip
         self.open[group] = self.groups[group] = None

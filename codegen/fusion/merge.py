@@ -45,8 +45,6 @@ class FusionGroup:
     dims: dict[Tensor, Axes] = field(default_factory=dict)  # of the tensors that it makes or reads
     made: set[Tensor] = field(default_factory=set)
     reads_state: bool = False  # it reads rows of a variable
-    part: int = 0  # of the unit, between marks of control flow
-    lifted: set[Node] = field(default_factory=set)  # nodes that run earlier than at their own position
     scanned: bool | None = None  # whether its running sums start at the end
     scatters: bool = False  # its only result is a table to whose rows it adds
     depth: dict[Tensor, int] = field(

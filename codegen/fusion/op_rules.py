@@ -71,16 +71,6 @@ def _softmax(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Seq
     return [builder.apply("div", e, builder.reduce("sum", e))]
 
 
-def _layer_norm(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    x, *affine = inputs
-    apply, dtype = builder.apply, builder.dtype(x)
-    centred = apply("sub", x, apply("div", builder.reduce("sum", x), builder.count(dtype)))
-    variance = apply("div", builder.reduce("sum", apply("mul", centred, centred)), builder.count(dtype))
-    root = apply("sqrt", apply("add", variance, builder.constant(python_number(node.attrs["epsilon"], dtype), dtype)))
-    y = apply("mul", centred, apply("div", builder.constant(1.0, dtype), root))
-    return [apply("add", apply("mul", y, affine[0]), affine[1]) if affine else y]
-
-
 def _log_softmax_of(builder: LoopNestBuilder, x: int) -> int:
     shifted = builder.apply("sub", x, builder.reduce("max", x))
     return builder.apply("sub", shifted, builder.apply("log", builder.reduce("sum", builder.apply("exp", shifted))))
@@ -173,7 +163,6 @@ _rules: dict[str, Rule] = {
     "L2Loss": _l2_loss,
     "Softmax": _softmax,
     "LogSoftmax": _log_softmax,
-    "LayerNorm": _layer_norm,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,
     "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
     "OneHot": _one_hot,

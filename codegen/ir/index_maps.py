@@ -30,7 +30,7 @@ from .symbolic_shape import Size, SymbolicShapes
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
 LAST_AXIS = frozenset(
-    ("Softmax", "LogSoftmax", "LayerNorm", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
+    ("Softmax", "LogSoftmax", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 )
 EXTREMES = frozenset(("ArgMax", "ArgMin"))
 SCANS = frozenset(("Cumsum", "Cumprod"))
@@ -220,10 +220,6 @@ def _reduction_pattern(node: Node) -> IndexMaps:
     outputs: tuple[AxisMap, ...] = (kept,)
     if node.type in ("Softmax", "LogSoftmax"):
         outputs = (labels,)
-    elif node.type == "LayerNorm":
-        if any(t.dims != dims[-1:] for t in node.inputs[1:]):
-            raise NotFusibleError("the sizes of gain and bias are not known to be that of the last axis")
-        inputs, outputs = (labels, *(labels[-1:] for _ in node.inputs[1:])), (labels,)
     elif node.type == "SoftmaxCrossEntropyWithLogits":
         if node.inputs[1].dims != dims:
             raise NotFusibleError("the shapes of logits and labels are not known to be equal")

@@ -31,7 +31,7 @@ _FIRST_PROBE, _BETWEEN_PROBES = 1_000_000_007, 10_000_019
 """Numbers for unknown sizes: larger than any size that programs write down, and far from each other."""
 _MOST_PROBES = 100  # so many fit into an int32
 _ALIKE = frozenset(
-    ("BiasAdd", "Cast", "Identity", "LayerNorm", "LogSoftmax", "OnesLike", "PreventGradient", "Softmax", "StopGradient", "ZerosLike")
+    ("BiasAdd", "Cast", "Identity", "LogSoftmax", "OnesLike", "PreventGradient", "Softmax", "StopGradient", "ZerosLike")
 )  # fmt: skip
 """Ops whose output has the shape of their first input."""
 _VECTORS = frozenset(("BroadcastArgs", "Shape"))

@@ -14,8 +14,9 @@ the parts; `AttentionGrad` computes these too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that 
 from ..ir.nodes import inferred_node
 from ..ir.partition import BeginLoop, PartitionGraph, PartitionStep, RunPredicated, SendTensor, inputs_of_step
 from .rewrite import Fired
+from .rules.dsl import match, parse
 
 _TYPES = (float32, float16, bfloat16)
 _SHAPES = frozenset(
@@ -95,6 +97,25 @@ def _made(found: _Found) -> tuple[Node, Node]:
     return forward, backward
 
 
+def _unrepeated(pattern: str, name: str) -> str:
+    """A pattern, or the sum of its match over axes that were broadcast."""
+    return f"{{{pattern}, Reshape(Sum({pattern}, BroadcastGradientArgs({name}1, {name}2)), {name}3)}}"
+
+
+def _scaled(pattern: str, name: str) -> str:
+    """A pattern, or its match times or divided by a number."""
+    return f"{{{pattern} * {name}, {pattern} / {name}_under, {pattern}}}"
+
+
+_SCORES = _scaled("BatchMatMulV2(q, k, adj_x=False, adj_y=True)", "scale")
+_P = f"(p := Softmax({{{_SCORES}, {_SCORES} + mask}}))"
+_OF_P = _unrepeated("(of_p := BatchMatMulV2(grad, v, adj_x=False, adj_y=True))", "p")
+_OF_SCORES = f"((seen := {_OF_P}) - Sum(seen * {_P}, axis, keep_dims=True)) * p"
+_OF_SCALED = _scaled(_unrepeated(_OF_SCORES, "s"), "back")
+_PATTERN = parse(f"BatchMatMulV2((start := {_unrepeated(_OF_SCALED, 'r')}), k, adj_x=False, adj_y=False)")
+"""The gradient of the queries: it is made from all parts but three products."""
+
+
 class _Search:
     """Looks for the parts in a unit."""
 
@@ -108,7 +129,8 @@ class _Search:
                 self.takers.setdefault(t, []).append(step if isinstance(step, Node) else None)
         for _, t in (*unit.fetches, *unit.feeds):
             self.takers.setdefault(t, []).append(None)
-        self.fed = {t for _, t in unit.feeds}
+        for _, t in unit.feeds:
+            self.maker.pop(t, None)  # the value is another one
         self.asked = {s.token for s in unit.steps if isinstance(s, SendTensor)}
 
     def found(self) -> list[_Found]:
@@ -116,37 +138,51 @@ class _Search:
         out: list[_Found] = []
         gone: set[Node] = set()
         for node in self.nodes:
-            found = self.at(node) if node.type == "BatchMatMulV2" else None
-            if found is not None and gone.isdisjoint(found.gone):
-                gone |= found.gone
-                out.append(found)
+            for names, nodes in self.matches(node):
+                found = self.at(node, names, nodes)
+                if found is not None and gone.isdisjoint(found.gone):
+                    gone |= found.gone
+                    out.append(found)
+                    break
         return out
 
-    def at(self, result: Node) -> _Found | None:
-        """With this as the last product of the forward part."""
-        softmax = self.made_by(result.inputs[0], "Softmax")
-        if softmax is None or _flags(result) != (False, False):
+    def matches(self, of_q: Node) -> Iterable[tuple[Mapping[str, Any], Sequence[Node]]]:
+        """What the pattern matches at a node: the names, and the nodes without those that only look at shapes."""
+        if of_q.type == "BatchMatMulV2":
+            for found in match(_PATTERN, of_q, self.maker.get):
+                yield found.names, [n for n in found.nodes if n.type not in _SHAPES]
+
+    def at(self, of_q: Node, names: Mapping[str, Any], nodes: Sequence[Node]) -> _Found | None:
+        """With this as the gradient of the queries."""
+        q, k, v, p, grad = (names[x] for x in ("q", "k", "v", "p", "grad"))
+        mask = (names["mask"],) if "mask" in names else ()
+        scale, back = (_factor(names, name) for name in ("scale", "back"))
+        axes = static_value(names["axis"])
+        if scale is None or back is None or not np.isclose(back, scale, rtol=1e-6, atol=0.0):
             return None
-        p, v = result.inputs
-        forward = self.scores(softmax.inputs[0])
-        if forward is None:
-            return None
-        product, mask, scale, parts = forward
-        q, k = product.inputs
         if q.dtype not in self.types or not _fit(q, k, v, mask):
             return None
-        gone = {result, softmax, *parts}
-        backward = self.gradient(p, v, q, k, scale)
-        if backward is None:
+        if axes is None or np.asarray(axes).ravel().tolist() not in ([-1], [len(q.dims) - 1]):
             return None
-        of_q, of_k, of_v, of_p, more = backward
-        gone |= {of_q, of_k, of_v, of_p, *more}
+        result = self.only(p, (p, v), (False, False))
+        of_v = self.only(p, (p, grad), (True, False))
+        of_k = self.only(names["start"], (names["start"], q), (True, False))
+        if result is None or of_v is None or of_k is None:
+            return None
         seen = {n.outputs[0] for n in (result, of_q, of_k, of_v)}
+        gone = {result, of_k, of_v, *nodes}
         gone |= self.only_look(gone, seen)
         inner = [t for n in gone for t in n.outputs if t not in seen]
         if any(taker not in gone for t in inner for taker in self.takers.get(t, ())) or gone & self.asked:
             return None
-        return _Found((q, k, v), mask, scale, of_p.inputs[0], result, of_q, of_k, of_v, of_p, frozenset(gone))
+        of_p = names["of_p"].op
+        return _Found((q, k, v), mask, scale, grad, result, of_q, of_k, of_v, of_p, frozenset(gone))
+
+    def only(self, t: Tensor, inputs: tuple[Tensor, Tensor], flags: tuple[bool, bool]) -> Node | None:
+        """The one product of these operands that takes a tensor, each transposed or not."""
+        taking = dict.fromkeys(n for n in self.takers.get(t, ()) if n is not None and n.type == "BatchMatMulV2")
+        found = [n for n in taking if n.inputs == inputs and (n.attrs["adj_x"], n.attrs["adj_y"]) == flags]
+        return found[0] if len(found) == 1 else None
 
     def only_look(self, gone: set[Node], seen: set[Tensor]) -> set[Node]:
         """Nodes that use only the shapes of removed nodes, and have only removed consumers."""
@@ -162,131 +198,18 @@ class _Search:
                 return found
             found -= used
 
-    # --- forward ---------------------------------------------------------------------------------------------------
 
-    def scores(self, s: Tensor) -> tuple[Node, tuple[Tensor, ...], float, list[Node]] | None:
-        """Matches q kᵗ scale + mask: the product, the mask, the scale, and the nodes."""
-        total = self.made_by(s, "AddV2")
-        if total is None:
-            found = self.scaled(s)
-            return None if found is None else (found[0], (), found[1], found[2])
-        for one, other in (total.inputs, total.inputs[::-1]):
-            found = self.scaled(one)
-            if found is not None:
-                return found[0], (other,), found[1], [total, *found[2]]
+def _factor(names: Mapping[str, Any], name: str) -> float | None:
+    """The number that something was multiplied by: 1 if it was not; None if it is no finite number but 0, or not known."""
+    under = f"{name}_under" in names
+    tensor = names.get(f"{name}_under" if under else name)
+    if tensor is None:
+        return 1.0
+    array = static_value(tensor)
+    value = float(array.reshape(())) if array is not None and array.size == 1 else 0.0
+    if not np.isfinite(value) or value == 0:
         return None
-
-    def scaled(self, s: Tensor) -> tuple[Node, float, list[Node]] | None:
-        """Matches q kᵗ scale: the product, the scale, and the nodes."""
-        factor, parts = 1.0, []
-        step = self.factor(s)
-        if step is not None:
-            s, factor, node = step
-            parts.append(node)
-        product = self.made_by(s, "BatchMatMulV2")
-        if product is None or _flags(product) != (False, True):
-            return None
-        return product, factor, [*parts, product]
-
-    def factor(self, t: Tensor) -> tuple[Tensor, float, Node] | None:
-        """Matches x times, or divided by, a number: x, the factor, and the node."""
-        node = self.maker.get(t)
-        if node is None or node.type not in ("Mul", "RealDiv"):
-            return None
-        for x, number in (node.inputs, node.inputs[::-1])[: 2 if node.type == "Mul" else 1]:
-            array = None if number in self.fed else static_value(number)
-            value = float(array.reshape(())) if array is not None and array.size == 1 else 0.0
-            if np.isfinite(value) and value != 0:
-                return x, value if node.type == "Mul" else 1.0 / value, node
-        return None
-
-    # --- backward --------------------------------------------------------------------------------------------------
-
-    def gradient(
-        self, p: Tensor, v: Tensor, q: Tensor, k: Tensor, scale: float
-    ) -> tuple[Node, Node, Node, Node, list[Node]] | None:
-        """The products for q, k, v and p, and the nodes between them."""
-        for inner in self.taking(p, "Mul"):
-            of_p_seen = _other(inner, p)
-            parts = self.of_softmax(inner, of_p_seen, p)
-            of_p, views = self.unrepeated(of_p_seen)
-            product = self.made_by(of_p, "BatchMatMulV2")
-            if parts is None or product is None or _flags(product) != (False, True) or product.inputs[1] is not v:
-                continue
-            grad = product.inputs[0]
-            of_v = [n for n in self.taking(p, "BatchMatMulV2") if _flags(n) == (True, False) and n.inputs == (p, grad)]
-            pair = self.of_operands(parts[-1].outputs[0], q, k, scale)
-            if len(of_v) == 1 and pair is not None:
-                of_q, of_k, more = pair
-                return of_q, of_k, of_v[0], product, [*parts, *views, *more]
-        return None
-
-    def of_softmax(self, inner: Node, of_p: Tensor, p: Tensor) -> list[Node] | None:
-        """The nodes of (dp - Σ dp p) p, from dp p on; the last one is the result."""
-        for total in self.taking(inner.outputs[0], "Sum"):
-            axes, dims = static_value(total.inputs[1]), p.dims
-            last = (
-                dims is not None and axes is not None and np.asarray(axes).ravel().tolist() in ([-1], [len(dims) - 1])
-            )
-            if not last or not total.attrs.get("keep_dims", False):
-                continue
-            for centred in self.taking(total.outputs[0], "Sub"):
-                if centred.inputs != (of_p, total.outputs[0]):
-                    continue
-                for product in self.taking(centred.outputs[0], "Mul"):
-                    if set(product.inputs) == {centred.outputs[0], p}:
-                        return [inner, total, centred, product]
-        return None
-
-    def of_operands(self, ds: Tensor, q: Tensor, k: Tensor, scale: float) -> tuple[Node, Node, list[Node]] | None:
-        """The products for q and k, and the nodes from the softmax's gradient to them."""
-        for of_q in self.taking(k, "BatchMatMulV2"):
-            start, parts, factor = of_q.inputs[0], [], 1.0
-            if _flags(of_q) != (False, False) or of_q.inputs[1] is not k:
-                continue
-            t = start
-            while t is not ds:
-                step = self.factor(t)
-                if step is not None:
-                    t, by, node = step
-                    factor *= by
-                    parts.append(node)
-                    continue
-                t, views = self.unrepeated(t)
-                if not views:
-                    break
-                parts += views
-            if t is not ds or not np.isclose(factor, scale, rtol=1e-6, atol=0.0):
-                continue
-            of_k = [n for n in self.taking(q, "BatchMatMulV2") if _flags(n) == (True, False) and n.inputs == (start, q)]
-            if len(of_k) == 1:
-                return of_q, of_k[0], parts
-        return None
-
-    # --- steps -----------------------------------------------------------------------------------------------------
-
-    def made_by(self, t: Tensor, op: str) -> Node | None:
-        node = self.maker.get(t)
-        return node if node is not None and node.type == op else None
-
-    def taking(self, t: Tensor, op: str) -> list[Node]:
-        return list(dict.fromkeys(n for n in self.takers.get(t, ()) if n is not None and n.type == op))
-
-    def unrepeated(self, t: Tensor) -> tuple[Tensor, list[Node]]:
-        """The operand of a sum over broadcast axes, and the sum's nodes."""
-        shaped = self.made_by(t, "Reshape")
-        total = None if shaped is None else self.made_by(shaped.inputs[0], "Sum")
-        if shaped is None or total is None or total.inputs[1].op.type != "BroadcastGradientArgs":
-            return t, []
-        return total.inputs[0], [shaped, total]
-
-
-def _flags(product: Node) -> tuple[bool, bool]:
-    return bool(product.attrs.get("adj_x")), bool(product.attrs.get("adj_y"))
-
-
-def _other(node: Node, t: Tensor) -> Tensor:
-    return node.inputs[1] if node.inputs[0] is t else node.inputs[0]
+    return 1.0 / value if under else value
 
 
 def _fit(q: Tensor, k: Tensor, v: Tensor, mask: Iterable[Tensor]) -> bool:

@@ -2,9 +2,9 @@
 
 Three walks visit the steps in order. The first *simplifies*: it folds constants, merges equal nodes (CSE), and applies the rules of
 `rules/algebra.py`, `layout.py` and `shapes.py`, also to their own results. A node's inputs are simplified before the node, so one
-walk is enough. The second *recognises* spelled-out functions (`rules/idioms.py`) if no other node takes their intermediate values.
+walk is enough. The second recognises attention (`rules/attention.py`) for devices that have a kernel for it.
 The third *moves* transposes and casts past their neighbours (`rules/layout_motion.py`) where they cancel or cost less. It comes
-last, so that functions are recognised in their original form. After each walk, nodes that lost all consumers are dropped. Nodes that
+last, so that attention is recognised in its original form. After each walk, nodes that lost all consumers are dropped. Nodes that
 had none before stay, because the step runs them for their effect.
 
 These stay, in their order: a step's feeds, the names of its fetches, sends and receives, stateful nodes, reads of variables, and
@@ -44,9 +44,9 @@ from ..ir.partition import (
 from ..ir.symbolic_shape import STEERING, SymbolicShapes
 from .constant_folding import Folding
 from .rules.algebra import algebra_rules
+from .rules.attention import attention_rules
 from .rules.dead_stores import dead_stores
 from .rules.dsl import Match, Rule, match, roots
-from .rules.idioms import function_rules
 from .rules.layout import arranging_rules
 from .rules.layout_motion import moving_rules
 from .rules.shapes import shape_rules
@@ -69,14 +69,14 @@ class Rewrites:
         merge: merge equal nodes (CSE).
         rules: apply the rule tables.
         fast: also apply rules that change rounding.
-        recognised: the ops that may replace a spelled-out function.
+        attention: whether the device has a kernel for attention.
     """
 
     fold: bool = True
     merge: bool = True
     rules: bool = True
     fast: bool = False
-    recognised: frozenset[str] = frozenset()
+    attention: bool = False
 
 
 NONE = Rewrites(False, False, False)
@@ -120,8 +120,8 @@ def rewrite(unit: PartitionGraph, wanted: Rewrites) -> Rewritten:
         if dead:
             unit = replace(unit, steps=tuple([s for s in unit.steps if s not in dead]))
             fired += [Fired("dead store", walk.originals.get(n, n), by.name) for n, by in dead.items()]
-        walk = _Walk(unit, replace(wanted, fold=False, merge=False), function_rules, private=True)
-        if walk.table:
+        walk = _Walk(unit, replace(wanted, fold=False, merge=False), attention_rules, private=True)
+        if walk.table and wanted.attention:
             unit = walk.run()
             fired += walk.fired
         walk = _Walk(unit, replace(wanted, fold=False), moving_rules, arranging_rules, counted=True)
@@ -326,9 +326,7 @@ class _Walk:
                 tensor = rule.apply(m)
                 if tensor is None or not _fits(tensor, node.outputs[0]):
                     continue
-                if self.private and not (
-                    self.is_private(found.nodes) and tensor.op.opdef.name in self.wanted.recognised
-                ):
+                if self.private and not self.is_private(found.nodes):
                     continue
                 return rule.name, tensor, made
         return None

@@ -44,7 +44,7 @@ CONVOLVED = (6, 16, 64)
 """The smallest sides of convolutions, as products, that are measured."""
 BY_BYTES = {"MaxPool": "pool", "AvgPool": "pool", "MaxPoolGrad": "pool gradient", "AvgPoolGrad": "pool gradient"}
 FUNCTIONS = frozenset({
-    "Exp", "Expm1", "Log", "Log1p", "Tanh", "Sigmoid", "Softplus", "Elu", "Selu", "Gelu", "Erf", "Erfc", "Pow", "Sin", "Cos", "Tan",
+    "Exp", "Expm1", "Log", "Log1p", "Tanh", "Sigmoid", "Softplus", "Elu", "Selu", "Erf", "Erfc", "Pow", "Sin", "Cos", "Tan",
     "Softmax", "LogSoftmax",
 })  # fmt: skip
 FREE = frozenset({"Const", "Placeholder", "Identity", "ReadVariableOp", "NoOp", "Reshape", "ExpandDims", "Squeeze", "StopGradient",

@@ -11,8 +11,7 @@ from reference_interpreter import execution_order
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.rewrite import Rewrites
 
-FUNCTIONS = frozenset(("Sigmoid", "Softmax", "LogSoftmax", "Gelu", "Silu", "LayerNorm", "Attention"))
-EVERYTHING = Rewrites(recognised=FUNCTIONS)
+EVERYTHING = Rewrites(attention=True)
 
 
 def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:

@@ -24,22 +24,6 @@ from .gemm import NS_PER_FLOP, WORTH_HELP_NS
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def padded(recorder: Recorder, x: Array, before: tuple[int, int], sizes: tuple[int, int], threads: int = 1) -> Array:
-    """An image padded with zeros, or cut off, to `sizes` pixels; the image itself if nothing changes."""
-    n, height, width, c = x.shape
-    if before == (0, 0) and sizes == (height, width):
-        return recorder.ordered(x)
-    out = recorder.empty((n, *sizes, c), x.dtype)
-    (top, left), (high, wide) = before, sizes
-    bottom, right = min(high, top + height), min(wide, left + width)
-    recorder.clear(out[:, :top])
-    recorder.clear(out[:, bottom:])
-    recorder.clear(out[:, top:bottom, :left])
-    recorder.clear(out[:, top:bottom, right:])
-    recorder.copy(x[:, : bottom - top, : right - left], out[:, top:bottom, left:right], threads)
-    return out
-
-
 def as_layout(recorder: Recorder, x: Array, data_format: str) -> Array:
     """An image `[n, h, w, c]` in the order of `data_format`."""
     return recorder.ordered(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x
@@ -49,7 +33,6 @@ FUNCTIONS = {"convolve": ("rrwwc", (3, 4, 8, 5, 4, 4)), "overlay": ("rrw", (3, 3
 _SEEN = L2_BYTES // 2  # bytes of the image that a box should read
 _MOST = 2048  # pixels of a box
 _ENOUGH = 512  # pixels of a box that are worth laying the taps out for
-_TWICE = 2  # from where on copying what each box sees takes longer than padding the image: taps far apart
 _UNITS = 8  # per thread: a thread that is done early takes another one
 
 
@@ -59,14 +42,13 @@ class Boxes:
 
     Attributes:
         box: (images, rows, columns of the result, panels of channels) of a unit. units: how many there are.
-        panel: numbers of a panel. seen: those that the windows of a box see. copied: those that all boxes see.
+        panel: numbers of a panel. seen: those that the windows of a box see.
     """
 
     box: tuple[int, int, int, int]
     units: int
     panel: int
     seen: int
-    copied: int
 
 
 @lru_cache(maxsize=1024)
@@ -103,7 +85,7 @@ def boxes_of(
     blocks = -(-columns // across) * -(-rows // down) * -(-images // deep)
     beside = -(-panels // min(panels, -(-wanted // blocks)))
     seen = deep * ((down - 1) * strides[0] + spans[0]) * ((across - 1) * strides[1] + spans[1]) * inner
-    return Boxes((deep, down, across, beside), blocks * -(-panels // beside), STEPS * lanes, seen, blocks * seen)
+    return Boxes((deep, down, across, beside), blocks * -(-panels // beside), STEPS * lanes, seen)
 
 
 def _part(length: int, most: int) -> int:
@@ -144,9 +126,6 @@ def convolve(
     threads = min(threads, boxes.units)
     window = ((rows - 1) * strides[0] + spans[0], (columns - 1) * strides[1] + spans[1])  # what all windows see
     is_inside = all(b >= 0 and b + w <= size for b, w, size in zip(begin, window, (height, width), strict=True))
-    if not is_inside and max(begin) <= 0 and boxes.copied > _TWICE * n * window[0] * window[1] * inner:
-        x = padded(recorder, x, (-begin[0], -begin[1]), window)
-        (height, width), begin, is_inside = window, (0, 0), True
     room = boxes.panel if is_inside else boxes.panel + -(-boxes.seen // boxes.panel) * boxes.panel
     numbers = (
         (height, width, inner), result, (high, wide, *strides, *dilations, -begin[0], -begin[1]),

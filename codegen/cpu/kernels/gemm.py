@@ -19,7 +19,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from ....graph.core.graph import Node
 from ...ir.program import Kernel
-from ...target import L2_BYTES
 from ..emit.instantiate import text_of
 from ..native.recorder import Recorder
 from .node import NodeKernel
@@ -35,11 +34,10 @@ _ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matr
 _NS_PER_BYTE = 0.05  # one core, of a matrix that is read once
 _UNITS = 32  # target number of work units: a thread that is done early takes another one
 _LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
-_KEPT = L2_BYTES // 2  # bytes of a factor that stay packed for the next units of work
 WORTH_HELP_NS = 150_000.0  # of one thread's time
 NS_PER_FLOP = 0.008  # one core, float32
 
-FUNCTIONS = {"multiply": ("rrwwcc", (3, 3, 5, 5, 6))}
+FUNCTIONS = {"multiply": ("rrwwc", (3, 3, 5, 5, 4))}
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -67,11 +65,8 @@ class ProductKernel(NodeKernel):
         out = recorder.empty((*product.stack, product.rows, product.columns), product.dtype)
         plan = product.plan()
         first, second = (product.b, product.a) if plan.is_turned else (product.a, product.b)
-        unit = plan.terms[-1]
         room = recorder.empty((plan.threads * plan.room,), product.dtype)
-        laid = recorder.empty((plan.threads * (unit[2] + unit[3]),), np.dtype(np.int64))
-        recorder.fill(laid, -1)  # no piece is packed
-        arrays = (first, second, out.reshape(-1), room, laid)
+        arrays = (first, second, out.reshape(-1), room)
         recorder.share_units(function, arrays, plan.terms, plan.units, plan.threads)
         return out
 
@@ -149,8 +144,7 @@ class Plan:
     """How a product is done.
 
     Attributes:
-        terms: the kernel's arguments after the vectors; the last are rows and panels of a unit, and how many pieces of each factor
-            stay packed.
+        terms: the kernel's arguments after the vectors.
         units: of work, for `threads`. room: the number of elements that each of them packs.
         is_turned: whether the kernel takes the second factor as its first.
     """
@@ -216,15 +210,14 @@ def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
 @lru_cache(maxsize=1024)
 def _unit(
     rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool, is_turned: bool, is_row: bool
-) -> tuple[tuple[int, int, int, int, int, int], int, int]:
-    """(rows and panels of a unit of work, how many pieces of each factor stay packed, steps at a time, whether the factors are
-    exchanged); units; elements that a thread packs."""
+) -> tuple[tuple[int, int, int, int], int, int]:
+    """(rows and panels of a unit of work, steps at a time, whether the factors are exchanged); units; elements that a thread packs."""
     from .gemm_source import INNER, LONG  # loads numba
     from .microkernel import MR, NR  # which only load with Numba
 
     lanes = NR["float32"] * 4 // size
     if is_row:  # nothing is packed
-        return (MR, _ROW_WIDE, 0, 1, 1, int(is_turned)), matrices * -(-columns // (_ROW_WIDE * lanes)), 2 * MR * lanes
+        return (MR, _ROW_WIDE, 1, int(is_turned)), matrices * -(-columns // (_ROW_WIDE * lanes)), 2 * MR * lanes
     down = -(-rows // (_TALLEST * MR))
     high = -(-rows // (down * MR)) * MR
     wanted = min(_MOST, max(_LEAST, matrices * rows * inner * columns // _UNITS))
@@ -232,13 +225,5 @@ def _unit(
     across = -(-columns // (wide * lanes))
     times = max(1, -(-inner // (LONG if is_turned else INNER)))
     steps = max(1, -(-inner // times))
-    panel, block = size * steps * wide * lanes, size * steps * high
-    # Threads begin with rows of their own, and each lays out all panels; or with panels of their own, and each lays out all rows.
-    if down > 1 and (columns > rows or down < 4) and (direct or times * down * block <= _KEPT):
-        panels, blocks = times if times * panel <= _KEPT else 1, times * down
-    else:
-        panels = max(1, min(across * times, _KEPT // panel)) if down > 1 else 1
-        blocks = times if across > 1 and times * block <= _KEPT // 2 else 1
-    blocks = 0 if direct else blocks
-    room = panels * steps * wide * lanes + blocks * steps * high + MR * lanes + is_turned * high * wide * lanes
-    return (high, wide, blocks, panels, steps, int(is_turned)), matrices * down * across, -(-room // lanes) * lanes
+    room = steps * wide * lanes + (not direct) * steps * high + MR * lanes + is_turned * high * wide * lanes
+    return (high, wide, steps, int(is_turned)), matrices * down * across, -(-room // lanes) * lanes

@@ -1,9 +1,8 @@
 """The loops of matrix products: blocked and packed GEMM (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
 
 A unit of work is a block of the product: some rows, and all columns of a few panels. INNER steps of the summed axis are done at a
-time, so that what is read again stays in the caches. Panels of the second factor and rows of the first that are packed for a unit stay
-packed for the next ones, as far as the second cache holds them; each thread has its own memory for that. Each sum is one chain along
-the summed axis, whichever thread computes it, so results do not depend on the number of threads.
+time, so that what is read again stays in the caches. What a thread packed for a unit of work serves the next one, too, if that needs
+the same. Each sum is one chain along the summed axis, whichever thread computes it, so results do not depend on the number of threads.
 
 Each thread has a contiguous part of the units, and steals from others when its own are done: the data that it wrote or read in the
 previous kernel is still in its core's caches.
@@ -197,42 +196,36 @@ def wait(counters, units):
         looks += 1
 
 
-def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, unit, thread, units):
+def multiply(a, b, c, room, counters, sizes, counts, a_jumps, b_jumps, unit, thread, units):
     """The units of all products, shared with all threads that call this with the same counters; `thread`: the number of this one.
 
     The caller, thread 0, spins for a while until the others have finished, which avoids a sleep and a wake-up. Helpers leave at
     once: while they hold the arrays, the following kernels cannot overwrite a result.
 
-    room: packing buffers of all threads; laid: the pieces that each holds, -1: none. sizes: (rows, inner, columns). counts: of the
-    stack's three axes. a_jumps, b_jumps: to the next matrix along each of these, then to the next row and column. unit: (rows, panels) of
-    a unit; how many pieces of each factor stay packed, where a piece is the part that a unit needs for one range of steps; the steps
-    of such a range; and 1 where the product is written transposed.
+    room: packing buffers of all threads. sizes: (rows, inner, columns). counts: of the stack's three axes. a_jumps, b_jumps: to the next
+    matrix along each of these, then to the next row and column. unit: (rows, panels) of a unit, steps at a time, and 1 where the
+    product is written transposed.
     """
     rows, inner, columns = sizes
     tall, wide = unit[0], unit[1] * (NR32 if a.itemsize == 4 else NR64)
     lanes = NR32 if a.itemsize == 4 else NR64
     down, across = (rows + tall - 1) // tall, (columns + wide - 1) // wide
-    most, is_turned = unit[4], unit[5] > 0
+    most, is_turned = unit[2], unit[3] > 0
     times = max(1, (inner + most - 1) // most)
-    group = max(1, min(across, unit[3] // times))  # that many neighbouring units have their panels packed
     direct, lies_in_rows = a_jumps[4] == 1, b_jumps[4] == 1
     mine = room.size // (counters.size // LINE - 1)
     aside = room[thread * mine : thread * mine + (tall * wide if is_turned else 0)]
-    panels = room[thread * mine + aside.size : thread * mine + aside.size + unit[3] * most * wide]
+    panels = room[thread * mine + aside.size : thread * mine + aside.size + most * wide]
     block = room[thread * mine + aside.size + panels.size : (thread + 1) * mine - MR * lanes]
     sums = room[(thread + 1) * mine - MR * lanes : (thread + 1) * mine]
     out, out_jump = (aside, wide) if is_turned else (c, columns)
-    has_rows = laid[thread * (unit[2] + unit[3]) :][: unit[2]]
-    has_panels = laid[thread * (unit[2] + unit[3]) :][unit[2] : unit[2] + unit[3]]
+    packed_rows, packed_panels = -1, -1  # what `block` and `panels` hold
     while True:
         work = next_unit(counters, thread, units)
         if work < 0:
             break
         matrix, within = work // (down * across), work % (down * across)
-        first = within // (down * group) * group
-        beside = min(group, across - first)
-        within -= first * down
-        row, part = within // beside, first + within % beside
+        row, part = within % down, within // down
         top, left = row * tall, part * wide
         of, at = place_of(matrix, counts, a_jumps), place_of(matrix, counts, b_jumps)
         high, width = min(tall, rows - top), min(wide, columns - left)
@@ -250,23 +243,18 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
             k0 = time * most
             steps, more = min(most, inner - k0), k0 > 0
             name = (matrix * across + part) * times + time
-            slot = name % unit[3]
-            panel = slot * most * wide
-            is_new = has_panels[slot] != name
-            has_panels[slot] = name
+            is_new = packed_panels != name
+            packed_panels = name
             source = at + k0 * b_jumps[3] + left * b_jumps[4]
             if is_new and not lies_in_rows:
-                lay_out_panels(b, panels, panel, source, (b_jumps[3], b_jumps[4]), width, steps, lanes)
+                lay_out_panels(b, panels, 0, source, (b_jumps[3], b_jumps[4]), width, steps, lanes)
             start = of + top * a_jumps[3] + k0 * a_jumps[4]
             if not direct:
                 name = (matrix * down + row) * times + time
-                slot = name % unit[2]
-                start = slot * most * tall
-                if has_rows[slot] != name:
-                    has_rows[slot] = name
-                    lay_out_rows(
-                        a, block, start, of + top * a_jumps[3] + k0 * a_jumps[4], (a_jumps[3], a_jumps[4]), high, steps
-                    )
+                if packed_rows != name:
+                    packed_rows = name
+                    lay_out_rows(a, block, 0, start, (a_jumps[3], a_jumps[4]), high, steps)
+                start = 0
             to = 0 if is_turned else begin + left
             if direct:
                 rest = start, a_jumps[3], a_jumps[3], 1, high, width, steps
@@ -276,9 +264,9 @@ def multiply(a, b, c, room, laid, counters, sizes, counts, a_jumps, b_jumps, uni
             if is_new and lies_in_rows:
                 next = source + most * b_jumps[3] if time + 1 < times else at + left + wide
                 jumps = b_jumps[3], b_jumps[4]
-                first_tiles(factor, *rest, b, source, jumps, next, panels, panel, lanes, out, to, out_jump, more, sums)
+                first_tiles(factor, *rest, b, source, jumps, next, panels, 0, lanes, out, to, out_jump, more, sums)
             else:
-                tiles(factor, *rest, panels, panel, lanes, out, to, out_jump, more, sums)
+                tiles(factor, *rest, panels, 0, lanes, out, to, out_jump, more, sums)
         if is_turned:
             turn(aside, 0, wide, high, width, c, begin_of_matrix + left * rows + top, rows)
         count_up(counters, FINISHED, 1)

@@ -1,7 +1,7 @@
 """A small language for rewrite rules: both sides of a rule are written as arithmetic.
 
-    Rule("double negation", "-(-x)", "x")
-    Rule("softmax", "(e := Exp(x - Max(x, axis, keep_dims=True))) / Sum(e, axis, keep_dims=True)", "Softmax(x)", when=last_axis)
+    Rule("logarithm of an exponential", "Log(Exp(x))", "x", fast=True)
+    Rule("integer divided by one", "FloorDiv(x, 1)", "x", integer=True)
 
 A name stands for any tensor, and for the same one wherever it is repeated; two constants of equal content count as the same. A
 number stands for a constant of one element with that value. An op is called by its type, with its attributes as keywords; a

@@ -1,8 +1,8 @@
-"""Attention with its gradient, which the GPU compiler makes of attention that is spelled out in a training program.
+"""Attention, and attention with its gradient: ops that no program writes. The compiler makes them of attention that is spelled out.
 
-`Attention` alone (`fused_ops.py`) is for programs without gradients, where the matrix of probabilities has no other consumer. The
-forward op here also gives `sums`, one number for each query: log2 of the sum of the exponentials of its scores. The gradient
-recomputes the probabilities from it, so the matrix is never stored (Dao et al., FlashAttention, 2022).
+`Attention` is for programs without gradients, where the matrix of probabilities has no other consumer. `AttentionWithSums` also gives
+`sums`, one number for each query: log2 of the sum of the exponentials of its scores. `AttentionGrad` recomputes the probabilities from
+it, so the matrix is never stored (Dao et al., FlashAttention, 2022).
 
 The gradients are those of the parts: over a broadcast stack they are not summed, as a matrix product's are not.
 """
@@ -17,9 +17,57 @@ import numpy as np
 
 from ...core.dtypes import FLOATS, Array, float32
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, default_cost, define, opdef
+from ...core.opdef import Attrs, Cost, Output, default_cost, define, opdef, size, typed_attr
+from ...core.shape import compatible, text
 from ..linalg.linalg import wide
 from ..math.common import allowed, same_type
+from ..math.static_operands import need_rank_at_least
+
+
+def _attention_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    """Queries [..., n, d], keys [..., m, d], values [..., m, e], and maybe a mask that is added to the scores."""
+    if len(inputs) not in (3, 4):
+        raise ValueError(f"takes queries, keys, values, and maybe a mask, not {len(inputs)} inputs")
+    typed_attr(attrs, "scale", float)
+    q, k, v = inputs[:3]
+    dtype = allowed(same_type(inputs), FLOATS)
+    for t, name in ((q, "queries"), (k, "keys"), (v, "values")):
+        need_rank_at_least(t.dims, 2, name)
+    if q.dims is None or k.dims is None or v.dims is None:
+        return [(dtype, None)]
+    fit = compatible(q.dims[:-2], k.dims[:-2]) and compatible(k.dims[:-2], v.dims[:-2])
+    if not (fit and compatible(q.dims[-1:], k.dims[-1:]) and compatible(k.dims[-2:-1], v.dims[-2:-1])):
+        raise ValueError(f"queries {text(q.dims)}, keys {text(k.dims)} and values {text(v.dims)} do not fit")
+    return [(dtype, (*q.dims[:-1], v.dims[-1]))]
+
+
+def _attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, scale: float) -> Array:
+    """softmax(q kᵗ scale + mask) v, one matrix of scores at a time: all of them need not be in memory together."""
+    out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    batch = q.shape[:-2]
+    masks = None if mask is None else np.broadcast_to(mask, (*batch, q.shape[-2], k.shape[-2]))
+    for at in np.ndindex(batch):
+        scores = wide(q[at]) @ wide(k[at]).T
+        scores *= np.asarray(scale, scores.dtype)
+        if masks is not None:
+            scores += masks[at]
+        scores -= scores.max(-1, keepdims=True, initial=-np.inf)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(-1, keepdims=True)
+        out[at] = scores @ wide(v[at])
+    return out
+
+
+def _attention_cost(node: Node) -> Cost:
+    """Two products, and some 16 operations for each score."""
+    q, k, v = node.inputs[:3]
+    keys = 1 if k.dims is None else k.dims[-2] or 1
+    width = 1 if v.dims is None else v.dims[-1] or 1
+    rows = size(node.outputs[0]) / width
+    return Cost(2.0 * size(q) * keys + rows * keys * (16.0 + 2.0 * width), default_cost(node).bytes)
+
+
+define("Attention", _attention_rule, _attention, cost=_attention_cost)
 
 
 def _parts(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -126,13 +126,6 @@ def test_boxes(sizes: Sizes) -> None:
     check(window_of((3, 3)), sizes)
 
 
-def test_an_image_whose_taps_are_far_apart_is_padded_once() -> None:
-    window, sizes = window_of((3, 3), (1, 1), (36, 36)), (1, 33, 33, 600, 5)
-    found = boxes_of((1, 33, 33, 5), 600, (1, 1), (73, 73), 4, 1)
-    assert found.copied > 2 * 105 * 105 * 600
-    check(window, sizes)
-
-
 def cut(result: tuple[int, int, int, int], inner: int = 64, threads: int = 2, itemsize: int = 4) -> Boxes:
     return boxes_of(result, inner, (1, 1), (3, 3), itemsize, threads)
 

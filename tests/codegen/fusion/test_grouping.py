@@ -222,48 +222,6 @@ def kinds_of(steps: Sequence[Any]) -> list[str]:
     ]
 
 
-def bias_gradient(between: Callable[[Any], Any]) -> tuple[list[Any], list[Any]]:
-    """A sum that stands behind what closes the kernel which makes what it sums."""
-    g, y, w = (dt.placeholder(dt.float32, s) for s in ([None, 96], [None, 96], [96, 80]))
-    x = dt.multiply(g, dt.tanh(y)) * 2.0
-    product = dt.matmul(x, w)
-    return [product, dt.reduce_sum(between(x), 0)], [g, y, w]
-
-
-def test_a_sum_is_lifted_into_the_kernel_that_makes_what_it_sums() -> None:
-    with dt.Graph().as_default():
-        fetches, feeds = bias_gradient(lambda x: x)
-        assert kinds_of(fuse(unit_of(fetches, feeds)).steps) == ["Tanh+Mul+Mul+Sum", "MatMul"]
-
-
-def test_what_takes_something_else_is_not_lifted() -> None:
-    with dt.Graph().as_default():
-        fetches, feeds = bias_gradient(lambda x: x * 3.0)
-        assert kinds_of(fuse(unit_of(fetches, feeds)).steps) == ["Tanh+Mul+Mul", "MatMul", "Mul+Sum"]
-
-
-@pytest.mark.parametrize("backend", ["numpy", "numba"])
-def test_a_lifted_sum_is_right(backend: str) -> None:
-    values = [
-        np.random.default_rng(i).standard_normal(s).astype(np.float32)
-        for i, s in enumerate([(5, 96), (5, 96), (96, 80)])
-    ]
-    with dt.Graph().as_default() as graph:
-        fetches, feeds = bias_gradient(lambda x: x)
-        with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend=backend)) as session:
-            _, total = session.run(fetches, dict(zip(feeds, values, strict=True)))
-    np.testing.assert_allclose(total, (values[0] * np.tanh(values[1]) * 2.0).sum(0), rtol=1e-4, atol=1e-5)
-
-
-def test_a_sum_is_not_lifted_into_another_part_of_a_loop() -> None:
-    with dt.Graph().as_default():
-        fetches, feeds = bias_gradient(lambda x: x)
-        unit = unit_of(fetches, feeds)
-        at = next(i for i, s in enumerate(unit.steps) if isinstance(s, Node) and s.type == "Sum")
-        unit = PartitionGraph(unit.device, (*unit.steps[:at], EndLoop(()), *unit.steps[at:]), unit.feeds, unit.fetches)
-        assert not any("Sum" in [n.type for n in kernel.nodes[:-1]] for kernel in fuse(unit).kernels)
-
-
 def test_a_choice_is_a_kernel_by_itself_sooner_than_other_ops() -> None:
     with dt.Graph().as_default():
         g, y = dt.placeholder(dt.float32, [None, 96]), dt.placeholder(dt.float32, [None, 96])

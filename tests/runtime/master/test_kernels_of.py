@@ -56,7 +56,6 @@ def test_kernels_of_a_plan(graph: dt.Graph) -> None:
     assert "kernel 1: reads 2.5 KiB, writes 2.5 KiB, 15,360 flops\n  squash, probabilities" in text
     assert "hand-written kernels:\nMatMul: reads 37 KiB, writes 2.5 KiB, 163,840 flops\n  logits" in text
     assert "def multiply(" in kernels.own[0].source
-    assert "gelu by erf (1)" in text
     assert re.search(r"peak memory: [\d.]+ KiB", text)
     assert kernels.peak_bytes >= 2 * 64 * 128 * 4
 
@@ -101,7 +100,6 @@ def test_why_two_nodes_are_not_in_one_kernel(graph: dt.Graph) -> None:
     assert plan.why_not_fused("mul", "squash").endswith(
         "kernel 1: between them runs 'logits' (MatMul), which is in neither: MatMul has no loop nest"
     )
-    assert plan.why_not_fused("act/Erf", "squash") == "'act/Erf' is not needed any more after the graph was rewritten"
     assert "is in no kernel: nothing to fuse it with" in plan.why_not_fused("lonely", "squash")
     with pytest.raises(KeyError, match="does not run 'x'"):
         plan.why_not_fused("x", "squash")
