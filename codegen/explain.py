@@ -246,11 +246,6 @@ class DeviceKernels:
         """Native regions of a CPU, in the order in which they run."""
         return tuple(info for info, _ in self._regions)
 
-    @property
-    def stretches(self) -> tuple[RegionInfo, ...]:
-        """The old name of `regions`."""
-        return self.regions
-
     @cached_property
     def _regions(self) -> tuple[tuple[RegionInfo, Arena | None], ...]:
         if self.gpu is not None or self.program is None:

@@ -1,17 +1,18 @@
-"""Memory plan of a device's part of a step: lifetimes of tensors, peak memory, and arena offsets.
+"""Memory plan of a device's part of a step: lifetimes of tensors and peak memory; and arena offsets, for what runs in an arena.
 
 A tensor lives from the step that makes it to its last use. Feeds live from the start, fetches to the end. A view uses the memory of
 its base. Constants and variables outlive steps and are not counted; neither are reads of variables. With in-place reuse
 (`fusion/inplace.py`), the result's lifetime starts where the input's ends. An update of a variable needs memory for a new value if
 a part of the step still needs the old one (`graph.state.changing`), or if the op does not write in place.
 
-The *peak* is the most bytes alive at once. The *arena* is one block of memory with an offset for each tensor, such that no two live
+The *peak* is the most bytes alive at once. An *arena* is one block of memory with an offset for each tensor, such that no two live
 tensors overlap. Tensors are placed from the largest to the smallest, each in the tightest gap that is free during its life
 (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by size).
 
-Programs do not run in such an arena, because fetched, sent and stored values are passed on without a copy and outlive the step. So
-memory is allocated on demand and returns to the pool with its last reference (`graph/resources/buffer_pool.py`). This comes near the
-minimum: slots are freed after their last use, so a program holds only live tensors, and its maximum is the peak, as a test measures.
+Native regions run in an arena. Programs do not, because fetched, sent and stored values are passed on without a copy and outlive the
+step. So memory is allocated on demand and returns to the pool with its last reference (`graph/resources/buffer_pool.py`). This comes
+near the minimum: slots are freed after their last use, so a program holds only live tensors, and its maximum is the peak, as a test
+measures.
 """
 
 from __future__ import annotations
@@ -115,10 +116,8 @@ class MemoryPlan:
 
     Attributes:
         lifetimes: of all tensors, in the order in which they are made.
-        offsets: the arena offset of each in bytes, in the same order.
         peak_bytes: the most bytes alive at once, with the new values of updated variables; unknown sizes count as 1.
         at: index of the step with the peak.
-        arena_bytes: size of the arena.
         exact: whether all sizes are known before the graph runs.
         nodes: names of the nodes of each step.
         beside: bytes that each step needs in addition to tensors.
@@ -126,10 +125,8 @@ class MemoryPlan:
     """
 
     lifetimes: tuple[Lifetime, ...]
-    offsets: tuple[int, ...]
     peak_bytes: int
     at: int
-    arena_bytes: int
     exact: bool
     nodes: tuple[tuple[str, ...], ...] = ()
     beside: tuple[int, ...] = ()
@@ -158,16 +155,7 @@ class MemoryPlan:
             lives = moved
             pieces.append(Piece(arena.bytes, begin, end))
         peak, at = _peak((*lives, *pieces), self.beside)
-        offsets, size = places(lives)
-        return replace(
-            self,
-            lifetimes=tuple(lives),
-            offsets=offsets,
-            peak_bytes=peak,
-            at=at,
-            arena_bytes=size,
-            arenas=tuple(pieces),
-        )
+        return replace(self, lifetimes=tuple(lives), peak_bytes=peak, at=at, arenas=tuple(pieces))
 
     def largest(self, count: int = 5) -> list[Lifetime]:
         """The largest tensors that are alive at the peak."""
@@ -235,9 +223,8 @@ def plan_memory(
             beside[i] = _updated(node, needed_still, writes_in_place(node))
     lives = tuple(Lifetime(t, sizes.bytes(t), first[t], last[t]) for t in first)
     peak, at = _peak(lives, beside)
-    offsets, size = places(lives)
     exact = all(map(sizes.is_known, first))
-    return MemoryPlan(lives, offsets, peak, at, size, exact, tuple(map(_names_of, steps)), tuple(beside))
+    return MemoryPlan(lives, peak, at, exact, tuple(map(_names_of, steps)), tuple(beside))
 
 
 def _names_of(step: PartitionStep | FusedKernel) -> tuple[str, ...]:
