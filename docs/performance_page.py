@@ -85,9 +85,10 @@ PARTS = (
         "runtime_ablation",
         "The same cluster with a [mechanism](concepts/architecture.md#transport-optimizations) and without it, at the same time: the "
         "fastest batch with it, and that times the median of the ratios. The rows of one-sided access and of lent tensors were "
-        "measured on a quiet machine. During the others it was busy with other work, so less than a tenth says nothing. Batch "
-        "scheduling, the time at which coalesced sends leave, and gathering and scattering in shared memory were not measured on a "
-        "quiet machine yet. Wide training is that of layers 1,100 wide by two workers with a link of 100 MiB/s between them.",
+        "measured on a quiet machine. During the others it was busy with other work, so less than a tenth says little. Gathering and "
+        "scattering in shared memory, and looking a few times before a member sleeps, were not measured on a quiet machine yet. Early "
+        "send is a step whose two tasks compute after one has sent a number to the other; wide training is that of layers 1,100 wide "
+        "by two workers with a link of 100 MiB/s between them.",
         command="bench/ablation.py --runtime",
     ),
     Part(
