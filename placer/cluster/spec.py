@@ -143,6 +143,12 @@ class ClusterSpec:
         return f"ClusterSpec({self.as_dict()!r})"
 
 
+def addresses_of(spec: ClusterSpec) -> dict[str, str]:
+    """Task -> address: `/job:ps/replica:0/task:0` -> `host:port`."""
+    tasks = [(job, i) for job in spec.jobs for i in spec.task_indices(job)]
+    return {f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i) for job, i in tasks}
+
+
 def _job_name(job: object) -> str:
     if not isinstance(job, str):
         raise TypeError(f"A job's name must be a string, not {job!r}")

@@ -7,12 +7,12 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ...graph.core.device import is_compatible, parse_strict
 from ...graph.core.errors import CancelledError, DeadlineExceededError, UnavailableError, invalid
-from ...placer.cluster.spec import Cluster, ClusterSpec, DeviceInfo
+from ...placer.cluster.spec import Cluster, ClusterSpec, DeviceInfo, addresses_of
 from ..config import ConfigProto
 from ..rpc.pending_call import ConnectionPool, call_all
 from ..shared_memory.remote_variables import VariableName
@@ -69,9 +69,7 @@ class ClusterWorkers(WorkerClients):
 
     def set_cluster(self, spec: ClusterSpec) -> None:
         """Take another cluster from now on."""
-        self._addresses = {
-            f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)
-        }
+        self._addresses = addresses_of(spec)
 
     def address(self, task: str) -> str:
         """The address at which a task listens."""
@@ -80,6 +78,10 @@ class ClusterWorkers(WorkerClients):
             if endpoint is not None:
                 return endpoint.address  # the port may have been chosen by the system
         return self._addresses[task]
+
+    def tasks(self) -> Collection[str]:
+        """The tasks of the cluster."""
+        return self._addresses.keys()
 
     def knows(self, task: str) -> bool:
         """Whether `task` is a task of the cluster."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ...graph.core.errors import AbortedError, ResourceExhaustedError, invalid
 from ...graph.core.settings import setting
 from ...graph.io.serialization import extend_from_bytes
-from ...placer.cluster.spec import ClusterSpec
+from ...placer.cluster.spec import ClusterSpec, addresses_of
 from ...placer.serialize.write import plan_lines
 from .. import timeouts
 from ..config import ConfigProto
@@ -35,14 +35,12 @@ class MasterHandlers:
         master: Master,
         executor: RequestExecutor,
         responder: Responder,
-        cluster: ClusterSpec,
         defaults: ConfigProto,
     ) -> None:
         self._defaults = defaults  # session options
         self._master = master
         self._executor = executor
         self._responder = responder
-        self._cluster = cluster
         self._leases = Leases(timeouts.LEASE_S)
         self._lock = threading.Lock()  # guards the next two
         self._opened_by: dict[str, str] = {}  # session -> the key of the client that opened it
@@ -156,19 +154,11 @@ class MasterHandlers:
                     del self._opening_by[owner]
                 self._opened_by.update(dict.fromkeys(opened, owner))
 
-    def set_cluster(self, spec: ClusterSpec) -> None:
-        """Take another cluster from now on."""
-        self._cluster = spec
-
     def _check_cluster(self, said: ClusterSpec) -> None:
         """InvalidArgumentError unless the client's cluster is the server's."""
-        peers, spec = self._responder.peers, self._cluster
-        own = {f"/job:{j}/replica:0/task:{i}" for j in spec.jobs for i in spec.task_indices(j)}
-        tasks = {
-            f"/job:{j}/replica:0/task:{i}": said.task_address(j, i) for j in said.jobs for i in said.task_indices(j)
-        }
-        for task in sorted(own | tasks.keys()):
-            here = peers.address(task) if task in own else "no task of the server's"
+        peers, tasks = self._responder.peers, addresses_of(said)
+        for task in sorted({*peers.tasks(), *tasks}):
+            here = peers.address(task) if peers.knows(task) else "no task of the server's"
             there = tasks.get(task, "not there")
             if here != there:
                 raise invalid(

@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import add, gt, sub
 from typing import Any, NamedTuple, Protocol
@@ -31,6 +31,7 @@ class AddressBook(Protocol):
 
     def address(self, task: str, /) -> str: ...  # raises KeyError for an unknown task
     def knows(self, task: str, /) -> bool: ...
+    def tasks(self) -> Collection[str]: ...
 
 
 class Responder:

@@ -39,7 +39,7 @@ from ...graph.core.errors import NotFoundError, UnknownError, invalid
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
 from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
-from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, local_devices
+from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, addresses_of, local_devices
 from ..collectives.coordinator import Coordinator
 from ..collectives.launch import CollectiveLauncher
 from ..config import ConfigProto, Options, check_config
@@ -232,7 +232,6 @@ class Server:
                     )
         self.cluster_spec = spec
         self._workers.set_cluster(spec)
-        self._master_handlers.set_cluster(spec)
 
     def start(self) -> None:
         """Listen. Does nothing when it listens already; RuntimeError after `stop`."""
@@ -266,7 +265,7 @@ class Server:
             self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: responder.endpoint
         )
         self._master = Master(self.task, self._workers)
-        self._master_handlers = MasterHandlers(self._master, self._executor, responder, self.cluster_spec, self.config)
+        self._master_handlers = MasterHandlers(self._master, self._executor, responder, self.config)
         self._copies = CopyHandlers(self._executor, responder, self.incarnation)
         self._handlers = self._table()
         if self._backup:
@@ -441,16 +440,11 @@ class Server:
     def figures(self) -> dict[str, Any]:
         """The figures of this task, as plain values, for `dovetail status` and the metrics."""
         now = time.monotonic()
-        spec = self.cluster_spec
         return {
             "task": self.task,
             "job": self.job_name,
             "task_index": self.task_index,
-            "cluster": {
-                f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i)
-                for job in spec.jobs
-                for i in spec.task_indices(job)
-            },
+            "cluster": addresses_of(self.cluster_spec),
             "pid": os.getpid(),
             "incarnation": self.incarnation,
             "up_s": now - self._began,
@@ -483,8 +477,8 @@ def _limit_blas_threads(cluster: ClusterSpec, address: str, wanted: int) -> None
         if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")):
             return
         host = address.rpartition(":")[0]
-        tasks = [cluster.task_address(job, i) for job in cluster.jobs for i in cluster.task_indices(job)]
-        wanted = max(1, (os.cpu_count() or 1) // sum(a.rpartition(":")[0] == host for a in tasks))
+        hosts = [a.rpartition(":")[0] for a in addresses_of(cluster).values()]
+        wanted = max(1, (os.cpu_count() or 1) // hosts.count(host))
     threadpoolctl.threadpool_limits(wanted, user_api="blas")
 
 

@@ -16,7 +16,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from ...codegen.ir.partition import Posted, RecvTensor
 from ...graph.core.dtypes import DType, as_dtype
@@ -42,12 +42,6 @@ Want: TypeAlias = dict[str, Any]
 """A variable in a `want` message: see `RECORDS` of `wire/schema.py`."""
 VariableName: TypeAlias = Sequence[Any]
 """A variable in a `publish` message: container, name; for an accumulator also its element type, shape and reduction, else None."""
-
-
-class _Session(Protocol):
-    """The part of a session that is used here."""
-
-    resources: Resources
 
 
 class RemoteVariables:
@@ -79,7 +73,7 @@ class RemoteVariables:
         return list(pool.page()) if pool is not None and can_publish() else None
 
     def publish(
-        self, handle: str, session: _Session, names: Sequence[VariableName], writable: bool, keeps: bool = False
+        self, handle: str, resources: Resources, names: Sequence[VariableName], writable: bool, keeps: bool = False
     ) -> list[RecordAddress | None]:
         """Publish a session's variables, given by container and name, for others to read, or also to change if `writable`.
 
@@ -91,7 +85,7 @@ class RemoteVariables:
         publish = self.posts.open if writable else self.posts.post
         found: list[RecordAddress | None] = []
         for container, name, kind in names:
-            where = handle, session.resources, container or self._default_container, name
+            where = handle, resources, container or self._default_container, name
             if kind is not None:
                 found.append(self._open_accumulator(*where, kind))
             else:
@@ -113,14 +107,14 @@ class RemoteVariables:
             return self.posts.open_accumulator(handle, resources, container, name, kind)
         return None
 
-    def values(self, session: _Session | None, wants: Iterable[Want]) -> dict[int | str, Any]:
+    def values(self, resources: Resources | None, wants: Iterable[Want]) -> dict[int | str, Any]:
         """The values that a `want` requests, by channel.
 
         Raises:
             AbortedError: the session is unknown. FailedPreconditionError: a variable has no value.
             InvalidArgumentError: the variable is not the expected one, or the message is malformed.
         """
-        if session is None:
+        if resources is None:
             raise AbortedError(
                 None, None,
                 f"{self._task} does not know the session of this step: the task was restarted, or the session was closed or "
@@ -136,7 +130,7 @@ class RemoteVariables:
             except (TypeError, ValueError) as e:
                 raise invalid(f"A want message is malformed: {e}") from None
             container = want["container"] or self._default_container
-            state = session.resources.get_or_create(container, name, VariableState, partial(VariableState, name, wanted))
+            state = resources.get_or_create(container, name, VariableState, partial(VariableState, name, wanted))
             if state.dtype is not wanted:
                 raise invalid(
                     f"Trying to access variable '{name}' as {wanted.name}, but another graph made it as {state.dtype.name}: use "

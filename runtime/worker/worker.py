@@ -356,7 +356,7 @@ class Worker:
     ) -> list[RecordAddress | None]:
         """Publish variables of a session for other tasks to read or also update: see `RemoteVariables.publish`."""
         return self.direct.publish(
-            handle, self.open_session(handle, seed, isolated), names, changed, keeps=self.replicator is not None
+            handle, self.open_session(handle, seed, isolated).resources, names, changed, keeps=self.replicator is not None
         )
 
     def look(self) -> None:
@@ -377,7 +377,8 @@ class Worker:
 
     def values(self, handle: str, wants: Iterable[Want]) -> dict[ChannelKey, Any]:
         """The values of variables that another task has requested, by channel. Errors are those of `RemoteVariables.values`."""
-        return self.direct.values(self._sessions.get(handle), wants)
+        session = self._sessions.get(handle)
+        return self.direct.values(None if session is None else session.resources, wants)
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
