@@ -16,8 +16,15 @@ def _module(path: str) -> Any:
     return importlib.import_module(f"dovetail.runtime.{path}")
 
 
+def _replace(owner: Any, name: str, value: Any) -> None:
+    """Replace what a module or class has under this name. AttributeError: it has no such thing any more."""
+    getattr(owner, name)
+    setattr(owner, name, value)
+
+
 def _accumulates() -> None:
-    importlib.import_module("dovetail.placer.partition.one_sided_access").direct_additions = lambda *_: []
+    access = importlib.import_module("dovetail.placer.partition.one_sided_access")
+    _replace(access, "direct_additions", lambda *_: [])
 
 
 def _coalescing() -> None:
@@ -28,13 +35,13 @@ def _coalescing() -> None:
         task = scheduler.task_of(destination)
         self._worker.send(task, self._number, {channel: value})
 
-    scheduler.StepRunner.push = push
+    _replace(scheduler.StepRunner, "push", push)
 
 
 def _flush_heuristics() -> None:
     """What a program sends waits until it pauses; only large tensors leave at once."""
     scheduler = _module("worker.step_scheduler")
-    scheduler.RegisteredProgram.continued = lambda self, channel, seconds: None
+    _replace(scheduler.RegisteredProgram, "continued", lambda self, channel, seconds: None)
 
     def push(self: Any, destination: str, channel: Any, value: Any) -> None:
         queue = self._threads.run_queues.current
@@ -46,33 +53,31 @@ def _flush_heuristics() -> None:
         if large or len(together) >= scheduler.MAX_COALESCED:
             self._worker.send(task, self._number, queue.outbox.pop(task))
 
-    scheduler.StepRunner.push = push
+    _replace(scheduler.StepRunner, "push", push)
 
 
 def _inline_parts() -> None:
-    _module("worker.worker").only_segment = lambda registered: None
+    _replace(_module("worker.worker"), "only_segment", lambda registered: None)
 
 
 def _inline_segments() -> None:
     """The pool runs every segment."""
     _inline_parts()
-    scheduler = _module("worker.step_scheduler")
-    del scheduler.Segment.is_short
-    scheduler.Segment.is_short = property(lambda self: False, lambda self, value: None)
+    segment = _module("worker.step_scheduler").Segment
+    _replace(segment, "is_short", property(lambda self: False, lambda self, value: None))
 
 
 def _colocated() -> None:
-    _module("session.cluster_backend").find_colocated = lambda address, incarnation: None
+    _replace(_module("session.cluster_backend"), "find_colocated", lambda address, incarnation: None)
 
 
 def _keeping_the_interpreter() -> None:
     stream = _module("transport.stream").Stream
-    del stream.keeps_gil
-    stream.keeps_gil = property(lambda self: False, lambda self, value: None)
+    _replace(stream, "keeps_gil", property(lambda self: False, lambda self, value: None))
 
 
 def _waiting_on_the_stream() -> None:
-    _module("transport.client").Connection.waits_on_stream = lambda self, seconds: False
+    _replace(_module("transport.client").Connection, "waits_on_stream", lambda self, seconds: False)
 
 
 def _unix_streams() -> None:
@@ -89,38 +94,38 @@ def _unix_streams() -> None:
 
 def _streams() -> None:
     """All stays with ZeroMQ."""
-    _module("transport.stream_listener").StreamListener.offer = lambda self, peer: None
+    _replace(_module("transport.stream_listener").StreamListener, "offer", lambda self, peer: None)
 
 
 def _overlap() -> None:
-    _module("master.lowering").overlap_collectives = lambda part, cut: list(part.steps)
+    _replace(_module("master.lowering"), "overlap_collectives", lambda part, cut: list(part.steps))
 
 
 def _result_areas() -> None:
-    _module("collectives.shared_memory_algorithms").SharedMemoryAllReduce.has_result_areas = False
+    _replace(_module("collectives.shared_memory_algorithms").SharedMemoryAllReduce, "has_result_areas", False)
 
 
 def _yields() -> None:
     """A member sleeps at once, instead of looking a few times first."""
-    _module("collectives.shared_memory_algorithms").YIELDS = 0
+    _replace(_module("collectives.shared_memory_algorithms"), "YIELDS", 0)
 
 
 def _flat() -> None:
     """Small values are reduced in shares, too."""
-    _module("collectives.shared_memory_algorithms").FLAT_BYTES = 0
+    _replace(_module("collectives.shared_memory_algorithms"), "FLAT_BYTES", 0)
 
 
 def _shared_gather() -> None:
-    _module("collectives.launch").SharedMemoryGather = lambda value: None
+    _replace(_module("collectives.launch"), "SharedMemoryGather", lambda value: None)
 
 
 def _shared_scatter() -> None:
-    _module("collectives.launch").SharedMemoryReduceScatter = lambda *arguments: None
+    _replace(_module("collectives.launch"), "SharedMemoryReduceScatter", lambda *arguments: None)
 
 
 def _low_water() -> None:
     """The kernel wakes the reader of a long message over TCP for each packet."""
-    _module("transport.stream").Stream._gather = lambda self, least: None
+    _replace(_module("transport.stream").Stream, "_gather", lambda self, least: None)
 
 
 MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {

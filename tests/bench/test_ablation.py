@@ -1,5 +1,7 @@
 """The ablation names parts that exist, and a program without a part computes the same."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,3 +53,9 @@ def test_a_program_without_a_part_computes_the_same(bench: Any, part: str) -> No
     with without(part):
         plain = made()
     np.testing.assert_allclose(made(), plain, rtol=1e-5)
+
+
+def test_mechanisms_of_the_runtime_are_there_to_be_turned_off() -> None:
+    """In a process of its own, which goes without all of them."""
+    program = "from _switches import MECHANISMS; [off() for off in MECHANISMS.values() if callable(off)]"
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": f"{BENCH}:{BENCH.parent}"})
