@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from ...reference import NumpyBackend, one_by_one
 from ..emit.nest import PART, PARTS, ROWS, NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner, Value
 from ..work_ranges import PARALLEL_NS, TOGETHER_NS, ranges_of
-from .node import PlannedKernel
+from .node import PlannedKernel, RecordableKernel
 from .rows import ranges_of_rows
 
 STRIP = 512  # columns that a range of columns should have: memory is fast along rows
@@ -73,7 +74,9 @@ class CpuFusedKernel(PlannedKernel):
     ) -> None:
         self.group = group
         self._context_of = context_of
-        self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
+        self.variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
+        self.nodes = tuple(group.nodes)
+        self.is_native = not check
         self.source = source_for(group)
         reference = one_by_one(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
         super().__init__(self.source.text, reference)
@@ -90,9 +93,9 @@ class CpuFusedKernel(PlannedKernel):
         if self.function is None:
             return self._on_numpy(inputs)
         held: dict[int, Any] = {}
-        if self._variables:
+        if self.variables:
             try:
-                held = {i: inputs[i].snapshot() for i in self._variables}
+                held = {i: inputs[i].snapshot() for i in self.variables}
             except FailedPreconditionError:
                 return self._reference(*inputs)  # which says where
         made = self.by_plan(
@@ -105,27 +108,12 @@ class CpuFusedKernel(PlannedKernel):
             self._compare(given, made if isinstance(made, tuple) else (made,))
         return made
 
-    @property
-    def is_native(self) -> bool:
-        """Whether native plans can have it."""
-        return not self._check
-
-    @property
-    def reads_variables(self) -> bool:
-        """Whether it looks at variables."""
-        return bool(self._variables)
-
-    @property
-    def variables(self) -> tuple[int, ...]:
-        """Which inputs are variables."""
-        return self._variables
-
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Put its launch into a native plan, in which the inputs that are variables are their values."""
         function = planner.function_of(self)
         given = [planner.in_order(v) for v in inputs[: self._loaded]]
         types = [t.dtype.base.np for t in self.group.inputs]
-        for i in self._variables:
+        for i in self.variables:
             types[i] = next(v.dtype.np for v in self.group.loops.values if v.op in READS and v.data == i)
         if any(v.array.dtype != dtype for v, dtype in zip(given, types, strict=True)):
             raise NotPlannableError("an array of another type")
@@ -233,14 +221,11 @@ def may_be_region_only(node: Node) -> bool:
     return True
 
 
-class RegionOnlyKernel:
+class RegionOnlyKernel(RecordableKernel):
     """The kernel of one node: its reference, until it becomes part of a region.
 
     Args:
         node: the node that it runs. reference: the op's reference. options: of the `CpuFusedKernel` that it becomes.
-
-    Attributes:
-        is_region_only: it is not worth a launch outside a region.
     """
 
     is_region_only = True
@@ -252,19 +237,16 @@ class RegionOnlyKernel:
         self._node = node
         self._options = options
         self._order: tuple[int, ...] = ()
-        self._is_native: bool | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         if self.kernel is None:
             return self.reference(*inputs)
         return self.kernel(*[inputs[i] for i in self._order])
 
-    @property
-    def is_native(self) -> bool:
+    @cached_property
+    def is_native(self) -> bool:  # type: ignore[override]
         """Whether native plans can have it."""
-        if self._is_native is None:
-            self._is_native = self._group() is not None
-        return self._is_native
+        return self._group() is not None
 
     def _group(self) -> Any:
         node = self._node

@@ -22,7 +22,34 @@ from ..native.recorder import record_by
 from ..tiering import TieredKernel
 
 
-class PlannedKernel(TieredKernel):
+class RecordableKernel:
+    """A kernel that native plans can have.
+
+    Attributes:
+        is_native: whether plans can have it, as it is.
+        is_region_only: whether it is not worth a launch outside a region.
+        variables: which of its inputs are variables, whose values it looks up.
+        nodes: those that it computes.
+    """
+
+    is_native = True
+    is_region_only = False
+    variables: tuple[int, ...] = ()
+    nodes: tuple[Node, ...]
+
+    def enter_region(self) -> None:
+        """Become part of a region."""
+
+    @abstractmethod
+    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+        """Record its launches into a native plan, in which variables are their values; gives its outputs.
+
+        Raises:
+            NotPlannableError: the kernel does not support these inputs.
+        """
+
+
+class PlannedKernel(TieredKernel, RecordableKernel):
     """A kernel that runs by plans. Until it is compiled, and for arrays without a plan, its reference does the work.
 
     Args:
@@ -32,14 +59,6 @@ class PlannedKernel(TieredKernel):
     def __init__(self, text: str, reference: Kernel) -> None:
         super().__init__(text, reference)
         self._plans = PlanCache(self.record_into, "a kernel")
-
-    @abstractmethod
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
-        """Record its launches into a native plan; gives its outputs.
-
-        Raises:
-            NotPlannableError: the kernel does not support these inputs.
-        """
 
     def by_plan(self, inputs: tuple[Any, ...]) -> Any:
         """The result as a kernel gives it; None if there is no plan for these inputs."""
@@ -55,9 +74,6 @@ class NodeKernel(PlannedKernel):
             where `call` returns None.
         text: the source text. call: `call(function, recorder, *inputs)` returns the outputs, or None for unsupported sizes.
         check: compare with the reference at every run. known_input: the input whose value `call` reads, such as a shape; -1: none.
-
-    Attributes:
-        is_native: whether native plans can have it.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Predicated, Prog
 from ...lower.region import constants_of, region_of
 from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from ..tiering import TieredKernel
-from .lowering import can_record, is_launching, work_of
+from .lowering import can_record, is_launching, kernel_of, variables_of, work_of
 from .region import (
     KernelRegion,
     NativeRegion,
@@ -181,7 +181,7 @@ class _Window:
             self.updates.append(step)
             self.updated.update(step.outputs)
         elif not (self.later and self.later.intersection(step.inputs)) and can_record(step, self.known, self.constants):
-            if self.updates and getattr(step.kernel, "reads_variables", False) or not self.has_time_for(step):
+            if self.updates and variables_of(step) or not self.has_time_for(step):
                 return False
             self.kernels.append(step)
             self.made.update(step.outputs)
@@ -208,7 +208,7 @@ class _Window:
         """Whether a call may run before those of the window."""
         if self.made.intersection(call.inputs) or self.later.intersection(call.inputs):
             return False
-        looks = call.op in _READS or getattr(call.kernel, "reads_variables", False)
+        looks = call.op in _READS or bool(variables_of(call))
         return call.op in _HANDLES or call.op in _SMALL or looks and not self.updates
 
     def close(self) -> None:
@@ -244,9 +244,8 @@ class _Window:
         """Replace several calls by one region, if there are enough launches."""
         if launching < FEWEST:
             return list(calls)
-        for call in calls:
-            if getattr(call.kernel, "is_native", False) and hasattr(call.kernel, "enter_region"):
-                call.kernel.enter_region()
+        for kernel in filter(None, map(kernel_of, calls)):
+            kernel.enter_region()
         run = region_of(calls, self.constants, self.sent)
         return [run.as_call(kind(run, launching, self.at_once), f"Region of {launching} {what}")]
 
@@ -266,7 +265,7 @@ def _let_threads_stay(steps: Sequence[Instruction]) -> None:
 def _only_computes(call: Call) -> bool:
     """Whether a call is pure: it computes values from values."""
     if call.op in _NOT_OPS:
-        return not getattr(call.kernel, "reads_variables", False)
+        return not variables_of(call)
     try:
         found = opdef(call.op)
     except KeyError:

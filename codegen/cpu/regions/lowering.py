@@ -12,6 +12,7 @@ import numpy as np
 
 from ...ir.program import Call
 from ..kernels.copy import Pack, as_they_lie
+from ..kernels.node import RecordableKernel
 from ..native.planner import KNOWN, NotPlannableError, Planner, Value
 
 Put: TypeAlias = Callable[[Planner, Call, Sequence[Value]], Sequence[Value]]
@@ -31,9 +32,20 @@ _VIEWS = {
 """Ops that give a view of one input, and which input that is. The values of their other inputs must be known."""
 
 
+def kernel_of(call: Call) -> RecordableKernel | None:
+    """The kernel of a call that a plan can have."""
+    kernel = call.kernel
+    return kernel if isinstance(kernel, RecordableKernel) and kernel.is_native else None
+
+
+def variables_of(call: Call) -> Sequence[int]:
+    """Which inputs of a call are variables, whose values its kernel looks up."""
+    return call.kernel.variables if isinstance(call.kernel, RecordableKernel) else ()
+
+
 def can_record(call: Call, known: set[int], constants: Any) -> bool:
     """Whether a plan can have this call. `known`: slots whose values follow from shapes; such outputs are added to it."""
-    if getattr(call.kernel, "is_native", False):
+    if kernel_of(call) is not None:
         return True
     if call.op in SHAPE_OPS or call.op in _OF_KNOWN and _are_known(call, known, constants):
         known.update(call.outputs)
@@ -51,24 +63,15 @@ def _are_known(call: Call, known: set[int], constants: Any) -> bool:
 
 def is_launching(call: Call) -> bool:
     """Whether a call is a launch, as far as can be known without shapes."""
-    return (
-        call.op in _JOINED
-        or getattr(call.kernel, "is_native", False)
-        and not getattr(call.kernel, "is_region_only", False)
-    )
+    kernel = kernel_of(call)
+    return call.op in _JOINED or kernel is not None and not kernel.is_region_only
 
 
 def work_of(call: Call) -> float:
-    """Arithmetic operations and bytes of a call, an unknown size counting as 1; nothing for views and shapes."""
-    kernel: Any = call.kernel
-    if not is_launching(call) and not getattr(kernel, "is_region_only", False):
-        return 0.0
-    if call.op in _JOINED:
-        return 0.0  # it copies what kernels made, or will read
-    nodes = kernel.group.nodes if hasattr(kernel, "group") else kernel.nodes
-    costs = [n.opdef.cost_of(n) for n in nodes]
-    work: float = sum(c.flops + c.bytes for c in costs)
-    return work
+    """Arithmetic operations and bytes of a kernel, an unknown size counting as 1; nothing for views, shapes and copies."""
+    kernel = kernel_of(call)
+    costs = [] if kernel is None else [n.opdef.cost_of(n) for n in kernel.nodes]
+    return sum((c.flops + c.bytes for c in costs), 0.0)
 
 
 def record(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
@@ -77,9 +80,9 @@ def record(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Va
     Raises:
         NotPlannableError: not possible with these inputs.
     """
-    if getattr(call.kernel, "is_native", False):
-        made: Sequence[Value] = call.kernel.record_into(planner, inputs)  # type: ignore[attr-defined]
-        return made
+    kernel = kernel_of(call)
+    if kernel is not None:
+        return kernel.record_into(planner, inputs)
     if call.op in SHAPE_OPS or call.op in _OF_KNOWN and all(v.memory is None for v in inputs):
         return [_small(x) for x in _made(call, [v.array for v in inputs])]
     if call.op in _VIEWS:

@@ -32,7 +32,7 @@ from ..kernels.optimizer import UpdateKernel
 from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner, Value, stand_in
 from ..tiering import COMPILE_AFTER_S, LOAD_AFTER_S, TieredKernel
-from .lowering import record
+from .lowering import record, variables_of
 
 ONE_BY_ONE = 2  # runs before a plan is made: the step is one that repeats
 LARGEST = 1 << 20  # bytes of a variable that is updated together with others, some 50 microseconds
@@ -119,7 +119,7 @@ class KernelRegion(NativeRegion):
 
     def __init__(self, region: Region, launches: int = 0, at_once: bool = False) -> None:
         super().__init__(region, launches, at_once)
-        looked_up = {c.inputs[i] for c in region.calls for i in getattr(c.kernel, "variables", ())}
+        looked_up = {c.inputs[i] for c in region.calls for i in variables_of(c)}
         self._variables = tuple([i for i, slot in enumerate(region.given) if slot in looked_up])
 
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
