@@ -123,7 +123,7 @@ class ParameterServerStrategy(Strategy):
     def _variable_devices(self) -> Sequence[Any]:
         return (self._variables_go,)
 
-    def _own_devices(self) -> Sequence[Any]:
+    def _on_read_devices(self) -> Sequence[Any]:
         # A client's replicas run on whichever worker is free: what they add to is on the parameter servers, the same for all workers.
         is_client = bool(self._spec) and self._resolver.task_type is None
         return [self._variables_go if is_client and not _names_task(d) else d for d in self._devices]

@@ -80,7 +80,7 @@ class Strategy:
         """Where the copies of a new variable go: a device (or device function) each. One: all replicas share it."""
         return self._devices
 
-    def _own_devices(self) -> Sequence[Any]:
+    def _on_read_devices(self) -> Sequence[Any]:
         """Where the copies of an ON_READ variable go: a device (or device function) for each replica."""
         return self._devices
 
@@ -354,7 +354,7 @@ class Strategy:
                 kwargs.get("initial_value"), kwargs.get("name") or "Variable"
             )
         graph = get_default_graph()
-        places = self.extended._places() or (self._own_devices() if on_read else self._variable_devices())
+        places = self.extended._places() or (self._on_read_devices() if on_read else self._variable_devices())
         copies: list[Any] = []
         for place in places:
             named: Any = nullcontext()
