@@ -17,7 +17,7 @@ from _switches import turn_off
 
 
 class Step:
-    """A step of a session that is closed when nobody needs the step any more."""
+    """A step of a session that is closed when the step is not needed any more."""
 
     def __init__(self, session: Any, run: Callable[[], Any]) -> None:
         self._session, self._run = session, run

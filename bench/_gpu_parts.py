@@ -1,6 +1,6 @@
 """The parts of bench/gpu.py: what is measured on a GPU, case by case.
 
-A part is a function of `quick` that gives cases: a name, and a function that gives the case's rows. Whoever runs them goes on
+A part is a function of `quick` that gives cases: a name, and a function that gives the case's rows. The runner goes on
 with the next case when one fails. Data is random: products of zeros and ones take less power, so the GPU's clock is higher.
 """
 

@@ -63,7 +63,7 @@ def compile_first(session: Any, fetches: Any) -> None:
 def step_seconds(make: Callable[..., Any], *values: np.ndarray) -> float:
     """Seconds of a step that computes something from variables that hold these values. It may be several tensors.
 
-    What it computes is assigned to variables: it stays on the GPU, and nothing is left out because nobody takes it.
+    What it computes is assigned to variables: it stays on the GPU, and nothing is left out as unused.
     """
     import dovetail as dt
 

@@ -121,7 +121,7 @@ def _calls_per_sample(function: Callable[[], object], min_sample_s: float, clock
 
 
 def _sample(function: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:
-    gc.collect()  # nobody pays for the other's garbage
+    gc.collect()  # no system pays for another one's garbage
     start = clock()
     for _ in range(calls):
         function()

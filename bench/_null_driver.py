@@ -30,7 +30,7 @@ class NullDriver:
     CUresult = int
 
     def __init__(self) -> None:
-        self._addresses = itertools.count(1 << 32, 1 << 30)  # of GPU memory, which nobody looks at
+        self._addresses = itertools.count(1 << 32, 1 << 30)  # of GPU memory, which is never accessed
         self._handles = itertools.count(16, 16)
         self._pinned: list[Any] = []
         self.CUdevice_attribute = _Attributes()

@@ -55,7 +55,7 @@ def answer(
 ) -> None:
     """Answer requests until the input ends. `begin` loads the system, and gives its version and what answers; it may raise ImportError.
 
-    `after` is called after each answer, when nobody's clock runs.
+    `after` is called after each answer, when no clock runs.
     """
 
     def say(what: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ class Conversation:
     """A process that runs `program SYSTEM`. Use it as a context manager; `missing` says why it cannot do anything.
 
     Attributes:
-        title: the system and its version. seconds: a clock that only runs while the system works; whoever asks lets it run.
+        title: the system and its version. seconds: a clock that only runs while the system works; `ask` lets it run.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """How many references there are to an object that only one place refers to: what may be overwritten in place is decided by that.
 
 `sys.getrefcount(x)` counts the call's own argument, too, and what else the interpreter holds at that moment. From Python 3.14 on,
-a local variable that is passed lends its reference instead of adding one. So nobody here counts the references of a local variable,
-or writes such a number down: the argument is the place itself, an item of a list or an attribute, and the result is compared with
+a local variable that is passed lends its reference instead of adding one. So this module never counts the references of a local variable,
+and has no such number: the argument is the place itself, an item of a list or an attribute, and the result is compared with
 what this interpreter gives for an object that has no other reference. It is found once, when this module is imported.
 
 >>> from sys import getrefcount

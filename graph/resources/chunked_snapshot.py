@@ -3,8 +3,8 @@
 Theory. A plain snapshot is a reference to the variable's array, so the first change while it is held must copy the whole array. Here the
 reader takes a few rows at a time, each time with the variable's lock, and a change first keeps copies of the rows that it overwrites, if
 the reader has not had them and they are not kept yet. So the reader gets the value of one moment, a change of some rows costs a copy of
-these rows at most, and nobody waits for longer than a chunk takes to copy. A change of all rows keeps what the reader has not had. A
-value that is replaced as a whole is left to its snapshots.
+these rows at most, and no thread waits for longer than it takes to copy a chunk. A change of all rows keeps the rows that the
+reader has not had. A value that is replaced as a whole belongs to its snapshots from then on.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ChunkedSnapshot:
             self._kept.setdefault(int(some[0]) // self._step, []).append((some, were))
 
     def leave(self, value: Array) -> None:
-        """The variable has no use for its value any more, which nobody changes from now on. The lock is held."""
+        """The variable no longer needs its value, which does not change from now on. The lock is held."""
         if self._rest is None:
             self._rest, self._first = value, 0
 

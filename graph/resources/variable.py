@@ -33,7 +33,7 @@ class VariableState(Publishable):
 
     Attributes:
         on_change: called, with the lock held, when the value changes in this process: with the rows that do (indices into the first
-            axis, some maybe out of range), or None for all of it. None: nobody wants to know.
+            axis, some maybe out of range), or None for all of it. None: nothing is called.
     """
 
     __slots__ = ("__weakref__", "_share", "_shared", "_snapshots", "_value", "dtype", "lock", "name", "on_change")

@@ -33,7 +33,7 @@ FAILURES = 8
 PASS_RUNS = 30  # times that a pass runs each node, at most, on average
 PARTS = 2  # of the schedule, refined at the same time on a core each
 VISIT_S = 1.5e-7  # price of running one node in a window
-NOBODY = -1  # the cause of a start that nothing in the window delayed
+NO_CAUSE = -1  # the cause of a start that nothing in the window delayed
 
 
 @compiled
@@ -104,7 +104,7 @@ def improve(
             state = next_random(state)
             was = to = device[k]
             other = k
-            if state & 32 and cause[k] != NOBODY:
+            if state & 32 and cause[k] != NO_CAUSE:
                 to = device[cause[k] % m]
             if to == was:
                 other = (state >> 8) % m
@@ -215,9 +215,9 @@ def _on_the_longest_way(m: int, end: Floats, cause: Ints, number: int) -> int:
         if end[k] > end[last]:
             last = k
     length, k = 0, last
-    while k != NOBODY:
+    while k != NO_CAUSE:
         length += 1
-        k = cause[k] % m if cause[k] != NOBODY else NOBODY
+        k = cause[k] % m if cause[k] != NO_CAUSE else NO_CAUSE
     k = last
     for _ in range(number % length):
         k = cause[k] % m
@@ -232,7 +232,7 @@ def _run(
 ) -> float:  # fmt: skip
     """Run the window's nodes on a clock, as `clock.run` does; returns its last end, and a share of the mean one.
 
-    `cause` is the producer that a node waited for, or m + the node that ran before it, or NOBODY.
+    `cause` is the producer that a node waited for, or m + the node that ran before it, or NO_CAUSE.
     """
     devices = len(a.device_class)
     heap_base = np.zeros(devices + 1, np.int32)
@@ -255,7 +255,7 @@ def _run(
     for k in range(m):
         waiting[k] = before_start[k + 1] - before_start[k]
         data_at[k] = release[k, device[k]]
-        cause[k] = NOBODY
+        cause[k] = NO_CAUSE
         if waiting[k] == 0:
             events = push(times, codes, events, data_at[k], np.int64(k))
     while events > 0:
@@ -297,7 +297,7 @@ def _run(
                 ready[d] -= 1
                 busy[d] += 1
                 if data_at[x] < now:
-                    cause[x] = ended[d] + m if ended[d] >= 0 else NOBODY
+                    cause[x] = ended[d] + m if ended[d] >= 0 else NO_CAUSE
                 start[x], end[x] = now, now + a.seconds[a.device_class[d], node[x]]
                 events = push(times, codes, events, end[x], np.int64(m + x))
     last, mean = 0.0, 0.0

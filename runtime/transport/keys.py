@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _MAX_FILE = 64 * 1024
 
-_PRIVATE_HEAD = "# Dovetail: a PRIVATE key. Whoever has it can run programs on every server that allows it.\n"
+_PRIVATE_HEAD = "# Dovetail: a PRIVATE key. Any process that has it can run programs on every server that allows it.\n"
 _PUBLIC_HEAD = "# Dovetail: a public key. It is no secret. Allow it on a server: dovetail keys allow THIS_FILE\n"
 
 
@@ -221,8 +221,8 @@ def write_cluster(
     clients = list(clients)
     if sum(map(_is_open, addresses.values())) > 1:
         raise ValueError(
-            "Whoever connects must know which key to expect where: give the address of each task, host:port, as others reach it. For "
-            "tasks of one machine one key will do: make it without a cluster, and let all have its folder"
+            "A client must know which key to expect at which address: give the address of each task, host:port, as others reach it. For "
+            "tasks of one machine one key is enough: make it without a cluster, and let all tasks use its folder"
         )
     if any(True for _ in parts_of(folder)) or (folder / OWN).exists():
         raise FileExistsError(f"There are keys in {folder} already: they are not overwritten. Choose another folder")
@@ -270,7 +270,7 @@ def revoke(folder: Path, name: str) -> list[Path]:
                 gone.append(path)
     if not gone:
         raise LookupError(
-            f"Nobody called {name!r} is allowed in {folder}; allowed: {', '.join(sorted(known)) or 'nobody'}"
+            f"No key named {name!r} is allowed in {folder}; allowed: {', '.join(sorted(known)) or 'none'}"
         )
     return gone
 

@@ -1,6 +1,6 @@
 """What a compiled GPU kernel says about itself: its parameters, registers and stack, read from the ELF file.
 
-A compiler adds parameters of its own and lays all of them out. Whoever launches a kernel must agree with it to the byte, and no
+A compiler adds parameters of its own and lays all of them out. The launch of a kernel must agree with it to the byte, and no
 driver checks that; so the layout is read back from the binary. It needs neither a GPU nor the vendor's tools.
 
 A cubin has a section `.nv.info.<function>` of attributes, one per parameter, and a section `.nv.info` with registers and frame

@@ -33,7 +33,7 @@ def manifests(described: Any, image: str, *, name: str = "dovetail", key: str | 
         described: the content of a cluster file (`described_by`): `jobs` as numbers of tasks, and `resources`.
         image: the container image; `docker/Dockerfile` makes one.
         name: prefix of all names, which are the same in each namespace.
-        key: text of the key file for the secret; None: pods listen without keys, and whoever reaches them may run programs there.
+        key: text of the key file for the secret; None: pods listen without keys, and any process that reaches them may run programs there.
 
     Raises:
         ValueError: it is no cluster file, has addresses in the place of numbers, or a name is none for Kubernetes.

@@ -215,7 +215,7 @@ class RayCluster(RunningCluster):
             mapping of Ray's custom resources. A task offers so many GPUs, and plans see so much memory.
         strategy: how the placement group puts tasks on nodes: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
         max_restarts: how often Ray starts each task again; -1: always.
-        keys: make a key pair for the cluster, and let in nobody without it; or the folder of its key; None: make one, unless all of
+        keys: make a key pair for the cluster, and refuse connections without it; or the folder of its key; None: make one, unless all of
             Ray's nodes are on loopback.
         emulate_gpus: the tasks' GPUs are emulated by the CPU's kernels, to try a program where Ray only counts GPUs.
         ps_replicas: 2: each variable of the job "ps" is kept by two of its tasks, so that killing either loses no update

@@ -73,7 +73,7 @@ def server(
         if program and job != "ps":
             os.environ["TF_CONFIG"] = json.dumps({"cluster": spec, "task": {"type": job, "index": task}})
             status = subprocess.run(program, check=False).returncode
-            print(f"{PROGRAM_ENDED} {status}", flush=True)  # whoever started all tasks waits for it
+            print(f"{PROGRAM_ENDED} {status}", flush=True)  # the process that started all tasks waits for it
             raise typer.Exit(status if status >= 0 else 128 - status)
         try:
             running = tf.train.Server(

@@ -170,7 +170,7 @@ def from_line(line: str, task: str) -> Report:
 
 
 def end_with_parent() -> None:
-    """Let this process end when its standard input closes: whoever started it is gone then, for whatever reason."""
+    """Let this process end when its standard input closes: the process that started it has ended then."""
 
     def wait() -> None:
         sys.stdin.buffer.read()

@@ -104,7 +104,7 @@ async function openPage() {
   theme.start();
   const data = document.getElementById("data");
   plan = await unpack(data.textContent);
-  data.remove(); // megabytes that nobody needs any more
+  data.remove(); // megabytes that are not needed any more
   if (plan.names) openPlan();
   else document.querySelector("h1").textContent = document.title;
   if (plan.charts.length) timeline.start(plan.charts);

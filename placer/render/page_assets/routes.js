@@ -98,7 +98,7 @@ function placeLabels(labels, solid) {
   const taken = [];
   for (const label of labels) {
     label.place = null;
-    // Lines that cross mostly do so in their middle: there, nobody sees whose label it is.
+    // Lines mostly cross in their middle: a label there could belong to either.
     for (const t of label.curve.isStraight ? [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9, 0.15, 0.85] : [0.28, 0.34, 0.22, 0.4, 0.72, 0.66, 0.78, 0.5, 0.6, 0.14, 0.86, 0.1, 0.9]) {
       const { x, y } = label.curve.at(t);
       const box = { x: x - label.width / 2 - 2, y: y - 11, right: x + label.width / 2 + 2, bottom: y + 11 };

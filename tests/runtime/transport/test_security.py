@@ -113,7 +113,7 @@ class TestFiles:
         assert Keys.load(tmp_path / "c", "a-0").fingerprint() != before
         assert len(files.revoke(tmp_path / "c", "abababab")) == 2
         assert bob.key not in keys.allowed()
-        with pytest.raises(LookupError, match="Nobody called 'bob'.*allowed: a-0, b-0, client"):
+        with pytest.raises(LookupError, match="No key named 'bob'.*allowed: a-0, b-0, client"):
             files.revoke(tmp_path / "c", "bob")
 
     @pytest.mark.parametrize(

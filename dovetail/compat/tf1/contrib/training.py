@@ -115,7 +115,7 @@ def create_train_op(
 
     Args:
         total_loss: the loss. optimizer: an optimizer.
-        global_step: counts the steps; `USE_GLOBAL_STEP`: the graph's own; None: nobody counts.
+        global_step: counts the steps; `USE_GLOBAL_STEP`: the graph's own; None: no count.
         update_ops: what runs before the loss; None: the collection `UPDATE_OPS`.
         variables_to_train: None: all that are trainable.
         transform_grads_fn: makes other pairs of the pairs of gradients and variables.

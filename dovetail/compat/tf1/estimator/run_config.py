@@ -170,7 +170,7 @@ class RunConfig:
 
     @property
     def task_type(self) -> str:
-        """The job of this task: chief, worker, ps, or evaluator; worker where nobody says."""
+        """The job of this task: chief, worker, ps, or evaluator; worker by default."""
         return self._task_type
 
     @property

@@ -78,7 +78,7 @@ class InStepSessionCreator:
 
 
 class _LeaveTogether(SessionRunHook):
-    """At the end, waits until all workers have come to it: nobody's server goes while another one still needs it."""
+    """At the end, waits until all workers have finished: a server runs as long as another worker may need it."""
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy

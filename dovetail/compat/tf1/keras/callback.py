@@ -18,7 +18,7 @@ class Callback:
 
     Attributes:
         model: the model that is trained.
-        params: `epochs`, `steps` (None where nobody knows) and `verbose`.
+        params: `epochs`, `steps` (None where unknown) and `verbose`.
     """
 
     def __init__(self) -> None:

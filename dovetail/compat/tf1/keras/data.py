@@ -39,7 +39,7 @@ class Source:
     """Batches for a number of epochs.
 
     Attributes:
-        steps: batches in an epoch; None: nobody knows before its end.
+        steps: batches in an epoch; None: unknown before its end.
     """
 
     steps: int | None = None

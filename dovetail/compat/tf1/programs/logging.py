@@ -34,7 +34,7 @@ def log(level: int, msg: str, *args: Any) -> None:
 
 
 def debug(msg: str, *args: Any) -> None:
-    """A message for whoever looks for an error."""
+    """A message for debugging."""
     _logger.debug(msg, *args)
 
 

@@ -71,7 +71,7 @@ class CheckpointService(LooperThread):
 
     Args:
         coord, every_s, session, step: as of `SummaryService`. saver: a `Saver`. path: the name that the step's number follows.
-        writer: is told of each checkpoint; None: nobody is.
+        writer: gets an event for each checkpoint; None: none is written.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class Supervisor:
 
     Args:
         graph: the graph; None: the default one.
-        ready_op, ready_for_local_init_op: give the names of variables without a value; None: nobody asks.
+        ready_op, ready_for_local_init_op: give the names of variables without a value; None: not checked.
         is_chief: whether this process initialises, saves and writes summaries.
         init_op, init_feed_dict, init_fn: initialise the variables: a node, what to feed it, and `init_fn(session)` after it.
         local_init_op, local_init_run_options: initialise what each process has for itself.
@@ -180,7 +180,7 @@ class Supervisor:
 
     @property
     def summary_writer(self) -> Any:
-        """Writes summaries; None: nobody does, or this is not the chief."""
+        """Writes summaries; None: none are written, or this is not the chief."""
         return self._summary_writer
 
     @property
@@ -200,7 +200,7 @@ class Supervisor:
 
     @property
     def saver(self) -> Any:
-        """What saves and restores; None: nobody does."""
+        """What saves and restores; None: nothing does."""
         return self._saver
 
     @property

@@ -268,7 +268,7 @@ class TestKeys:
         assert "expects worker-1" in listed and "at localhost:2223" in listed
         assert invoke("keys", "revoke", "alice", "--keys", folder).output.count("Revoked alice") == 3
         assert "alice" not in invoke("keys", "list", "--keys", folder).output
-        assert "Nobody called 'alice'" in invoke("keys", "revoke", "alice", "--keys", folder).output
+        assert "No key named 'alice'" in invoke("keys", "revoke", "alice", "--keys", folder).output
 
     @pytest.mark.parametrize(
         ("arguments", "says"),

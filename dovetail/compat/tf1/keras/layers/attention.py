@@ -38,8 +38,8 @@ class MultiHeadAttention(Layer):
         kernel_regularizer: as of `Dense`.
         bias_regularizer: as of `Dense`.
 
-    Called with [batch, targets, features] and [batch, sources, features]; `attention_mask`, bool [batch, targets, sources], says who
-    sees whom; `use_causal_mask`: nobody sees a later place; `return_attention_scores`: the weights come out beside.
+    Called with [batch, targets, features] and [batch, sources, features]; `attention_mask`, bool [batch, targets, sources], says which
+    targets see which sources; `use_causal_mask`: no position sees a later one; `return_attention_scores`: the weights are returned, too.
     """
 
     def __init__(

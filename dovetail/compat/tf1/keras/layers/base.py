@@ -459,7 +459,7 @@ def _as_tensors(inputs: Any) -> Any:
 
 
 def _narrow(value: Any) -> Any:
-    """NumPy makes float64 of what nobody gave a type; weights are `floatx`."""
+    """An array as `floatx` if it is float64: NumPy's default type."""
     if isinstance(value, np.ndarray) and value.dtype == np.float64:
         return value.astype(as_dtype(floatx()).np)
     return value
