@@ -92,6 +92,12 @@ class RecordedDriver:
         """Copies between host and device, in order."""
         return [x for x in self.log if x[0] in ("to device", "to host", "peer")]
 
+    def leave(self, size: int) -> None:
+        """Let the first GPU's pool have so many more bytes only, as DOVETAIL_GPU_MEMORY does before a process uses the GPU."""
+        pool = device(0).pool
+        pool.trim()
+        pool.limit = pool.reserved + size
+
     def queue(self, stream: int, work: Callable[[Touch], bool]) -> None:
         """Queue what a stand-in for a library does, also where the strict driver rehearses a real one."""
         (self._strict or _REHEARSED or self.strict).queue(stream, work)
@@ -293,4 +299,5 @@ def _real(count: int) -> Iterator[RecordedDriver]:
         for index in range(api.gpu_count()):
             device(index).synchronize()
             device(index).pool.trim()
+            device(index).pool.limit = device(index).memory_bytes
         api.use(before)
