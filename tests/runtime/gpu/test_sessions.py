@@ -14,6 +14,7 @@ import dovetail as dt
 from dovetail.codegen.gpu.driver.array import DeviceArray
 from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.ir.program import Call, Loop
+from dovetail.runtime.worker.registration import device_fields, device_from_fields
 
 pytestmark = pytest.mark.gpu
 
@@ -28,7 +29,8 @@ def test_gpus_are_found_and_may_be_left_out(two_gpus, monkeypatch):
         "/job:localhost/replica:0/task:0/device:GPU:0",
         "/job:localhost/replica:0/task:0/device:GPU:1",
     ]
-    assert {d.memory_bytes for d in found if d.name.device_type == "GPU"} == {1 << 30}
+    assert {(d.memory_bytes, d.model) for d in found if d.name.device_type == "GPU"} == {(1 << 30, "H100")}
+    assert [device_from_fields(device_fields(d)) for d in found] == list(found), "as a task tells the master"
     with dt.Session(graph=dt.Graph(), config=dt.ConfigProto(device_count={"GPU": 1})) as session:
         assert len(session.list_devices()) == 2
     monkeypatch.setenv("DOVETAIL_EMULATE_GPUS", "1")  # who asks for emulated ones gets no others
