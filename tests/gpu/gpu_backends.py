@@ -287,7 +287,7 @@ def _real(count: int) -> Iterator[RecordedDriver]:
         if api.gpu_count() < count:
             pytest.skip(f"{count} GPUs are needed, and there are {api.gpu_count()}")
         yield made
-        assert _REHEARSED is None or not _REHEARSED.refused, _REHEARSED.refused
+        assert _REHEARSED is None or not _REHEARSED.refused, str(_REHEARSED.refused)  # the list is cleared below
     finally:
         compile.compile_kernel = _compile_kernel
         if _REHEARSED is not None:

@@ -62,6 +62,7 @@ def test_products(fake, dtype, half):
 def test_where_instructions_do_not_know_it_the_host_casts(fake, monkeypatch):
     from dovetail.codegen.gpu.driver.device import device
 
+    assert fake.strict, "a real one takes binaries of its own kind only"
     monkeypatch.setattr(device(0), "target", SM80)
     assert [t.has_float8 for t in (SM80, SM90, SM100)] == [False, True, True]
     with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
