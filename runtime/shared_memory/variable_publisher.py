@@ -70,7 +70,7 @@ class VariablePublisher:
         Raises:
             InvalidArgumentError: the name belongs to another resource, or the accumulator is of another kind.
         """
-        if not can_publish():
+        if not can_publish() or kind.dtype.np.hasobject:  # no memory can hold Python's objects for others
             return None
         found = resources.get_or_create(container, name, Accumulator, lambda: DenseAccumulator(name, kind))
         found.kind.check_same(kind, name)

@@ -20,6 +20,7 @@ from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing, update_together
 from dovetail.placer.partition.one_sided_access import MOST_BYTES
 from dovetail.runtime.shared_memory.record_layout import RecordAddress, can_publish
+from dovetail.runtime.shared_memory.remote_variables import RemoteVariables
 from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available
 from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 from dovetail.runtime.shared_memory.variable_reader import ProcessHandle, VariableReaders, reader_of
@@ -342,3 +343,12 @@ def test_a_forked_child_has_no_posts():
             os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
     assert task.lookout.read() == 1
+
+
+def test_an_accumulator_of_strings_is_not_published() -> None:
+    """A peer may name any element type; the server's end must not fail because of it."""
+    resources, direct = Resources(), RemoteVariables("/job:a/replica:0/task:0", "c")
+    names = [["", "sum", ["float32", [2], "mean"]], ["", "text", ["string", [2], "mean"]], ["", "v", None]]
+    places = direct.publish("s", resources, names, True)
+    assert places[1:] == [None, None]
+    direct.close()
