@@ -435,6 +435,9 @@ def test_a_float64_argument_beside_a_float32_variable_is_named_in_the_error():
         "Argument `batch_x` is float64, as NumPy makes arrays unless told otherwise: pass it .astype(np.float32)"
     ]
     assert step.plan({"x": X}).fetches
+    with pytest.raises(TypeError, match="bool") as error:  # its text lists the types that there could be
+        dt.compile(lambda x: dt.mean(x > 0)).plan(X.astype(np.float64))
+    assert not any("NumPy makes" in note for note in error.value.__notes__)
 
 
 @dataclasses.dataclass
