@@ -417,7 +417,7 @@ def test_a_restore_before_the_first_call_is_done_when_the_variables_are_made(tmp
 def test_a_clash_with_the_variables_of_the_first_call_names_the_arguments():
     @dt.compile
     def net(x, n):
-        return dt.layers.dense(x, 2, name="dense"), n
+        return dt.layers.dense(dt.layers.dense(x, 2, name="dense"), 2), n  # warned of once
 
     with pytest.warns(UserWarning, match=r"'dense' makes float64 weights.*x\.astype\(np\.float32\)") as caught:
         net.plan(X.astype(np.float64), 1.0)
