@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from ....graph.core.dtypes import DType, float32, float64, int32, int64
+from ...fusion.range_analysis import passes_over_nan
 from ...ir.loop_nest import ADD, COSTLY, READS, LoopNest, Store, Value
 from .blocks import BLOCK, BlockWriter
 from .expr import NARROW, SHORT, combine, literal, start_of, type_of
@@ -383,7 +384,8 @@ class _Writer(BlockWriter):
                         v = loops.values[r]
                         x = self.value(v.args[0])
                         total = f"{prefix}{r}"
-                        self.line(f"{total} = {combine(str(v.data), total, x, v.dtype, any_order=True)}")
+                        combined = combine(str(v.data), total, x, v.dtype, any_order=True)
+                        self.line(f"{total} = {f'm.larger({total}, {x})' if passes_over_nan(loops, r) else combined}")
                     for o in outputs:
                         self.put(o)
 
