@@ -14,7 +14,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +33,10 @@ from .render.timeline import Bar, Chart, Track, time_text
 from .schedule.from_search import changes_state
 from .search import evaluate
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
+from .search.in_order import InOrder, Travels
 from .search.memory_profile import Held
 from .search.problem import Objective, Problem, summed
-from .search.processors import Processors
 from .search.types import Floats, Ints
-
-MOMENT = 1e-12  # seconds: what is so close happens together, as in search/evaluate.py
-Travels = dict[tuple[int, int], tuple[float, float]]
-"""(value, destination) -> when it leaves and arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +403,8 @@ def timeline(
     device = np.asarray(assignment, np.int32)
     names = [str(i) for i in range(problem.nodes)] if names is None else names
     if in_order:
-        start, finish, travels = _run_in_order(problem, device)
+        step = InOrder(problem, device)
+        start, finish, travels = np.array(step.start), np.array(step.finish), step.travels
         makespan = finish.max()
         if problem.back_after is not None:
             makespan = (finish + problem.back_after[device, np.arange(problem.nodes)]).max()
@@ -443,73 +439,6 @@ def seconds_of(problem: Problem, assignment: npt.ArrayLike) -> float:
     start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
     device = np.asarray(assignment, np.int32)
     return float(evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish))
-
-
-def _run_in_order(problem: Problem, device: Ints) -> tuple[Floats, Floats, Travels]:
-    """(n,) start and finish of nodes that devices run by number, which must be a topological order; and what travels when.
-
-    The rest is as in `clock.run`.
-    """
-    a, n, where = problem.arrays, problem.nodes, device.tolist()
-    takes = problem.seconds[problem.device_class[device], np.arange(n)].tolist()
-    todo: list[list[int]] = [[] for _ in range(problem.devices)]  # of each device, last first
-    for x in range(n - 1, -1, -1):
-        todo[where[x]].append(x)
-    waiting = np.diff(a.input_start).tolist()
-    data_at = [0.0] * n if problem.fed_at is None else problem.fed_at[device, np.arange(n)].tolist()
-    start, finish, is_there, has_ended = [0.0] * n, [0.0] * n, [False] * n, [False] * n
-    is_busy, owed = [False] * problem.devices, [0.0] * problem.devices
-    shared = Processors(problem, where)
-    first, targets, ends = a.first_value.tolist(), a.value_target.tolist(), a.value_start.tolist()
-    sizes, latency, per_byte = a.value_bytes.tolist(), problem.link_latency.tolist(), problem.link_per_byte.tolist()
-    handling, handling_per_byte = a.handling.tolist(), a.handling_per_byte.tolist()
-    link_free: dict[tuple[int, int], float] = {}
-    travels: Travels = {}
-    events = [(data_at[x], x) for x in range(n) if not waiting[x]]  # a node's inputs are there; from n on: it has ended
-    heapify(events)
-    while events:
-        now, touched = events[0][0], set()
-        while events and events[0][0] <= now + MOMENT:
-            code = heappop(events)[1]
-            x = code % n
-            here = where[x]
-            touched.add(here)
-            if code < n:
-                is_there[x] = True
-                continue
-            if finish[x] > now + MOMENT or has_ended[x]:
-                continue  # others on its processors have moved its end
-            is_busy[here], has_ended[x] = False, True
-            shared.ends(x, now)
-            for v in range(first[x], first[x + 1]):
-                for y in targets[ends[v] : ends[v + 1]]:
-                    there, at = where[y], now
-                    if there != here:
-                        if (v, there) not in travels:
-                            leaves, passes = now, sizes[v] * per_byte[here][there]
-                            if problem.contended:
-                                leaves = max(now, link_free.get((here, there), 0.0))
-                                link_free[here, there] = leaves + passes
-                            travels[v, there] = leaves, leaves + latency[here][there] + passes
-                            for d in (here, there):
-                                owed[d] += handling[here][there] + sizes[v] * handling_per_byte[here][there]
-                        at = travels[v, there][1]
-                    data_at[y] = max(data_at[y], at)
-                    waiting[y] -= 1
-                    if not waiting[y]:
-                        heappush(events, (data_at[y], y))
-        for d in touched:
-            if not is_busy[d] and todo[d] and is_there[todo[d][-1]]:
-                x = todo[d].pop()
-                is_busy[d] = True
-                start[x], finish[x] = now, now + owed[d] + takes[x]
-                shared.begins(x, now, owed[d] + takes[x])
-                owed[d] = 0.0
-                heappush(events, (finish[x], n + x))
-        for x, at in shared.changed(now):
-            finish[x] = at
-            heappush(events, (at, n + x))
-    return np.array(start), np.array(finish), travels
 
 
 def _travels(problem: Problem, device: Ints, finish: Floats) -> Travels:

@@ -21,7 +21,7 @@ import numpy as np
 import dovetail as dt
 
 from ..placer.cluster.calibration import Calibration, Point, own_cores, processor, release
-from ..placer.cost.launches import BATCHED, CONVOLVED, REDUCED, SIDES, product_kind
+from ..placer.cost.launches import BATCHED, CONVOLVED, REDUCED, SIDES, TRANSPOSED, product_kind
 
 SAMPLE_S, WARM_S, LEAST = 0.02, 0.02, 7
 """Seconds of a measurement and of the runs before it, and runs, at least."""
@@ -85,17 +85,20 @@ def calibrate(target: str = "", tell: Callable[[str], None] = lambda text: None)
             kernels.setdefault(kind, []).append(point)
     if target:
         tell(f"the cluster at {target}")
-        overheads |= _messages(target)
+        shared, more = _messages(target)
+        overheads |= more
         overheads["tcp byte"] = overheads["shared byte"]
     else:
         tell("four processes")
         with dt.LocalCluster({"worker": 4}) as cluster:
-            overheads |= _messages(cluster.target("worker", 0))
+            shared, more = _messages(cluster.target("worker", 0))
+        overheads |= more
         tell("two processes without shared memory")
         with dt.LocalCluster({"worker": 2}, environment={"DOVETAIL_SHARED_MEMORY_MB": "0"}) as cluster:
-            overheads["tcp byte"] = _messages(cluster.target("worker", 0))["shared byte"]
+            overheads["tcp byte"] = _messages(cluster.target("worker", 0))[1]["shared byte"]
     points = {kind: tuple(sorted(found)) for kind, found in kernels.items()}
-    return Calibration(processor(), own_cores(), datetime.now(UTC).isoformat(timespec="seconds"), release(), points, overheads)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Calibration(processor(), own_cores(), now, release(), points, overheads, shared)
 
 
 # --- this process ---------------------------------------------------------------------------------------------------------
@@ -106,8 +109,7 @@ def _in_process() -> dict[str, float]:
     with dt.Graph().as_default(), dt.Session() as session:
         x, rows = dt.placeholder(dt.float32, [1, 8]), dt.placeholder(dt.float32, [None])
         w = _variable(8, 8)
-        counters = [dt.Variable(0, dtype=dt.int64) for _ in range(CALLS)]
-        counted = [v.assign_add(1).op for v in counters]  # Python calls them: they are no kernels
+        counted, apart = _called_by_python(x, True), _called_by_python(x, False)
 
         def chain(length: int) -> Any:
             end = x
@@ -126,12 +128,23 @@ def _in_process() -> dict[str, float]:
         one = np.zeros((1, 8), np.float32)
         step, shortest = seconds(dt.no_op(), x, one), seconds(few, x, one)
         launch = max(seconds(many, x, one) - shortest, 0.0) / CHAIN
-        python = max(seconds(counted, x, one) - seconds(counted[:1], x, one), 0.0) / (CALLS - 1)
+        python = max(seconds(counted, x, one) - seconds(apart, x, one), 0.0) / CALLS - launch
         much = seconds(rows[:1] + 1.0, rows, np.zeros(2 * MIB, np.float32)) - seconds(rows[:1] + 1.0, rows, one[0])
     return {
-        "step": step, "launch": launch, "region": max(shortest - step - 4 * launch, 0.0), "call": python,
+        "step": step, "launch": launch, "region": max(shortest - step - 4 * launch, 0.0), "call": max(python, launch),
         "fed byte": max(much, 0.0) / (8 * MIB),
     }  # fmt: skip
+
+
+def _called_by_python(x: Any, with_kernels: bool) -> Any:
+    """A chain of counters, which are no kernels, with a small kernel before each: one that stands alone is called by Python."""
+    end = x
+    for _ in range(CALLS):
+        with dt.control_dependencies([end.op]):
+            counter = dt.Variable(0, dtype=dt.int64).assign_add(1).op
+        with dt.control_dependencies([counter]):
+            end = dt.tanh(end * 1.5 + 0.5) if with_kernels else dt.identity(end)
+    return end.op
 
 
 def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float]) -> Iterator[tuple[str, Point]]:
@@ -146,7 +159,7 @@ def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float
         rounds = [[[timed(session.make_callable(nodes)) for nodes in both] for both in steps] for _ in range(2)]
         for case, once, again in zip(cases, *rounds, strict=True):
             found, *rest = (min(pair) for pair in zip(once, again, strict=True))
-            beside = rest[0].seconds if rest else overheads["step"]
+            beside = rest[0].seconds if rest else overheads["step"] + overheads["region" if case.copies > 1 else "call"]
             seconds = max((found.seconds - beside) / case.copies - overheads["launch"], 2e-8)
             yield case.kind, Point(case.work, seconds, min(max(found.cores, 1.0), own_cores()))
 
@@ -196,6 +209,9 @@ def _products() -> Iterator[Case]:
         yield _repeated(product_kind(rows, depth, columns), 2.0 * rows * depth * columns, _operands(rows, depth, columns))
     for rows in (16, 32, 64, 128, 256):
         yield _repeated("cores", 2.0 * rows * 256 * 256, _operands(rows, 256, 256))
+    for side in TRANSPOSED:
+        for depth in (side, 16 * side):
+            yield _repeated(f"transposed {side}", 2.0 * depth * 512 * side, partial(_transposed, depth, side))
     for small in BATCHED:
         for batch in (4, 64, 1024):
             yield _taken(f"batch {small}", 2.0 * batch * small**3, partial(_product, *[(batch, small, small)] * 2))
@@ -221,6 +237,10 @@ def _repeated(kind: str, work: float, make: Callable[[], Any]) -> Case:
     return Case(kind, work, more, fewer, many - few)
 
 
+def _transposed(depth: int, side: int) -> Any:
+    return dt.matmul(_variable(depth, 512), _variable(depth, side), transpose_a=True)
+
+
 def _product(a: Sequence[int], b: Sequence[int]) -> Any:
     return dt.matmul(_variable(*a), _variable(*b))
 
@@ -244,6 +264,15 @@ def _convolution(batch: int, high: int, channels: int, taps: int, filters: int, 
     return y if which == 0 else dt.gradients(y, [x, w], grad_ys=_variable(batch, high, high, filters))[which - 1]
 
 
+def _numbers(count: int, most: int) -> Any:
+    return dt.Variable(dt.random_uniform([count], 0, most, dt.int64, seed=1))
+
+
+def _lost(batch: int) -> Any:
+    labels = _numbers(batch, 10)
+    return dt.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=_variable(batch, 10))
+
+
 def _pool(batch: int, gradient: bool) -> Any:
     x = _variable(batch, 28, 28, 6)
     y = dt.nn.max_pool(x, 2, 2, "VALID")
@@ -257,9 +286,7 @@ def _convolutions() -> Iterator[Case]:
             for number, kind in enumerate(("convolution", "input gradient", "filter gradient")):
                 yield _taken(f"{kind} {small}", work, partial(_convolution, batch, high, channels, taps, small, number))
     for batch in (1, 64, 1024):
-        labels = dt.Variable(dt.random_uniform([batch], 0, 10, dt.int64, seed=1))
-        lost = dt.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=_variable(batch, 10))
-        yield Case("cross entropy", 10.0 * batch, [dt.reduce_max(lost).op], [dt.reduce_max(_variable(batch)).op])
+        yield _taken("cross entropy", 10.0 * batch, partial(_lost, batch))
     for batch in (1, 64, 512):
         yield _taken("pool", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=False))
         yield _taken("pool gradient", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=True))
@@ -269,8 +296,8 @@ def _rows_and_updates() -> Iterator[Case]:
     table = _variable(50_000, 64)
     descent = dt.train.GradientDescentOptimizer(0.01)
     for rows in (16, 1024, 16 * KIB):
-        ids = dt.Variable(dt.random_uniform([rows], 0, 50_000, dt.int64, seed=1))
-        yield Case("gather", rows * 256.0, [dt.reduce_max(dt.gather(table, ids)).op], [dt.reduce_max(_variable(rows, 64)).op])
+        ids = _numbers(rows, 50_000)
+        yield _taken("gather", rows * 256.0, lambda rows=rows: dt.gather(table, _numbers(rows, 50_000)))
         changes = dt.IndexedSlices(_variable(rows, 64), ids, dt.constant([50_000, 64], dt.int64))
         yield Case("scatter", rows * 256.0, [descent.apply_gradients([(changes, table)])])
     for size in (4 * KIB, 256 * KIB, 4 * MIB, 32 * MIB):
@@ -286,8 +313,8 @@ FAMILIES: Sequence[Callable[[], Iterator[Case]]] = (_elementwise, _walks, _produ
 # --- several processes ----------------------------------------------------------------------------------------------------
 
 
-def _messages(target: str) -> dict[str, float]:
-    """What steps of several tasks and their messages cost."""
+def _messages(target: str) -> tuple[float, dict[str, float]]:
+    """The cores that tasks keep busy together, and what steps of several tasks and their messages cost."""
     with dt.Graph().as_default() as graph, dt.Session(target, graph=graph) as session:
         devices = list(dict.fromkeys(str(d.name) for d in session.list_devices() if d.device_type == "CPU"))
         if len(devices) < 2:
@@ -316,6 +343,13 @@ def _messages(target: str) -> dict[str, float]:
             with dt.device(here):
                 for _ in range(COPIES):
                     alone = dt.nn.relu(dt.matmul(alone, weights[here]))
+        at_once = []
+        for device in devices:
+            with dt.device(device):
+                row = dt.fill([1, BLOCK], x)
+                for _ in range(4 * HOPS * COPIES):
+                    row = dt.nn.relu(dt.matmul(row, weights[device]))
+                at_once.append(row.op)
         for i in range(FAN):
             with dt.device(here):
                 value = x + float(i)
@@ -343,7 +377,9 @@ def _messages(target: str) -> dict[str, float]:
         several, first = seconds(everywhere), seconds(one)
         # Each task works for a while, and waits longer for its next turn, as in steps that people write.
         transfer = max(seconds(hops.op) - seconds(alone.op), 0.0) / HOPS
-        return {
+        by_itself, together = seconds(at_once[0]) - step, seconds(at_once) - several
+        shared = min(max(len(devices) * by_itself / max(together, 1e-9), 1.0), float(own_cores()))
+        return shared, {
             "remote step": step,
             "remote fed byte": max(seconds(fed.op, big, np.zeros(2 * MIB, np.float32)) - step, 0.0) / (8 * MIB),
             "task": max(several - step, 0.0) / (len(devices) - 1),

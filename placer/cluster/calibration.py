@@ -26,7 +26,7 @@ from ...graph.core.settings import cache_folder, setting
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 OVERHEADS = (
     "launch", "region", "call", "step", "fed byte", "remote step", "remote fed byte", "task", "transfer", "further transfer", "shared byte",
     "tcp byte", "read", "update",
@@ -52,6 +52,7 @@ class Calibration:
         machine: its processor. cores: that a process may use. date: when it was measured, ISO 8601. release: of Dovetail.
         kernels: kind of kernel -> points by ascending work: bytes or operations, as `placer/cost/launches.py` counts them for the kind.
         overheads: seconds, by the names of `OVERHEADS`.
+        shared: cores that the tasks of a machine keep busy together, when each has work for one; from 1 to all.
     """
 
     machine: str
@@ -60,6 +61,7 @@ class Calibration:
     release: str
     kernels: Mapping[str, tuple[Point, ...]]
     overheads: Mapping[str, float]
+    shared: float
 
     def at(self, kind: str, work: float) -> tuple[float, float]:
         """Seconds and busy cores of so much work, interpolated between the points on logarithmic axes; beyond them at their rates."""
@@ -101,7 +103,10 @@ class Calibration:
         if any(a.work >= b.work for found in kernels.values() for a, b in zip(found, found[1:], strict=False)):
             raise ValueError("the points of a kernel are not in order")
         machine, date, release = (str(data[key]) for key in ("machine", "date", "release"))
-        return Calibration(machine, int(_positive(data["cores"])), date, release, kernels, overheads)
+        cores, shared = int(_positive(data["cores"])), _positive(data["shared"])
+        if not 1 <= shared <= cores:
+            raise ValueError(f"tasks cannot keep {shared:g} of {cores} cores busy")
+        return Calibration(machine, cores, date, release, kernels, overheads, shared)
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write it, by default to where plans of this machine look for it. The file appears whole or not at all."""

@@ -33,6 +33,8 @@ PARALLEL = 1 << 20
 """Bytes of element-wise kernels from which they keep as many cores busy as large ones."""
 SIDES = (1, 8, 64, 512)
 """The rows, depths and columns of products that are measured, each with each."""
+TRANSPOSED = (8, 64, 512)
+"""The smallest sides of products whose first operand is transposed that are measured: gradients of weights."""
 REDUCED = (8, 512)
 """The innermost sides of reductions that are measured: of the axis that is reduced, or of what stays behind it."""
 REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin", "EuclideanNorm"})
@@ -61,6 +63,7 @@ KINDS = (
     "stream", "walk", "function", "uniform", "normal", "pool", "pool gradient", "cross entropy", "gather", "scatter", "update", "adam",
     "cores",
     *(product_kind(*sides) for sides in product(SIDES, repeat=3)), *(f"batch {s}" for s in BATCHED),
+    *(f"transposed {s}" for s in TRANSPOSED),
     *(f"{kind} {s}" for kind in CONVOLUTIONS.values() for s in CONVOLVED),
     *(f"reduce {which} {s}" for which in ("last", "first") for s in REDUCED),
 )  # fmt: skip
@@ -204,6 +207,10 @@ def _own_time(view: Any, machine: Calibration) -> tuple[float, float] | None:
 
 def _product(view: Any, machine: Calibration) -> tuple[float, float]:
     """A product, between the corners of the measured grid around its rows, depth and columns."""
+    if view.attrs.get("transpose_a") and len(view.outputs[0].dims or ()) == 2:
+        sides = [float(d or 1) for t in (view.inputs[0], view.outputs[0]) for d in t.dims or (1, 1)]
+        if min(sides) >= TRANSPOSED[0]:
+            return _between("transposed", TRANSPOSED, min(sides), view.opdef.cost_of(view).flops, machine)
     a, b = view.inputs[0].dims or (1, 1), view.outputs[0].dims or (1, 1)
     if len(a) < 2 or len(b) < 2:
         return machine.at("stream", 4.0 * (_count(a) + _count(b)))

@@ -38,6 +38,7 @@ from ..cluster.spec import Cluster, DeviceInfo
 from ..cost.launches import GPU_LAUNCH, node_seconds
 from ..cost.shapes import Sizes
 from ..cost.static import state_bytes
+from ..partition.partitioned_graph import COALESCED_S
 from .problem import Objective, Problem
 from .types import Flags, Floats, Ints
 
@@ -184,7 +185,7 @@ def step_problem(
     )
     tasks = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)[1]
     between = (tasks[:, None] != tasks).astype(float)
-    handled, handled_byte = HANDLING if machine is None else (machine.overheads["further transfer"] / 2, HANDLING[1])
+    handled, handled_byte = HANDLING if machine is None else (machine.overheads["further transfer"] / 2, np.inf)  # bytes: in `per_byte`
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
     others = max(d - 1, 1)
@@ -216,7 +217,8 @@ def step_problem(
         back_after=back_after,
         used=used,
         host=None if machine is None else hosts_of(cluster),
-        cores=0 if machine is None else machine.cores,
+        shared=0.0 if machine is None else machine.shared,
+        coalesced=None if machine is None else between * COALESCED_S,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
     )  # fmt: skip
 

@@ -62,7 +62,9 @@ class Problem:
         fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
         back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
         used: (n,) cores that each node keeps busy, where hosts are known. host: (D,) number of each device's machine, -1 where devices do
-            not share one. cores: of each such machine. A plan's clock minds them, the search does not (makespan only).
+            not share one. shared: cores of each such machine that several tasks keep busy together. coalesced: (D, D) seconds for which
+            a device that works on may put off what it sends to another one. A plan's clock minds these four, the search does not
+            (makespan only).
         priority: (n,) which of the ready nodes runs first, the highest; None: by upward rank.
 
     Raises:
@@ -96,7 +98,8 @@ class Problem:
     back_after: Floats | None = None
     used: Floats | None = None
     host: Ints | None = None
-    cores: int = 0
+    shared: float = 0.0
+    coalesced: Floats | None = None
 
     def __post_init__(self) -> None:
         n, d = self.nodes, self.devices

@@ -1,57 +1,59 @@
 """The processors of machines, which the tasks of a machine share.
 
-A node keeps some of its machine's cores busy while it runs (`Problem.used`). Where the nodes that run at once on one machine want more
-cores than there are, all of them slow down by the same factor, until one of them ends or another one begins. So the end of a node is
-known only for as long as nothing else begins: the clock asks after each event which ends have moved.
+What runs on a machine, a kernel or the hand-over of a value between two tasks, keeps some cores busy by itself. One kernel may use all of
+them. What several tasks do at once gets `Problem.shared` cores together, as was measured: an operating system that packs what was just
+woken on few cores, or tasks whose threads wait for each other, use fewer than there are. Where more is wanted, all slow down by the same
+factor, until something ends or begins. So an end is known only for as long as nothing else begins: the clock asks after each event which
+ends have moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from .problem import Problem
 
 
 class Processors:
-    """The processors of machines: nodes that run there at once share them, so each may take longer than by itself."""
+    """The processors of machines: what runs there at once shares them, so each may take longer than by itself."""
 
-    def __init__(self, problem: Problem, where: Sequence[int]) -> None:
-        many = problem.host is not None and problem.used is not None and problem.devices > 1
-        self._host = [problem.host[d] for d in where] if many and problem.host is not None else []
-        self._used = problem.used.tolist() if problem.used is not None else []
-        self._cores = float(problem.cores)
-        self._left: dict[int, dict[int, float]] = {}  # machine -> node that runs -> seconds that it needs by itself
+    def __init__(self, problem: Problem) -> None:
+        self.are_shared = problem.host is not None and problem.devices > 1
+        self._shared = float(problem.shared)
+        self._left: dict[int, dict[int, tuple[float, float]]] = {}  # machine -> what runs -> seconds that it needs by itself, cores
         self._since: dict[int, float] = {}
         self._rate: dict[int, float] = {}
         self._touched: set[int] = set()
 
-    def _pass(self, host: int, now: float) -> dict[int, float]:
+    def _pass(self, host: int, now: float) -> dict[int, tuple[float, float]]:
         """Let time pass on a machine."""
         left, spent = self._left.setdefault(host, {}), (now - self._since.get(host, now)) * self._rate.get(host, 1.0)
-        for x in left:
-            left[x] = max(left[x] - spent, 0.0)
+        if spent:
+            for x, (seconds, used) in left.items():
+                left[x] = max(seconds - spent, 0.0), used
         self._since[host] = now
         self._touched.add(host)
         return left
 
-    def begins(self, x: int, now: float, takes: float) -> None:
-        """A node begins that takes so many seconds by itself."""
-        if self._host and self._host[x] >= 0:
-            self._pass(self._host[x], now)[x] = takes
+    def begins(self, x: int, host: int, now: float, takes: float, used: float) -> None:
+        """Something begins, of any number, that takes so many seconds of so many cores by itself. Machine -1 has cores for all."""
+        if self.are_shared and host >= 0:
+            self._pass(host, now)[x] = takes, used
 
-    def ends(self, x: int, now: float) -> None:
-        """A node has ended."""
-        if self._host and self._host[x] >= 0:
-            self._pass(self._host[x], now).pop(x, None)
+    def ends(self, x: int, host: int, now: float) -> None:
+        """It has ended."""
+        if self.are_shared and host >= 0:
+            self._pass(host, now).pop(x, None)
 
     def changed(self, now: float) -> Iterable[tuple[int, float]]:
-        """The nodes whose ends have moved, with the new ones."""
+        """What has moved its end, with the new one."""
         touched, self._touched = self._touched, set()
         out: list[tuple[int, float]] = []
         for host in touched:
             left = self._left[host]
-            before, rate = self._rate.get(host, 1.0), min(1.0, self._cores / max(sum(self._used[x] for x in left), 1e-9))
+            before, wanted = self._rate.get(host, 1.0), sum(used for _, used in left.values())
+            rate = 1.0 if len(left) < 2 else min(1.0, self._shared / max(wanted, 1e-9))
             self._rate[host] = rate
             if rate < 1.0 or before < 1.0:
-                out += [(x, now + seconds / rate) for x, seconds in left.items()]
+                out += [(x, now + seconds / rate) for x, (seconds, _) in left.items()]
         return out

@@ -35,7 +35,7 @@ from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
 from ...graph.core.errors import CancelledError, OpError
 from ...graph.resources.cancellation import Cancellation
-from ...placer.partition.partitioned_graph import task_of
+from ...placer.partition.partitioned_graph import COALESCED_S, task_of
 from ..wire.messages import ChannelKey
 from .executor import Executor
 from .step import TaskStep
@@ -108,7 +108,7 @@ class RegisteredProgram:
     def continued(self, channel: ChannelKey, seconds: float) -> None:
         """Record for how many seconds the program continued after sending on a channel. One outlier counts little."""
         known = self.gaps.get(channel, 0.0)
-        self.gaps[channel] = min((known + seconds) / 2, 2 * known + SHORT_S / 4)
+        self.gaps[channel] = min((known + seconds) / 2, 2 * known + COALESCED_S / 4)
 
 
 def only_segment(registered: RegisteredProgram) -> Segment | None:
@@ -350,7 +350,7 @@ class StepRunner:
         large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.is_near(task)
         if not large and len(together) < MAX_COALESCED:
             since = queue.since.setdefault(task, now)
-            if now - since <= SHORT_S and registered.gaps.get(channel, 0.0) <= SHORT_S:
+            if now - since <= COALESCED_S and registered.gaps.get(channel, 0.0) <= COALESCED_S:
                 return
         queue.since.pop(task, None)
         worker.send(task, self._number, queue.outbox.pop(task))

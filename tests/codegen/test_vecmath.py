@@ -10,6 +10,7 @@ import scipy.special
 numba = pytest.importorskip("numba")
 
 from dovetail.codegen import vecmath  # noqa: E402
+from dovetail.codegen.vecmath.memory import load, store  # noqa: E402
 
 # function -> its exact value, and the stated errors in units in the last place for float32 and float64
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], int, int]] = {
@@ -208,3 +209,14 @@ def test_parts_of_a_total_are_rounded_as_a_division_is(width: int) -> None:
             y = np.empty_like(x)
             divide(x, total, y)
             np.testing.assert_array_equal(y, x / total)
+
+
+def test_a_kernel_may_have_more_arrays_than_llvm_is_told_apart() -> None:
+    @numba.njit
+    def copy(x, y):  # type: ignore[no-untyped-def]  # Numba's
+        for i in range(len(x)):
+            store(y, 70, i, load(x, 64, i))
+
+    x, y = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
+    copy(x, y)
+    np.testing.assert_array_equal(x, y)

@@ -99,7 +99,7 @@ def test_a_simulated_step_takes_a_gpu_s_least_times() -> None:
     """On a machine whose processor needs a second for each byte."""
     points = (Point(1.0, 1.0, 1.0), Point(2.0, 2.0, 1.0))
     profile = Calibration(
-        "made up", 2, "2026-01-02T03:04:05+00:00", "", dict.fromkeys(KINDS, points), dict.fromkeys(OVERHEADS, 0.0)
+        "made up", 2, "2026-01-02T03:04:05+00:00", "", dict.fromkeys(KINDS, points), dict.fromkeys(OVERHEADS, 0.0), 2.0
     )
     predicted = placed("gpu:0", profile=profile)
     assert predicted.cluster.calibration is not None

@@ -13,12 +13,12 @@ from dovetail.placer.cost.launches import KINDS, working_set
 from dovetail.placer.plan import Plan
 
 
-def profile(cores: int = 2, used: float = 1.0, **overheads: float) -> Calibration:
-    """A machine that does 1e9 units of any work in a second, and has no overheads but these."""
+def profile(cores: int = 2, used: float = 1.0, shared: float = 0.0, **overheads: float) -> Calibration:
+    """A machine that does 1e9 units of any work in a second, and has no overheads but these. Tasks share `shared` cores, or all."""
     points = (Point(1.0, 1e-9, used), Point(1e9, 1.0, used))
     named = {name.replace("_", " "): seconds for name, seconds in overheads.items()}
     costs = dict.fromkeys(OVERHEADS, 0.0) | named
-    return Calibration("made up", cores, "2026-01-02T03:04:05+00:00", "", dict.fromkeys(KINDS, points), costs)
+    return Calibration("made up", cores, "2026-01-02T03:04:05+00:00", "", dict.fromkeys(KINDS, points), costs, shared or cores)
 
 
 def products(jobs: dict[str, int] | None, calibration: Calibration, tasks: int) -> Plan:
@@ -33,7 +33,7 @@ def products(jobs: dict[str, int] | None, calibration: Calibration, tasks: int) 
 
 def test_interpolates_on_logarithmic_axes() -> None:
     points = (Point(10.0, 1e-3, 1.0), Point(1000.0, 1e-2, 2.0))
-    found = Calibration("m", 2, "", "", {"stream": points}, dict.fromkeys(OVERHEADS, 0.0))
+    found = Calibration("m", 2, "", "", {"stream": points}, dict.fromkeys(OVERHEADS, 0.0), 2.0)
     assert found.at("stream", 100.0) == (pytest.approx(1e-3 * 10**0.5), pytest.approx(2**0.5))
     assert found.at("stream", 5.0) == (pytest.approx(5e-4), 1.0)
     assert found.at("stream", 4000.0) == (pytest.approx(4e-2), 2.0)
@@ -105,12 +105,13 @@ def test_attention_that_a_rewrite_made_has_the_plans_batch() -> None:
     assert large == pytest.approx(64 * small, rel=0.05)
 
 
-@pytest.mark.parametrize(("tasks", "cores", "used", "seconds"), [
-    (1, 2, 1.0, 8e-3),  # one after the other
-    (4, 4, 1.0, 2e-3), (4, 2, 1.0, 4e-3), (4, 2, 2.0, 8e-3), (2, 4, 1.0, 4e-3),
+@pytest.mark.parametrize(("tasks", "cores", "used", "shared", "seconds"), [
+    (1, 2, 1.0, 2.0, 8e-3),  # one after the other
+    (4, 4, 1.0, 4.0, 2e-3), (4, 2, 1.0, 2.0, 4e-3), (4, 2, 2.0, 2.0, 8e-3), (2, 4, 1.0, 4.0, 4e-3),
+    (4, 2, 1.0, 1.0, 8e-3), (4, 2, 1.0, 1.25, 6.4e-3), (1, 2, 2.0, 1.0, 8e-3),  # tasks get fewer together than one task may use
 ])  # fmt: skip
-def test_tasks_of_a_machine_share_its_cores(tasks: int, cores: int, used: float, seconds: float) -> None:
-    plan = products({"worker": tasks}, profile(cores, used), tasks)
+def test_tasks_of_a_machine_share_its_cores(tasks: int, cores: int, used: float, shared: float, seconds: float) -> None:
+    plan = products({"worker": tasks}, profile(cores, used, shared), tasks)
     assert plan.simulate().makespan == pytest.approx(seconds, rel=1e-6)
 
 
@@ -128,6 +129,44 @@ def test_a_transfer_takes_what_was_measured() -> None:
             y = x * 2.0
         plan = dt.place(y, {"worker": 2}, profile=profile(transfer=1e-3, shared_byte=1e-6, tcp_byte=1.0))
     assert plan.simulate().makespan == pytest.approx(2e-3 + 4e-6, rel=0.01)
+
+
+def fan_out(transfer: float, shared: float, working: float) -> Plan:
+    """A task gives a value to two others, which takes `transfer` seconds, and works on for `working` seconds; all else takes no time."""
+    fast = profile(3, shared=shared, transfer=transfer)
+    kernels = {k: (Point(1e6, working if k.startswith("product") else 1e-15, 1.0),) for k in KINDS}
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:0"):
+            x = dt.placeholder(dt.float32, [250]) * 2.0
+            with dt.control_dependencies([x.op]):
+                ends = [dt.matmul(dt.placeholder(dt.float32, [1, 500]), dt.placeholder(dt.float32, [500, 1000])).op]
+        for task in (1, 2):
+            with dt.device(f"/job:worker/task:{task}"):
+                ends.append((x * 2.0).op)
+        return dt.place(ends, {"worker": 3}, profile=replace(fast, kernels=kernels))
+
+
+@pytest.mark.parametrize(("shared", "seconds"), [(3.0, 2e-3), (1.0, 5e-3)])
+def test_the_hand_over_of_a_value_keeps_a_core_busy(shared: float, seconds: float) -> None:
+    found = fan_out(2e-3, shared, 1e-3).simulate()
+    assert [t.finish for t in found.transfers] == [pytest.approx(seconds, rel=0.01)] * 2
+
+
+@pytest.mark.parametrize(("working", "leaves"), [(1e-3, 0.0), (1e-4, 1e-4)])
+def test_a_task_that_works_on_for_a_short_time_sends_when_it_pauses(working: float, leaves: float) -> None:
+    found = fan_out(1e-5, 3.0, working).simulate()
+    assert [t.finish for t in found.transfers] == [pytest.approx(leaves + 1e-5, rel=0.01)] * 2
+    assert [t.start for t in found.transfers] == [pytest.approx(0.0, abs=1e-9)] * 2
+
+
+def test_a_transposed_product_has_times_of_its_own() -> None:
+    slow = profile()
+    slow = replace(slow, kernels={**slow.kernels, **{k: (Point(1.0, 5e-9, 1.0),) for k in KINDS if k.startswith("transposed")}})
+    with dt.Graph().as_default():
+        x, g = dt.placeholder(dt.float32, [64, 100]), dt.placeholder(dt.float32, [64, 200])
+        plain, transposed = dt.matmul(dt.placeholder(dt.float32, [100, 64]), g).op, dt.matmul(x, g, transpose_a=True).op
+        seconds = [dt.place(y, profile=slow).simulate().makespan for y in (plain, transposed)]
+    assert seconds[1] == pytest.approx(5 * seconds[0], rel=0.01)
 
 
 def test_a_plan_says_which_profile_it_used_and_keeps_it(tmp_path: Path) -> None:
@@ -171,7 +210,7 @@ def test_this_machines_profile_is_used_unless_it_is_turned_off(tmp_path: Path, m
 
 @pytest.mark.parametrize("damage", [
     lambda d: d.pop("kernels"), lambda d: d["overheads"].pop("step"), lambda d: d["kernels"].update(stream=[[2, 1, 1], [1, 1, 1]]),
-    lambda d: d["overheads"].update(step=-1), lambda d: d.update({"dovetail calibration": 99}),
+    lambda d: d["overheads"].update(step=-1), lambda d: d.update(shared=3), lambda d: d.update({"dovetail calibration": 99}),
 ])  # fmt: skip
 def test_refuses_a_damaged_file(tmp_path: Path, damage: Callable[[dict[str, object]], object]) -> None:
     data = json.loads(profile().to_text())
