@@ -82,7 +82,7 @@ class InOrder:
             touched = set[int]()
             while events and events[0][0] <= now + MOMENT:
                 code = heappop(events)[1]
-                if code in self._over:
+                if self._over and code in self._over:
                     continue
                 if code < n:
                     self._is_there[code] = True
@@ -95,7 +95,7 @@ class InOrder:
             for d in sorted(touched):
                 if not self._is_busy[d]:
                     self._go_on(d, now)
-            for code, at in self._shared.changed(now):
+            for code, at in self._shared.changed(now) if self._shared.are_shared else ():
                 if code < 2 * n:
                     self.finish[code - n] = at
                 else:
@@ -110,16 +110,18 @@ class InOrder:
             x = todo.pop()
             takes, self._owed[d] = self._owed[d] + self._takes[x], 0.0
             self._is_busy[d], self.start[x], self.finish[x] = True, now, now + takes
-            self._shared.begins(self._n + x, self._host[d], now, takes, self._used[x])
+            if self._shared.are_shared:
+                self._shared.begins(self._n + x, self._host[d], now, takes, self._used[x])
             heappush(self._events, (self.finish[x], self._n + x))
             return
         self._send_all(d, now)
 
     def _ended(self, x: int, now: float) -> None:
         here = self._where[x]
-        self._over.add(self._n + x)
         self._is_busy[here] = False
-        self._shared.ends(self._n + x, self._host[here], now)
+        if self._shared.are_shared:
+            self._over.add(self._n + x)
+            self._shared.ends(self._n + x, self._host[here], now)
         puts_off = self._coalesced[here] if self._coalesced else []
         for v in range(self._first[x], self._first[x + 1]):
             seen = {here}
