@@ -292,12 +292,16 @@ def _convolutions() -> Iterator[Case]:
         yield _taken("pool gradient", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=True))
 
 
+def _gathered(table: Any, rows: int) -> Any:
+    return dt.gather(table, _numbers(rows, 50_000))
+
+
 def _rows_and_updates() -> Iterator[Case]:
     table = _variable(50_000, 64)
     descent = dt.train.GradientDescentOptimizer(0.01)
     for rows in (16, 1024, 16 * KIB):
         ids = _numbers(rows, 50_000)
-        yield _taken("gather", rows * 256.0, lambda rows=rows: dt.gather(table, _numbers(rows, 50_000)))
+        yield _taken("gather", rows * 256.0, partial(_gathered, table, rows))
         changes = dt.IndexedSlices(_variable(rows, 64), ids, dt.constant([50_000, 64], dt.int64))
         yield Case("scatter", rows * 256.0, [descent.apply_gradients([(changes, table)])])
     for size in (4 * KIB, 256 * KIB, 4 * MIB, 32 * MIB):

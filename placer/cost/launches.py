@@ -208,9 +208,9 @@ def _own_time(view: Any, machine: Calibration) -> tuple[float, float] | None:
 def _product(view: Any, machine: Calibration) -> tuple[float, float]:
     """A product, between the corners of the measured grid around its rows, depth and columns."""
     if view.attrs.get("transpose_a") and len(view.outputs[0].dims or ()) == 2:
-        sides = [float(d or 1) for t in (view.inputs[0], view.outputs[0]) for d in t.dims or (1, 1)]
-        if min(sides) >= TRANSPOSED[0]:
-            return _between("transposed", TRANSPOSED, min(sides), view.opdef.cost_of(view).flops, machine)
+        smallest = min(float(d or 1) for t in (view.inputs[0], view.outputs[0]) for d in t.dims or (1, 1))
+        if smallest >= TRANSPOSED[0]:
+            return _between("transposed", TRANSPOSED, smallest, view.opdef.cost_of(view).flops, machine)
     a, b = view.inputs[0].dims or (1, 1), view.outputs[0].dims or (1, 1)
     if len(a) < 2 or len(b) < 2:
         return machine.at("stream", 4.0 * (_count(a) + _count(b)))
