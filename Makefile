@@ -41,6 +41,7 @@ lint: ruff layers typecheck
 
 ruff: .venv/stamp-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 
 layers: $(CHECKED)
 	cd $(CHECKED) && ../../$(BIN)/lint-imports --config ../../.importlinter --cache-dir ../../.import_linter_cache

@@ -63,7 +63,10 @@ def try_in(python: str, wheel: Path) -> None:
 def main(versions: list[str]) -> None:
     """Check the one wheel in dist/."""
     [wheel] = Path("dist").glob("*.whl")
-    stray = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()} - {"dovetail", f"{wheel.name.split('-py3')[0]}.dist-info"}
+    stray = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()} - {
+        "dovetail",
+        f"{wheel.name.split('-py3')[0]}.dist-info",
+    }
     if stray:
         raise SystemExit(f"{wheel} holds {', '.join(sorted(stray))}")
     found = {version: find(version) for version in versions or VERSIONS}

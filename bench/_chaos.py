@@ -85,7 +85,9 @@ def train(folder: Path) -> None:
             chosen = batches.randint(0, len(labels), BATCH)
             at, _ = session.run([step, update], {x: inputs[chosen], y: labels[chosen]})
             made += 1
-            os.pwrite(acknowledged, b"%d" % made, 0)  # numbers only get longer: a kill leaves the old one or the new one
+            os.pwrite(
+                acknowledged, b"%d" % made, 0
+            )  # numbers only get longer: a kill leaves the old one or the new one
             if is_chief and time.monotonic() - told > 5.0:
                 told = time.monotonic()
                 found = session.run(loss, {x: held_out[0], y: held_out[1]})
@@ -118,7 +120,9 @@ def has_copies(targets: dict[str, str]) -> bool:
     from dovetail.runtime.server.running_cluster import RunningCluster
 
     cluster = RunningCluster()
-    cluster.cluster_spec = ClusterSpec({"ps": [at.removeprefix("zmq://") for task, at in targets.items() if "/job:ps" in task]})
+    cluster.cluster_spec = ClusterSpec(
+        {"ps": [at.removeprefix("zmq://") for task, at in targets.items() if "/job:ps" in task]}
+    )
     cluster.keys = None
     try:
         cluster.wait_until_up(ANSWER_S)
@@ -161,7 +165,9 @@ class Ray:
             except Exception:  # it is being started again
                 continue
         incarnations = {f["incarnation"] for f in figures.values()}
-        is_whole = len(figures) == len(asked) and all(f.get("replicated_by") in (None, *incarnations) for f in figures.values())
+        is_whole = len(figures) == len(asked) and all(
+            f.get("replicated_by") in (None, *incarnations) for f in figures.values()
+        )
         return {task: f["pid"] for task, f in figures.items()} | self._directory(), is_whole
 
     @staticmethod
@@ -172,7 +178,9 @@ class Ray:
             try:
                 if entry.name.isdigit():
                     parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                    names[int(entry.name)] = (entry / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").strip()
+                    names[int(entry.name)] = (
+                        (entry / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").strip()
+                    )
             except OSError:
                 continue
 
@@ -183,7 +191,9 @@ class Ray:
                 pid = parents.get(pid, 0)
             return False
 
-        return {f"directory {pid}": pid for pid, name in names.items() if name.startswith("ray::Directory") and is_mine(pid)}
+        return {
+            f"directory {pid}": pid for pid, name in names.items() if name.startswith("ray::Directory") and is_mine(pid)
+        }
 
     def close(self) -> None:
         self._ray.shutdown()
@@ -205,13 +215,24 @@ def one_run(
     rng = random.Random(seed)
     ray = Ray() if on == "ray" else None
     options = ["--on", on, *(["--each"] if each else []), *(["--restarts", "100000"] if on == "local" else [])]
-    command = [sys.executable, "-m", "dovetail", "run", *options, str(folder / "cluster.yaml"), str(Path(__file__)), str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "dovetail",
+        "run",
+        *options,
+        str(folder / "cluster.yaml"),
+        str(Path(__file__)),
+        str(folder),
+    ]
     kills: list[str] = []
     stalls: list[float] = []
     if not every:
         (folder / STOP).write_text(str(until_step))
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
         began = time.monotonic()
         advanced, step, next_kill = began, -1, began + 2 * every
         try:
@@ -222,7 +243,9 @@ def one_run(
                         stalls.append(now - advanced)
                     advanced, step = now, new
                 if now - advanced > STALLED_S:
-                    raise RuntimeError(f"no step for {now - advanced:.0f} s at step {step} after {kills[-3:]}; {folder} has the log")
+                    raise RuntimeError(
+                        f"no step for {now - advanced:.0f} s at step {step} after {kills[-3:]}; {folder} has the log"
+                    )
                 if every and now - began > seconds and not (folder / STOP).exists():
                     (folder / STOP).write_text("0")
                 elif every and now >= next_kill and now - began < seconds:
@@ -279,9 +302,13 @@ def main(argv: list[str]) -> None:
     print(json.dumps({"with kills": chaos}), flush=True)
     calm = one_run(folders[1], 0.0, 0.0, given.on, each, given.seed, chaos["step"], given.replicas)
     print(json.dumps({"without": calm}), flush=True)
-    print(f"loss {chaos['loss']:.4f} with {chaos['kills']} kills, {calm['loss']:.4f} without, at steps {chaos['step']} and {calm['step']}")
+    print(
+        f"loss {chaos['loss']:.4f} with {chaos['kills']} kills, {calm['loss']:.4f} without, at steps {chaos['step']} and {calm['step']}"
+    )
     assert chaos["loss"] < calm["loss"] * 1.1 + 0.01, "kills cost more than noise"
-    assert given.replicas < 2 or not chaos["lost"], f"{chaos['lost']} acknowledged updates are not in the final checkpoint"
+    assert given.replicas < 2 or not chaos["lost"], (
+        f"{chaos['lost']} acknowledged updates are not in the final checkpoint"
+    )
 
 
 if __name__ == "__main__":

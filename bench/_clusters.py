@@ -160,7 +160,9 @@ def digits(
         return x, y, wrap(tf.train.GradientDescentOptimizer(0.1)).minimize(loss, global_step=step)
 
 
-PROGRAMS = {f.__name__: f for f in (empty_step, variable_read, variable_update, ten_hops, early_send, transfer, many_clients)}
+PROGRAMS = {
+    f.__name__: f for f in (empty_step, variable_read, variable_update, ten_hops, early_send, transfer, many_clients)
+}
 
 
 # --- the processes -------------------------------------------------------------------------------------------------------

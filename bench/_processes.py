@@ -51,7 +51,8 @@ def version_of(module: Any) -> str:
 
 
 def answer(
-    begin: Callable[[], tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]], after: Callable[[], object] = lambda: None
+    begin: Callable[[], tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]],
+    after: Callable[[], object] = lambda: None,
 ) -> None:
     """Answer requests until the input ends. `begin` loads the system, and gives its version and what answers; it may raise ImportError.
 
@@ -135,7 +136,9 @@ class Conversation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -155,7 +155,9 @@ def main() -> None:
         "--apart", action="store_true", help="as on several machines: no shared memory, no Unix streams"
     )
     parser.add_argument(
-        "--namespaces", action="store_true", help="parameter servers in another network namespace; no training, no collectives"
+        "--namespaces",
+        action="store_true",
+        help="parameter servers in another network namespace; no training, no collectives",
     )
     parser.add_argument("--pairs", type=int, default=40, help="batches of each cluster")
     args = parser.parse_args()
@@ -182,7 +184,8 @@ def main() -> None:
 def _write(path: Path, found: Iterable[dict[str, Any]], apart: str) -> None:
     """Put the rows into a file; those that were not measured anew stay."""
     new = [
-        row(f"{r['program']}{apart}: {r['mechanism']}", "µs", r["on_us"], r["on_us"] * r["median"], "without it") for r in found
+        row(f"{r['program']}{apart}: {r['mechanism']}", "µs", r["on_us"], r["on_us"] * r["median"], "without it")
+        for r in found
     ]
     what = report("What each mechanism of the runtime gains", False, new)
     if path.exists():

@@ -51,7 +51,9 @@ def _training(
     with tf.Graph().as_default():
         with tf.device(tf.train.replica_device_setter(ps_tasks=2)):
             zeros = tf.zeros_initializer()
-            held = [tf.get_variable(f"{name}{i}".replace(" ", "_"), [rows_, columns], initializer=zeros) for i in range(2)]
+            held = [
+                tf.get_variable(f"{name}{i}".replace(" ", "_"), [rows_, columns], initializer=zeros) for i in range(2)
+            ]
             at = tf.placeholder(tf.int32, [64])
             used = [tf.gather(v, at) if is_sparse else v for v in held]
             train = tf.train.MomentumOptimizer(0.1, 0.9).minimize(sum(tf.reduce_sum(tf.square(u - 1.0)) for u in used))
@@ -67,7 +69,11 @@ def beside(quick: bool) -> Iterator[Row]:
     import dovetail as tf
 
     mib = 64 if quick else 1024
-    with tempfile.TemporaryDirectory() as folder, tf.LocalCluster({"ps": 2, "worker": 1}) as cluster, tf.Graph().as_default():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tf.LocalCluster({"ps": 2, "worker": 1}) as cluster,
+        tf.Graph().as_default(),
+    ):
         with tf.device(tf.train.replica_device_setter(cluster=cluster.cluster_spec)):
             zeros = tf.zeros_initializer()
             tables = [tf.get_variable(f"table{i}", [mib << 11, 64], initializer=zeros) for i in range(2)]
@@ -95,7 +101,10 @@ def beside(quick: bool) -> Iterator[Row]:
                     step(random.integers(0, mib << 11, 64))
                     samples[saves].append(time.perf_counter() - began)
                 ends.join()
-    print({saves: (len(s), *np.percentile(s, [50, 90, 99, 100]).round(4)) for saves, s in samples.items()}, file=sys.stderr)
+    print(
+        {saves: (len(s), *np.percentile(s, [50, 90, 99, 100]).round(4)) for saves, s in samples.items()},
+        file=sys.stderr,
+    )
     during, without = (float(np.percentile(samples[saves], 99)) for saves in (True, False))
     yield row(f"99 % of steps during a save of {mib} MiB", "s", during, without, "no save", target="ratio <= 1.5")
 

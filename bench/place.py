@@ -103,6 +103,7 @@ def plan_one(name: str, count: int, repeats: int, accelerators: int = 0) -> dict
 
 # --- all of them ----------------------------------------------------------------------------------------------------------
 
+
 def over_devices(quick: bool) -> Iterator[Row]:
     """Seconds, memory and page per number of GPUs, for one number of nodes; then the slope."""
     nodes = SIZES[2] if quick else SIZES[-1]

@@ -69,7 +69,9 @@ def transformer(dt: Any, block: Blocks) -> Built:
     h = dt.reshape(x, [-1, width])
     for layer in range(2):
         with block(2 * layer):
-            parts = dt.reshape(dt.matmul(norm(h), dt.Variable(_normal(width, 3 * width))), [-1, tokens, 3, heads, width // heads])
+            parts = dt.reshape(
+                dt.matmul(norm(h), dt.Variable(_normal(width, 3 * width))), [-1, tokens, 3, heads, width // heads]
+            )
             q, k, v = dt.unstack(dt.transpose(parts, [2, 0, 3, 1, 4]), axis=0)
             scores = dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * (width // heads) ** -0.5)
             mixed = dt.reshape(dt.transpose(dt.matmul(scores, v), [0, 2, 1, 3]), [-1, width])
@@ -89,7 +91,9 @@ def lenet(dt: Any, block: Blocks) -> Built:
     for i, (shape, padding) in enumerate((((5, 5, 1, 6), "SAME"), ((5, 5, 6, 16), "VALID"))):
         with block(i):
             h = dt.nn.conv2d(h, dt.Variable(_normal(*shape) * 0.3), strides=1, padding=padding)
-            h = dt.nn.max_pool(dt.nn.relu(dt.nn.bias_add(h, dt.Variable(np.zeros(shape[-1], np.float32)))), 2, 2, "VALID")
+            h = dt.nn.max_pool(
+                dt.nn.relu(dt.nn.bias_add(h, dt.Variable(np.zeros(shape[-1], np.float32)))), 2, 2, "VALID"
+            )
     with block(2):
         h = dt.nn.relu(dt.matmul(dt.reshape(h, [-1, 400]), dt.Variable(_normal(400, 120))))
     with block(3):

@@ -100,7 +100,13 @@ def groups(clusters: Clusters) -> dict[str, Callable[[bool], Iterator[Row]]]:
 
 
 def _rows(
-    systems: Systems, name: str, figures: list[Figures], target: str = "", mib: float = 0, beside: str = "", title: str = ""
+    systems: Systems,
+    name: str,
+    figures: list[Figures],
+    target: str = "",
+    mib: float = 0,
+    beside: str = "",
+    title: str = "",
 ) -> Iterator[Row]:
     """The rows of one program: steps, or GB/s of `mib`; 99th percentiles; processor time. `title`: of the peer."""
     peer = title or (systems[1].title if len(systems) > 1 else "")

@@ -527,7 +527,9 @@ def explain(
         return later.program
 
     sizes = sizes_of(_nodes(made.graph.steps))
-    return DeviceKernels(graph.device, graph, made.graph, tuple(made.fired), made.fusion, names, lower, gpu, sizes, options.tf32)
+    return DeviceKernels(
+        graph.device, graph, made.graph, tuple(made.fired), made.fusion, names, lower, gpu, sizes, options.tf32
+    )
 
 
 def _with_feeds(c: Compilation) -> Compilation:

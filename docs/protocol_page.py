@@ -148,7 +148,10 @@ def page() -> str:
             [
                 "| record | as | fields |",
                 "| --- | --- | --- |",
-                *(f"| `{n}` | {'list' if r.is_list else 'dict'} | {', '.join(_fields(r))} |" for n, r in RECORDS.items()),
+                *(
+                    f"| `{n}` | {'list' if r.is_list else 'dict'} | {', '.join(_fields(r))} |"
+                    for n, r in RECORDS.items()
+                ),
             ]
         ),
     ]

@@ -85,7 +85,9 @@ def _alias(public: str, home: str, found: dict[str, str]) -> None:
     if source:  # its old names, which are not in `__all__`
         tree = ast.parse((ROOT / source).read_text(encoding="utf-8"))
         names = [a.asname for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names if a.asname]
-        assigned = [t for n in tree.body for t in (n.targets if isinstance(n, ast.Assign) else [getattr(n, "target", None)])]
+        assigned = [
+            t for n in tree.body for t in (n.targets if isinstance(n, ast.Assign) else [getattr(n, "target", None)])
+        ]
         names = [n for n in (*names, *(t.id for t in assigned if isinstance(t, ast.Name))) if not n.startswith("_")]
         lines += [f"from {home} import (", _filled(", ".join(f"{n} as {n}" for n in sorted(names))), ")"]
     path = public.replace(".", "/") + ("/__init__.pyi" if inner else ".pyi")

@@ -125,7 +125,9 @@ def returned(function: str, results: Any) -> Any:
         if isinstance(leaf, Set | Iterator):
             raise TypeError(f"{function} returns a {type(leaf).__name__}: return a list, a tuple or a dict of tensors")
         if isinstance(leaf, PerReplica):
-            raise TypeError(f"{function} returns the values of all replicas: return strategy.reduce(...) of them, or a list")
+            raise TypeError(
+                f"{function} returns the values of all replicas: return strategy.reduce(...) of them, or a list"
+            )
         if hasattr(leaf, "_flow_parts"):
             raise TypeError(f"{function} returns a {type(leaf).__name__}: return its tensor, stack()")
         return leaf

@@ -162,7 +162,9 @@ class _Home:
         """Saves and restores all variables, and keeps all checkpoints. The same one until a trace makes another variable."""
         variables = self.variables
         if not variables:
-            raise ValueError(f"{self.scope} has no variables yet: its first call, or `plan`, makes them; call one of them before")
+            raise ValueError(
+                f"{self.scope} has no variables yet: its first call, or `plan`, makes them; call one of them before"
+            )
         if self._saver is None or self._saver[0] != len(variables):
             with self.graph.as_default():
                 self._saver = len(variables), Saver(variables, max_to_keep=None)

@@ -106,7 +106,9 @@ class _Finder:
         found = home and util.find_spec(home)
         if not home or not found:
             return None
-        return ModuleSpec(name, _Loader(home), origin=found.origin, is_package=found.submodule_search_locations is not None)  # type: ignore[arg-type]
+        return ModuleSpec(
+            name, _Loader(home), origin=found.origin, is_package=found.submodule_search_locations is not None
+        )  # type: ignore[arg-type]
 
 
 def install() -> None:

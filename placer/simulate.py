@@ -231,7 +231,11 @@ def plan_timeline(
 def read_in_place(plan: PlanData) -> dict[Node, str]:
     """Variables that the step only reads in their memory, from other tasks -> the devices that hold them."""
     run = {n for p in plan.partitions.values() for n in p.nodes}
-    read = [(state_behind(plan.graph.get_tensor_by_name(c.name).op), c.source) for c in plan.channels if c.direct and not c.control]
+    read = [
+        (state_behind(plan.graph.get_tensor_by_name(c.name).op), c.source)
+        for c in plan.channels
+        if c.direct and not c.control
+    ]
     return {place: device for place, device in read if place is not None and place not in run}
 
 
@@ -290,13 +294,17 @@ def step_of(
     )  # fmt: skip
     if not len(times) or plan.cluster.calibration is None:
         reads = _reads(plan)
-        problem = replace(problem, seconds=problem.seconds + [reads.get(key, 0.0) for key in zip(where, order, strict=True)])
+        problem = replace(
+            problem, seconds=problem.seconds + [reads.get(key, 0.0) for key in zip(where, order, strict=True)]
+        )
     number = {str(device.name): d for d, device in enumerate(plan.cluster.devices)}
     assignment = np.array([number[device] for device in where], np.int32)
     return problem, assignment, [node.name for node in order], tuple(number)
 
 
-LAUNCHED = 20_000  # nodes of plans up to which kernels are found as they will be fused; nodes of larger ones count one by one
+LAUNCHED = (
+    20_000  # nodes of plans up to which kernels are found as they will be fused; nodes of larger ones count one by one
+)
 
 
 def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Sequence[tuple[float, float] | None]:
@@ -306,7 +314,11 @@ def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Seque
     """
     machine = plan.cluster.calibration
     gpus = {str(d.name) for d in plan.cluster.devices if d.gpu is not None} & plan.partitions.keys()
-    launches = {d: plan.launches(d) for d in plan.partitions if machine is not None or d in gpus} if len(order) <= LAUNCHED else {}
+    launches = (
+        {d: plan.launches(d) for d in plan.partitions if machine is not None or d in gpus}
+        if len(order) <= LAUNCHED
+        else {}
+    )
     if not any(launches.values()):
         return ()
     if machine is None:

@@ -48,7 +48,9 @@ DEAF_S: Final = 2.0  # a member that hears nothing of us for so long is cut off 
 COUNT_S: Final = 1.0  # between two comparisons of the counts of messages sent and received
 
 # Replication (`worker/replication.py`).
-BEAT_S: Final = 0.5  # between two messages to the backup while nothing changes: so it notices a backup that has started anew
+BEAT_S: Final = (
+    0.5  # between two messages to the backup while nothing changes: so it notices a backup that has started anew
+)
 COMMIT_TIMEOUT_S: Final = 30.0
 """A step whose updates the backup does not confirm fails after this: long enough to start a task again."""
 RETRY_S: Final = 0.2  # between two calls of a backup that does not answer

@@ -15,9 +15,7 @@ from collections.abc import Sequence
 
 from ..ir.loop_nest import COSTLY, LoopNest, Value
 
-_SHORT = (
-    32  # elements of a row: two vectors of 64 bytes. Elements of several rows are not contiguous and are gathered one by one
-)
+_SHORT = 32  # elements of a row: two vectors of 64 bytes. Elements of several rows are not contiguous and are gathered one by one
 
 _SPREAD_NAN = frozenset(
     ("neg", "abs", "sqrt", "exp", "expm1", "log", "log1p", "tanh", "erf", "add", "sub", "mul", "div")

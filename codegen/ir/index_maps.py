@@ -29,9 +29,7 @@ from .legality import NotFusibleError
 from .symbolic_shape import Size, SymbolicShapes
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
-LAST_AXIS = frozenset(
-    ("Softmax", "LogSoftmax", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
-)
+LAST_AXIS = frozenset(("Softmax", "LogSoftmax", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"))
 EXTREMES = frozenset(("ArgMax", "ArgMin"))
 SCANS = frozenset(("Cumsum", "Cumprod"))
 SCATTERS = frozenset(("UnsortedSegmentSum",))

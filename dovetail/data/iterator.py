@@ -30,8 +30,21 @@ from .serialize import LIMIT, BoundError, encode
 from .spec import Component, pack, same_form
 
 _PASS_ON = frozenset(
-    ["filter", "shuffle", "repeat", "take", "skip", "shard", "cache", "prefetch", "with_options", "with_values", "take_while"]
+    [
+        "filter",
+        "shuffle",
+        "repeat",
+        "take",
+        "skip",
+        "shard",
+        "cache",
+        "prefetch",
+        "with_options",
+        "with_values",
+        "take_while",
+    ]
 )  # kinds that change no element
+
 
 class Iterator:
     """Takes elements of a data set in a graph. Steps that take from one iterator get elements in the order in which they run.

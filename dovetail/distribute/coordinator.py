@@ -167,7 +167,9 @@ class ClusterCoordinator:
             self._sessions.append(None)
             for make in (*self._more, *(traced.add for traced in self._traced.values())):
                 make(n)
-            thread = threading.Thread(target=self._work, args=(n, index, target), name=f"dovetail-worker-{index}", daemon=True)
+            thread = threading.Thread(
+                target=self._work, args=(n, index, target), name=f"dovetail-worker-{index}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 

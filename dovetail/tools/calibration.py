@@ -175,7 +175,9 @@ def _taken(kind: str, work: float, make: Callable[[], Any]) -> Case:
     if np.prod(shape) > FEW:
         return Case(kind, work, [dt.reduce_max(made[0]).op], [dt.reduce_max(_variable(*shape)).op])
     made += [make() for _ in range(COPIES - 1)]
-    return Case(kind, work, [dt.reduce_max(y).op for y in made], [dt.reduce_max(_variable(*shape)).op for _ in made], COPIES)
+    return Case(
+        kind, work, [dt.reduce_max(y).op for y in made], [dt.reduce_max(_variable(*shape)).op for _ in made], COPIES
+    )
 
 
 def _summed(made: Any) -> Any:
@@ -189,7 +191,13 @@ def _elementwise() -> Iterator[Case]:
         yield Case("stream", size, [_summed(x * 1.5 + 0.5) for x in xs], [_summed(x) for x in xs], len(xs))
     for count in (KIB, 16 * KIB, MIB):
         xs = [_variable(count) for _ in range(COPIES if count <= FEW else 1)]
-        yield Case("function", count, [_summed(dt.tanh(x * 1.5 + 0.5)) for x in xs], [_summed(x * 1.5 + 0.5) for x in xs], len(xs))
+        yield Case(
+            "function",
+            count,
+            [_summed(dt.tanh(x * 1.5 + 0.5)) for x in xs],
+            [_summed(x * 1.5 + 0.5) for x in xs],
+            len(xs),
+        )
         yield _taken("uniform", count, partial(dt.random_uniform, [count]))
         yield _taken("normal", count, partial(dt.random_normal, [count]))
 
@@ -206,7 +214,9 @@ def _walks() -> Iterator[Case]:
 
 def _products() -> Iterator[Case]:
     for rows, depth, columns in product(SIDES, repeat=3):
-        yield _repeated(product_kind(rows, depth, columns), 2.0 * rows * depth * columns, _operands(rows, depth, columns))
+        yield _repeated(
+            product_kind(rows, depth, columns), 2.0 * rows * depth * columns, _operands(rows, depth, columns)
+        )
     for rows in (16, 32, 64, 128, 256):
         yield _repeated("cores", 2.0 * rows * 256 * 256, _operands(rows, 256, 256))
     for side in TRANSPOSED:
@@ -311,7 +321,14 @@ def _rows_and_updates() -> Iterator[Case]:
             yield Case(kind, size, [optimizer.apply_gradients(pairs)], copies=copies)
 
 
-FAMILIES: Sequence[Callable[[], Iterator[Case]]] = (_elementwise, _walks, _products, _reductions, _convolutions, _rows_and_updates)
+FAMILIES: Sequence[Callable[[], Iterator[Case]]] = (
+    _elementwise,
+    _walks,
+    _products,
+    _reductions,
+    _convolutions,
+    _rows_and_updates,
+)
 
 
 # --- several processes ----------------------------------------------------------------------------------------------------

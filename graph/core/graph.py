@@ -129,9 +129,7 @@ class Tensor(TensorOperators["Tensor"]):
         )
 
     def __float__(self) -> float:
-        raise TypeError(
-            f"{self!r} has no value before the graph runs. To change its type, use dt.cast; {TO_GET_IT}"
-        )
+        raise TypeError(f"{self!r} has no value before the graph runs. To change its type, use dt.cast; {TO_GET_IT}")
 
     __int__: Any = __float__
 

@@ -27,7 +27,9 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if gc.get_count()[0] > _MANY and gc.get_freeze_count() < _FEW:  # objects that the program has frozen stay frozen
+            if (
+                gc.get_count()[0] > _MANY and gc.get_freeze_count() < _FEW
+            ):  # objects that the program has frozen stay frozen
                 gc.freeze()
                 gc.unfreeze()  # moves all to the oldest generation
             gc.enable()

@@ -119,7 +119,9 @@ SETTINGS = {
         ),
         Setting("DOVETAIL_GPU_MEMORY", 0, "bytes that this process may use of each GPU's memory; 0: all that is there"),
         Setting(
-            "DOVETAIL_HOST_MEMORY", 0, "bytes of the machine's memory that a task was given, as plans see it; 0: all of it"
+            "DOVETAIL_HOST_MEMORY",
+            0,
+            "bytes of the machine's memory that a task was given, as plans see it; 0: all of it",
         ),
         Setting(
             "DOVETAIL_AUTOTUNE",

@@ -212,7 +212,11 @@ def _stored(value: Array | InChunks, dtype: DType) -> _Stored:
     plain = dtype.name in _PLAIN
     shape = value.shape if plain else (value.nbytes,)
     return _Stored(
-        _PLAIN[dtype.name if plain else "uint8"], shape, value.nbytes, value.dtype.itemsize if plain else 1, value.chunks()
+        _PLAIN[dtype.name if plain else "uint8"],
+        shape,
+        value.nbytes,
+        value.dtype.itemsize if plain else 1,
+        value.chunks(),
     )
 
 

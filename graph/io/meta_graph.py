@@ -89,9 +89,7 @@ def write_meta_graph(
         values = graph.get_collection(name)
         found = [_written(v, variables) for v in values]
         left_out = sorted({type(v).__name__ for v, w in zip(values, found, strict=True) if w is None})
-        if (
-            left_out and not name.startswith("__") and name != GraphKeys.SAVERS
-        ):  # internal collections, and savers
+        if left_out and not name.startswith("__") and name != GraphKeys.SAVERS:  # internal collections, and savers
             _LOG.info("collection '%s': not written: values of type %s", name, ", ".join(left_out))
         if isinstance(name, str):
             kept[name] = [w for w in found if w is not None]

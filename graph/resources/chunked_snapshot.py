@@ -33,7 +33,20 @@ class ChunkedSnapshot:
         dtype: the element type. shape: the whole shape. nbytes: the size of all of it.
     """
 
-    __slots__ = ("__weakref__", "_at", "_current", "_first", "_is_kept", "_kept", "_lock", "_rest", "_step", "dtype", "nbytes", "shape")
+    __slots__ = (
+        "__weakref__",
+        "_at",
+        "_current",
+        "_first",
+        "_is_kept",
+        "_kept",
+        "_lock",
+        "_rest",
+        "_step",
+        "dtype",
+        "nbytes",
+        "shape",
+    )
 
     def __init__(self, value: Array, lock: AbstractContextManager[Any], current: Callable[[], Array | None]) -> None:
         self.dtype, self.shape, self.nbytes = value.dtype, value.shape, value.nbytes

@@ -96,7 +96,9 @@ class Calibration:
         """The same from parsed JSON. ValueError, TypeError, KeyError, AttributeError: it is no profile."""
         if data.get("dovetail calibration", VERSION) != VERSION:
             raise ValueError(f"it is no machine's profile of version {VERSION}")
-        kernels = {str(kind): tuple(Point(*map(_positive, p)) for p in found) for kind, found in data["kernels"].items()}
+        kernels = {
+            str(kind): tuple(Point(*map(_positive, p)) for p in found) for kind, found in data["kernels"].items()
+        }
         overheads = {str(name): _positive(s) for name, s in data["overheads"].items()}
         if set(overheads) != set(OVERHEADS) or not all(kernels.values()) or "stream" not in kernels:
             raise ValueError("it lacks kernels or overheads")

@@ -55,7 +55,9 @@ class DeviceFacts(Struct, forbid_unknown_fields=True):
     host: Annotated[str | None, Meta(description="The machine of its task; else the host in the task's address")] = None
     model: Annotated[
         Annotated[str, Meta(pattern=f"^({'|'.join(GPU_MODELS)})$")] | None,
-        Meta(description="A GPU's product: its published figures count where flops and bandwidth are not given; else H100"),
+        Meta(
+            description="A GPU's product: its published figures count where flops and bandwidth are not given; else H100"
+        ),
     ] = None
 
 
@@ -92,14 +94,19 @@ class ClusterFile(Struct, forbid_unknown_fields=True):
     ] = None
     resources: Annotated[
         dict[str, TaskResources] | None,
-        Meta(description="Job -> what each of its tasks takes of its machine, or of Ray, Slurm or Kubernetes; plans do not read it"),
+        Meta(
+            description="Job -> what each of its tasks takes of its machine, or of Ray, Slurm or Kubernetes; plans do not read it"
+        ),
     ] = None
     keys: Annotated[
-        str | None, Meta(description="Folder of the key of all tasks and clients (dovetail keys new), relative to this file")
+        str | None,
+        Meta(description="Folder of the key of all tasks and clients (dovetail keys new), relative to this file"),
     ] = None
     checkpoint: Annotated[
         str | None,
-        Meta(description="Folder or address (s3://...) of checkpoints, relative to this file; programs find it in CHECKPOINT_DIR"),
+        Meta(
+            description="Folder or address (s3://...) of checkpoints, relative to this file; programs find it in CHECKPOINT_DIR"
+        ),
     ] = None
     ps_replicas: Annotated[
         Annotated[int, Meta(ge=1, le=2)],
@@ -131,7 +138,11 @@ def checked(content: object, kind: type[T]) -> T:
 
 def _located(content: object, kind: Any, text: str) -> str:
     """The error's text, with the key of `devices`, `resources` or `jobs` that the library leaves out of its path (`[...]`)."""
-    for part, inner in (("devices", DeviceList), ("resources", TaskResources), ("jobs", int | list[str] | dict[int | str, str])):
+    for part, inner in (
+        ("devices", DeviceList),
+        ("resources", TaskResources),
+        ("jobs", int | list[str] | dict[int | str, str]),
+    ):
         values = content.get(part) if kind is ClusterFile and isinstance(content, dict) else None
         if not isinstance(values, dict) or f"$.{part}[...]" not in text:
             continue

@@ -215,7 +215,11 @@ def described_by(given: str | os.PathLike[str]) -> Any:
     text = str(given)
     if re.fullmatch(r"\s*\w+=\d+(\s*,\s*\w+=\d+)*\s*", text) and not Path(text).exists():
         return {"jobs": {job.strip(): int(n) for job, _, n in (part.partition("=") for part in text.split(","))}}
-    is_text = isinstance(given, str) and (text.lstrip()[:1] in ("{", "[") or "\n" in text or ": " in text) and not _is_file(text)
+    is_text = (
+        isinstance(given, str)
+        and (text.lstrip()[:1] in ("{", "[") or "\n" in text or ": " in text)
+        and not _is_file(text)
+    )
     if not is_text and not _is_file(text) and (meant := _counts_meant(text)):
         raise ValueError(meant)
     try:
@@ -226,7 +230,11 @@ def described_by(given: str | os.PathLike[str]) -> Any:
         return content
     if isinstance(content.get("cluster"), dict):  # TF_CONFIG
         content = content["cluster"]
-    return {"jobs": content} if content and not content.keys() & {"jobs", "devices", "links", "master", "resources"} else content
+    return (
+        {"jobs": content}
+        if content and not content.keys() & {"jobs", "devices", "links", "master", "resources"}
+        else content
+    )
 
 
 def _counts_meant(text: str) -> str:

@@ -354,7 +354,12 @@ class Cluster:
 
     def is_calibrated(self, device: DeviceInfo) -> bool:
         """Whether the profile tells the times of a device: a processor of a machine that it counts for, whose speed is not described."""
-        return self.calibration is not None and device.gpu is None and device.flops is None and device.host in self.calibrated
+        return (
+            self.calibration is not None
+            and device.gpu is None
+            and device.flops is None
+            and device.host in self.calibrated
+        )
 
     def on_profile(self, calibration: Calibration | None, everywhere: bool = False) -> Cluster:
         """The cluster with a machine's profile: for tasks of this machine, and those whose host is unknown; or `everywhere`."""
@@ -430,9 +435,18 @@ def local_devices(
     emulated = emulated_gpus > 0
     memory = host_memory or _host_memory()
     found = [("CPU", i, memory, False, "") for i in range(cpus)]
-    found += [("GPU", i, memory, True, "") if emulated else ("GPU", i, gpus[i][0], False, gpus[i][1]) for i in range(count)]
+    found += [
+        ("GPU", i, memory, True, "") if emulated else ("GPU", i, gpus[i][0], False, gpus[i][1]) for i in range(count)
+    ]
     return tuple(
-        DeviceInfo(DeviceName.of(spec.replace(device_type=kind, device_index=i)), size, stand_in, number, host=platform.node(), model=model)
+        DeviceInfo(
+            DeviceName.of(spec.replace(device_type=kind, device_index=i)),
+            size,
+            stand_in,
+            number,
+            host=platform.node(),
+            model=model,
+        )
         for kind, i, size, stand_in, model in found
     )
 

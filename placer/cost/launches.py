@@ -39,7 +39,11 @@ REDUCED = (8, 512)
 """The innermost sides of reductions that are measured: of the axis that is reduced, or of what stays behind it."""
 REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin", "EuclideanNorm"})
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "SparseMatMul"})
-CONVOLUTIONS = {"Conv2D": "convolution", "Conv2DBackpropInput": "input gradient", "Conv2DBackpropFilter": "filter gradient"}
+CONVOLUTIONS = {
+    "Conv2D": "convolution",
+    "Conv2DBackpropInput": "input gradient",
+    "Conv2DBackpropFilter": "filter gradient",
+}
 BATCHED = (8, 64)
 """The smallest sides of products of many small matrices that are measured."""
 CONVOLVED = (6, 16, 64)

@@ -86,7 +86,11 @@ class Profile:
         """What `to_text` gave; `source` is where an error says that it came from. InvalidArgumentError: it is no profile."""
         try:
             data = json.loads(text)
-            if not isinstance(data, dict) or data.get("dovetail profile") != VERSION or set(data) - {"shapes", "sizes"} != _KEYS:
+            if (
+                not isinstance(data, dict)
+                or data.get("dovetail profile") != VERSION
+                or set(data) - {"shapes", "sizes"} != _KEYS
+            ):
                 raise ValueError(f"it is no profile of version {VERSION}")
             nodes = {name: {d: _seconds(s) for d, s in found.items()} for name, found in data["nodes"].items()}
             links = []

@@ -49,7 +49,9 @@ class Sizes:
         self.given = dict(given or {})
         self.misfit = ""
         self._stand_ins: dict[Node, Node] = {}
-        self._handed_on: dict[Tensor, Tensor] = {}  # results that a rewritten node makes in place of the node that they name
+        self._handed_on: dict[
+            Tensor, Tensor
+        ] = {}  # results that a rewritten node makes in place of the node that they name
         known = {**_batches(nodes), **self.given}
         if nodes and known:
             self._infer(sorted(dict.fromkeys(nodes), key=lambda n: n.index), known)
@@ -286,7 +288,9 @@ def as_tensor(graph: Graph, key: Any) -> Tensor:
     if isinstance(element, Tensor):
         return element
     if len(element.outputs) != 1:
-        raise ValueError(f"'{element.name}' has {len(element.outputs)} outputs: name one of them, such as '{element.name}:0'")
+        raise ValueError(
+            f"'{element.name}' has {len(element.outputs)} outputs: name one of them, such as '{element.name}:0'"
+        )
     return element.outputs[0]
 
 

@@ -85,7 +85,13 @@ def listed(names: Iterable[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], rest: str = "", limit: int | None = ROWS, whole: int | None = None) -> str:
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    rest: str = "",
+    limit: int | None = ROWS,
+    whole: int | None = None,
+) -> str:
     """Columns of text: words to the left, numbers to the right; '' when there are no rows.
 
     A list of more than `limit` rows is cut, and the rest counted (or told by `rest`). Texts that are too long lose their middle,

@@ -208,5 +208,3 @@ def _available(groups: Groups) -> str:
 def _devices(groups: Groups) -> str:
     names = sorted(str(d.name) for d in groups.constraints.cluster.devices)
     return ", ".join(names[:64]) + (f", ... ({len(names)} in all)" if len(names) > 64 else "")
-
-

@@ -185,7 +185,9 @@ def step_problem(
     )
     tasks = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)[1]
     between = (tasks[:, None] != tasks).astype(float)
-    handled, handled_byte = HANDLING if machine is None else (machine.overheads["further transfer"] / 2, np.inf)  # bytes: in `per_byte`
+    handled, handled_byte = (
+        HANDLING if machine is None else (machine.overheads["further transfer"] / 2, np.inf)
+    )  # bytes: in `per_byte`
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
     others = max(d - 1, 1)
@@ -243,7 +245,10 @@ def hosts_of(cluster: Cluster) -> Ints:
     """(D,) the number of each calibrated device's machine, else -1. Unknown hosts are one, unless links are described."""
     known: dict[str, int] = {}
     names = [d.host or (d.name.task_name if cluster.links else "") for d in cluster.devices]
-    found = [known.setdefault(h, len(known)) if cluster.is_calibrated(d) else -1 for d, h in zip(cluster.devices, names, strict=True)]
+    found = [
+        known.setdefault(h, len(known)) if cluster.is_calibrated(d) else -1
+        for d, h in zip(cluster.devices, names, strict=True)
+    ]
     return np.array(found, np.int32)
 
 

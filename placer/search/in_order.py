@@ -52,7 +52,9 @@ class InOrder:
         self._handling, self._handling_per_byte = a.handling.tolist(), a.handling_per_byte.tolist()
         self._link_free: dict[tuple[int, int], float] = {}
         self._under_way: list[tuple[int, int]] = []  # transfer -> value and destination
-        self._put_off: list[list[tuple[int, int, float]]] = [[] for _ in range(problem.devices)]  # value, destination, since when
+        self._put_off: list[list[tuple[int, int, float]]] = [
+            [] for _ in range(problem.devices)
+        ]  # value, destination, since when
         self._coalesced = [] if problem.coalesced is None else problem.coalesced.tolist()
         self._works_on = self._until_it_sends_or_pauses() if self._coalesced else []
         self._over: set[int] = set()  # codes that are not to be minded again

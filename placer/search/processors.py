@@ -20,7 +20,9 @@ class Processors:
     def __init__(self, problem: Problem) -> None:
         self.are_shared = problem.host is not None and problem.devices > 1
         self._shared = float(problem.shared)
-        self._left: dict[int, dict[int, tuple[float, float]]] = {}  # machine -> what runs -> seconds that it needs by itself, cores
+        self._left: dict[
+            int, dict[int, tuple[float, float]]
+        ] = {}  # machine -> what runs -> seconds that it needs by itself, cores
         self._since: dict[int, float] = {}
         self._rate: dict[int, float] = {}
         self._touched: set[int] = set()

@@ -62,7 +62,9 @@ class Comparison:
 
     def __str__(self) -> str:
         typical = UNCALIBRATED * (not self.measured)
-        lines = [f"step: predicted {time_text(self.step.predicted, self.exact)}{typical}, measured {time_text(self.step.measured)}"]
+        lines = [
+            f"step: predicted {time_text(self.step.predicted, self.exact)}{typical}, measured {time_text(self.step.measured)}"
+        ]
         if self.client:
             lines[0] += f" until its last kernel ended; its client waited {time_text(self.client)}"
         for what, rows in (("device", self.devices), ("kernel", self.kernels), ("transfer", self.transfers)):
@@ -130,7 +132,9 @@ def _table(what: str, rows: Sequence[Compared], exact: bool) -> list[str]:
     for r in rows[:LISTED]:
         ratio = f"{r.measured / r.predicted:.2g}" if r.predicted > 0 else "-"
         name = short(r.name) + (f" ×{r.count}" if r.count > 1 else "")
-        cells.append((name, time_text(r.predicted, exact), time_text(r.measured), ratio, "" if r.name == r.where else r.where))
+        cells.append(
+            (name, time_text(r.predicted, exact), time_text(r.measured), ratio, "" if r.name == r.where else r.where)
+        )
     widths = [max(len(c[i]) for c in cells) for i in range(5)]
     lines = [("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True))).rstrip() for row in cells]
     return lines + ([f"  … and {len(rows) - LISTED} more"] if len(rows) > LISTED else [])

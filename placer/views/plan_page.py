@@ -44,7 +44,9 @@ def render_html(
     nodes = sum(len(p.nodes) for p in plan.partitions.values())
     facts, charts, left_out = Facts(plan), [], []
     if nodes > PREDICTED or len(plan.cluster.devices) > MOST_DEVICES:
-        left_out.append(f"the predicted timeline: it is drawn for up to {PREDICTED:,} nodes and {MOST_DEVICES:,} devices")
+        left_out.append(
+            f"the predicted timeline: it is drawn for up to {PREDICTED:,} nodes and {MOST_DEVICES:,} devices"
+        )
     elif nodes:
         with without_compiling(plan):
             predicted = simulate(plan, costs=costs) if costs is not None else facts.timeline

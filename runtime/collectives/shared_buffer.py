@@ -206,7 +206,9 @@ class BufferHandshake(MessageAlgorithm):
 
     OFFER, OPENED, AGREED = range(3)
 
-    def __init__(self, rank: int, size: int, memory: CollectiveMemory | None, value_bytes: int, areas: bool = True) -> None:
+    def __init__(
+        self, rank: int, size: int, memory: CollectiveMemory | None, value_bytes: int, areas: bool = True
+    ) -> None:
         super().__init__(rank, size)
         self._memory, self._value_bytes = memory, value_bytes
         self._areas = AREAS if areas and value_bytes > FLAT_BYTES else 0

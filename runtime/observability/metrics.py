@@ -151,7 +151,10 @@ class Load:
 def queue_depths(resources: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]]:
     """The queues of a task: name, elements, capacity (0: no limit), and the steps' requests that wait."""
     found = [r for _, _, r in resources if isinstance(r, Queue)]
-    return [{"name": q.name, "elements": len(q), "capacity": max(0, q.kind.capacity), "waiting": q.waiting} for q in found[:MOST_STEPS]]
+    return [
+        {"name": q.name, "elements": len(q), "capacity": max(0, q.kind.capacity), "waiting": q.waiting}
+        for q in found[:MOST_STEPS]
+    ]
 
 
 def memory_in_use() -> int:

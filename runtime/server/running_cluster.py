@@ -111,7 +111,10 @@ class RunningCluster:
                     figures[address] = reply.fields.get("figures", {})
                     ask_at[address] = time.monotonic() + LOOK_S
                 incarnations = {found.get("incarnation") for found in figures.values()}
-                for address, found in figures.items():  # its backup may have been started again, which it may not know yet
+                for (
+                    address,
+                    found,
+                ) in figures.items():  # its backup may have been started again, which it may not know yet
                     if found.get("replicated_by") in (None, *incarnations):
                         waiting.pop(address, None)
                 for address in self._finished(waiting):

@@ -86,7 +86,9 @@ class ClusterBackend:
         version = graph.version
         if version > self._sent_version:
             task = colocated_task(self._address)
-            data = graph_to_bytes(graph, self._sent_version, None if task is None else lambda node: attrs_at(node, task))
+            data = graph_to_bytes(
+                graph, self._sent_version, None if task is None else lambda node: attrs_at(node, task)
+            )
             self._call(
                 Message(
                     "extend", {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}

@@ -141,7 +141,11 @@ class EventLoop:
             logger.exception("%s: a call on the I/O thread failed", self.name)
 
     def _run(
-        self, settle: Callable[[], None], patience: Callable[[], float], tick: Callable[[], None] | None, end: Callable[[], None]
+        self,
+        settle: Callable[[], None],
+        patience: Callable[[], float],
+        tick: Callable[[], None] | None,
+        end: Callable[[], None],
     ) -> None:
         self._ident = get_ident()
         try:

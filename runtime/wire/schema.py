@@ -146,7 +146,9 @@ _record("send", "channel channel, source str, destination str, at int, bytes int
 _record("arrival", "channel channel, at int", is_list=True)
 _record("wait", "device str, what str, start int, finish int", is_list=True)
 _record(
-    "notes", "began int, ended int, calls call[], kernels kernel[], sends send[], arrivals arrival[], waits wait[]", is_list=True
+    "notes",
+    "began int, ended int, calls call[], kernels kernel[], sends send[], arrivals arrival[], waits wait[]",
+    is_list=True,
 )
 
 

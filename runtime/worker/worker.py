@@ -356,7 +356,11 @@ class Worker:
     ) -> list[RecordAddress | None]:
         """Publish variables of a session for other tasks to read or also update: see `RemoteVariables.publish`."""
         return self.direct.publish(
-            handle, self.open_session(handle, seed, isolated).resources, names, changed, keeps=self.replicator is not None
+            handle,
+            self.open_session(handle, seed, isolated).resources,
+            names,
+            changed,
+            keeps=self.replicator is not None,
         )
 
     def look(self) -> None:

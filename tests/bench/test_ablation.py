@@ -58,4 +58,6 @@ def test_a_program_without_a_part_computes_the_same(bench: Any, part: str) -> No
 def test_mechanisms_of_the_runtime_are_there_to_be_turned_off() -> None:
     """In a process of its own, which goes without all of them."""
     program = "from _switches import MECHANISMS; [off() for off in MECHANISMS.values() if callable(off)]"
-    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": f"{BENCH}:{BENCH.parent}"})
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": f"{BENCH}:{BENCH.parent}"}
+    )

@@ -224,12 +224,16 @@ class Shell:
         if words[0] != "dovetail":
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
             bash = ["bash", "-c", command]
-            ended = subprocess.run(bash, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PATH": path})
+            ended = subprocess.run(
+                bash, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PATH": path}
+            )
             return ended.stdout, ended.returncode
         into = words[words.index(">") + 1] if ">" in words else ""
         words = words[1 : words.index(">") if ">" in words else len(words) - behind]
         with tempfile.NamedTemporaryFile("r") as out:
-            process = self._context.Process(target=_dovetail, args=(words, {**os.environ, **env}, Path.cwd(), out.name, into))
+            process = self._context.Process(
+                target=_dovetail, args=(words, {**os.environ, **env}, Path.cwd(), out.name, into)
+            )
             process.start()
             if behind:
                 self._behind.append(process)

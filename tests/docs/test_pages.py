@@ -106,7 +106,9 @@ def test_pages_that_the_source_names_exist(folder: str) -> None:
 
 
 def test_messages_in_the_index_of_placement_errors_are_on_the_page() -> None:
-    index, _, rest = (ROOT / "docs/guides/when-placement-fails.md").read_text(encoding="utf-8").partition("\n\nA message has")
+    index, _, rest = (
+        (ROOT / "docs/guides/when-placement-fails.md").read_text(encoding="utf-8").partition("\n\nA message has")
+    )
     shown = " ".join(rest.split())
     rows = re.findall(r"^\| (`.+?) \|", index, re.MULTILINE)
     assert len(rows) > 10
@@ -230,7 +232,9 @@ def test_a_sequence_that_contradicts_the_table_is_found(step: tuple[str, str, st
 
 def test_the_reference_of_commands_is_the_one_made_from_them() -> None:
     page = (ROOT / "docs" / "reference" / "command-line.md").read_text(encoding="utf-8")
-    assert command_line() in page, "docs/reference/command-line.md must hold what `python docs/tables.py command-line` prints"
+    assert command_line() in page, (
+        "docs/reference/command-line.md must hold what `python docs/tables.py command-line` prints"
+    )
 
 
 def test_the_tables_of_onnx_are_those_made_from_what_is_registered() -> None:

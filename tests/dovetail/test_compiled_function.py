@@ -130,7 +130,9 @@ def test_functions_share_variables():
     with train:
         np.testing.assert_allclose(predict(X), X @ np.ones((3, 2)) + 1)
         assert train(X) is None
-        np.testing.assert_allclose(predict(X), X @ (1 - 0.01 * X.sum(0)[:, None] * np.ones((1, 2))) + 1 - 0.08, rtol=1e-5)
+        np.testing.assert_allclose(
+            predict(X), X @ (1 - 0.01 * X.sum(0)[:, None] * np.ones((1, 2))) + 1 - 0.08, rtol=1e-5
+        )
         assert predict.session is train.session and len(train.variables) == 2
     with pytest.raises(TypeError, match="share_with"):
         dt.compile(predict, share_with=train, cluster={"worker": 1})
@@ -177,7 +179,9 @@ def test_placeholders_are_named_after_the_parameters():
 
     with step:
         names, _, variable = step({"x": X, "y z": [1, Pair(2, 3)]}, 4, 5, w=6, other=7)
-        assert names == [f"step/arguments/{n}:0" for n in ("batch_x", "batch_y_z_1_second", "rest_0", "rest_1", "w", "other")]
+        assert names == [
+            f"step/arguments/{n}:0" for n in ("batch_x", "batch_y_z_1_second", "rest_0", "rest_1", "w", "other")
+        ]
         assert variable == ["step/w:0"]
 
 
@@ -193,7 +197,9 @@ def test_another_functions_checkpoint_is_refused_and_its_function_named(tmp_path
     with train, predict:
         train(X), predict(X)  # noqa: B018
         path = train.save(str(tmp_path / "model"))
-        with pytest.raises(dt.errors.NotFoundError, match=r"(?s)predict/w not.*function 'train'.*share_with=train.*`def train`"):
+        with pytest.raises(
+            dt.errors.NotFoundError, match=r"(?s)predict/w not.*function 'train'.*share_with=train.*`def train`"
+        ):
             predict.restore(path)
         dt.compile(lambda: dt.get_variable("more", initializer=1.0), share_with=predict)()
         with pytest.raises(dt.errors.NotFoundError) as e:
@@ -286,9 +292,15 @@ def test_comparing_a_tensor_by_identity_is_warned_of_at_the_users_line():
         assert y in [x, y] and [x, y].index(y) == 1 and y not in {x: 1} and x is not y
         assert Holder(x) != Holder(y) and x != None and x != "text"  # noqa: E711
         ours, theirs = [x], (x, y)
-        assert [x] != [y] and ours != [y] and theirs == (x, y) and theirs != (
-            y,
-            x,
+        assert (
+            [x] != [y]
+            and ours != [y]
+            and theirs == (x, y)
+            and theirs
+            != (
+                y,
+                x,
+            )
         )
         return x
 
@@ -320,7 +332,9 @@ def test_settings_and_names_of_other_libraries_are_told_where_they_belong():
         step.plan(X, strategy="auto")
     with pytest.raises(AttributeError, match="use variables"):
         step.parameters  # noqa: B018
-    with pytest.raises(AttributeError, match=r"dovetail.keras.layers' has no attribute 'Linear': use dt.keras.layers.Dense\(units\)"):
+    with pytest.raises(
+        AttributeError, match=r"dovetail.keras.layers' has no attribute 'Linear': use dt.keras.layers.Dense\(units\)"
+    ):
         dt.keras.layers.Linear  # noqa: B018
     with pytest.raises(TypeError, match=r"dropout\(\) has no argument 'p': use rate"):
         dt.nn.dropout(dt.ones([2]), p=0.5)
@@ -347,7 +361,9 @@ def test_too_many_traces_are_warned_of():
         for n in range(1, 10):
             step(np.zeros(n, np.float32))
     told = [w for w in seen if "traced" in str(w.message)]
-    assert [(str(w.message)[:43], w.filename) for w in told] == [("lambda was traced 8 times for different sha", __file__)]
+    assert [(str(w.message)[:43], w.filename) for w in told] == [
+        ("lambda was traced 8 times for different sha", __file__)
+    ]
 
 
 @pytest.mark.slow
@@ -399,7 +415,9 @@ def test_a_restore_before_the_first_call_is_done_when_the_variables_are_made(tmp
     train.restore(path)
     with train:
         np.testing.assert_array_equal(predict(X), expected)  # w and b
-        np.testing.assert_allclose([train(X), train(X)], trained, rtol=1e-6)  # and the momentum, which a later trace makes
+        np.testing.assert_allclose(
+            [train(X), train(X)], trained, rtol=1e-6
+        )  # and the momentum, which a later trace makes
     with train:
         assert not np.array_equal(predict(X), expected)  # after `close`, variables have first values
 
@@ -421,7 +439,9 @@ def test_a_clash_with_the_variables_of_the_first_call_names_the_arguments():
 
     with pytest.warns(UserWarning, match=r"'dense' makes float64 weights.*x\.astype\(np\.float32\)") as caught:
         net.plan(X.astype(np.float64), 1.0)
-    assert [w.lineno for w in caught] == [net.__wrapped__.__code__.co_firstlineno + 2] and caught[0].filename == __file__
+    assert [w.lineno for w in caught] == [net.__wrapped__.__code__.co_firstlineno + 2] and caught[
+        0
+    ].filename == __file__
     with pytest.raises(ValueError, match="found dtype float64") as error:
         net.plan(X, 1.0)
     assert error.value.__notes__[0] == "Argument `x` is float32 (4, 3); in the first call it was float64 (4, 3)"
@@ -448,7 +468,9 @@ class State:
 
 @pytest.mark.parametrize("kind", ["reference", "resource", "partitioned"])
 def test_a_variable_that_is_returned_comes_back_as_its_value_after_all_changes(kind):
-    more = {"partitioner": dt.fixed_size_partitioner(2)} if kind == "partitioned" else {"use_resource": kind == "resource"}
+    more = (
+        {"partitioner": dt.fixed_size_partitioner(2)} if kind == "partitioned" else {"use_resource": kind == "resource"}
+    )
 
     @dt.compile
     def step(x):
@@ -542,7 +564,9 @@ def test_batch_sizes_of_parameters_and_names_of_arguments():
         return dt.matmul(x, params["w"])
 
     plan = f.plan(X, {"w": np.ones((3, 2), np.float32)})
-    with pytest.raises(ValueError, match=r"batch=5 does not fit.*first size of 'f/arguments/x:0'.*'f/arguments/params_w:0'.*shapes="):
+    with pytest.raises(
+        ValueError, match=r"batch=5 does not fit.*first size of 'f/arguments/x:0'.*'f/arguments/params_w:0'.*shapes="
+    ):
         plan.scale(batch=[5])
     assert plan.at(shapes={"x": (64, 3)}).sizes.given["f/arguments/x:0"] == (64, 3)
     with pytest.raises(KeyError, match=r"No node is named 'MatMu'"):
@@ -554,7 +578,11 @@ def test_batch_sizes_of_parameters_and_names_of_arguments():
 def test_a_cluster_is_checked_when_the_function_is_compiled(tmp_path: Path):
     path = tmp_path / "cluster.yaml"
     path.write_text("jobs: {worker: 2}\ndevices: {worker: [cpu:0, cpu:1]}\n")
-    for cluster, devices in [("worker=2", 2), (path, 4), (dt.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"]}), 2)]:
+    for cluster, devices in [
+        ("worker=2", 2),
+        (path, 4),
+        (dt.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"]}), 2),
+    ]:
         plan = dt.compile(lambda x: x + 1, cluster=cluster).plan(1.0)
         assert len(plan.cluster.devices) == devices
     for wrong, message in [
@@ -581,7 +609,10 @@ def test_a_process_that_ended_is_named_at_once_and_close_starts_anew(tmp_path: P
         assert count(2.0) == 2.0
         saved = count.save(str(tmp_path / "model"))
         count._home._started.kill("worker", 1)
-        with pytest.raises(dt.errors.UnavailableError, match=r"task:1 was ended by signal 9\. `count` started it.*count\.restore\(path\)"):
+        with pytest.raises(
+            dt.errors.UnavailableError,
+            match=r"task:1 was ended by signal 9\. `count` started it.*count\.restore\(path\)",
+        ):
             count(1.0)
         count.close()
         count.restore(saved)
@@ -600,7 +631,9 @@ def test_variables_of_another_graph_and_of_another_shape_say_where_they_were_mad
         return dt.get_variable("w", [next(sizes)]), x
 
     step.plan(X)
-    with pytest.raises(ValueError, match=r"specified shape \(5,\) and found shape \(4,\)\. It was first made at .*test_"):
+    with pytest.raises(
+        ValueError, match=r"specified shape \(5,\) and found shape \(4,\)\. It was first made at .*test_"
+    ):
         step.plan(X[:1])
 
 
@@ -638,4 +671,6 @@ def test_names_of_other_libraries_are_answered():
         dt.compile(dynamic=True)
     step.plan(X)
     assert repr(step) == "<dt.compile step(x, scale=1.0): 1 trace, 0 variables>"
-    assert repr(dt.compile(lambda: 1, cluster={"ps": 1})) == "<dt.compile lambda(): 0 traces, 0 variables, on {'ps': 1}>"
+    assert (
+        repr(dt.compile(lambda: 1, cluster={"ps": 1})) == "<dt.compile lambda(): 0 traces, 0 variables, on {'ps': 1}>"
+    )

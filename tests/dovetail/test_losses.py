@@ -30,11 +30,15 @@ def test_swapped_labels_and_logits(name: str) -> None:
     FUNCTIONS[name](labels=dt.cast(labels, dt.float32), logits=logits)
 
 
-@pytest.mark.parametrize("function", [dt.nn.sparse_softmax_cross_entropy_with_logits, dt.losses.sparse_softmax_cross_entropy])
+@pytest.mark.parametrize(
+    "function", [dt.nn.sparse_softmax_cross_entropy_with_logits, dt.losses.sparse_softmax_cross_entropy]
+)
 def test_swapped_class_numbers_and_logits(function) -> None:
     labels, logits = dt.placeholder(dt.int64, [8]), dt.placeholder(dt.float32, [8, 10])
     assert function(labels=labels, logits=logits).dtype == dt.float32
-    with pytest.raises(TypeError, match="sparse_softmax_cross_entropy.*not int64, and the labels are float32: are the two swapped"):
+    with pytest.raises(
+        TypeError, match="sparse_softmax_cross_entropy.*not int64, and the labels are float32: are the two swapped"
+    ):
         function(labels=logits, logits=labels)
 
 

@@ -67,7 +67,9 @@ def test_a_stub_of_a_public_path_is_what_the_script_writes() -> None:
     wanted = stubs.public_path_stubs()
     there = {path: (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).is_file() else "" for path in wanted}
     assert there == wanted, "run: python docs/stubs.py"
-    folders = {path.parent for path in (ROOT / "dovetail").rglob("*.pyi") if not any(p.is_symlink() for p in path.parents)}
+    folders = {
+        path.parent for path in (ROOT / "dovetail").rglob("*.pyi") if not any(p.is_symlink() for p in path.parents)
+    }
     known = {ROOT / path for path in (*wanted, *stubs.STUBS)}
     assert {path for folder in folders for path in folder.glob("*.pyi")} == known
 

@@ -42,7 +42,9 @@ EXEMPT = {
     **dict.fromkeys(_IN_QUEUE_OPS, "ops/test_queue_ops.py"),
     **dict.fromkeys(_IN_ACCUMULATOR_OPS, "resources/test_accumulators.py"),
     **dict.fromkeys(("EncodeSparse", "DecodeSparse"), "../dovetail/compat/tf1/queues/test_input.py"),
-    **dict.fromkeys(("ReadTogether", "SaveV2", "MergeV2Checkpoints", "RestoreV2"), "../dovetail/train/saving/test_saver.py"),
+    **dict.fromkeys(
+        ("ReadTogether", "SaveV2", "MergeV2Checkpoints", "RestoreV2"), "../dovetail/train/saving/test_saver.py"
+    ),
     **dict.fromkeys(
         ("Barrier", *(f"Barrier{w}" for w in ("InsertMany", "TakeMany", "Close", "ReadySize", "IncompleteSize"))),
         "resources/test_barriers.py",

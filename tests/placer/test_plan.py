@@ -78,10 +78,15 @@ def test_the_head_counts_as_the_tables_do_and_knows_what_is_fed():
 def test_lines_end_between_amounts_and_lists_keep_their_devices_whole():
     for length in range(60, 100):
         lines = filled(f"{'x' * length} (≥ 1.0 KiB per step), 3.5 µs").splitlines()
-        assert not any(line.endswith(("1.0", "KiB", "per", "≥", "3.5")) for line in lines) and max(map(len, lines)) <= WIDTH
+        assert (
+            not any(line.endswith(("1.0", "KiB", "per", "≥", "3.5")) for line in lines)
+            and max(map(len, lines)) <= WIDTH
+        )
     a, b = "/job:ps/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:CPU:0"
     one, other = where(Counter({a: 8, b: 6})), where(Counter({a.replace("ps", "p" * 40): 8, b: 6, "c": 1}))
-    assert one == "/job:ps/task:0/CPU:0 (8), /job:worker/task:0/CPU:0 (6)" and other.endswith("CPU:0 (8) and 2 devices more")
+    assert one == "/job:ps/task:0/CPU:0 (8), /job:worker/task:0/CPU:0 (6)" and other.endswith(
+        "CPU:0 (8) and 2 devices more"
+    )
     text = table(("scope", "nodes", "where"), [("s" * 90, "14", one)], whole=2)
     assert one in text and "sss...sss" in text and max(map(len, text.splitlines())) <= WIDTH
 

@@ -1,6 +1,6 @@
 """Checks the plans of programs while they run: what ran is what `dt.place` makes, and what crossed is what its plan says.
 
-    python plan_checks.py SCRIPT ARGUMENT...    runs a script so, in a process of its own
+python plan_checks.py SCRIPT ARGUMENT...    runs a script so, in a process of its own
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def checked(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
     """
     seen: set[Any] = set()
 
-    def run_checked(steps: PreparedSteps, wanted: Any, feeds: Any, options: Any, metadata: Any = None) -> dict[str, Any]:
+    def run_checked(
+        steps: PreparedSteps, wanted: Any, feeds: Any, options: Any, metadata: Any = None
+    ) -> dict[str, Any]:
         key = id(steps), wanted.tensors, wanted.targets, tuple(feeds)
         if key in seen or steps.is_closed:
             return run(steps, wanted, feeds, options, metadata)
@@ -39,7 +41,13 @@ def checked(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
             options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, timeout_in_ms=timeout)
         values = run(steps, wanted, feeds, options, own or metadata)
         last = steps._last
-        if last is None or not last[1] or steps.is_closed or last[0][0] != wanted.tensors or last[0][1] != wanted.targets:
+        if (
+            last is None
+            or not last[1]
+            or steps.is_closed
+            or last[0][0] != wanted.tensors
+            or last[0][1] != wanted.targets
+        ):
             return values  # another thread has run a step meanwhile, or all was fed
         plan = steps.last_plan
         if plan is not None:

@@ -266,7 +266,9 @@ class Suite:
                 while not call.ended(max(0.0, self.moved + limit - time.monotonic())):
                     now = time.monotonic()
                     if now - self.moved >= limit or now - since > WORK_S:
-                        raise TimeoutError(f"{schedule}: call {calls} has not ended, {now - struck:.1f} s after the fault")
+                        raise TimeoutError(
+                            f"{schedule}: call {calls} has not ended, {now - struck:.1f} s after the fault"
+                        )
                 waited = time.monotonic() - self.moved
                 late = f"{schedule}: an error after {waited:.1f} s: {call.error}"
                 assert call.error is None or not is_brief or waited < bound, late

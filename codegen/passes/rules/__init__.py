@@ -1,10 +1,10 @@
 """The rewrite rules, as tables. `codegen/passes/rewrite.py` applies them.
 
-    dsl.py             the pattern language
-    algebra.py         algebraic identities that spare a costly function
-    shapes.py          shape queries and broadcasts
-    layout.py          reshapes, transposes and casts that cancel
-    layout_motion.py   transposes and casts that move past their neighbours
-    attention.py       attention that is written out
-    dead_stores.py     assignments that a later one overwrites
+dsl.py             the pattern language
+algebra.py         algebraic identities that spare a costly function
+shapes.py          shape queries and broadcasts
+layout.py          reshapes, transposes and casts that cancel
+layout_motion.py   transposes and casts that move past their neighbours
+attention.py       attention that is written out
+dead_stores.py     assignments that a later one overwrites
 """

@@ -1,13 +1,13 @@
 """Clusters from a cluster file, on this machine, on Ray, or in a job of Slurm: what `dovetail up` and `dovetail run` start.
 
-    part of the file        on this machine           Ray                 Slurm
-    devices                 CPUs, emulated GPUs       emulated GPUs       -
-    resources: cpus         threads of kernels        num_cpus            --cpus-per-task
-               gpus         -                         num_gpus            --gpus-per-task
-               memory       what plans see            memory              --mem-per-cpu
-    keys                    the key of all tasks and clients; a new one where the folder has none
-    checkpoint              CHECKPOINT_DIR of programs
-    ps_replicas             DOVETAIL_PS_REPLICAS of all tasks; on Ray also the strategy SPREAD
+part of the file        on this machine           Ray                 Slurm
+devices                 CPUs, emulated GPUs       emulated GPUs       -
+resources: cpus         threads of kernels        num_cpus            --cpus-per-task
+           gpus         -                         num_gpus            --gpus-per-task
+           memory       what plans see            memory              --mem-per-cpu
+keys                    the key of all tasks and clients; a new one where the folder has none
+checkpoint              CHECKPOINT_DIR of programs
+ps_replicas             DOVETAIL_PS_REPLICAS of all tasks; on Ray also the strategy SPREAD
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def running(
     """
     if on == "ray":
         if program:
-            raise ValueError("On Ray the program is the one client. To call a function in each worker's process: RayCluster.run")
+            raise ValueError(
+                "On Ray the program is the one client. To call a function in each worker's process: RayCluster.run"
+            )
         with RayCluster(counts(described.file), **_grants(described.file), keys=described.keys(keys)) as ray:
             yield ray, Keeper()
     elif on == "slurm":
@@ -166,7 +168,9 @@ def _limits(file: ClusterFile, job: str) -> dict[str, str]:
     takes = (file.resources or {}).get(job)
     found: dict[str, str] = {}
     if takes is not None and takes.cpus:
-        found |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, int(takes.cpus))))
+        found |= dict.fromkeys(
+            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, int(takes.cpus)))
+        )
     if takes is not None and takes.memory is not None:
         found["DOVETAIL_HOST_MEMORY"] = str(int(quantity(takes.memory, "memory") or 0))
     return found
@@ -177,7 +181,11 @@ def _grants(file: ClusterFile) -> dict[str, Any]:
     asked: dict[str, dict[str, Any]] = {}
     for job, takes in (file.resources or {}).items():
         memory = quantity(takes.memory, "memory")
-        grants = {"num_cpus": takes.cpus, "num_gpus": takes.gpus or None, "memory": None if memory is None else int(memory)}
+        grants = {
+            "num_cpus": takes.cpus,
+            "num_gpus": takes.gpus or None,
+            "memory": None if memory is None else int(memory),
+        }
         asked[job] = {name: n for name, n in grants.items() if n is not None}
     emulated = _devices(file)[1]
     for job, gpus in emulated.items():

@@ -56,7 +56,9 @@ def run(program: Sequence[str], jobs: Sequence[str], name: str, environment: Map
         The program's exit status.
     """
     if not program[0].endswith(".py"):
-        raise ValueError(f"On Kubernetes the program is one Python file, which is sent to a pod, not {shlex.join(program)}")
+        raise ValueError(
+            f"On Kubernetes the program is one Python file, which is sent to a pod, not {shlex.join(program)}"
+        )
     variables = {"TARGET": target(jobs, name), "PYTHONUNBUFFERED": "1", **environment}
     pod = f"{name}-{masters_job(jobs)}-0"
     settings = [f"{variable}={value}" for variable, value in variables.items()]
@@ -70,7 +72,9 @@ def kubectl(*words: str, text: str | None = None) -> None:
     try:
         subprocess.run(["kubectl", *words], input=text, text=True, stdout=STDERR, check=True)
     except FileNotFoundError:
-        raise FileNotFoundError("There is no command kubectl here: install it, and give it a cluster of Kubernetes") from None
+        raise FileNotFoundError(
+            "There is no command kubectl here: install it, and give it a cluster of Kubernetes"
+        ) from None
 
 
 def _with_manifests(command: str, manifests: Iterable[Mapping[str, Any]], *words: str) -> None:

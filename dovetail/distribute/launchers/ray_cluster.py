@@ -70,7 +70,9 @@ class Directory:
         self._changed = asyncio.Condition()
         import ray  # an engine's package is loaded where it is used
 
-        self._is_forgetful = bool(ray.get_runtime_context().was_current_actor_reconstructed)  # until it is told the addresses
+        self._is_forgetful = bool(
+            ray.get_runtime_context().was_current_actor_reconstructed
+        )  # until it is told the addresses
 
     async def join(self, job: str, index: int, location: str) -> dict[str, list[str]]:
         """Record where a task listens, wait until all tasks have been recorded, and return the cluster.
@@ -136,7 +138,15 @@ class Task:
     """
 
     def __init__(
-        self, job: str, index: int, directory: str, key: str | None, cpus: float, memory: float, emulate_gpus: bool, ps_replicas: int
+        self,
+        job: str,
+        index: int,
+        directory: str,
+        key: str | None,
+        cpus: float,
+        memory: float,
+        emulate_gpus: bool,
+        ps_replicas: int,
     ) -> None:
         import ray  # an engine's package is loaded where it is used
 
@@ -181,13 +191,18 @@ def _follow(
     here: tuple[str, str] | None = None,
 ) -> threading.Thread:
     """Start a thread that applies the directory's news to this process, until `ended` is set. `addresses`, `here`: as of `news`."""
-    thread = threading.Thread(target=_apply_news, args=(directory, ended or threading.Event(), addresses, here), daemon=True)
+    thread = threading.Thread(
+        target=_apply_news, args=(directory, ended or threading.Event(), addresses, here), daemon=True
+    )
     thread.start()
     return thread
 
 
 def _apply_news(
-    directory: Any, ended: threading.Event, addresses: Callable[[], dict[tuple[str, int], str]], here: tuple[str, str] | None
+    directory: Any,
+    ended: threading.Event,
+    addresses: Callable[[], dict[tuple[str, int], str]],
+    here: tuple[str, str] | None,
 ) -> None:
     import ray  # an engine's package is loaded where it is used
 
@@ -315,7 +330,9 @@ class RayCluster(RunningCluster):
             UnavailableError: Ray has not granted the resources in time, or a task has not started. The cluster is as before.
         """
         if job not in self.cluster_spec.jobs or job == "ps":
-            raise ValueError(f"A job whose tasks may come and go is needed, one of {self.cluster_spec.jobs} but ps, not {job!r}")
+            raise ValueError(
+                f"A job whose tasks may come and go is needed, one of {self.cluster_spec.jobs} but ps, not {job!r}"
+            )
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"Job {job!r} must keep a task or more, not {count!r}")
         before = self.tasks
@@ -333,10 +350,16 @@ class RayCluster(RunningCluster):
         elif kept != before:
             self._ray.get(self._directory.scale.options(**ALWAYS).remote(kept))
             spec = self.cluster_spec.as_dict()
-            self.cluster_spec = ClusterSpec({**spec, job: [self.cluster_spec.task_address(job, i) for i in range(count)]})
+            self.cluster_spec = ClusterSpec(
+                {**spec, job: [self.cluster_spec.task_address(job, i) for i in range(count)]}
+            )
             self._end([task for task in before if task not in kept])
-        known = [self._actors[t].call.remote(Server.update_cluster, self.cluster_spec.as_dict()) for t in before if t in kept]
-        self._ray.wait(known, num_returns=len(known), timeout=UPDATE_S)  # one that is being started again asks the directory
+        known = [
+            self._actors[t].call.remote(Server.update_cluster, self.cluster_spec.as_dict()) for t in before if t in kept
+        ]
+        self._ray.wait(
+            known, num_returns=len(known), timeout=UPDATE_S
+        )  # one that is being started again asks the directory
 
     def _end(self, tasks: Sequence[tuple[str, int]]) -> None:
         """End tasks, and placement groups that have none left."""
@@ -378,7 +401,9 @@ class RayCluster(RunningCluster):
         Raises:
             UnavailableError: a task died. RayTaskError: a call raised.
         """
-        calls = [actor.call.remote(function, *args, **kwargs) for (name, _), actor in self._actors.items() if name == job]
+        calls = [
+            actor.call.remote(function, *args, **kwargs) for (name, _), actor in self._actors.items() if name == job
+        ]
         try:
             return list(self._ray.get(calls))
         except self._ray.exceptions.RayActorError as e:
@@ -482,7 +507,9 @@ def _checked(
     if strategy not in STRATEGIES:
         raise ValueError(f"`strategy` is one of {', '.join(STRATEGIES)}, not {strategy!r}")
     if ps_replicas not in (1, 2) or (ps_replicas == 2 and jobs.get("ps", 0) < 2):
-        raise ValueError(f"`ps_replicas` is 1, or 2 with a job 'ps' of 2 tasks or more, not {ps_replicas!r} with {dict(jobs)}")
+        raise ValueError(
+            f"`ps_replicas` is 1, or 2 with a job 'ps' of 2 tasks or more, not {ps_replicas!r} with {dict(jobs)}"
+        )
     unknown = sorted(set(resources) - set(jobs))
     if unknown:
         raise ValueError(f"`resources` names jobs that are not in `jobs`: {', '.join(unknown)}")
@@ -501,4 +528,6 @@ def _bundle(grant: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _counts(found: Mapping[str, float]) -> str:
-    return ", ".join(f"{n:g} {name}" for name, n in sorted(found.items()) if not name.startswith(("node:", "bundle", "object_store")))
+    return ", ".join(
+        f"{n:g} {name}" for name, n in sorted(found.items()) if not name.startswith(("node:", "bundle", "object_store"))
+    )

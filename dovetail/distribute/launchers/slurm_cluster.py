@@ -58,7 +58,9 @@ def counts(file: ClusterFile) -> dict[str, int]:
     """The number of tasks of each job. ValueError: a job has addresses, which an engine gives to tasks."""
     for job, tasks in file.jobs.items():
         if not isinstance(tasks, int):
-            raise ValueError(f"Job {job!r} must have a number of tasks, not {tasks!r}: the engine gives them their addresses")
+            raise ValueError(
+                f"Job {job!r} must have a number of tasks, not {tasks!r}: the engine gives them their addresses"
+            )
     return {job: n for job, n in file.jobs.items() if isinstance(n, int)}
 
 
@@ -104,7 +106,9 @@ class SlurmCluster(RunningCluster):
             raise ValueError(f"{e.args[0]} is not in the environment: this is no job of Slurm") from None
         self.keys = client_keys()
         self.cluster_spec = slurm_cluster(jobs, expand_hostlist(hosts), expand_tasks_per_node(tasks), port)
-        self._running = {task for task in self.tasks if program and task[0] != "ps"}  # programs; the others serve until the end
+        self._running = {
+            task for task in self.tasks if program and task[0] != "ps"
+        }  # programs; the others serve until the end
         self._step = subprocess.Popen(
             [
                 "srun", "--mpi=none", "--distribution=block", "--label", f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', 1)}",
@@ -138,7 +142,9 @@ class SlurmCluster(RunningCluster):
         code = self._step.poll()
         if code is None:
             return ()
-        raise UnavailableError(None, None, f"The step of Slurm {how_it_ended(code)} before all tasks answered; its output says why")
+        raise UnavailableError(
+            None, None, f"The step of Slurm {how_it_ended(code)} before all tasks answered; its output says why"
+        )
 
     @property
     def keeper(self) -> Keeper:

@@ -113,7 +113,9 @@ def tf_config() -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as e:
-        raise ValueError(f"TF_CONFIG is not valid JSON: {e}. It is {text!r}, and should look like {_LOOKS_SO}") from None
+        raise ValueError(
+            f"TF_CONFIG is not valid JSON: {e}. It is {text!r}, and should look like {_LOOKS_SO}"
+        ) from None
     if not isinstance(found, dict):
         raise ValueError(f"TF_CONFIG must be a JSON object, not {found!r}; it should look like {_LOOKS_SO}")
     for part in ("cluster", "task"):

@@ -28,12 +28,17 @@ def profile_table(found: Calibration) -> str:
 
 def calibrate(
     cluster: Annotated[
-        str, typer.Option(help="Measure messages on this running cluster, zmq://host:port. Default: four processes of this machine.")
+        str,
+        typer.Option(
+            help="Measure messages on this running cluster, zmq://host:port. Default: four processes of this machine."
+        ),
     ] = "",
     output: Annotated[
         Path | None,
         typer.Option(
-            help="File for the profile. Default: where predictions on this machine look for it.", dir_okay=False, callback=output_file
+            help="File for the profile. Default: where predictions on this machine look for it.",
+            dir_okay=False,
+            callback=output_file,
         ),
     ] = None,
 ) -> None:

@@ -33,7 +33,10 @@ ENGINES = ("local", "ray", "slurm", "k8s")
 File = Annotated[Path, typer.Argument(help="Cluster file, YAML.", exists=True, dir_okay=False)]
 On = Annotated[str, one_of(ENGINES, "Where tasks run: local, ray, slurm or k8s (the cluster of kubectl).")]
 KeyFolder = Annotated[
-    Path | None, typer.Option(help="Folder with the cluster's key. Default: the file's `keys`, else DOVETAIL_KEYS.", file_okay=False)
+    Path | None,
+    typer.Option(
+        help="Folder with the cluster's key. Default: the file's `keys`, else DOVETAIL_KEYS.", file_okay=False
+    ),
 ]
 Image = Annotated[str, typer.Option(help="On k8s: container image of the tasks.")]
 Name = Annotated[str, typer.Option(help="On k8s: prefix of the names of all objects.")]
@@ -49,7 +52,10 @@ def up(
     keys: KeyFolder = None,
     restart: Annotated[bool, typer.Option(help="On local: restart tasks that end.")] = True,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return once all tasks answer; they run in the background, and print to FILE.log.")
+        bool,
+        typer.Option(
+            "--detach", "-d", help="Return once all tasks answer; they run in the background, and print to FILE.log."
+        ),
     ] = False,
     option: SlurmOption = None,
     image: Image = "",
@@ -135,7 +141,9 @@ def on_kubernetes(described: Described, image: str, name: str, keys: Path | None
     folder = described.keys(keys, "dovetail-keys")
     key = None if folder is None else (folder / "own.key").read_text(encoding="ascii")
     kubectl.apply(manifests(described_by(described.text), image, name=name, key=key))
-    print(f"Up, for pods of its namespace at {kubectl.target(described.file.jobs, name)}. It ends with: dovetail down --on k8s")
+    print(
+        f"Up, for pods of its namespace at {kubectl.target(described.file.jobs, name)}. It ends with: dovetail down --on k8s"
+    )
 
 
 def delete_from_kubernetes(described: Described, name: str) -> None:
@@ -153,7 +161,15 @@ def allocated(described: Described, on: str, options: list[str]) -> None:
         return
     from ...distribute.launchers.slurm_cluster import allocation  # loads ZeroMQ
 
-    command = ["salloc", "--job-name=dovetail", *allocation(described.file, options), sys.executable, "-m", "dovetail", *sys.argv[1:]]
+    command = [
+        "salloc",
+        "--job-name=dovetail",
+        *allocation(described.file, options),
+        sys.executable,
+        "-m",
+        "dovetail",
+        *sys.argv[1:],
+    ]
     try:
         os.execvp(command[0], command)
     except FileNotFoundError:

@@ -113,7 +113,9 @@ class Command(TyperCommand):
 
     def __init__(self, name: str | None, *, help: str | None = None, **options: Any) -> None:
         paragraphs = inspect.cleandoc(help or "").split("\n\n")
-        super().__init__(name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **options)  # the terminal wraps lines
+        super().__init__(
+            name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **options
+        )  # the terminal wraps lines
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its parameters."""
@@ -121,7 +123,10 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the line of its usage."""
-        return [self.options_metavar or "", *(p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument")]
+        return [
+            self.options_metavar or "",
+            *(p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument"),
+        ]
 
 
 class Group(TyperGroup):
@@ -256,7 +261,9 @@ def addresses(cluster: str) -> list[str]:
             up_at = {name: target.removeprefix("zmq://") for name, target in read_up(Path(cluster))["targets"].items()}
             return _masters_first({(parse_strict(name).job or "", name): address for name, address in up_at.items()})
     spec = as_cluster_spec(read_jobs(cluster))
-    found = _masters_first({(job, str(i)): spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)})
+    found = _masters_first(
+        {(job, str(i)): spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)}
+    )
     if any(address.startswith(":") for address in found):
         raise UsageError(
             f"{cluster} says how many tasks there are, not where, and no `dovetail up {cluster}` runs: start it, or name a task: "

@@ -27,7 +27,8 @@ def manifests(
     keys: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the key of all tasks and clients; a missing key is made. Default: DOVETAIL_KEYS.", file_okay=False
+            help="Folder with the key of all tasks and clients; a missing key is made. Default: DOVETAIL_KEYS.",
+            file_okay=False,
         ),
     ] = None,
     insecure: Annotated[

@@ -32,9 +32,7 @@ def new(
     cluster: Annotated[
         str | None, typer.Option(help="Make keys for all tasks of this cluster: JSON, or a file of JSON or YAML.")
     ] = None,
-    client: Annotated[
-        list[str] | None, typer.Option(help="With --cluster: name of a client. May be repeated.")
-    ] = None,
+    client: Annotated[list[str] | None, typer.Option(help="With --cluster: name of a client. May be repeated.")] = None,
 ) -> None:
     """Make a key; or, with --cluster, a key for each task and each client, which all accept each other."""
     with errors_explained():

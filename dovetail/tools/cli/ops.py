@@ -43,14 +43,19 @@ class Entry(NamedTuple):
 
     def __str__(self) -> str:
         also = f" Also {', '.join(f'dt.{name}' for name in self.names[1:])}." * (len(self.names) > 1)
-        call = textwrap.wrap(f"dt.{self.names[0]}{self.signature}", WIDTH, subsequent_indent="        ", break_long_words=False)
-        about = textwrap.wrap(self.about + also, WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+        call = textwrap.wrap(
+            f"dt.{self.names[0]}{self.signature}", WIDTH, subsequent_indent="        ", break_long_words=False
+        )
+        about = textwrap.wrap(
+            self.about + also, WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False
+        )
         return "\n".join((*call, *about))
 
 
 def ops(
     words: Annotated[
-        list[str] | None, typer.Argument(help="Words in the name or the description: softmax; cross entropy; BiasAdd. Default: all ops.")
+        list[str] | None,
+        typer.Argument(help="Words in the name or the description: softmax; cross entropy; BiasAdd. Default: all ops."),
     ] = None,
 ) -> None:
     """List the functions that make ops, with their signatures. All words must match; functions that match by name come first.
@@ -61,7 +66,9 @@ def ops(
         found = list(public_functions())
         asked = [_plain(word) for word in words or ()]
         by_name = [e for e in found if all(any(a in _plain(n) for n in e.names) for a in asked)]
-        by_text = [e for e in found if e not in by_name and all(a in _plain(" ".join((*e.names, e.about))) for a in asked)]
+        by_text = [
+            e for e in found if e not in by_name and all(a in _plain(" ".join((*e.names, e.about))) for a in asked)
+        ]
         if not (by_name or by_text):
             names: dict[str, str] = {}
             for name in (name for e in found for name in e.names):

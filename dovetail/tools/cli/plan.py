@@ -28,11 +28,14 @@ def plan(
     program: ProgramArgument,
     placing: Placing,
     report: Annotated[
-        bool, typer.Option("--report", help="Print an evaluation first: predicted time, lower bound, memory, bottleneck.")
+        bool,
+        typer.Option("--report", help="Print an evaluation first: predicted time, lower bound, memory, bottleneck."),
     ] = False,
     explain: Annotated[
         list[str] | None,
-        typer.Option(metavar="NODE", help="Explain why this node is on its device, instead of the tables. May be repeated."),
+        typer.Option(
+            metavar="NODE", help="Explain why this node is on its device, instead of the tables. May be repeated."
+        ),
     ] = None,
     kernels: Annotated[
         str | None, typer.Option(help="Print the kernels of this device's partition instead of the tables.")
@@ -44,9 +47,12 @@ def plan(
         bool, typer.Option("--fix", help="Like --check, and print what the change that each warning names would gain.")
     ] = False,
     html: PageOption = None,
-    svg: Annotated[Path | None, typer.Option(help="Write the plan as an SVG picture.", dir_okay=False, callback=output_file)] = None,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write the plan as an SVG picture.", dir_okay=False, callback=output_file)
+    ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Save the plan, for commands that take a saved plan.", dir_okay=False, callback=output_file)
+        Path | None,
+        typer.Option(help="Save the plan, for commands that take a saved plan.", dir_okay=False, callback=output_file),
     ] = None,
 ) -> None:
     """Show which device runs each part of a program and why, without running it.
@@ -103,7 +109,8 @@ def diff(
     after: ProgramArgument,
     placing: Placing,
     html: Annotated[
-        Path | None, typer.Option(help="Write an HTML page that compares the plans.", dir_okay=False, callback=output_file)
+        Path | None,
+        typer.Option(help="Write an HTML page that compares the plans.", dir_okay=False, callback=output_file),
     ] = None,
 ) -> None:
     """Compare two plans. The placement options apply to each of the two that is a program.

@@ -44,7 +44,9 @@ PLAN_MARK = b'{"dovetail-plan"'  # how a saved plan begins
 
 ProgramArgument = Annotated[
     str,
-    typer.Argument(help="FILE.py:FUNCTION or MODULE:FUNCTION that builds a graph; a saved graph or plan; or an ONNX model."),
+    typer.Argument(
+        help="FILE.py:FUNCTION or MODULE:FUNCTION that builds a graph; a saved graph or plan; or an ONNX model."
+    ),
 ]
 ClusterOption = Annotated[
     str | None,
@@ -54,22 +56,29 @@ ClusterOption = Annotated[
     ),
 ]
 FetchOption = Annotated[
-    list[str] | None, typer.Option(help="A tensor or op that the step returns or runs. May be repeated. Default: what FUNCTION returns.")
+    list[str] | None,
+    typer.Option(help="A tensor or op that the step returns or runs. May be repeated. Default: what FUNCTION returns."),
 ]
 ShapeOption = Annotated[
-    list[str] | None, typer.Option(help="Shape of an input: x=64,784. May be repeated. ≥ marks figures that depend on unknown sizes.")
+    list[str] | None,
+    typer.Option(help="Shape of an input: x=64,784. May be repeated. ≥ marks figures that depend on unknown sizes."),
 ]
 SoftOption = Annotated[
     bool,
     typer.Option("--allow-soft-placement", help="Drop device types and indices of requests that cannot be satisfied."),
 ]
 StrategyOption = Annotated[
-    str, one_of(STRATEGIES, "Placement strategy: rules (TensorFlow's), or auto (a search for the shortest predicted step).")
+    str,
+    one_of(STRATEGIES, "Placement strategy: rules (TensorFlow's), or auto (a search for the shortest predicted step)."),
 ]
-PageOption = Annotated[Path | None, typer.Option(help="Write an interactive HTML page.", dir_okay=False, callback=output_file)]
+PageOption = Annotated[
+    Path | None, typer.Option(help="Write an interactive HTML page.", dir_okay=False, callback=output_file)
+]
 TraceOption = Annotated[
     Path | None,
-    typer.Option(help="Write the timeline in Chrome's format, for ui.perfetto.dev.", dir_okay=False, callback=output_file),
+    typer.Option(
+        help="Write the timeline in Chrome's format, for ui.perfetto.dev.", dir_okay=False, callback=output_file
+    ),
 ]
 
 
@@ -103,7 +112,10 @@ class Program(NamedTuple):
         if self.fetches is None:
             return None
         found = parse_fetches(self.graph, self.fetches)
-        return [*map(self.graph.get_tensor_by_name, found.tensors), *map(self.graph.get_operation_by_name, found.targets)]
+        return [
+            *map(self.graph.get_tensor_by_name, found.tensors),
+            *map(self.graph.get_operation_by_name, found.targets),
+        ]
 
     def shapes(self, texts: list[str] | None) -> dict[Tensor, tuple[int | None, ...]]:
         """The shapes that `--shape` gives: `x=64,784`; `?` for an unknown size, nothing for a scalar's shape.
@@ -222,7 +234,9 @@ def _functions_in(path: str) -> str:
     free: list[str] = []
     rest: list[str] = []
     for f in functions:
-        has_defaults = len(f.args.defaults) == len(f.args.posonlyargs) + len(f.args.args) and None not in f.args.kw_defaults
+        has_defaults = (
+            len(f.args.defaults) == len(f.args.posonlyargs) + len(f.args.args) and None not in f.args.kw_defaults
+        )
         (free if has_defaults else rest).append(f.name)
     text = "\nFUNCTION is called without arguments, and returns tensors, a graph or a plan. "
     text += f"{path} has {listed(free, LISTED_INPUTS)}" if free else f"{path} has no such function"
@@ -278,7 +292,9 @@ class Placing:
     ] = 5.0
     costs: Annotated[
         Path | None,
-        typer.Option(help="Measured costs and sizes of a step, as dt.profile writes them.", dir_okay=False, exists=True),
+        typer.Option(
+            help="Measured costs and sizes of a step, as dt.profile writes them.", dir_okay=False, exists=True
+        ),
     ] = None
 
     @functools.cached_property

@@ -48,13 +48,19 @@ REFRESH_S = 1.0
 def run(
     file: Annotated[str, typer.Argument(help="Cluster file, or numbers of tasks: ps=1,worker=2.")],
     program: Annotated[
-        list[str] | None, typer.Argument(metavar="PROGRAM...", help="A Python file, `-m module` or any command, with its arguments.")
+        list[str] | None,
+        typer.Argument(metavar="PROGRAM...", help="A Python file, `-m module` or any command, with its arguments."),
     ] = None,  # `_order` explains a call without it
     on: On = "local",
     each: Annotated[
-        bool, typer.Option("--each", help="Run the program in each task, with its TF_CONFIG. Tasks of the job ps are servers.")
+        bool,
+        typer.Option(
+            "--each", help="Run the program in each task, with its TF_CONFIG. Tasks of the job ps are servers."
+        ),
     ] = False,
-    restarts: Annotated[int, typer.Option(min=0, help="On local: how many times a program that fails is restarted.")] = 0,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="On local: how many times a program that fails is restarted.")
+    ] = 0,
     keys: KeyFolder = None,
     option: SlurmOption = None,
     image: Image = "",
@@ -96,13 +102,19 @@ def _run(described: Described, program: Sequence[str], on: str, each: bool, rest
     folder = use_keys(described, on, keys)
     if (found := _running_already(described)) is not None:
         if each or found["on"] == "ray":
-            raise UsageError(f"The cluster of {described.text} is up, and its tasks serve: stop it first, dovetail down {described.text}")
+            raise UsageError(
+                f"The cluster of {described.text} is up, and its tasks serve: stop it first, dovetail down {described.text}"
+            )
         return _as_client(command, {**_environment_of(found["targets"]), **described.environment()}, None, restarts)
     with contextlib.ExitStack() as ending:
         here = ending.enter_context(up_file(described, on))
-        _say(f"Starting {', '.join(f'{job} {n if isinstance(n, int) else len(n)}' for job, n in described.file.jobs.items())} on {on}")
+        _say(
+            f"Starting {', '.join(f'{job} {n if isinstance(n, int) else len(n)}' for job, n in described.file.jobs.items())} on {on}"
+        )
         cluster, keeper = ending.enter_context(
-            running(described, on, say=_say, output=_print, program=command if each else (), restarts=restarts, keys=folder)
+            running(
+                described, on, say=_say, output=_print, program=command if each else (), restarts=restarts, keys=folder
+            )
         )
         here.write(targets_of(cluster), keeper.processes())
         watched = ending.enter_context(_Watched(cluster, keeper, here))
@@ -308,10 +320,15 @@ class _Watched:
             while not self._ended.wait(REFRESH_S):
                 views: Sequence[Any] = ()
                 for job, i in reversed(self.cluster.tasks):
-                    with contextlib.suppress(OpError), ClusterMonitor(self.cluster.target(job, i).removeprefix("zmq://")) as observer:
+                    with (
+                        contextlib.suppress(OpError),
+                        ClusterMonitor(self.cluster.target(job, i).removeprefix("zmq://")) as observer,
+                    ):
                         views = observer.look()
                         break
-                live.update(Text(_progress(views, before, time.monotonic() - began, len(self.cluster.tasks))), refresh=True)
+                live.update(
+                    Text(_progress(views, before, time.monotonic() - began, len(self.cluster.tasks))), refresh=True
+                )
                 before = {view.task: view for view in views}
 
 

@@ -17,7 +17,9 @@ from .common import FailedError, UsageError, errors_explained, from_environment,
 def server(
     program: Annotated[
         list[str] | None,
-        typer.Argument(help="After `--`: a command to run instead of the server, with TF_CONFIG set. Tasks of the job ps run the server."),
+        typer.Argument(
+            help="After `--`: a command to run instead of the server, with TF_CONFIG set. Tasks of the job ps run the server."
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -34,7 +36,10 @@ def server(
     ] = False,
     keys: Annotated[
         Path | None,
-        typer.Option(help="Folder of keys; only clients with an allowed key can connect. Default: DOVETAIL_KEYS.", file_okay=False),
+        typer.Option(
+            help="Folder of keys; only clients with an allowed key can connect. Default: DOVETAIL_KEYS.",
+            file_okay=False,
+        ),
     ] = None,
     metrics: Annotated[
         str | None,
@@ -54,7 +59,9 @@ def server(
             "gives the number of tasks of each job.",
         ),
     ] = False,
-    port_base: Annotated[int, typer.Option(min=1, max=65_535, help="In a Slurm step: port of the first task of a node.")] = 8888,
+    port_base: Annotated[
+        int, typer.Option(min=1, max=65_535, help="In a Slurm step: port of the first task of a node.")
+    ] = 8888,
 ) -> None:
     """Run the server of one task of a cluster, until Ctrl-C. Without --cluster, TF_CONFIG names the cluster and the task."""
     with errors_explained():
@@ -102,7 +109,10 @@ def server(
 
 def demo(
     in_graph: Annotated[
-        bool, typer.Option("--in-graph", help="In-graph replication: one client, one graph, a copy of the computation for each worker.")
+        bool,
+        typer.Option(
+            "--in-graph", help="In-graph replication: one client, one graph, a copy of the computation for each worker."
+        ),
     ] = False,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of updates of all workers together.")] = None,
     ps: Annotated[int, typer.Option(min=1, help="Number of parameter servers.")] = 2,
@@ -120,6 +130,7 @@ def demo(
     from ..demo.watch import DemoError
 
     console = Console()
+
     def say(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -20,10 +20,13 @@ def _group() -> None:
 def script(
     file: Annotated[str, typer.Argument(help="Cluster file with `jobs` as numbers of tasks, or ps=1,worker=2.")],
     program: Annotated[list[str], typer.Argument(help="The program and its arguments, as `dovetail run` takes them.")],
-    each: Annotated[bool, typer.Option("--each", help="Run the program in each task. Tasks of the job ps are servers.")] = False,
+    each: Annotated[
+        bool, typer.Option("--each", help="Run the program in each task. Tasks of the job ps are servers.")
+    ] = False,
     name: Annotated[str, typer.Option(help="Name of the Slurm job.")] = "dovetail",
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="An option of sbatch, such as --time=1:00:00. May be repeated.")
+        list[str] | None,
+        typer.Option("--option", "-o", help="An option of sbatch, such as --time=1:00:00. May be repeated."),
     ] = None,
 ) -> None:
     """Print a batch script for `sbatch` that calls `dovetail run --on slurm FILE PROGRAM`. Options come before FILE."""

@@ -43,7 +43,9 @@ def trace(
     shape: ShapeOption = None,
     feed: Annotated[
         list[str] | None,
-        typer.Option(help="Value of an input: x=FILE.npy. May be repeated. Other inputs get random numbers, integers get zeros."),
+        typer.Option(
+            help="Value of an input: x=FILE.npy. May be repeated. Other inputs get random numbers, integers get zeros."
+        ),
     ] = None,
     allow_soft_placement: SoftOption = False,
     strategy: StrategyOption = "rules",
@@ -117,7 +119,9 @@ def _feeds(
         dims = given.get(x, x.dims)
         sizes = [] if dims is None else [d for d in dims if d is not None]
         if dims is None or len(sizes) < len(dims):
-            raise UsageError(f"The shape of {x.name} is open, {x.shape}: give --shape {x.op.name}=... or --feed {x.op.name}=FILE.npy")
+            raise UsageError(
+                f"The shape of {x.name} is open, {x.shape}: give --shape {x.op.name}=... or --feed {x.op.name}=FILE.npy"
+            )
         if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
             raise UsageError(f"{x.name} takes {x.dtype.name}: give --feed {x.op.name}=FILE.npy")
         values: Any = random.standard_normal(sizes) if x.dtype.is_floating else np.zeros(sizes)

@@ -208,7 +208,9 @@ class SessionManager:
             op = self._ready_op if self._ready_for_local_init_op is None else self._ready_for_local_init_op
             kept = sess.is_replicated and op is not None and not not_ready(op, sess, "Model not ready")
             if kept:
-                logger.info("The variables have values, which the cluster keeps when a task is lost: nothing is restored")
+                logger.info(
+                    "The variables have values, which the cluster keeps when a task is lost: nothing is restored"
+                )
             if saver is None or not (folder or path):
                 return sess, kept
             if path:

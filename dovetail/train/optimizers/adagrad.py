@@ -54,6 +54,7 @@ class AdagradOptimizer(RuleOptimizer):
             raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
         super().__init__(use_locking, name, learning_rate=learning_rate, initial=initial_accumulator_value)
 
+
 class AdagradDAOptimizer(RuleOptimizer):
     """Adagrad by dual averaging, for sparse linear models: weights follow from the sums of all gradients; each step penalises them again.
 

@@ -87,6 +87,7 @@ class ProximalGradientDescentOptimizer(RuleOptimizer):
         not_negative(l1_regularization_strength=l1, l2_regularization_strength=l2)
         super().__init__(use_locking, name, lr=learning_rate, l1=l1, l2=l2)
 
+
 class ProximalAdagradOptimizer(RuleOptimizer):
     """Adagrad with the same penalties. Its slot is `accumulator`.
 

@@ -40,9 +40,7 @@ def _state_file(folder: str, latest_filename: str | None) -> Path:
     return path_of(folder) / (latest_filename or "checkpoint")
 
 
-def _listed(
-    latest: str, paths: Sequence[str] | None, times: Sequence[float] | None
-) -> tuple[list[str], list[float]]:
+def _listed(latest: str, paths: Sequence[str] | None, times: Sequence[float] | None) -> tuple[list[str], list[float]]:
     """All checkpoints, the latest one last, and their times. ValueError: not one time per path."""
     found, made = list(paths or []), list(times or [])
     if not found or found[-1] != latest:

@@ -1,6 +1,6 @@
 """Control flow and per-step state.
 
-    switch_merge                   dataflow control flow: Switch, Merge, Enter, Exit, NextIteration; what a loop keeps for its gradient
-    tensor_array_ops, tensor_array the ops of `TensorArray`, and the class
-    python_function                Python functions as nodes
+switch_merge                   dataflow control flow: Switch, Merge, Enter, Exit, NextIteration; what a loop keeps for its gradient
+tensor_array_ops, tensor_array the ops of `TensorArray`, and the class
+python_function                Python functions as nodes
 """

@@ -427,7 +427,9 @@ def _scale(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
     whole = divide(old, count)
     if not align:
         return whole
-    return where(greater(minimum(old, count), 1.0), divide(subtract(old, 1.0), maximum(subtract(count, 1.0), 1.0)), whole)
+    return where(
+        greater(minimum(old, count), 1.0), divide(subtract(old, 1.0), maximum(subtract(count, 1.0), 1.0)), whole
+    )
 
 
 def _beside(along: Tensor, x: Tensor, axis: int) -> Tensor:

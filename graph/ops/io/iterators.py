@@ -459,7 +459,9 @@ _define(
 )  # fmt: skip
 _define("IteratorPipeline", infer=_infer_pipeline, reference=_keep, ref_inputs=(0,))
 _define("IteratorGive", infer=_infer_give, reference=_given, ref_inputs=(0,))
-_define("IteratorGetNextByHandle", infer=_infer_by_handle, reference=_next_by_handle, gradient=_no_gradient, traits=_TAKES)
+_define(
+    "IteratorGetNextByHandle", infer=_infer_by_handle, reference=_next_by_handle, gradient=_no_gradient, traits=_TAKES
+)
 _define("DatasetToSingleElement", infer=_infer_single, reference=_single, gradient=_no_gradient, traits=_TAKES)
 # What is with it stays in the client's process.
 _define(

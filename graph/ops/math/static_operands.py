@@ -45,7 +45,9 @@ def op_scope(name: str | None, default: str, *values: Any) -> AbstractContextMan
         TypeError: the name is no text. NumPy and PyTorch take several tensors or sizes one by one, and the last becomes the name here.
     """
     if name is not None and not isinstance(name, str):
-        raise TypeError(f"{default}: the name must be text, not {name!r}. {_ONE_LIST.format(AS_LIST.get(default, 'concat([x, y], 1)'))}")
+        raise TypeError(
+            f"{default}: the name must be text, not {name!r}. {_ONE_LIST.format(AS_LIST.get(default, 'concat([x, y], 1)'))}"
+        )
     return graph_of(*values).op_scope(name or default)
 
 

@@ -1,9 +1,9 @@
 """Neural networks: the ops of layers and losses.
 
-    activations, softmax           activation functions; softmax and cross entropies
-    dense, attention               bias, dense layers, dropout; attention with its gradient
-    conv, pooling, spatial         images; spatial has one, two and three axes, made of those for images
-    conv_geometry                  window geometry that convolutions and pooling share
-    normalization                  norms, moments, batch, layer and local response normalization
-    candidate_sampling             sampled softmax and noise-contrastive estimation
+activations, softmax           activation functions; softmax and cross entropies
+dense, attention               bias, dense layers, dropout; attention with its gradient
+conv, pooling, spatial         images; spatial has one, two and three axes, made of those for images
+conv_geometry                  window geometry that convolutions and pooling share
+normalization                  norms, moments, batch, layer and local response normalization
+candidate_sampling             sampled softmax and noise-contrastive estimation
 """

@@ -151,7 +151,9 @@ _SWAPPED = (
 
 def _are_probabilities(x: Array, sums: Array | None = None) -> bool:
     """Whether each row is one of probabilities: nothing below 0, and a sum of about 1 (half floats add up to within a hundredth)."""
-    if x.size == 0 or x.shape[-1] == 1 or not x.min() >= 0 or (sums is None and not x.max() < 1.01):  # so that no sum overflows
+    if (
+        x.size == 0 or x.shape[-1] == 1 or not x.min() >= 0 or (sums is None and not x.max() < 1.01)
+    ):  # so that no sum overflows
         return False
     return bool((abs((x.sum(-1, dtype=np.float64) if sums is None else sums) - 1) < 0.01).all())
 
@@ -265,7 +267,10 @@ def checked_logits(function: str, labels: TensorLike, logits: TensorLike) -> Ten
     x = convert(logits, name="logits")
     if not x.dtype.is_floating:
         y = convert(labels, name="labels")
-        swapped = f", and the labels are {y.dtype.base.name}: are the two swapped? The labels come first" * y.dtype.is_floating
+        swapped = (
+            f", and the labels are {y.dtype.base.name}: are the two swapped? The labels come first"
+            * y.dtype.is_floating
+        )
         raise TypeError(f"{function}: logits must be of a floating type, not {x.dtype.base.name}{swapped}")
     return x
 

@@ -1,6 +1,6 @@
 """Ops on sparse tensors: coordinates, elements and a dense shape.
 
-    arrange    reorder, slice, concatenate, fill, reshape, as texts for queues, to dense tensors; no arithmetic
-    math       sums, extremes, products with dense tensors, softmax, embedding lookups
-    sets       set operations along the last axis
+arrange    reorder, slice, concatenate, fill, reshape, as texts for queues, to dense tensors; no arithmetic
+math       sums, extremes, products with dense tensors, softmax, embedding lookups
+sets       set operations along the last axis
 """

@@ -195,9 +195,7 @@ class ConditionalAccumulatorBase:
         reduction_type: str = "MEAN",
     ) -> None:
         if reduction_type not in REDUCTIONS:
-            raise ValueError(
-                f"reduction_type must be one of {', '.join(REDUCTIONS)}, not {reduction_type!r}"
-            )
+            raise ValueError(f"reduction_type must be one of {', '.join(REDUCTIONS)}, not {reduction_type!r}")
         self._dtype = as_dtype(dtype).base
         self._dims: Dims = as_dims(shape)
         attrs = {**self._attrs, "reduction_type": reduction_type, "shared_name": shared_name or ""}

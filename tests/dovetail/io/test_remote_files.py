@@ -41,7 +41,10 @@ def test_files_of_another_system(tmp_path: Path) -> None:
     files.Rename(f"{ROOT}/a/b/z.txt", f"{ROOT}/a/y.txt")
     assert [Path(p).name for p in files.Glob(f"{ROOT}/a/*.txt")] == ["x.txt", "y.txt"]
     assert all(files.Exists(p) for p in files.Glob(f"{ROOT}/a/*.txt"))
-    assert [(folders, names) for _, folders, names in files.Walk(f"{ROOT}/a")] == [(["b"], ["x.txt", "y.txt"]), ([], [])]
+    assert [(folders, names) for _, folders, names in files.Walk(f"{ROOT}/a")] == [
+        (["b"], ["x.txt", "y.txt"]),
+        ([], []),
+    ]
     with pytest.raises(dt.errors.AlreadyExistsError):
         files.Copy(f"{ROOT}/a/x.txt", f"{ROOT}/a/y.txt")
     files.Remove(f"{ROOT}/a/y.txt")
@@ -122,7 +125,9 @@ def test_an_estimator_in_another_system(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "saved_model.pb" in dt.gfile.ListDirectory(f"{ROOT}/run/export/newest/{export}")
     found = next(made().predict(lambda: dt.data.Dataset.from_tensor_slices({"x": rows}).batch(4)))
     assert found["predictions"].shape == (1,)
-    warm = dt.estimator.LinearRegressor([dt.feature_column.numeric_column("x")], f"{ROOT}/other", warm_start_from=f"{ROOT}/run")
+    warm = dt.estimator.LinearRegressor(
+        [dt.feature_column.numeric_column("x")], f"{ROOT}/other", warm_start_from=f"{ROOT}/run"
+    )
     warm.train(inputs, max_steps=1)
     assert list(tmp_path.iterdir()) == []
 

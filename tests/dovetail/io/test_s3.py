@@ -102,7 +102,13 @@ def test_training_goes_on_from_the_store_when_a_parameter_server_has_lost_its_pa
         tf.summary.scalar("first", v[0])
         hooks = [tf.train.StopAtStepHook(last_step=8)]
         with tf.train.MonitoredTrainingSession(
-            cluster.target("worker", 0), True, folder, hooks=hooks, config=config, save_checkpoint_steps=2, save_summaries_steps=1
+            cluster.target("worker", 0),
+            True,
+            folder,
+            hooks=hooks,
+            config=config,
+            save_checkpoint_steps=2,
+            save_summaries_steps=1,
         ) as session:
             lost = False
             while not session.should_stop():

@@ -358,6 +358,8 @@ def test_a_save_rests_after_each_chunk_while_steps_run_beside_it(tmp_path, monke
     clock = SimpleNamespace(sleep=rests.append, monotonic=time.monotonic, thread_time=time.thread_time)
     monkeypatch.setattr("dovetail.graph.formats.checkpoints.time", clock)
     value = np.arange(3 << 18, dtype=np.float32)  # six chunks
-    write_manifest(str(tmp_path / "m"), [write_shard(str(tmp_path / "m"), 0, 1, [("v", "", as_dtype("float32"), value)], steps)])
+    write_manifest(
+        str(tmp_path / "m"), [write_shard(str(tmp_path / "m"), 0, 1, [("v", "", as_dtype("float32"), value)], steps)]
+    )
     assert len(rests) == count and min(rests, default=0.0) >= 0.0
     np.testing.assert_array_equal(CheckpointReader(str(tmp_path / "m")).get_tensor("v"), value)

@@ -141,7 +141,9 @@ def overwrite(state):
         value[:] = -1
 
 
-@pytest.mark.parametrize("shape", [(1 << 13, 128), (1 << 20,), (3, 1 << 19)], ids=["rows", "numbers", "rows larger than a chunk"])
+@pytest.mark.parametrize(
+    "shape", [(1 << 13, 128), (1 << 20,), (3, 1 << 19)], ids=["rows", "numbers", "rows larger than a chunk"]
+)
 @pytest.mark.parametrize(
     "change", [lambda state: None, overwrite, lambda state: state.assign(np.zeros(state.read().shape)),
                lambda state: state.update(lambda x: x * 2), lambda state: state.publish(lambda value: None)],
@@ -149,7 +151,9 @@ def overwrite(state):
 )  # fmt: skip
 def test_a_snapshot_in_chunks_is_of_one_moment_whatever_changes_meanwhile(change, shape, monkeypatch):
     copied = []
-    monkeypatch.setattr("dovetail.graph.resources.variable.kept_copy", lambda value: copied.append(1) or np.array(value))
+    monkeypatch.setattr(
+        "dovetail.graph.resources.variable.kept_copy", lambda value: copied.append(1) or np.array(value)
+    )
     random = np.random.default_rng(1)
     before = random.random(shape, np.float32)
     state, small = variable(before), variable(name="small")

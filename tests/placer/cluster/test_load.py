@@ -64,7 +64,10 @@ def test_a_file_is_a_cluster(file):
         ("[1, 2]", "at `$`: Expected `mapping`, got `list`"),
         ("{}", "required field `jobs`"),
         ("jobs: [a]", "at `$.jobs`: Expected `mapping`, got `list`"),
-        ("jobs: {ps: 1}\nspeed: 3", "known are: jobs, master, devices, resources, keys, checkpoint, ps_replicas, links"),
+        (
+            "jobs: {ps: 1}\nspeed: 3",
+            "known are: jobs, master, devices, resources, keys, checkpoint, ps_replicas, links",
+        ),
         ("jobs: {ps: 1}\nps_replicas: 2", "needs a job ps of 2 tasks or more, and it has 1"),
         ("jobs: {ps: 2}\nps_replicas: 3", "ps_replicas`: Expected `int` <= 2"),
         ("jobs: {ps: x}", "at `$.jobs[ps]`: Expected `int | mapping | list`, got `str`"),
@@ -76,8 +79,14 @@ def test_a_file_is_a_cluster(file):
         ("jobs: {ps: 1}\ndevices: {/job:ps/task:1: [cpu:0]}", "/job:ps/task:1"),
         ("jobs: {ps: 1}\ndevices: {ps: [3]}", "at `$.devices[ps][0]`: Expected `str | mapping`, got `int`"),
         ("jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, memory: much}]}", "memory is a number or a text"),
-        ("jobs: {ps: 1}\ndevices: {ps: [{name: a:0, size: 1}]}", "`$.devices[ps][0]`: there is an unknown field `size`; known are: name"),
-        ("jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, emulated: 1}]}", "at `$.devices[ps][0].emulated`: Expected `bool`, got `int`"),
+        (
+            "jobs: {ps: 1}\ndevices: {ps: [{name: a:0, size: 1}]}",
+            "`$.devices[ps][0]`: there is an unknown field `size`; known are: name",
+        ),
+        (
+            "jobs: {ps: 1}\ndevices: {ps: [{name: cpu:0, emulated: 1}]}",
+            "at `$.devices[ps][0].emulated`: Expected `bool`, got `int`",
+        ),
         ("jobs: {ps: 1}\ndevices: {ps: [cpu:0, cpu:0]}", "listed twice"),
         ("jobs: {ps: 1}\nlinks: {a: b}", "at `$.links`: Expected `list | null`, got `mapping`"),
         ("jobs: {ps: 1}\nlinks: [{between: [/job:ps]}]", "between"),
@@ -200,6 +209,14 @@ def test_a_cluster_survives_its_file(tmp_path):
 def test_the_schema_accepts_what_the_reader_accepts():
     schema = file_format.schema()
     assert schema["$defs"]["ClusterFile"]["required"] == ["jobs"]
-    assert set(schema["$defs"]["DeviceFacts"]["properties"]) == {"name", "memory", "flops", "bandwidth", "emulated", "host", "model"}
+    assert set(schema["$defs"]["DeviceFacts"]["properties"]) == {
+        "name",
+        "memory",
+        "flops",
+        "bandwidth",
+        "emulated",
+        "host",
+        "model",
+    }
     for properties in (d["properties"] for d in schema["$defs"].values()):
         assert all("description" in p for p in properties.values())  # what an editor shows

@@ -18,7 +18,9 @@ def profile(cores: int = 2, used: float = 1.0, shared: float = 0.0, **overheads:
     points = (Point(1.0, 1e-9, used), Point(1e9, 1.0, used))
     named = {name.replace("_", " "): seconds for name, seconds in overheads.items()}
     costs = dict.fromkeys(OVERHEADS, 0.0) | named
-    return Calibration("made up", cores, "2026-01-02T03:04:05+00:00", "", dict.fromkeys(KINDS, points), costs, shared or cores)
+    return Calibration(
+        "made up", cores, "2026-01-02T03:04:05+00:00", "", dict.fromkeys(KINDS, points), costs, shared or cores
+    )
 
 
 def products(jobs: dict[str, int] | None, calibration: Calibration, tasks: int) -> Plan:
@@ -58,7 +60,9 @@ def caches(small: float, large: float) -> Calibration:
 
 
 @pytest.mark.parametrize(("tasks", "matrices", "is_slow"), [(1, 1, False), (1, 8, True), (2, 1, False), (2, 4, True)])
-def test_bytes_move_at_the_rate_of_the_cache_that_holds_what_a_machines_tasks_touch(tasks: int, matrices: int, is_slow: bool) -> None:
+def test_bytes_move_at_the_rate_of_the_cache_that_holds_what_a_machines_tasks_touch(
+    tasks: int, matrices: int, is_slow: bool
+) -> None:
     """Each task multiplies rows with matrices of 64 KiB, eight times in all."""
     with dt.Graph().as_default():
         ends = []
@@ -161,7 +165,9 @@ def test_a_task_that_works_on_for_a_short_time_sends_when_it_pauses(working: flo
 
 def test_a_transposed_product_has_times_of_its_own() -> None:
     slow = profile()
-    slow = replace(slow, kernels={**slow.kernels, **{k: (Point(1.0, 5e-9, 1.0),) for k in KINDS if k.startswith("transposed")}})
+    slow = replace(
+        slow, kernels={**slow.kernels, **{k: (Point(1.0, 5e-9, 1.0),) for k in KINDS if k.startswith("transposed")}}
+    )
     with dt.Graph().as_default():
         x, g = dt.placeholder(dt.float32, [64, 100]), dt.placeholder(dt.float32, [64, 200])
         plain, transposed = dt.matmul(dt.placeholder(dt.float32, [100, 64]), g).op, dt.matmul(x, g, transpose_a=True).op

@@ -99,7 +99,9 @@ def test_a_batch_that_does_not_fit_is_marked() -> None:
 def test_bad_sizes_are_refused_with_what_was_expected() -> None:
     graph, *_ = layer()
     plan = plan_of(graph)
-    with pytest.raises(ValueError, match=r"'x:0' \(made at .*\) cannot have the shape \(3, 4\); the graph says \(\?, 512\)"):
+    with pytest.raises(
+        ValueError, match=r"'x:0' \(made at .*\) cannot have the shape \(3, 4\); the graph says \(\?, 512\)"
+    ):
         plan_of(graph, shapes={"x": (3, 4)})
     with pytest.raises(ValueError, match=r"cannot have the shape \(7,\)"):
         plan_of(graph, feeds={"x": np.zeros(7)})
@@ -182,7 +184,11 @@ def test_only_inputs_are_asked_for_where_gradients_have_their_sizes_from_them() 
         step = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
         drawn = dt.random_uniform(dt.placeholder(dt.int32, [1], name="n"))
     plan = dt.place(graph, None, fetches=[step, drawn])
-    assert [t.name for t in plan.unknown_sizes] == ["x:0", "y:0", "random_uniform/RandomUniform:0"]  # its shape is a value that is fed
+    assert [t.name for t in plan.unknown_sizes] == [
+        "x:0",
+        "y:0",
+        "random_uniform/RandomUniform:0",
+    ]  # its shape is a value that is fed
     assert plan.at(shapes={x: (64, 2)}).unknown_sizes[0] is y
     assert not dt.place(graph, None, fetches=step, shapes={x: (64, 2), y: (64,)}).unknown_sizes
 
@@ -265,5 +271,7 @@ def test_the_sizes_of_a_training_step_are_those_of_a_run() -> None:
         made = [t for t in made if t.dtype.np.kind in "fiu" and not t.dtype.is_ref and t.op.type != "NoOp"]
         session.run(dt.global_variables_initializer())
         values = session.run(made, {"x:0": np.ones((5, 6)), "label:0": np.arange(5)})
-        assert {t.name: plan.sizes.bytes(t) for t in made} == {t.name: v.nbytes for t, v in zip(made, values, strict=True)}
+        assert {t.name: plan.sizes.bytes(t) for t in made} == {
+            t.name: v.nbytes for t, v in zip(made, values, strict=True)
+        }
         assert sum(t.dims is None or None in t.dims for t in made) > 20

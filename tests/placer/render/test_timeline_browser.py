@@ -65,10 +65,17 @@ def test_it_opens_from_a_file_and_draws_every_lane(driver, page):
 
 def test_a_long_wait_behind_a_short_kernel_is_drawn_as_a_wait(driver, tmp_path):
     lane = "/job:a/replica:0/task:0/device:CPU:0"
-    bars = (Bar(lane, 0.0, 1e-6, "w", "kernel"), Bar(lane, 1e-6, 0.5, "waits for x:0", "wait"), Bar(lane, 0.5, 1.0, "y", "kernel"))
+    bars = (
+        Bar(lane, 0.0, 1e-6, "w", "kernel"),
+        Bar(lane, 1e-6, 0.5, "waits for x:0", "wait"),
+        Bar(lane, 0.5, 1.0, "y", "kernel"),
+    )
     Chart("A step", bars, 1.0).to_html(tmp_path / "step.html")
     open_page(driver, tmp_path / "step.html")
-    drawn = [("fill-wait" in e.get_attribute("class"), float(e.get_attribute("width"))) for e in find_all(driver, "#chart .bar")]
+    drawn = [
+        ("fill-wait" in e.get_attribute("class"), float(e.get_attribute("width")))
+        for e in find_all(driver, "#chart .bar")
+    ]
     assert [wait for wait, _ in drawn] == [False, True, False] and drawn[0][1] < 3 < 100 < drawn[1][1]
 
 

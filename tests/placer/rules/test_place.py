@@ -514,7 +514,10 @@ def test_a_conflict_with_a_place_from_an_earlier_step_names_it(graph):
         place(graph, cluster(), assigned={"v": W0})
     told = str(error.value).split("These requests contradict each other:\n")[1].split("Colocation group")[0]
     assert "'v' (VariableV2) asks for no device" in told and f"it has been on {W0} since an earlier step" in told
-    assert "'slot' (VariableV2) asks for '/job:ps'" in told and "'v' asks for '/job:ps' where it is made, or the first step" in told
+    assert (
+        "'slot' (VariableV2) asks for '/job:ps'" in told
+        and "'v' asks for '/job:ps' where it is made, or the first step" in told
+    )
 
 
 def test_a_failure_changes_nothing(graph):

@@ -196,7 +196,11 @@ def test_the_tasks_counted_are_those_of_the_job_in_ps_device():
 
 @pytest.mark.parametrize("cluster", [{"ps": 2, "worker": 1}, "ps=2,worker=1", as_cluster({"ps": 2, "worker": 1})])
 def test_a_cluster_is_what_place_takes(cluster):
-    assert devices(replica_device_setter(cluster=cluster), V, V, V) == ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:0"]
+    assert devices(replica_device_setter(cluster=cluster), V, V, V) == [
+        "/job:ps/task:0",
+        "/job:ps/task:1",
+        "/job:ps/task:0",
+    ]
 
 
 def test_a_sparse_job_counts_its_tasks():

@@ -259,7 +259,8 @@ def test_a_search_does_not_charge_values_that_are_read_in_place(graph):
     x = dt.placeholder("float32", [16, 256])
     ends = [dt.matmul(dt.matmul(x, w), w, name=f"b{i}") for i in range(2)]
     sent, read = (
-        dt.place(graph, {"w": 2}, fetches=ends, strategy="auto", budget_s=0.3, shared_memory=shared) for shared in (False, True)
+        dt.place(graph, {"w": 2}, fetches=ends, strategy="auto", budget_s=0.3, shared_memory=shared)
+        for shared in (False, True)
     )
     assert len(sent.partitions) == 1 and len(read.partitions) == 2
     assert [c.direct for c in read.channels if not c.control] == [True]

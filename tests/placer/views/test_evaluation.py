@@ -42,7 +42,11 @@ def test_one_device_by_hand(products):
 
 def test_the_critical_path_says_how_much_it_leaves_out(products):
     report = placed(products).report()
-    report = replace(report, objective=1.0, critical=tuple((f"device {i}", s) for i, s in enumerate((0.4, 0.2, 0.15, 0.1, 0.08, 0.02))))
+    report = replace(
+        report,
+        objective=1.0,
+        critical=tuple((f"device {i}", s) for i, s in enumerate((0.4, 0.2, 0.15, 0.1, 0.08, 0.02))),
+    )
     assert "\n     10%  device 3\n     10%  2 more\n" in str(report)
     assert "more\n" not in str(replace(report, critical=report.critical[:4]))
 

@@ -158,7 +158,10 @@ def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
         assert loaded.inline_segment is not None
         loaded.inline_segment._slow, loaded.inline_segment.is_steady = 0, True
         assert session.run(z, {x: np.ones(2)}).tolist() == [2.0, 3.0]
-        assert list(target._worker._ended)[-1:] == [target._worker.resources.steps_started] and not target._worker.running()
+        assert (
+            list(target._worker._ended)[-1:] == [target._worker.resources.steps_started]
+            and not target._worker.running()
+        )
         loaded.inline_segment._slow, loaded.inline_segment.is_steady = 0, True
         with pytest.raises(OpError, match="made at"):
             session.run(z, {x: np.ones(3)})

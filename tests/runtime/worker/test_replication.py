@@ -203,7 +203,10 @@ def test_a_cleared_container_is_cleared_at_the_backup() -> None:
 
 
 def test_types_that_need_care_come_back() -> None:
-    given = [(("c", "text"), None, np.array([b"a", b""], object)), (("c", "half"), None, tf.bfloat16.np.type(1.5).reshape(1))]
+    given = [
+        (("c", "text"), None, np.array([b"a", b""], object)),
+        (("c", "half"), None, tf.bfloat16.np.type(1.5).reshape(1)),
+    ]
     described, tensors = packed(given)
     fields = {"request": 1, "whole": True, "last": True, "entries": described}
     found = unpacked(decode(encode(Message("recovered", fields, tensors))))
@@ -276,7 +279,9 @@ def test_a_task_that_does_not_answer_is_not_flooded_with_questions(monkeypatch: 
     """The other one answers, and is waited for, too, because its copy has gone."""
     asked: list[str] = []
     send = Connections.send
-    monkeypatch.setattr(Connections, "send", lambda self, address, message: (asked.append(address), send(self, address, message))[1])
+    monkeypatch.setattr(
+        Connections, "send", lambda self, address, message: (asked.append(address), send(self, address, message))[1]
+    )
     with tf.LocalCluster({"ps": 2}, ps_replicas=2) as cluster:
         cluster.kill("ps", 0)
         asked.clear()

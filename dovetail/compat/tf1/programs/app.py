@@ -32,7 +32,9 @@ def _parse_known(argv: list[str]) -> list[str]:
     try:
         return flags.FLAGS(argv, known_only=True)
     except absl.Error as e:
-        print(f"FATAL Flags parsing error:\n  {e}\nPass --helpshort or --helpfull to see help on flags.", file=sys.stderr)
+        print(
+            f"FATAL Flags parsing error:\n  {e}\nPass --helpshort or --helpfull to see help on flags.", file=sys.stderr
+        )
         sys.exit(1)
 
 

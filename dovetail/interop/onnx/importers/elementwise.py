@@ -53,7 +53,9 @@ def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
     """The sign is the divisor's, or with `fmod` the dividend's."""
     if not call.attr("fmod", 0):
         return math.floormod(x, y)
-    return truncatemod(x, y) if x.dtype.base.is_integer else math.subtract(x, math.multiply(y, trunc(math.divide(x, y))))
+    return (
+        truncatemod(x, y) if x.dtype.base.is_integer else math.subtract(x, math.multiply(y, trunc(math.divide(x, y))))
+    )
 
 
 @imports("Pow")

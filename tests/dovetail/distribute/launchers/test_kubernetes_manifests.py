@@ -186,7 +186,9 @@ def test_a_container_serves(tmp_path: Path) -> None:
             deadline = time.monotonic() + 50
             while True:
                 try:
-                    with urllib.request.urlopen(f"http://{at}{container['readinessProbe']['httpGet']['path']}") as reply:
+                    with urllib.request.urlopen(
+                        f"http://{at}{container['readinessProbe']['httpGet']['path']}"
+                    ) as reply:
                         assert reply.status == 200
                     break
                 except urllib.error.URLError:

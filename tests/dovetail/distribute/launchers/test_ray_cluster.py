@@ -212,9 +212,7 @@ def test_the_digits_are_learned_though_a_node_is_removed_and_the_master_killed(n
             step = 0
             while step < last:
                 images, labels = next(batches)
-                _, step = session.run(
-                    [model.train_op, model.global_step], {model.images: images, model.labels: labels}
-                )
+                _, step = session.run([model.train_op, model.global_step], {model.images: images, model.labels: labels})
                 seen.append((int(step), time.monotonic()))
                 if step >= 230 and removed is None:  # with it goes the parameter server, and all variables
                     removed = cluster.node("ps", 0)
@@ -223,9 +221,7 @@ def test_the_digits_are_learned_though_a_node_is_removed_and_the_master_killed(n
                 if step >= 430 and removed is not None and not killed:
                     killed = True
                     cluster.kill("worker", 0)
-            accuracy = session.run(
-                model.accuracy, {model.images: digits.test_images, model.labels: digits.test_labels}
-            )
+            accuracy = session.run(model.accuracy, {model.images: digits.test_images, model.labels: digits.test_labels})
         assert cluster.node("ps", 0) != removed
         lost = [(a, b, then - at) for (a, at), (b, then) in zip(seen, seen[1:], strict=False) if b <= a]
         print(f"accuracy {accuracy:.3f} after {len(seen)} steps; from step, to step, seconds: {lost}")
@@ -276,11 +272,15 @@ def test_fit_goes_on_with_workers_that_come_die_and_go(nodes: Nodes) -> None:
                 elif epoch == 4:
                     cluster.kill("worker", 2)
 
-        found = model.fit(x, y, batch_size=32, epochs=10, validation_data=(x, y), verbose=0, callbacks=[Change()]).history
+        found = model.fit(
+            x, y, batch_size=32, epochs=10, validation_data=(x, y), verbose=0, callbacks=[Change()]
+        ).history
         assert set(found) == {"loss", "mae", "val_loss", "val_mae"} and found["val_loss"][-1] < found["val_loss"][0] / 2
         loss, mae = model.evaluate(x, y, verbose=0)
         predicted = model.predict(x)
-        np.testing.assert_allclose([loss, mae], [np.mean((predicted - y) ** 2), np.abs(predicted - y).mean()], rtol=1e-4)
+        np.testing.assert_allclose(
+            [loss, mae], [np.mean((predicted - y) ** 2), np.abs(predicted - y).mean()], rtol=1e-4
+        )
 
 
 @needs_ray
@@ -339,7 +339,9 @@ def test_asynchronous_training_takes_new_workers_up_and_lets_them_go(nodes: Node
             assert cluster.tasks == [("ps", 0), *(("worker", i) for i in range(4))]
             grown = counts(200)
             assert grown.sum() == 200 and (grown[:4] > 0).all()
-            with dt.Session(cluster.target("worker", 0)) as session:  # a server that was there before knows the new tasks
+            with dt.Session(
+                cluster.target("worker", 0)
+            ) as session:  # a server that was there before knows the new tasks
                 assert len(session.list_devices()) == 5
             cluster.kill("worker", 3)
             assert counts(40).sum() >= 40

@@ -41,8 +41,13 @@ def test_the_program_is_the_last_command_of_a_script_that_bash_reads() -> None:
 
 
 def test_options_after_the_file_are_the_programs() -> None:
-    printed = CliRunner().invoke(app, ["slurm", "script", "-o", "--nodes=2", "--each", "worker=1", "train.py", "-o", "x"])
-    assert printed.output.splitlines()[-2:] == ["#SBATCH --nodes=2", "exec dovetail run --on slurm --each worker=1 train.py -o x"]
+    printed = CliRunner().invoke(
+        app, ["slurm", "script", "-o", "--nodes=2", "--each", "worker=1", "train.py", "-o", "x"]
+    )
+    assert printed.output.splitlines()[-2:] == [
+        "#SBATCH --nodes=2",
+        "exec dovetail run --on slurm --each worker=1 train.py -o x",
+    ]
     wrong = CliRunner().invoke(app, ["slurm", "script", "{jobs: {ps: ['a:1']}}", "train.py"])
     assert wrong.exit_code == 2 and "must have a number of tasks" in wrong.output
 
@@ -69,7 +74,9 @@ def test_tasks_and_clients_take_the_same_addresses(monkeypatch: pytest.MonkeyPat
 def slurm_runs() -> bool:
     if shutil.which("sinfo") is None:
         return False
-    listed = subprocess.run(["sinfo", "--noheader", "--format=%D", "--states=idle"], capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["sinfo", "--noheader", "--format=%D", "--states=idle"], capture_output=True, text=True, check=False
+    )
     return listed.returncode == 0 and sum(map(int, listed.stdout.split())) >= 2
 
 
@@ -91,7 +98,16 @@ def test_a_program_runs_on_slurm(tmp_path: Path) -> None:
         "raise SystemExit(7)\n"
     )
     (tmp_path / "cluster.yaml").write_text("jobs: {ps: 1, worker: 2}\n")
-    words = ["slurm", "script", "-o", "--nodes=2", "-o", "--output=out.txt", str(tmp_path / "cluster.yaml"), "program.py"]
+    words = [
+        "slurm",
+        "script",
+        "-o",
+        "--nodes=2",
+        "-o",
+        "--output=out.txt",
+        str(tmp_path / "cluster.yaml"),
+        "program.py",
+    ]
     (tmp_path / "job.sh").write_text(CliRunner().invoke(app, words).output)
     commands = tmp_path / "bin"
     commands.mkdir()
@@ -105,7 +121,18 @@ def test_a_program_runs_on_slurm(tmp_path: Path) -> None:
     assert ended.returncode == 7, said
     assert (tmp_path / "dovetail-keys" / "own.key").exists()
 
-    interactive = [sys.executable, "-m", "dovetail", "run", "--on", "slurm", "-o", "--nodes=2", "--each", "cluster.yaml"]
+    interactive = [
+        sys.executable,
+        "-m",
+        "dovetail",
+        "run",
+        "--on",
+        "slurm",
+        "-o",
+        "--nodes=2",
+        "--each",
+        "cluster.yaml",
+    ]
     each = subprocess.run(
         [*interactive, "sh", "-c", "echo $SLURM_PROCID; cat"], cwd=tmp_path, env=environment, check=False, timeout=200,
         capture_output=True, text=True,

@@ -123,7 +123,9 @@ class TestOps:
 
     def test_without_words_all_are_listed(self) -> None:
         text = invoke("ops").output
-        assert [n for n in ("dt.matmul(", "dt.losses.log_loss(", "dt.strings.split(", "dt.image.") if n not in text] == []
+        assert [
+            n for n in ("dt.matmul(", "dt.losses.log_loss(", "dt.strings.split(", "dt.image.") if n not in text
+        ] == []
 
 
 def test_the_command_line_itself_loads_nothing_heavy() -> None:
@@ -317,7 +319,10 @@ class TestWatching:
                     session.run(x, {"x:0": 1.0})
                 address = cluster.target().removeprefix("zmq://")  # the scheme may be left out
                 lines = invoke("status", address).output.splitlines()
-        head, row = lines[0].split(), dict(zip(lines[0].split(), lines[1].replace(" µs", "µs").replace(" ms", "ms").split(), strict=False))
+        head, row = (
+            lines[0].split(),
+            dict(zip(lines[0].split(), lines[1].replace(" µs", "µs").replace(" ms", "ms").split(), strict=False)),
+        )
         assert {"load", "p50", "p90", "p99"} <= set(head)
         assert row["task"] == "/job:worker/task:0" and row["state"] == "up"
         (at,) = [i for i, line in enumerate(lines) if line.startswith("queue ")]

@@ -163,7 +163,9 @@ def test_a_cluster_in_the_background_is_found_by_its_file(tmp_path: Path) -> Non
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "dovetail", *words]
-        return subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        )
 
     up = run("up", "-d", "cluster.yaml")
     try:

@@ -314,7 +314,9 @@ def test_a_cluster_that_is_not_there(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "told"), [("broken", "ZeroDivisionError: in the program"), ("misshapen", "matrix sizes do not match")]
 )
-def test_a_program_that_fails_shows_where(folder: Path, function: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_fails_shows_where(
+    folder: Path, function: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = plan(f"train_it.py:{function}")
     assert result.exit_code == 1 and told in result.stderr
     assert f"in {function}" in result.stderr and "train_it.py" in result.stderr
@@ -375,7 +377,12 @@ def test_sizes_are_given_by_name(folder: Path) -> None:
     done = plan("sized.py:build", "--report", "--shape", "x=4096,512", cluster='{"worker": 1}')
     assert "≥" not in done.output and "33.6 M" in done.output  # 2 * 4096 * 512 * 8, and ones
     unknown = "no input 'z'; the inputs are x (?, 512)"
-    for given, told in (("x", "x=64,784"), ("x=3,b", "x=64,784"), ("x=3,4", "the graph says (?, 512)"), ("z=3", unknown)):
+    for given, told in (
+        ("x", "x=64,784"),
+        ("x=3,b", "x=64,784"),
+        ("x=3,4", "the graph says (?, 512)"),
+        ("z=3", unknown),
+    ):
         done = plan("sized.py:build", "--shape", given, cluster="worker=1")
         assert done.exit_code == 2 and told in done.output
     done = plan("sized.py:build", "--strategy", "auto", cluster="worker=2")
@@ -391,15 +398,25 @@ def test_a_model_from_elsewhere_is_planned_by_its_own_names(folder: Path) -> Non
         helper.make_node("Relu", ["hidden:1"], ["out"], name="Act"),
     ]
     weights = onnx.numpy_helper.from_array(__import__("numpy").ones((8, 4), "float32"), "w")
-    ends = [helper.make_tensor_value_info("in put", floats, ["N", 8])], [helper.make_tensor_value_info("out", floats, ["N", 4])]
+    ends = (
+        [helper.make_tensor_value_info("in put", floats, ["N", 8])],
+        [helper.make_tensor_value_info("out", floats, ["N", 4])],
+    )
     graph = helper.make_graph(nodes, "main", *ends, initializer=[weights])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder / "small.onnx")
     sized = ("--shape", "in put=1024,8")
-    done = plan("small.onnx", *sized, "--strategy", "auto", "--objective", "throughput", "--report", cluster='{"worker": 4}')
+    done = plan(
+        "small.onnx", *sized, "--strategy", "auto", "--objective", "throughput", "--report", cluster='{"worker": 4}'
+    )
     assert done.exit_code == 0 and "≥" not in done.output and "slower than one device" not in done.output
     assert "with many steps under way, one ends every" in done.output and "no placement can be below" in done.output
     assert "memory" in done.output and "/job:worker/task:0/CPU:0" in done.output
-    made_by = {"First/Gemm": "'First/Gemm' (Gemm)", "hidden:1": "'First/Gemm' (Gemm)", "Act": "'Act' (Relu)", "w": "weights"}
+    made_by = {
+        "First/Gemm": "'First/Gemm' (Gemm)",
+        "hidden:1": "'First/Gemm' (Gemm)",
+        "Act": "'Act' (Relu)",
+        "w": "weights",
+    }
     for name, told in made_by.items():
         done = run("explain", "small.onnx", name, cluster="worker=4")
         assert done.exit_code == 0 and told in done.output and "small.onnx:" in done.output and ".py" not in done.output

@@ -126,7 +126,11 @@ def test_an_interrupt_ends_the_program_and_then_all_tasks(folder: Path, each: bo
     )  # fmt: skip
     try:
         deadline = time.monotonic() + WAIT_S
-        while not ((folder / "began").exists() and (folder / "cluster.yaml.up").exists() and (folder / "cluster.yaml.up").stat().st_size):
+        while not (
+            (folder / "began").exists()
+            and (folder / "cluster.yaml.up").exists()
+            and (folder / "cluster.yaml.up").stat().st_size
+        ):
             assert time.monotonic() < deadline and process.poll() is None
             time.sleep(0.1)
         pids = read_up(folder / "cluster.yaml")["processes"].values()
@@ -145,7 +149,10 @@ def test_an_interrupt_ends_the_program_and_then_all_tasks(folder: Path, each: bo
     ("words", "told"),
     [
         (["client.py"], "The cluster comes first: dovetail run ps=1,worker=2 client.py"),
-        (["client.py", "--each", "--rate", "1"], "The cluster comes first: dovetail run --each ps=1,worker=2 client.py --rate 1"),
+        (
+            ["client.py", "--each", "--rate", "1"],
+            "The cluster comes first: dovetail run --each ps=1,worker=2 client.py --rate 1",
+        ),
         (["cluster.yaml"], "There is no program: dovetail run cluster.yaml train.py"),
     ],
 )
@@ -161,23 +168,33 @@ def fake(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
-def test_kubectl_starts_a_cluster_runs_a_program_in_a_pod_and_deletes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubectl_starts_a_cluster_runs_a_program_in_a_pod_and_deletes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
-    notes = f'''
+    notes = f"""
         echo "$@" >> {folder}/said
         [ "$1" != get ] || exit 1
         [ "$1" = rollout ] || cat > {folder}/$1
         [ "$1" != exec ] || exit 3
-    '''
+    """
     fake(folder, "kubectl", notes, monkeypatch)
-    ran = CliRunner().invoke(app, ["run", "--on", "k8s", "--image", "dovetail:1", "cluster.yaml", "client.py", "--rate", "1"])
+    ran = CliRunner().invoke(
+        app, ["run", "--on", "k8s", "--image", "dovetail:1", "cluster.yaml", "client.py", "--rate", "1"]
+    )
     assert ran.exit_code == 3, ran.output
     assert (folder / "exec").read_text() == CLIENT
     assert "kind: StatefulSet" in (folder / "apply").read_text() and "stringData" in (folder / "apply").read_text()
     asked, applied, *rollouts, ran_in, deleted = (folder / "said").read_text().splitlines()
-    assert (asked, applied, deleted) == ("get statefulset/dovetail-worker", "apply -f -", "delete -f - --ignore-not-found")
+    assert (asked, applied, deleted) == (
+        "get statefulset/dovetail-worker",
+        "apply -f -",
+        "delete -f - --ignore-not-found",
+    )
     assert [r.split()[2] for r in rollouts] == ["statefulset/dovetail-ps", "statefulset/dovetail-worker"]
-    assert ran_in.startswith("exec -i dovetail-worker-0 -c server -- env TARGET=zmq://dovetail-worker-0.dovetail-worker:2222 ")
+    assert ran_in.startswith(
+        "exec -i dovetail-worker-0 -c server -- env TARGET=zmq://dovetail-worker-0.dovetail-worker:2222 "
+    )
     assert ran_in.endswith("CHECKPOINT_DIR=kept python - --rate 1")
     (folder / "delete").unlink()
     assert CliRunner().invoke(app, ["down", "--on", "k8s", "cluster.yaml"]).exit_code == 0

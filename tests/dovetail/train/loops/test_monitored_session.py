@@ -593,7 +593,10 @@ def test_the_log_says_how_far_variables_of_a_cluster_go_back(tmp_path: Path, cap
                 assert again.run(tf.train.get_global_step()) == 1
         assert f"Restored step 1 from {tmp_path / 'm-1'}; the variables on the cluster were at step 3" in caplog.text
         caplog.clear()
-        with manager.prepare_session("", init, saver, str(tmp_path)), manager.prepare_session(target, init, saver, str(tmp_path)):
+        with (
+            manager.prepare_session("", init, saver, str(tmp_path)),
+            manager.prepare_session(target, init, saver, str(tmp_path)),
+        ):
             assert not caplog.text  # a session alone, and variables that are where the checkpoint is
 
 

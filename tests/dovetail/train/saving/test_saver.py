@@ -617,7 +617,9 @@ def test_updates_of_rows_during_a_save_copy_no_variable(tmp_path, monkeypatch, u
         before[0] += 4
         before[1] += 4
         monkeypatch.setattr(ChunkedSnapshot, "chunks", slowly)
-        monkeypatch.setattr("dovetail.graph.resources.variable.kept_copy", lambda value: copied.append(1) or np.array(value))
+        monkeypatch.setattr(
+            "dovetail.graph.resources.variable.kept_copy", lambda value: copied.append(1) or np.array(value)
+        )
         thread = threading.Thread(target=saver.save, args=(session, str(tmp_path / "m")))
         thread.start()
         try:
@@ -644,7 +646,9 @@ def test_a_save_beside_updates_of_a_cluster_is_of_one_moment(tmp_path):
             session.run(tf.global_variables_initializer())
             steps, paths = 0, []
             for number in range(4):
-                thread = threading.Thread(target=lambda n=number: paths.append(saver.save(session, str(tmp_path / "m"), n)))
+                thread = threading.Thread(
+                    target=lambda n=number: paths.append(saver.save(session, str(tmp_path / "m"), n))
+                )
                 thread.start()
                 while thread.is_alive():
                     session.run(add, {at: [0, steps % 1000 + 1, (1 << 14) - 2 - steps % 1000, (1 << 14) - 1]})
