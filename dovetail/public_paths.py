@@ -106,9 +106,8 @@ class _Finder:
         found = home and util.find_spec(home)
         if not home or not found:
             return None
-        return ModuleSpec(
-            name, _Loader(home), origin=found.origin, is_package=found.submodule_search_locations is not None
-        )  # type: ignore[arg-type]
+        is_package = found.submodule_search_locations is not None
+        return ModuleSpec(name, _Loader(home), origin=found.origin, is_package=is_package)  # type: ignore[arg-type]
 
 
 def install() -> None:
