@@ -51,4 +51,4 @@ app.add_typer(slurm, name="slurm")
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(prog_name="dovetail")  # also under `python -m`: completion is for this name

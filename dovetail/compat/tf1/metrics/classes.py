@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from ....graph.core.argument_names import explain_members
 from ....graph.core.build import TensorLike
 from ....graph.core.dtypes import float64, int64
 from ....graph.core.graph import Tensor
@@ -94,5 +96,7 @@ def mean_per_class_accuracy(
         lambda total, count: ratio(count, total),
     )
 
+
+explain_members(sys.modules[__name__])
 
 __all__ = ["mean_iou", "mean_per_class_accuracy"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from ....graph.core.argument_names import explain_members
 from ....graph.core.build import TensorLike, constant, convert
 from ....graph.core.dtypes import bool_, float32
 from ....graph.core.graph import Tensor
@@ -309,6 +311,8 @@ def specificity_at_sensitivity(
     inputs, build = (labels, predictions, weights), _counted(CASES, value, limits)
     return metric(name, "specificity_at_sensitivity", inputs, build, metrics_collections, updates_collections)
 
+
+explain_members(sys.modules[__name__])
 
 __all__ = [
     "auc",

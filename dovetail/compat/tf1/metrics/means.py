@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+from ....graph.core.argument_names import explain_members
 from ....graph.core.build import TensorLike, convert
 from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import ones_like
@@ -184,6 +186,8 @@ def percentage_below(
     inputs = values, threshold, weights
     return metric(name, "percentage_below_threshold", inputs, build, metrics_collections, updates_collections)
 
+
+explain_members(sys.modules[__name__])
 
 __all__ = [
     "accuracy",

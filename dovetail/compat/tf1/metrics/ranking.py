@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ....graph.core.argument_names import explain_members
 from ....graph.core.build import TensorLike, convert
 from ....graph.core.dtypes import float64, int64
 from ....graph.core.graph import Tensor
@@ -203,5 +205,7 @@ def average_precision_at_k(
     given = convert(predictions), weights
     return metric(name, f"average_precision_at_{k}", given, build, metrics_collections, updates_collections)
 
+
+explain_members(sys.modules[__name__])
 
 __all__ = ["average_precision_at_k", "precision_at_k", "precision_at_top_k", "recall_at_k", "recall_at_top_k"]

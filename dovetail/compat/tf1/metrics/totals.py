@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ....distribute.context import get_replica_context
+from ....graph.core.argument_names import explains_arguments
 from ....graph.core.build import TensorLike, convert
 from ....graph.core.default_graph import GraphKeys, get_default_graph
 from ....graph.core.dtypes import DType, float32
@@ -87,7 +88,7 @@ def of_pairs(title: str, build: Build, doc: str) -> PairMetric:
 
     found.__name__ = found.__qualname__ = title
     found.__doc__ = doc
-    return found
+    return explains_arguments(found)
 
 
 def _total(part: Tensor, name: str) -> Any:
