@@ -5,11 +5,13 @@ Between-graph replication uses it: the client of each worker runs in the process
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
 from ...graph.core.interpreter_state import process_id
-from .worker import Worker
+
+if TYPE_CHECKING:  # distribution strategies ask for these servers, and need no ZeroMQ
+    from .worker import Worker
 
 
 class ColocatedServer(Protocol):

@@ -57,7 +57,7 @@ def test_an_unknown_name_is_answered_with_the_one_to_use(expression: str, said: 
             lambda x: dt.metrics.accuracy(label=x, predictions=x),
             r"^accuracy\(\) has no argument 'label': did you mean labels",
         ),
-        (lambda x: dt.metrics.auc(x, x, thresholds_number=3), "num_thresholds"),
+        (lambda x: dt.metrics.auc(x, x, curves="PR"), "did you mean curve"),
         (lambda x: dt.keras.layers.Dropout(p=0.5), r"^Dropout\(\) has no argument 'p': use rate"),
         (lambda x: dt.keras.layers.Dense(10, bias=False), r"^Dense\(\) has no argument 'bias': use use_bias"),
         (lambda x: dt.keras.layers.LSTM(4, input_shap=(2, 3)), "did you mean input_shape"),  # passed on to the base

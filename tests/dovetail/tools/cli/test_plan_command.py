@@ -78,7 +78,10 @@ def test_a_file_and_a_module(folder: Path, program: str) -> None:
         text.startswith("Plan: slower than one device: ")
         and "with all of it on /job:worker/task:0/CPU:0; 3 nodes on 2" in text
     )
-    assert "2 devices of 2 tasks; 1 channel, 1 of them between tasks (8 B per step) device" in text
+    assert (
+        "2 devices of 2 tasks; 1 channel, 1 of them between tasks (8 B per step); nothing runs on /job:ps/task:0 device"
+        in text
+    )
     assert "/job:ps/task:1/CPU:0 -> /job:worker/task:0/GPU:0" in result.output
     assert "warning: slower-than-one: One step is predicted to take" in result.output
     assert max(map(len, result.output.splitlines())) <= 100
