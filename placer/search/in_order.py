@@ -7,6 +7,7 @@ sends what it has made when it pauses, as workers do (`runtime/worker/step_sched
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -51,10 +52,11 @@ class InOrder:
         self._latency, self._per_byte = problem.link_latency.tolist(), problem.link_per_byte.tolist()
         self._handling, self._handling_per_byte = a.handling.tolist(), a.handling_per_byte.tolist()
         self._link_free: dict[tuple[int, int], float] = {}
-        self._under_way: list[tuple[int, int]] = []  # transfer -> value and destination
-        self._put_off: list[list[tuple[int, int, float]]] = [
-            [] for _ in range(problem.devices)
-        ]  # value, destination, since when
+        self._under_way: list[
+            tuple[int, int, list[int]]
+        ] = []  # transfer -> value, destination, and the nodes that need it there
+        # Of each device: value, destination, the nodes that need it there, since when.
+        self._put_off: list[list[tuple[int, int, list[int], float]]] = [[] for _ in range(problem.devices)]
         self._coalesced = [] if problem.coalesced is None else problem.coalesced.tolist()
         self._works_on = self._until_it_sends_or_pauses() if self._coalesced else []
         self._over: set[int] = set()  # codes that are not to be minded again
@@ -101,8 +103,8 @@ class InOrder:
                 if code < 2 * n:
                     self.finish[code - n] = at
                 else:
-                    key = self._under_way[(code - 2 * n) // 2]
-                    self.travels[key] = self.travels[key][0], at
+                    v, there, _ = self._under_way[(code - 2 * n) // 2]
+                    self.travels[v, there] = self.travels[v, there][0], at
                 heappush(events, (at, code))
 
     def _go_on(self, d: int, now: float) -> None:
@@ -126,33 +128,31 @@ class InOrder:
             self._shared.ends(self._n + x, self._host[here], now)
         puts_off = self._coalesced[here] if self._coalesced else []
         for v in range(self._first[x], self._first[x + 1]):
-            seen = {here}
+            needed: dict[int, list[int]] = {}
             for y in self._targets[self._ends[v] : self._ends[v + 1]]:
-                there = self._where[y]
-                if there in seen:
-                    continue
-                seen.add(there)
+                needed.setdefault(self._where[y], []).append(y)
+            self._deliver(needed.pop(here, ()), now)
+            for there, targets in needed.items():
                 if puts_off and 0.0 < puts_off[there] >= self._works_on[x]:
-                    self._put_off[here].append((v, there, now))
+                    self._put_off[here].append((v, there, targets, now))
                 else:
-                    self._send(v, there, now, now)
-            self._deliver(v, here, now)
-        if self._put_off[here] and now - self._put_off[here][0][2] > max(puts_off):
+                    self._send(v, there, targets, now, now)
+        if self._put_off[here] and now - self._put_off[here][0][3] > max(puts_off):
             self._send_all(here, now)
 
     def _send_all(self, d: int, now: float) -> None:
         put_off, self._put_off[d] = self._put_off[d], []
-        for v, there, made in put_off:
-            self._send(v, there, made, now)
+        for v, there, targets, made in put_off:
+            self._send(v, there, targets, made, now)
 
-    def _send(self, v: int, there: int, made: float, now: float) -> None:
+    def _send(self, v: int, there: int, targets: list[int], made: float, now: float) -> None:
         here = self._where[self._sources[v]]
         latency, passes = self._latency[here][there], self._sizes[v] * self._per_byte[here][there]
         leaves, code = now, 2 * self._n + 2 * len(self._under_way)
         if self._problem.contended:
             leaves = max(now, self._link_free.get((here, there), 0.0))
             self._link_free[here, there] = leaves + passes
-        self._under_way.append((v, there))
+        self._under_way.append((v, there, targets))
         self.travels[v, there] = (made if made < now else leaves), leaves + latency
         if leaves <= now and self._host[here] == self._host[there]:
             self._shared.begins(code, self._host[there], now, latency, 1.0)
@@ -162,13 +162,13 @@ class InOrder:
 
     def _travelled(self, code: int, now: float) -> None:
         """The latency of a transfer is over, or all of it has arrived."""
-        v, there = self._under_way[(code - 2 * self._n) // 2]
+        v, there, targets = self._under_way[(code - 2 * self._n) // 2]
         made, at = self.travels[v, there]
         if at > now + MOMENT:
             return
         self._over.add(code)
         if code % 2:
-            self._deliver(v, there, now)
+            self._deliver(targets, now)
             return
         here = self._where[self._sources[v]]
         self._shared.ends(code, self._host[there], now)
@@ -176,11 +176,10 @@ class InOrder:
         self.travels[v, there] = made, at
         heappush(self._events, (at, code + 1))
 
-    def _deliver(self, v: int, there: int, now: float) -> None:
-        """A value is there: the nodes that wait for nothing else begin in turn."""
-        for y in self._targets[self._ends[v] : self._ends[v + 1]]:
-            if self._where[y] == there:
-                self._data_at[y] = max(self._data_at[y], now)
-                self._waiting[y] -= 1
-                if not self._waiting[y]:
-                    heappush(self._events, (self._data_at[y], y))
+    def _deliver(self, targets: Iterable[int], now: float) -> None:
+        """A value is there for these nodes: those that wait for nothing else begin in turn."""
+        for y in targets:
+            self._data_at[y] = max(self._data_at[y], now)
+            self._waiting[y] -= 1
+            if not self._waiting[y]:
+                heappush(self._events, (self._data_at[y], y))
