@@ -135,6 +135,7 @@ def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
 def explain_members(owner: ModuleType | type) -> None:
     """Decorate the public functions that a module or a class defines, and `__init__`, by `explains_arguments`."""
     module = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
+    made: dict[FunctionType, Any] = {}  # one function may have several names
     for name, value in list(vars(owner).items()):
         is_public = name[0] != "_" or name == "__init__"
         if (
@@ -143,4 +144,4 @@ def explain_members(owner: ModuleType | type) -> None:
             and value.__module__ == module
             and not hasattr(value, "__wrapped__")
         ):
-            setattr(owner, name, explains_arguments(value))
+            setattr(owner, name, made.setdefault(value, explains_arguments(value)))
