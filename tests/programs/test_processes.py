@@ -57,9 +57,10 @@ def test_the_end_of_a_child_is_named_by_its_parent_without_waiting_for_silence()
     with dt.Graph().as_default(), dt.LocalCluster({"ps": 1, "worker": 1}) as cluster:
         with dt.device("/job:ps/task:0"):
             queue = dt.queue.FIFOQueue(1, [dt.float32])
-            value, size = queue.dequeue(), queue.size()
+            value, size, fill = queue.dequeue(), queue.size(), queue.enqueue(1.0)
         with dt.Session(cluster.target("worker"), config=config) as session:
-            assert session.run(size) == 0
+            session.run(fill)
+            assert session.run(value) == 1.0  # the step is prepared: a master that waits for a task is not its parent
             found: list[str] = []
 
             def step() -> None:
