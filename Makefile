@@ -23,13 +23,15 @@ help:
 demo: .venv/stamp-demo
 	$(BIN)/dovetail demo
 
+TESTERS := 3  # processes that run tests, on two cores: many tests wait for other processes
+
 test: test-fast test-slow
 
 test-fast: .venv/stamp-dev
-	$(BIN)/python -m pytest -n 2 -q -m 'not slow'
+	$(BIN)/python -m pytest -n $(TESTERS) -q -m 'not slow'
 
 test-slow: .venv/stamp-dev
-	$(BIN)/python -m pytest -n 2 -q -m slow
+	$(BIN)/python -m pytest -n $(TESTERS) -q -m slow
 
 test-gpu: .venv/stamp-test .venv/stamp-cuda
 	DOVETAIL_TEST_GPU=1 $(BIN)/python -m pytest -n auto -q -m gpu
