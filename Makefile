@@ -4,6 +4,8 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 CHECKED := build/checked
+# Processes that run tests, on two cores: many tests wait for other processes.
+TESTERS := 3
 
 .PHONY: help demo test test-fast test-slow test-gpu test-ray lint ruff layers typecheck bench bench-gpu docs dist clean distclean
 .NOTPARALLEL:   # pip can't install twice into one environment at a time
@@ -22,8 +24,6 @@ help:
 
 demo: .venv/stamp-demo
 	$(BIN)/dovetail demo
-
-TESTERS := 3  # processes that run tests, on two cores: many tests wait for other processes
 
 test: test-fast test-slow
 
