@@ -94,10 +94,10 @@ function openPlan() {
     document.querySelector("h1").textContent = plan.program;
     document.title += " · " + plan.program;
   }
-  map.start();
   const remote = deviceLinksOnce().filter((l) => l.isRemote);
   document.getElementById("summary").textContent = [countText(ran(), "node"), countText(plan.devices.filter((d) => d.nodes).length, "device"), countText(plan.tasks.length, "task"),
     bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " between tasks per step", ...plan.charts.map((c) => lasts(c) + " " + c.label)].join(" · ");
+  map.start(); // it fits the map into what the head leaves
 }
 
 async function openPage() {
@@ -105,10 +105,6 @@ async function openPage() {
   const data = document.getElementById("data");
   plan = await unpack(data.textContent);
   data.remove(); // megabytes that are not needed any more
-  if (plan.names) openPlan();
-  else document.querySelector("h1").textContent = document.title;
-  if (plan.charts.length) timeline.start(plan.charts);
-  finder.start();
   const has = { timeline: plan.charts.length, kernels: plan.kernelSize?.length, diff: plan.before };
   for (const tab of document.querySelectorAll("#views [role=tab]")) {
     tab.hidden = !(tab.dataset.view in has ? has[tab.dataset.view] : plan.names);
@@ -120,6 +116,10 @@ async function openPage() {
       if (next) { next.focus(); next.click(); }
     });
   }
+  if (plan.names) openPlan();
+  else document.querySelector("h1").textContent = document.title;
+  if (plan.charts.length) timeline.start(plan.charts);
+  finder.start();
   addEventListener("keydown", keys);
   if (!goToAsked()) { views.show(plan.names ? plan.view : "timeline"); detail.show(null); }
   addEventListener("hashchange", goToAsked);

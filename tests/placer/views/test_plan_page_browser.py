@@ -228,7 +228,7 @@ def test_zoom_and_fit(driver, pages):
     find(driver, '[data-do="in"]').click()
     assert scale() == pytest.approx(1.3 * first, rel=1e-3)
     find(driver, '[data-do="fit"]').click()
-    until(lambda: scale() == pytest.approx(first, rel=0.02))  # the head may have got a second line since the first fit
+    until(lambda: scale() == pytest.approx(first, rel=1e-3))
 
 
 def test_bundles_fall_apart_into_lines_between_boxes(driver, pages):
