@@ -52,7 +52,7 @@ def product(a, at, a_jumps, b, of, b_jumps, rows, steps, columns, out, to, out_j
                 a, begin, a_jumps[0], a_jumps[0], 1, rows, columns, some, panels, 0, NR32, out, to, out_jump, add, sums
             )
         else:
-            lay_out_rows(a, block, 0, begin, a_jumps, rows, some)
+            lay_out_rows(a, block, begin, a_jumps, rows, some)
             tiles(block, 0, some, 1, MR, rows, columns, some, panels, 0, NR32, out, to, out_jump, add, sums)
 
 

@@ -40,19 +40,19 @@ NR32, NR64 = NR["float32"], NR["float64"]
 
 
 @njit(error_model="numpy")
-def lay_out_rows(x, block, begin, at, jumps, high, steps):
-    """Pack rows that are contiguous across the summed axis: MR of them interleaved, one group after the other, from `begin` on."""
+def lay_out_rows(x, block, at, jumps, high, steps):
+    """Pack rows that are contiguous across the summed axis: MR of them interleaved, one group after the other."""
     whole = high // MR
     for first in range(0, whole, GROUPS):
         groups = min(GROUPS, whole - first)
         for k in range(steps):
-            of, to = at + first * MR + k * jumps[1], begin + (first * steps + k) * MR
+            of, to = at + first * MR + k * jumps[1], (first * steps + k) * MR
             for _ in range(groups):
                 move_rows(block, to, x, of)
                 of, to = of + MR, to + MR * steps
     for k in range(steps):
         for j in range(high - whole * MR):
-            m.store(block, 0, begin + (whole * steps + k) * MR + j, m.load(x, 1, at + whole * MR + j + k * jumps[1]))
+            m.store(block, 0, (whole * steps + k) * MR + j, m.load(x, 1, at + whole * MR + j + k * jumps[1]))
 
 
 @njit(error_model="numpy")
@@ -123,7 +123,7 @@ def tiles(x, at, tile_jump, row_jump, jump, high, columns, steps, panels, panel,
 
 @njit(error_model="numpy")
 def first_tiles(
-    x, at, tile_jump, row_jump, jump, high, columns, steps, b, source, jumps, next, panels, panel, lanes, out, to, out_jump, more, sums
+    x, at, tile_jump, row_jump, jump, high, columns, steps, b, source, jumps, next, panels, lanes, out, to, out_jump, more, sums
 ):  # fmt: skip
     """`tiles` of panels that are not packed yet: columns of `b` from `source` on, which are contiguous.
 
@@ -133,7 +133,7 @@ def first_tiles(
     tall = (high + MR - 1) // MR
     share = (steps + max(1, tall - 1) - 1) // max(1, tall - 1)  # rows of a panel that a tile asks for
     for j in range(0, columns, lanes):
-        begin = panel + j * steps
+        begin = j * steps
         if columns - j < lanes:
             lay_out_panels(b, panels, begin, source + j, jumps, columns - j, steps, lanes)
             rest = at, tile_jump, row_jump, jump, high, columns - j, steps
@@ -253,7 +253,7 @@ def multiply(a, b, c, room, counters, sizes, counts, a_jumps, b_jumps, unit, thr
                 name = (matrix * down + row) * times + time
                 if packed_rows != name:
                     packed_rows = name
-                    lay_out_rows(a, block, 0, start, (a_jumps[3], a_jumps[4]), high, steps)
+                    lay_out_rows(a, block, start, (a_jumps[3], a_jumps[4]), high, steps)
                 start = 0
             to = 0 if is_turned else begin + left
             if direct:
@@ -264,7 +264,7 @@ def multiply(a, b, c, room, counters, sizes, counts, a_jumps, b_jumps, unit, thr
             if is_new and lies_in_rows:
                 next = source + most * b_jumps[3] if time + 1 < times else at + left + wide
                 jumps = b_jumps[3], b_jumps[4]
-                first_tiles(factor, *rest, b, source, jumps, next, panels, 0, lanes, out, to, out_jump, more, sums)
+                first_tiles(factor, *rest, b, source, jumps, next, panels, lanes, out, to, out_jump, more, sums)
             else:
                 tiles(factor, *rest, panels, 0, lanes, out, to, out_jump, more, sums)
         if is_turned:
