@@ -27,6 +27,7 @@ from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that 
 from ..ir.nodes import inferred_node
 from ..ir.partition import BeginLoop, PartitionGraph, PartitionStep, RunPredicated, SendTensor, inputs_of_step
 from .rewrite import Fired
+from .rules.attention import SCORES, factor, scaled
 from .rules.dsl import match, parse
 
 _TYPES = (float32, float16, bfloat16)
@@ -102,16 +103,10 @@ def _unrepeated(pattern: str, name: str) -> str:
     return f"{{{pattern}, Reshape(Sum({pattern}, BroadcastGradientArgs({name}1, {name}2)), {name}3)}}"
 
 
-def _scaled(pattern: str, name: str) -> str:
-    """A pattern, or its match times or divided by a number."""
-    return f"{{{pattern} * {name}, {pattern} / {name}_under, {pattern}}}"
-
-
-_SCORES = _scaled("BatchMatMulV2(q, k, adj_x=False, adj_y=True)", "scale")
-_P = f"(p := Softmax({{{_SCORES}, {_SCORES} + mask}}))"
+_P = f"(p := Softmax({{{SCORES}, {SCORES} + mask}}))"
 _OF_P = _unrepeated("(of_p := BatchMatMulV2(grad, v, adj_x=False, adj_y=True))", "p")
 _OF_SCORES = f"((seen := {_OF_P}) - Sum(seen * {_P}, axis, keep_dims=True)) * p"
-_OF_SCALED = _scaled(_unrepeated(_OF_SCORES, "s"), "back")
+_OF_SCALED = scaled(_unrepeated(_OF_SCORES, "s"), "back")
 _PATTERN = parse(f"BatchMatMulV2((start := {_unrepeated(_OF_SCALED, 'r')}), k, adj_x=False, adj_y=False)")
 """The gradient of the queries: it is made from all parts but three products."""
 
@@ -156,9 +151,9 @@ class _Search:
         """With this as the gradient of the queries."""
         q, k, v, p, grad = (names[x] for x in ("q", "k", "v", "p", "grad"))
         mask = (names["mask"],) if "mask" in names else ()
-        scale, back = (_factor(names, name) for name in ("scale", "back"))
+        scale, back = (factor(names, name, lambda n: static_value(names[n])) for name in ("scale", "back"))
         axes = static_value(names["axis"])
-        if scale is None or back is None or not np.isclose(back, scale, rtol=1e-6, atol=0.0):
+        if not scale or not back or not np.isclose(back, scale, rtol=1e-6, atol=0.0):
             return None
         if q.dtype not in self.types or not _fit(q, k, v, mask):
             return None
@@ -197,19 +192,6 @@ class _Search:
             if not used:
                 return found
             found -= used
-
-
-def _factor(names: Mapping[str, Any], name: str) -> float | None:
-    """The number that something was multiplied by: 1 if it was not; None if it is no finite number but 0, or not known."""
-    under = f"{name}_under" in names
-    tensor = names.get(f"{name}_under" if under else name)
-    if tensor is None:
-        return 1.0
-    array = static_value(tensor)
-    value = float(array.reshape(())) if array is not None and array.size == 1 else 0.0
-    if not np.isfinite(value) or value == 0:
-        return None
-    return 1.0 / value if under else value
 
 
 def _fit(q: Tensor, k: Tensor, v: Tensor, mask: Iterable[Tensor]) -> bool:

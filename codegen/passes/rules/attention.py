@@ -5,11 +5,37 @@ The result is that of the formula up to rounding. `passes/attention_fusion.py` i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 
 from ....graph.core.graph import Tensor
 from ....graph.ops.nn import attention as _attention_ops  # noqa: F401  the op that the rule makes
 from .dsl import Match, Rule
+
+
+def scaled(pattern: str, name: str) -> str:
+    """A pattern, or its match times or divided by a number: `factor` gives that."""
+    return f"{{{pattern} * {name}, {pattern} / {name}_under, {pattern}}}"
+
+
+def factor(names: Mapping[str, Any], name: str, value_of: Callable[[str], Any]) -> float | None:
+    """The number that a match of `scaled` was multiplied by: 1 if it was not; None if it is not known, or no finite number.
+
+    `value_of`: the value of the tensor of a name; None: it is not known.
+    """
+    under = f"{name}_under" in names
+    if not under and name not in names:
+        return 1.0
+    array = value_of(f"{name}_under" if under else name)
+    value = float(array.reshape(())) if array is not None and array.size == 1 else np.nan
+    if not np.isfinite(value) or (under and value == 0):
+        return None
+    return 1.0 / value if under else value
+
+
+SCORES = scaled("BatchMatMulV2(q, k, adj_x=False, adj_y=True)", "scale")
 
 
 def _attention(m: Match) -> Tensor | None:
@@ -19,20 +45,17 @@ def _attention(m: Match) -> Tensor | None:
         return None
     if q.dims[:-2] != k.dims[:-2] or k.dims[:-2] != v.dims[:-2]:
         return None
-    scale = m.number("scale") if "scale" in m else m.number("under") if "under" in m else 1.0
-    if scale is None or not np.isfinite(scale) or ("under" in m and scale == 0):
+    scale = factor(m.found.names, "scale", m.value)
+    if scale is None:
         return None
     inputs = (q, k, v, m["mask"]) if "mask" in m else (q, k, v)
-    return m.make("Attention", inputs, {"scale": 1.0 / scale if "under" in m else scale})
+    return m.make("Attention", inputs, {"scale": scale})
 
-
-_SCORES = "BatchMatMulV2(q, k, adj_x=False, adj_y=True)"
-_SCALED = f"{{{_SCORES} * scale, {_SCORES} / under, {_SCORES}}}"
 
 attention_rules = (
     Rule(
         "attention",
-        f"BatchMatMulV2(Softmax({{{_SCALED}, {_SCALED} + mask}}), v, adj_x=False, adj_y=False)",
+        f"BatchMatMulV2(Softmax({{{SCORES}, {SCORES} + mask}}), v, adj_x=False, adj_y=False)",
         _attention,
     ),
 )

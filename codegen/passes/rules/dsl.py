@@ -338,11 +338,6 @@ class Match:
         node = self.look(self[name])
         return node.attrs["value"] if node is not None and node.opdef.name == "Const" else None
 
-    def number(self, name: str) -> float | None:
-        """The value of a tensor that is a constant of one element."""
-        value = self.value(name)
-        return float(value.reshape(())) if value is not None and value.size == 1 else None
-
     def constant(self, array: Any) -> Tensor:
         """A new constant."""
         array = np.array(array)
