@@ -7,7 +7,7 @@
 
 Every `--every` seconds (20) a process is chosen and killed with -9: a task, the client that `dovetail run` has started, or on Ray the
 directory of the cluster. With replicas, a parameter server may be killed when each parameter server says that another one has all of its
-variables, which is what `/ready` says, too: whoever loses both copies loses variables. Each worker writes to a file how many of its
+variables, which is what `/ready` says, too: a loss of both copies is a loss of variables. Each worker writes to a file how many of its
 updates were acknowledged; each update adds 1 to the global step. So what the final checkpoint lacks of their sum was lost. The same
 program runs without kills to the same step, and both losses are of the same examples.
 """
@@ -85,9 +85,8 @@ def train(folder: Path) -> None:
             chosen = batches.randint(0, len(labels), BATCH)
             at, _ = session.run([step, update], {x: inputs[chosen], y: labels[chosen]})
             made += 1
-            os.pwrite(
-                acknowledged, b"%d" % made, 0
-            )  # numbers only get longer: a kill leaves the old one or the new one
+            # Numbers only get longer: a kill leaves the old one or the new one.
+            os.pwrite(acknowledged, b"%d" % made, 0)
             if is_chief and time.monotonic() - told > 5.0:
                 told = time.monotonic()
                 found = session.run(loss, {x: held_out[0], y: held_out[1]})

@@ -14,10 +14,11 @@ import numpy as np
 
 from _harness import Row, row
 
+# Of a tensor, quick or not: whole granules of the driver, which are what is lent.
 MIB = {
     True: (16,),
     False: (2, 16, 256),
-}  # of a tensor, quick or not: whole granules of the driver, which are what is lent
+}
 ROUNDS = 5
 
 

@@ -166,9 +166,8 @@ def plan_step(
             return plan
         if not nodes:
             return replace(plan, solution=solutions[0])
-        if (
-            any(c.direct for c in plan.channels) and not Facts(plan).fits
-        ):  # the search had not counted the readers' copies
+        # The search had not counted the readers' copies.
+        if any(c.direct for c in plan.channels) and not Facts(plan).fits:
             decisions = placed(_search(step, kept, solutions, in_place=False))
             plan = step.plan(decisions, by_rank=False)
         plan = step.predicted([plan, step.plan(decisions, by_rank=True)], solutions[-1])

@@ -302,9 +302,8 @@ def step_of(
     return problem, assignment, [node.name for node in order], tuple(number)
 
 
-LAUNCHED = (
-    20_000  # nodes of plans up to which kernels are found as they will be fused; nodes of larger ones count one by one
-)
+# Nodes of plans up to which kernels are found as they will be fused; nodes of larger ones count one by one.
+LAUNCHED = 20_000
 
 
 def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Sequence[tuple[float, float] | None]:
@@ -325,10 +324,12 @@ def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Seque
         on_gpu = {d: device_times(plan.partitions[d].nodes, found, None, 0.0) for d, found in launches.items()}
         return [on_gpu[d].get(n, (0.0, 0.0)) if d in on_gpu else None for n, d in zip(order, where, strict=True)]
     hosts = dict(zip((str(d.name) for d in plan.cluster.devices), hosts_of(plan.cluster).tolist(), strict=True))
-    held = Counter[int]()  # the working sets of tasks of one machine share its last cache
+    working = Counter[int]()  # the working sets of tasks of one machine share its last cache
     for device, calls in launches.items():
-        held[hosts[device]] += round(working_set(calls))
-    found = {d: dict(device_times(p.nodes, launches[d], machine, held[hosts[d]])) for d, p in plan.partitions.items()}
+        working[hosts[device]] += round(working_set(calls))
+    found = {
+        d: dict(device_times(p.nodes, launches[d], machine, working[hosts[d]])) for d, p in plan.partitions.items()
+    }
 
     def add(device: str, node: Node, seconds: float) -> None:
         before, cores = found[device].get(node, (0.0, 1.0))

@@ -21,9 +21,8 @@ from ..placer.cluster.spec import ClusterDef, ClusterSpec
 from ..placer.cost.profile import Profile, as_profile
 from .observability.timeline import StepStats
 
-_STAYS = frozenset(
-    {"_experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"}
-)  # servers do not need it
+# Servers do not need it.
+_STAYS = frozenset({"_experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"})
 
 if TYPE_CHECKING:
     from .observability.trace import Trace

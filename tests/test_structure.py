@@ -10,9 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {"dovetail": "dovetail"} | {f: f"dovetail.{f}" for f in ("graph", "placer", "codegen", "runtime")}
 MOST_LINES = 600
-LARGER = {
-    "dovetail.graph.core.graph"
-}  # nodes, tensors and graphs name each other in their types: cut apart they would be a circle
+# Nodes, tensors and graphs name each other in their types: cut apart they would be a circle.
+LARGER = {"dovetail.graph.core.graph"}
 
 
 def module_name(path: Path) -> str:

@@ -39,10 +39,11 @@ from .op_rules import rule_of
 from .to_loops import write_alone
 
 MOST_NODES = 200
+# Ops that take a variable's handle and do not change the variable.
 _READS = LOOKUPS | {
     "ReadVariableOp",
     "VarIsInitializedOp",
-}  # ops that take a variable's handle and do not change the variable
+}
 _CHOICES = frozenset(["select"])
 DEEPEST = 120  # the longest chain of values in a kernel: code generation recurses as deep
 LATEST = 16  # how many open groups are searched for a common input with a node
@@ -319,9 +320,8 @@ class Walk:
 
     def start(self, node: Node, pattern: IndexMaps, sources: Predicate) -> None:
         """A new group of one node."""
-        axes = {
-            label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)
-        }  # what is unknown comes with the node
+        # What is unknown comes with the node.
+        axes = {label: Axis(pattern.sizes[label]) for label in sorted(pattern.space)}
         group = FusionGroup(
             [axes[label] for label in sorted(axes)], {axes[label] for label in pattern.reduced}, sources,
             scanned=pattern.scanned,

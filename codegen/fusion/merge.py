@@ -47,9 +47,8 @@ class FusionGroup:
     reads_state: bool = False  # it reads rows of a variable
     scanned: bool | None = None  # whether its running sums start at the end
     scatters: bool = False  # its only result is a table to whose rows it adds
-    depth: dict[Tensor, int] = field(
-        default_factory=dict
-    )  # of each tensor that it makes: the length of the chain of values up to it
+    # Of each tensor that it makes: the length of the chain of values up to it.
+    depth: dict[Tensor, int] = field(default_factory=dict)
 
     @property
     def kept(self) -> list[Axis]:

@@ -64,9 +64,8 @@ class SparseVariableKernel(GpuKernel):
         self.node = node
         self.places = places
         self.is_ref = bool(node.outputs)
-        self.names: Sequence[
-            str
-        ] = ()  # of the routine's addresses: the variables, the other inputs, the variables again
+        # Of the routine's addresses: the variables, the other inputs, the variables again.
+        self.names: Sequence[str] = ()
         self._runs: dict[Any, Callable[[Sequence[int], str], None] | None] = {}
 
     @abstractmethod

@@ -31,9 +31,8 @@ from .rules.attention import SCORES, factor, scaled
 from .rules.dsl import match, parse
 
 _TYPES = (float32, float16, bfloat16)
-_SHAPES = frozenset(
-    ("Shape", "BroadcastGradientArgs", "GatherV2", "Pack")
-)  # ops that may use a part's shape, if only removed nodes use them
+# Ops that may use a part's shape, if only removed nodes use them.
+_SHAPES = frozenset(("Shape", "BroadcastGradientArgs", "GatherV2", "Pack"))
 
 
 def fuse_attention(unit: PartitionGraph, types: Collection[DType] = _TYPES) -> tuple[PartitionGraph, tuple[Fired, ...]]:

@@ -184,9 +184,8 @@ class _Walk:
         self.table = self.rules_here(self.rules, self.later)
         self.sized = sized and any(op.name in _ASKING for op in self.table)
         self.alike: dict[tuple[OpDef, DType, tuple[OpDef | None, ...]], list[Rule]] = {}  # see `rules_for`
-        self.uses: Counter[Tensor] = (
-            Counter()
-        )  # an upper bound of a tensor's uses: removed consumers are not subtracted
+        # An upper bound of a tensor's uses: removed consumers are not subtracted.
+        self.uses: Counter[Tensor] = Counter()
         self.counted = (private or counted) and bool(self.table)
         if self.counted:
             self.uses.update(t for s in unit.steps for t in inputs_of_step(s))

@@ -34,9 +34,8 @@ def from_float16(x):
     """The float32 that is the float16 of these bits."""
     bits = i32(x)
     magnitude = i32(i32(bits & i32(0x7FFF)) << i32(13))
-    number = bits32(
-        of_bits32(magnitude) * f32(2.0**112)
-    )  # the exponents' biases are that far apart; denormals come right
+    # The exponents' biases are that far apart; denormals come right.
+    number = bits32(of_bits32(magnitude) * f32(2.0**112))
     number = select(magnitude >= i32(0x0F800000), i32(magnitude | i32(0x7F800000)), number)  # infinities and NaN
     return of_bits32(i32(number | i32(i32(bits & i32(0x8000)) << i32(16))))
 

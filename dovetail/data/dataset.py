@@ -60,9 +60,8 @@ class Dataset(Described):
         self._memory = {}
         self._sent = False  # by another process
         found = [g for d in inputs for g in d._given] + given_in(tuple(params.values()))
-        self._given = tuple(
-            dict.fromkeys(g for g in found if g.count)
-        )  # tensors whose values the initializer passes in
+        # Tensors whose values the initializer passes in.
+        self._given = tuple(dict.fromkeys(g for g in found if g.count))
         self._options: Any = next((d._options for d in inputs if d._options is not None), None)
 
     def _then(self, kind: str, size: float | None = None, like: Described | None = None, **params: Any) -> Dataset:

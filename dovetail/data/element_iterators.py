@@ -34,9 +34,8 @@ def _rows_of(arrays: Sequence[Array], sparse: Sequence[int]) -> tuple[set[int | 
     """The numbers of rows (None: of a scalar), and what gives a row. `sparse`: where the three arrays of sparse tensors begin."""
     if not sparse:
         counts = {len(a) if a.ndim else None for a in arrays}
-        return counts, lambda n: [
-            a[n : n + 1].reshape(a.shape[1:]) for a in arrays
-        ]  # also text stays an array of objects
+        # Also text stays an array of objects.
+        return counts, lambda n: [a[n : n + 1].reshape(a.shape[1:]) for a in arrays]
     at, parts = 0, []
     while at < len(arrays):
         is_sparse = at in sparse

@@ -29,6 +29,7 @@ from .runtime_values import as_known, seed_of
 from .serialize import LIMIT, BoundError, encode
 from .spec import Component, pack, same_form
 
+# Kinds that change no element.
 _PASS_ON = frozenset(
     [
         "filter",
@@ -43,7 +44,7 @@ _PASS_ON = frozenset(
         "with_values",
         "take_while",
     ]
-)  # kinds that change no element
+)
 
 
 class Iterator:

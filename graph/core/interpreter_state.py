@@ -27,9 +27,8 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if (
-                gc.get_count()[0] > _MANY and gc.get_freeze_count() < _FEW
-            ):  # objects that the program has frozen stay frozen
+            # Objects that the program has frozen stay frozen.
+            if gc.get_count()[0] > _MANY and gc.get_freeze_count() < _FEW:
                 gc.freeze()
                 gc.unfreeze()  # moves all to the oldest generation
             gc.enable()

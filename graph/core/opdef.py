@@ -100,9 +100,8 @@ class OpDef:
     @property
     def is_stateful(self) -> bool:
         """Whether the op has the trait STATEFUL."""
-        return (
-            self.traits._value_ & _STATEFUL != 0
-        )  # asked for each node of large graphs; `in` takes five times as long
+        # Asked for each node of large graphs; `in` takes five times as long.
+        return self.traits._value_ & _STATEFUL != 0
 
     @property
     def is_blocking(self) -> bool:

@@ -172,9 +172,8 @@ class Scopes:
     name: str = ""
     container: str = ""
     creators: tuple[Any, ...] = ()  # functions that make variables in place of `Variable`, innermost last
-    gradients: dict[str, Any] = field(
-        default_factory=dict
-    )  # op -> gradient rule of nodes made now, in place of its own
+    # Op -> gradient rule of nodes made now, in place of its own.
+    gradients: dict[str, Any] = field(default_factory=dict)
     gradient_call: str = ""  # name scope of the call of `gradients` that is running
 
     def mark_seen(self, node: Node) -> None:

@@ -47,11 +47,12 @@ from .protos import ENUM_NAMES
 from .sstable import TableError
 from .tensor_bundle import is_bundle, read_bundle, read_piece
 
+# Where TensorFlow's enum does not say the type's name.
 _ENUM_NAMES = {
     "float16": "HALF",
     "float32": "FLOAT",
     "float64": "DOUBLE",
-}  # where TensorFlow's enum does not say the type's name
+}
 FORMAT = "dovetail checkpoint 1"
 _CHUNK_BYTES = 1 << 19  # that are checked and written at a time
 _BESIDE_S = 1.0  # how long a save goes on resting after a step began beside it

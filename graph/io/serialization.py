@@ -397,9 +397,8 @@ class Builder:
 
     def _under(self, prefix: str, name: str, attrs: Any, colocation: Any) -> tuple[str, Any, Any]:
         """A node's name, attrs and colocation groups, with a prefix to all names."""
-        if (
-            prefix and type(attrs) is dict
-        ):  # a loop goes by its frame's name, state by its node's unless it has one of its own
+        # A loop goes by its frame's name, state by its node's unless it has one of its own.
+        if prefix and type(attrs) is dict:
             if "frame_name" in attrs:
                 attrs = attrs | {"frame_name": f"{prefix}{attrs['frame_name']}"}
             if attrs.get("shared_name") == name:

@@ -217,9 +217,8 @@ class DenseAccumulator(Accumulator, Publishable):
         if shared is None:
             super()._serve()
             return
-        shared.opened.wanted = (
-            takes[0].count if takes else 0
-        )  # before the check: processes that add from now on wake this one
+        # Before the check: processes that add from now on wake this one.
+        shared.opened.wanted = takes[0].count if takes else 0
         if not takes:
             return
         with shared:

@@ -51,9 +51,8 @@ class Buffers:
         self.kept_bytes = 0
         self._kept = kept
         self._pieces: dict[int, list[np.ndarray[Any, Any]]] = {}  # by size
-        self._alike: dict[
-            int, list[np.ndarray[Any, Any]]
-        ] = {}  # by requested size: the list where a free piece is likely
+        # By requested size: the list where a free piece is likely.
+        self._alike: dict[int, list[np.ndarray[Any, Any]]] = {}
         self._begins: dict[int, int] = {}  # by their identities: the first byte of a line
         self._lock = threading.Lock()
 

@@ -103,8 +103,8 @@ def gpu_seconds(launch: Launch, machine: Calibration | None) -> float:
     return launch.seconds + (GPU_LAUNCH if machine is None else machine.overheads["call"])
 
 
-def seconds_of(launch: Launch, machine: Calibration, held: float = 0.0) -> tuple[float, float]:
-    """Seconds that a launch takes, and the cores that it keeps busy, of a GPU's 0; `held`: the working set of its step, in bytes."""
+def seconds_of(launch: Launch, machine: Calibration, working: float = 0.0) -> tuple[float, float]:
+    """Seconds that a launch takes, and the cores that it keeps busy, of a GPU's 0; `working`: the working set of its step, in bytes."""
     if launch.seconds is not None:
         return gpu_seconds(launch, machine), 0.0
     seconds, cores, streams = 0.0, 1.0, False
@@ -119,7 +119,7 @@ def seconds_of(launch: Launch, machine: Calibration, held: float = 0.0) -> tuple
                 found = machine.at("function", _count(view.inputs[0].dims))
         if found is not None:
             seconds, cores = seconds + found[0], max(cores, found[1])
-    moving, busy = _moving(launch.bytes, held, machine)
+    moving, busy = _moving(launch.bytes, working, machine)
     if streams:
         seconds, cores = seconds + moving, max(cores, busy)
     elif seconds and not any(n.type in CONVOLUTIONS or n.type in BY_BYTES for n in launch.nodes):
@@ -127,14 +127,14 @@ def seconds_of(launch: Launch, machine: Calibration, held: float = 0.0) -> tuple
     return seconds + machine.overheads["launch" if launch.native else "call"], cores
 
 
-def _moving(size: float, held: float, machine: Calibration) -> tuple[float, float]:
+def _moving(size: float, working: float, machine: Calibration) -> tuple[float, float]:
     """Seconds and cores of moving a launch's bytes, from the cache that holds the working set."""
     if size <= 0.0:
         return 0.0, 1.0
     own, busy = machine.at("stream", size)
-    held, is_large = max(held, size), size >= PARALLEL
-    whole, _ = machine.at("stream" if is_large else "walk", held)
-    return max(own, whole * size / held), busy if is_large else 1.0
+    working, is_large = max(working, size), size >= PARALLEL
+    whole, _ = machine.at("stream" if is_large else "walk", working)
+    return max(own, whole * size / working), busy if is_large else 1.0
 
 
 def working_set(launches: Sequence[Launch]) -> float:
@@ -278,12 +278,12 @@ def _count(dims: Sequence[int | None] | None) -> float:
 
 
 def device_times(
-    nodes: Sequence[Node], launches: Sequence[Launch], machine: Calibration | None, held: float
+    nodes: Sequence[Node], launches: Sequence[Launch], machine: Calibration | None, working: float
 ) -> Mapping[Node, tuple[float, float]]:
     """Node -> (seconds, cores) of what one device runs: a launch counts for the last of its nodes that the plan has.
 
-    `machine`: the profile, without which only a GPU's launches have times. `held`: the working set of all devices that share the machine's
-    caches, in bytes. What rewriting made of other nodes counts for the next launch that the plan knows.
+    `machine`: the profile, without which only a GPU's launches have times. `working`: the working set of all devices that share the
+    machine's caches, in bytes. What rewriting made of other nodes counts for the next launch that the plan knows.
     """
     known = {n.name: n for n in nodes}
     out: dict[Node, tuple[float, float]] = {}
@@ -293,7 +293,7 @@ def device_times(
         if machine is None:
             seconds, cores = gpu_seconds(launch, None), 0.0
         else:
-            seconds, cores = seconds_of(launch, machine, held)
+            seconds, cores = seconds_of(launch, machine, working)
             owed += machine.overheads["region"] * (launch.native and not was_native)
         was_native = launch.native
         node = next((known[n.name] for n in reversed(launch.nodes) if n.name in known), None)

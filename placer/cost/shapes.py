@@ -49,9 +49,8 @@ class Sizes:
         self.given = dict(given or {})
         self.misfit = ""
         self._stand_ins: dict[Node, Node] = {}
-        self._handed_on: dict[
-            Tensor, Tensor
-        ] = {}  # results that a rewritten node makes in place of the node that they name
+        # Results that a rewritten node makes in place of the node that they name.
+        self._handed_on: dict[Tensor, Tensor] = {}
         known = {**_batches(nodes), **self.given}
         if nodes and known:
             self._infer(sorted(dict.fromkeys(nodes), key=lambda n: n.index), known)

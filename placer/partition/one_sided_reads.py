@@ -193,9 +193,8 @@ def _after(here: str, nodes: Sequence[Node], device: Mapping[Node, str], feeds: 
     for node in nodes:
         if device.get(node) == here:
             continue
-        back = (
-            node.back_edge if node.type in ("Merge", "RefMerge") else None
-        )  # a loop's first iteration does not wait for that
+        # A loop's first iteration does not wait for that.
+        back = node.back_edge if node.type in ("Merge", "RefMerge") else None
         for before in (*(t.op for t in node.inputs if t not in feeds), *node.controls):
             if before is back:
                 continue

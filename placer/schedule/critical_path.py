@@ -53,9 +53,8 @@ class RankedOrder:
         ranks = self.upward_rank
         if not ranks or len(cut.channels) < 2:
             return cut
-        highest: dict[tuple[Tensor | Node, str], float] = defaultdict(
-            float
-        )  # (value, task) -> the highest rank of its users there
+        # (value, task) -> the highest rank of its users there.
+        highest: dict[tuple[Tensor | Node, str], float] = defaultdict(float)
         crossing = set(cut.values)
         for device, part in cut.partitions.items():
             task = task_of(device)
@@ -132,9 +131,8 @@ class _Step:
         task = [task_of(name) for name in names]
         self.seconds: list[float] = []
         seconds = self.seconds
-        self.after: list[list[tuple[int, float]]] = [
-            [] for _ in nodes
-        ]  # node -> its successors, each with its delay in seconds
+        # Node -> its successors, each with its delay in seconds.
+        self.after: list[list[tuple[int, float]]] = [[] for _ in nodes]
         self.before: list[list[tuple[int, float]]] = [[] for _ in nodes]
         number = {node: i for i, node in enumerate(nodes)}
         for i, node in enumerate(nodes):

@@ -185,9 +185,8 @@ def step_problem(
     )
     tasks = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)[1]
     between = (tasks[:, None] != tasks).astype(float)
-    handled, handled_byte = (
-        HANDLING if machine is None else (machine.overheads["further transfer"] / 2, np.inf)
-    )  # bytes: in `per_byte`
+    # Bytes: in `per_byte`.
+    handled, handled_byte = HANDLING if machine is None else (machine.overheads["further transfer"] / 2, np.inf)
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
     others = max(d - 1, 1)

@@ -52,9 +52,8 @@ class InOrder:
         self._latency, self._per_byte = problem.link_latency.tolist(), problem.link_per_byte.tolist()
         self._handling, self._handling_per_byte = a.handling.tolist(), a.handling_per_byte.tolist()
         self._link_free: dict[tuple[int, int], float] = {}
-        self._under_way: list[
-            tuple[int, int, list[int]]
-        ] = []  # transfer -> value, destination, and the nodes that need it there
+        # Transfer -> value, destination, and the nodes that need it there.
+        self._under_way: list[tuple[int, int, list[int]]] = []
         # Of each device: value, destination, the nodes that need it there, since when.
         self._put_off: list[list[tuple[int, int, list[int], float]]] = [[] for _ in range(problem.devices)]
         self._coalesced = [] if problem.coalesced is None else problem.coalesced.tolist()

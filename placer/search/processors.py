@@ -20,9 +20,8 @@ class Processors:
     def __init__(self, problem: Problem) -> None:
         self.are_shared = problem.host is not None and problem.devices > 1
         self._shared = float(problem.shared)
-        self._left: dict[
-            int, dict[int, tuple[float, float]]
-        ] = {}  # machine -> what runs -> seconds that it needs by itself, cores
+        # Machine -> what runs -> seconds that it needs by itself, cores.
+        self._left: dict[int, dict[int, tuple[float, float]]] = {}
         self._since: dict[int, float] = {}
         self._rate: dict[int, float] = {}
         self._touched: set[int] = set()
@@ -39,12 +38,12 @@ class Processors:
 
     def begins(self, x: int, host: int, now: float, takes: float, used: float) -> None:
         """Something begins, of any number, that takes so many seconds of so many cores by itself. Machine -1 has cores for all."""
-        if self.are_shared and host >= 0:
+        if host >= 0:
             self._pass(host, now)[x] = takes, used
 
     def ends(self, x: int, host: int, now: float) -> None:
         """It has ended."""
-        if self.are_shared and host >= 0:
+        if host >= 0:
             self._pass(host, now).pop(x, None)
 
     def changed(self, now: float) -> Iterable[tuple[int, float]]:
@@ -53,8 +52,8 @@ class Processors:
         out: list[tuple[int, float]] = []
         for host in touched:
             left = self._left[host]
-            before, wanted = self._rate.get(host, 1.0), sum(used for _, used in left.values())
-            rate = 1.0 if len(left) < 2 else min(1.0, self._shared / max(wanted, 1e-9))
+            before, asked = self._rate.get(host, 1.0), sum(used for _, used in left.values())
+            rate = 1.0 if len(left) < 2 else min(1.0, self._shared / max(asked, 1e-9))
             self._rate[host] = rate
             if rate < 1.0 or before < 1.0:
                 out += [(x, now + seconds / rate) for x, (seconds, _) in left.items()]

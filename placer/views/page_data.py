@@ -188,9 +188,8 @@ class _Writer:
         for device in self.plan.partitions:
             told = of(device)
             for k in (*told.kernels, *told.own):
-                inside = list(
-                    dict.fromkeys(at[name] for name in k.nodes if name in at)
-                )  # a rewrite's nodes have its root's name
+                # A rewrite's nodes have its root's name.
+                inside = list(dict.fromkeys(at[name] for name in k.nodes if name in at))
                 columns["Member"] += inside
                 saved = getattr(k, "bytes_saved", 0)  # of kernels that fusion made
                 row = (

@@ -118,9 +118,8 @@ class MembershipService:
         members = tuple(members)
         found = self._names.get(members)
         if found is None:
-            task_of = tuple(
-                m.partition("/device:")[0] or self.task for m in members
-            )  # a device without a task belongs to this task
+            # A device without a task belongs to this task.
+            task_of = tuple(m.partition("/device:")[0] or self.task for m in members)
             if not self._messenger.has_peers and set(task_of) != {self.task}:
                 others = ", ".join(sorted(set(task_of) - {self.task}))
                 text = f"{others}: a session without servers reaches no other task; give the session a server's target"
@@ -136,9 +135,8 @@ class MembershipService:
         kept = self._sessions.get(session)
         if kept is None:
             kept = self._sessions[session] = {}
-            weakref.finalize(
-                session, self._ended.append, kept
-            )  # on any thread, at any time: the next tick tells the others
+            # On any thread, at any time: the next tick tells the others.
+            weakref.finalize(session, self._ended.append, kept)
         membership = kept.get(name)
         if membership is None:
             membership = kept[name] = Membership(name, task_of, self.task)

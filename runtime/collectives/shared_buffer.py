@@ -29,9 +29,8 @@ from ..shared_memory.collective_memory import CollectiveMemory
 from .algorithms import Array, MessageAlgorithm, Part
 
 FLAT_BYTES = 128 << 10  # below, each member reduces everything; above, a second wait costs less
-STAGING_BYTES = (
-    512 << 10
-)  # of one member in one round: fits into the caches, and is large enough that counters cost little
+# Of one member in one round: fits into the caches, and is large enough that counters cost little.
+STAGING_BYTES = 512 << 10
 MIN_STAGING_BYTES = 64 << 10
 SLOTS = 4  # rounds under way: with more, a running member waits later for the others
 AREAS = 2  # result areas: while one is read, the next is written

@@ -52,9 +52,8 @@ from ..config import ConfigProto, check_config
 if TYPE_CHECKING:
     from ...codegen.explain import DeviceKernels
 
-LEAST_WORK = (
-    1 << 18
-)  # the two hand-overs between threads take as long as this many arithmetic operations plus bytes moved
+# The two hand-overs between threads take as long as this many arithmetic operations plus bytes moved.
+LEAST_WORK = 1 << 18
 EarlyStep: TypeAlias = Step | tuple[Literal["await"], Node]
 
 
@@ -77,9 +76,8 @@ def overlap_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
 
 def _begins(part: Partition, cut: Partitioned) -> dict[int, list[Node]]:
     """The collectives that can begin earlier, by the index of the step after which they can; -1: before all steps."""
-    comes: dict[
-        Node | Tensor, int
-    ] = {}  # nodes that run here and tensors that are received -> the step after which they are available
+    # Nodes that run here and tensors that are received -> the step after which they are available.
+    comes: dict[Node | Tensor, int] = {}
     inside: list[Node | Tensor] = []  # those of the open loop: they are available when it has ended
     depth = 0
     feeds = frozenset(part.feeds)

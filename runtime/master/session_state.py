@@ -59,14 +59,12 @@ class MasterSession:
     lock: threading.Lock = field(default_factory=threading.Lock)
     client: str = ""  # the name of the process that opened it
     placement: Placement | None = None  # of the whole graph
-    kept: dict[str, str] = field(
-        default_factory=dict
-    )  # devices of stateful nodes, if only the nodes that a run needs are placed
+    # Devices of stateful nodes, if only the nodes that a run needs are placed.
+    kept: dict[str, str] = field(default_factory=dict)
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> its plan
-    near: dict[tuple[str, str], bool] = field(
-        default_factory=dict
-    )  # (owner, reader) -> whether the reader can read the owner's memory
+    # (owner, reader) -> whether the reader can read the owner's memory.
+    near: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     @property
     def places_pruned(self) -> bool:

@@ -420,9 +420,8 @@ class UpFile:
         text = json.dumps(
             {"keeper": os.getpid(), "on": self._on, "targets": targets, "processes": processes}, indent=1
         ).encode()
-        os.pwrite(
-            self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0
-        )  # a reader sees the old text or the new one
+        # A reader sees the old text or the new one.
+        os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
 
     def __enter__(self) -> UpFile:
         return self

@@ -38,9 +38,7 @@ def server_from_environment(device_count: dict[str, int] | None = None, *, start
 def main() -> None:
     """Serve until standard input closes."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument(
-        "task", nargs="?", help="the task, for who looks at the list of processes; TF_CONFIG says which it is"
-    )
+    parser.add_argument("task", nargs="?", help="the task, as lists of processes show it; TF_CONFIG says which it is")
     parser.add_argument("--device-count", type=json.loads, default={})
     arguments = parser.parse_args()
     server = server_from_environment(arguments.device_count, start=False)

@@ -111,10 +111,11 @@ class RunningCluster:
                     figures[address] = reply.fields.get("figures", {})
                     ask_at[address] = time.monotonic() + LOOK_S
                 incarnations = {found.get("incarnation") for found in figures.values()}
+                # Its backup may have been started again, which it may not know yet.
                 for (
                     address,
                     found,
-                ) in figures.items():  # its backup may have been started again, which it may not know yet
+                ) in figures.items():
                     if found.get("replicated_by") in (None, *incarnations):
                         waiting.pop(address, None)
                 for address in self._finished(waiting):

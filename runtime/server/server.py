@@ -179,9 +179,8 @@ class Server:
             for job in self.cluster_spec.jobs:
                 for address in self.cluster_spec.job_tasks(job):
                     if address and address != self._address:
-                        self._keys.server(
-                            address
-                        )  # a missing key is an error now, not when the first tensor is sent there
+                        # A missing key is an error now, not when the first tensor is sent there.
+                        self._keys.server(address)
         self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
         self.devices: tuple[DeviceInfo, ...] = local_devices(
             self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpus=present_gpus(),

@@ -217,9 +217,8 @@ class PreparedSteps:
                 if metadata is not None and options is not None:
                     self._fill(metadata, key, parts, gathered, options.output_partition_graphs)
             except OpError as e:
-                if (
-                    self.is_closed and self._backend.is_local and isinstance(e, AbortedError)
-                ):  # the session was closed before the step began
+                # The session was closed before the step began.
+                if self.is_closed and self._backend.is_local and isinstance(e, AbortedError):
                     raise RuntimeError(CLOSED) from None
                 if self.is_closed and not isinstance(e, CancelledError):
                     raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None

@@ -237,9 +237,8 @@ class Mapper:
     _MOST = 256  # unused segments that stay mapped
 
     def __init__(self) -> None:
-        self._mappings: OrderedDict[tuple[int, int, int], _Mapping] = (
-            OrderedDict()
-        )  # oldest first; these are unmapped first
+        # Oldest first; these are unmapped first.
+        self._mappings: OrderedDict[tuple[int, int, int], _Mapping] = OrderedDict()
         self._lock = threading.Lock()
 
     def borrow(self, reference: Sequence[int], size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -39,9 +39,8 @@ class EventLoop:
         self.name = ""
         self._attend: dict[int, Callable[[int], None]] = {}  # descriptor -> its callback
         self._queue: deque[Callable[[], None]] = deque()
-        self._lock = (
-            threading.Lock()
-        )  # calls that are queued before `_closing` is set will run; none are queued afterwards
+        # Calls that are queued before `_closing` is set will run; none are queued afterwards.
+        self._lock = threading.Lock()
         self._woken = False
         self._closing = False
         self._ident = 0

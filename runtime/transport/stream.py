@@ -34,9 +34,8 @@ _CHUNK: Final = 1 << 16  # bytes per read; a longer message gets its own memory
 _ONE: Final = struct.Struct("<IQ")  # the prefix of a message with one frame, the most common kind
 _COUNT: Final = struct.Struct("<I")
 _MOST_BUFFERS: Final = 512  # per call; the kernel's limit is 1024
-_JOINED: Final = (
-    16 << 10
-)  # a message of one frame, up to this size, is copied behind its header: one buffer is sent faster than two
+# A message of one frame, up to this size, is copied behind its header: one buffer is sent faster than two.
+_JOINED: Final = 16 << 10
 _MOST_READ: Final = 4 << 20  # bytes of a long message that are read before other streams are served
 _PIECE: Final = 512 << 10
 """Bytes of a long message per kernel call, for reads and writes. During a call the kernel locks its half of the socket: arriving

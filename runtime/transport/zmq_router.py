@@ -130,9 +130,8 @@ class ZmqRouter:
         self._peers: dict[bytes, Socket] = {}  # peer's name -> socket that this server connected
         self._links: dict[bytes, ConnectionMonitor] = {}  # their connection monitors
         self._names: dict[Socket, bytes] = {}  # the inverse of `_peers`
-        self._unsettled: set[Socket] = (
-            set()
-        )  # ZeroMQ sockets that may have messages though their descriptors do not say so
+        # ZeroMQ sockets that may have messages though their descriptors do not say so.
+        self._unsettled: set[Socket] = set()
         self._watch(self._router)
 
     def _bind(

@@ -220,9 +220,8 @@ def _row(
     )  # fmt: skip
 
 
-_MEMBER = (
-    "task str, group str, token int"  # a member of a collective: its task, the group, and the token of its membership
-)
+_MEMBER = "task str, group str, token int"
+"""A member of a collective: its task, the group, and the token of its membership."""
 
 #: Every kind of message. Besides its reply, `create_session` gets `waiting` while tasks are missing, `run` gets `trace` before a
 #: traced `done`, and `missing` gets `accounted` on the connection of the tensors.
@@ -376,24 +375,24 @@ def _check_record(record: Record, value: Any) -> None:
         raise WireError(f" lacks {', '.join(sorted(record.required - value.keys()))}")
 
 
-def _check(wanted: FieldType, value: Any) -> None:
+def _check(kind: FieldType, value: Any) -> None:
     """WireError unless a value has this type."""
     found = type(value)
-    if found not in wanted.python:
-        expected = " or ".join(t.__name__ for t in wanted.python if t is not tuple)
+    if found not in kind.python:
+        expected = " or ".join(t.__name__ for t in kind.python if t is not tuple)
         raise WireError(f" must be {expected}, not {found.__name__}")
     if found is int:
-        if wanted.name == "uint" and not 0 <= value < 1 << 63:
+        if kind.name == "uint" and not 0 <= value < 1 << 63:
             raise WireError(f" must not be negative, or more than 63 bits: {value}")
     elif found is list or found is tuple or found is dict:
-        if wanted.items is not None:
+        if kind.items is not None:
             for i, item in enumerate(value):
                 try:
-                    _check(wanted.items, item)
+                    _check(kind.items, item)
                 except WireError as error:
                     raise WireError(f"[{i}]{error}") from None
-        elif wanted.record is not None:
-            _check_record(wanted.record, value)
+        elif kind.record is not None:
+            _check_record(kind.record, value)
         else:
             _check_plain(value, 1)
 

@@ -121,9 +121,8 @@ class _Copy:
     def __init__(self) -> None:
         self.graph = Graph()
         self.nodes: list[Node] = []
-        self.stands_for: dict[
-            Tensor, Tensor
-        ] = {}  # a tensor of the user's graph -> the one that stands for it in the copy
+        # A tensor of the user's graph -> the one that stands for it in the copy.
+        self.stands_for: dict[Tensor, Tensor] = {}
         self.copied: dict[Node, Node] = {}
 
     def placeholder(self, tensor: Tensor) -> Tensor:

@@ -415,9 +415,8 @@ def test_a_restore_before_the_first_call_is_done_when_the_variables_are_made(tmp
     train.restore(path)
     with train:
         np.testing.assert_array_equal(predict(X), expected)  # w and b
-        np.testing.assert_allclose(
-            [train(X), train(X)], trained, rtol=1e-6
-        )  # and the momentum, which a later trace makes
+        # And the momentum, which a later trace makes.
+        np.testing.assert_allclose([train(X), train(X)], trained, rtol=1e-6)
     with train:
         assert not np.array_equal(predict(X), expected)  # after `close`, variables have first values
 

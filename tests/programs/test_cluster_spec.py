@@ -73,9 +73,8 @@ def test_three_workers_and_two_ps_are_five_processes() -> None:
         tf.LocalCluster({"worker": 3, "ps": 2}) as cluster,
         tf.Session(cluster.target("worker", 0)) as sess,
     ):
-        assert "/job:ps/task:1" in Path(f"/proc/{cluster.process('ps', 1).pid}/cmdline").read_text().split(
-            "\0"
-        )  # as `ps` shows it
+        # As `ps` shows it.
+        assert "/job:ps/task:1" in Path(f"/proc/{cluster.process('ps', 1).pid}/cmdline").read_text().split("\0")
         assert [str(d.name) for d in sess.list_devices()] == [
             "/job:worker/replica:0/task:0/device:CPU:0",
             "/job:ps/replica:0/task:0/device:CPU:0",

@@ -85,9 +85,8 @@ class ValueWriter:
         self.buffered: dict[int, int] = {}  # random value or running sum -> the array with a block of it
         self.partial: dict[int, DType] = {}  # reduction -> what pieces of it are noted as
         self.places: dict[int, int] = {}  # reduction -> the array in which they are
-        self.put_into: dict[
-            int, int
-        ] = {}  # output -> the array that has its elements until they are put in their places
+        # Output -> the array that has its elements until they are put in their places.
+        self.put_into: dict[int, int] = {}
         self.innermost = len(loops.reduced) - 1
 
     def line(self, text: str) -> None:

@@ -74,9 +74,8 @@ def boxes_of(
     lanes = NR["float32"] * 4 // itemsize
     panels, pixels = -(-channels // lanes), images * rows * columns
     wanted = _UNITS * threads if threads > 1 else 1
-    each = (
-        inner * itemsize * min(strides[0], spans[0]) * min(strides[1], spans[1])
-    )  # bytes that a pixel more of the result sees
+    # Bytes that a pixel more of the result sees.
+    each = inner * itemsize * min(strides[0], spans[0]) * min(strides[1], spans[1])
     most = max(64, min(_MOST, _SEEN // each))
     most = min(most, max(_ENOUGH, -(-pixels // wanted)))
     across = _part(columns, most)
@@ -226,9 +225,8 @@ def filter_gradient(recorder: Recorder, function: Function, threads: int, window
     time = 2.0 * w.size * math.prod(y.shape[:3]) * NS_PER_FLOP * x.itemsize / 4
     threads = min(threads, units) if time >= WORTH_HELP_NS else 1
     slab = -(-cuts.box[0] * cuts.seen[0] * cuts.seen[1] * cuts.inner // lanes) * lanes
-    room = max(
-        threads * (slab + -(-cuts.columns // lanes) * lanes * math.prod(cuts.box)), LARGE // x.itemsize
-    )  # large memory begins with a line
+    # Large memory begins with a line.
+    room = max(threads * (slab + -(-cuts.columns // lanes) * lanes * math.prod(cuts.box)), LARGE // x.itemsize)
     parts = recorder.empty((cuts.chunks, w.size), x.dtype) if cuts.chunks > 1 else w
     done = recorder.empty((pieces,), np.dtype(np.int64))
     recorder.clear(done)

@@ -25,10 +25,11 @@ from .node import NodeKernel
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+# Multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again.
 SMALLEST, LARGEST = (
     1 << 18,
     1 << 30,
-)  # multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again
+)
 _TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the second cache while panels go over them
 _ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matrix's rows that are long enough for the hardware prefetcher
 _NS_PER_BYTE = 0.05  # one core, of a matrix that is read once

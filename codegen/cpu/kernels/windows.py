@@ -60,9 +60,8 @@ def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
             return None
         window, sizes, shapes = found
         made = inputs[0]
-        functions = (
-            compiled if isinstance(compiled, tuple) else (compiled,) * len(sources)
-        )  # none where memory is laid out only
+        # None where memory is laid out only.
+        functions = compiled if isinstance(compiled, tuple) else (compiled,) * len(sources)
         for (_, which, space), nest, source, function in zip(op.steps, nests, sources, functions, strict=True):
             arrays = [made if i == CHOSEN else recorder.ordered(inputs[i]) for i in which]
             made = recorder.empty(shapes[space], nest.values[nest.stores[0].value].dtype.np)

@@ -36,9 +36,8 @@ from .lowering import record, variables_of
 
 ONE_BY_ONE = 2  # runs before a plan is made: the step is one that repeats
 LARGEST = 1 << 20  # bytes of a variable that is updated together with others, some 50 microseconds
-MOST_MEMORY = (
-    1 << 26
-)  # bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter
+# Bytes of an arena and of what leaves; where tensors are larger, what Python does between launches is no matter.
+MOST_MEMORY = 1 << 26
 
 
 class NativeRegion(ABC):

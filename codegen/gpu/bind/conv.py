@@ -42,9 +42,8 @@ def _convolutions(which: str, edge: TileLoops | None = None) -> Callable[..., Te
         dtype, data_format = node.outputs[0].dtype.base, layout(node.attrs)
         options: dict[str, Any] = {"data_format": data_format, "tf32": tf32}
         options |= {} if edge is None else {"epilogue": edge}
-        some = window_of(
-            node.attrs, (1, 1)
-        )  # ValueError for attributes that no window has, or a type that no kernel has
+        # ValueError for attributes that no window has, or a type that no kernel has.
+        some = window_of(node.attrs, (1, 1))
         convolution(dtype, some, which, **options)
 
         def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:

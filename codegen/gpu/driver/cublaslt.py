@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 WORKSPACE = 32 << 20  # bytes of workspace for its kernels: NVIDIA's recommendation for an H100
 ALGORITHMS = 3  # most candidates for a product: the library's own estimate of which is the fastest is often wrong
 ALIGNED = 16  # bytes: all that is promised of addresses; the library would count on 256
+# cudaDataType_t
 _REAL = {
     "float32": 0,
     "float64": 1,
@@ -41,7 +42,7 @@ _REAL = {
     "bfloat16": 14,
     "float8_e4m3fn": 28,
     "float8_e5m2": 29,
-}  # cudaDataType_t
+}
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_TF32 = 68, 70, 77  # cublasComputeType_t
 _TRANSPOSED = 1  # cublasOperation_t
 _TRANS_A, _TRANS_B, _EPILOGUE, _BIAS = 3, 4, 7, 8  # cublasLtMatmulDescAttributes_t

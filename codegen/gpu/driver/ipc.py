@@ -149,9 +149,8 @@ class Incoming:
             block, event = device.pool.allocate(self.nbytes, label, COPY_IN)
             if event is not None:
                 device.copy_in.wait(event)
-            check(
-                bindings().cuMemcpyDtoDAsync(block.pointer, self.pointer, self.nbytes, device.copy_in.handle)
-            )  # one address space for all GPUs
+            # One address space for all GPUs.
+            check(bindings().cuMemcpyDtoDAsync(block.pointer, self.pointer, self.nbytes, device.copy_in.handle))
             done = device.copy_in.record()
             device.compute.wait(done)
             device.hold_until(done, self.loan)

@@ -149,9 +149,8 @@ def _translated(tree: ast.Module) -> dict[str, _Function]:
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
             (target,) = statement.targets
-            if (
-                isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) == "map"
-            ):  # in_float64 of several
+            # `in_float64` of several.
+            if isinstance(statement.value, ast.Call) and ast.unparse(statement.value.func) == "map":
                 wide = statement.value.args[1]
                 assert isinstance(target, ast.Tuple) and isinstance(wide, ast.Tuple)
                 for name, of in zip(map(ast.unparse, target.elts), map(ast.unparse, wide.elts), strict=True):

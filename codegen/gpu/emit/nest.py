@@ -348,9 +348,8 @@ class _Writer(TileWriter):
             exp = self.exponential(v)
             self.line(f"v{r} = {self.over_tile(v, f't{r}')}")
             top = f"v{r}"
-            if (
-                self.tile.form == PARTIAL
-            ):  # a piece may be empty, and a row of -inf alone is known as such only at the end
+            # A piece may be empty, and a row of -inf alone is known as such only at the end.
+            if self.tile.form == PARTIAL:
                 self.line(f'less{r} = tl.where(v{r} == float("-inf"), 0.0, v{r})')
                 top = f"less{r}"
             parts = f"sum{r} * {self.call(exp, f't{r} - {top}')}"

@@ -188,7 +188,7 @@ def _kernels(loops: LoopNest, names: Names, facts: Specialisation) -> list[Launc
             (1024, 1),
             (4096, 1),
             (1024, 4),
-        ):  # the last: where there are few rows, who has less is done sooner
+        ):  # the last: smaller parts end sooner where rows are few
             rows = 1 if not y else (32 if _along_y(loops) else max(1, elements // facts.row))
             shape = replace(tile, one_row=rows == 1, exact=facts.exact)
             blocks = {"YB": rows, "XB": facts.row} if y else {"XB": facts.row}

@@ -18,12 +18,13 @@ from ....graph.core.dtypes import DType
 from ..ir import Count, Grid, Launch, Parameter, Routine, triton_type
 from .text import lines, make_kernel
 
+# Of the axis that is written along, and the other; warps.
 _TILES = (
     (32, 64, 4),
     (64, 64, 8),
     (32, 32, 4),
     (16, 256, 8),
-)  # of the axis that is written along, and the other; warps
+)
 
 
 def transposition_sizes(shape: Sequence[int], order: Sequence[int]) -> dict[str, int]:

@@ -138,9 +138,8 @@ class Places:
     def __init__(self, here: Compile, count: int) -> None:
         self.here = here
         self._compiling = threading.Lock()
-        self._free: queue.LifoQueue[Helper | None] = (
-            queue.LifoQueue()
-        )  # the last one back is the first to be used again
+        # The last one back is the first to be used again.
+        self._free: queue.LifoQueue[Helper | None] = queue.LifoQueue()
         for _ in range(count - 1):
             self._free.put(Helper())
         self._free.put(None)

@@ -80,9 +80,8 @@ class Layer(_base.Layer):
         if self._follows and types and types[0].is_floating:
             self.dtype = self._dtype_for(types[0])
             made = get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
-            if (
-                self.dtype is float64 and is_tracing.get() and not any(v.dtype.base is float64 for v in made)
-            ):  # once for each function
+            # Once for each function.
+            if self.dtype is float64 and is_tracing.get() and not any(v.dtype.base is float64 for v in made):
                 line = locate(caller())
                 warnings.warn_explicit(
                     f"'{self.name}' makes float64 weights, because its input is float64: twice the bytes of float32. NumPy makes float64 "

@@ -70,9 +70,8 @@ class Directory:
         self._changed = asyncio.Condition()
         import ray  # an engine's package is loaded where it is used
 
-        self._is_forgetful = bool(
-            ray.get_runtime_context().was_current_actor_reconstructed
-        )  # until it is told the addresses
+        # Until it is told the addresses.
+        self._is_forgetful = bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
     async def join(self, job: str, index: int, location: str) -> dict[str, list[str]]:
         """Record where a task listens, wait until all tasks have been recorded, and return the cluster.
@@ -357,9 +356,8 @@ class RayCluster(RunningCluster):
         known = [
             self._actors[t].call.remote(Server.update_cluster, self.cluster_spec.as_dict()) for t in before if t in kept
         ]
-        self._ray.wait(
-            known, num_returns=len(known), timeout=UPDATE_S
-        )  # one that is being started again asks the directory
+        # One that is being started again asks the directory.
+        self._ray.wait(known, num_returns=len(known), timeout=UPDATE_S)
 
     def _end(self, tasks: Sequence[tuple[str, int]]) -> None:
         """End tasks, and placement groups that have none left."""

@@ -106,9 +106,8 @@ class SlurmCluster(RunningCluster):
             raise ValueError(f"{e.args[0]} is not in the environment: this is no job of Slurm") from None
         self.keys = client_keys()
         self.cluster_spec = slurm_cluster(jobs, expand_hostlist(hosts), expand_tasks_per_node(tasks), port)
-        self._running = {
-            task for task in self.tasks if program and task[0] != "ps"
-        }  # programs; the others serve until the end
+        # Programs; the others serve until the end.
+        self._running = {task for task in self.tasks if program and task[0] != "ps"}
         self._step = subprocess.Popen(
             [
                 "srun", "--mpi=none", "--distribution=block", "--label", f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', 1)}",

@@ -113,9 +113,8 @@ class Command(TyperCommand):
 
     def __init__(self, name: str | None, *, help: str | None = None, **options: Any) -> None:
         paragraphs = inspect.cleandoc(help or "").split("\n\n")
-        super().__init__(
-            name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **options
-        )  # the terminal wraps lines
+        # The terminal wraps lines.
+        super().__init__(name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **options)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its parameters."""

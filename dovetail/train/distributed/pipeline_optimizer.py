@@ -156,9 +156,8 @@ class _Builder:
         self.values: list[dict[Tensor, Tensor]] = [{} for _ in range(count)]  # the model's tensor -> the micro-batch's
         self.nodes: list[dict[Node, Node]] = [{} for _ in range(count)]
         self.flows_back: list[dict[Tensor, list[Any]]] = [defaultdict(list) for _ in range(count)]
-        self.sums: dict[
-            tuple[int, int], list[Any]
-        ] = {}  # (variable, stage) -> its gradient so far; slices are kept apart
+        # (variable, stage) -> its gradient so far; slices are kept apart.
+        self.sums: dict[tuple[int, int], list[Any]] = {}
         self.last: list[Node | None] = [None] * len(self.stages)  # what ends a stage's latest pass
 
     def build(self, name: str, schedule: str, weight: float, grad_loss: Any) -> Pipeline:

@@ -133,9 +133,8 @@ class QueueRunner:
 
     def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
-        if (
-            coord.leaves_open()
-        ):  # closing the session ends the waits; what is run here could reach a task that is back already
+        # Closing the session ends the waits; what is run here could reach a task that is back already.
+        if coord.leaves_open():
             return
         try:
             sess.run(self.cancel_op)

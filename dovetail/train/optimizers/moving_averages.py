@@ -77,9 +77,8 @@ class ExponentialMovingAverage:
             decay = convert(self._decay, name="decay")
             if self._count is not None:
                 now = self._count.read_value() if isinstance(self._count, Variable) else convert(self._count)
-                count = cast(
-                    now, decay.dtype.base
-                )  # after what the averages wait for, as the variables' own values are
+                # After what the averages wait for, as the variables' own values are.
+                count = cast(now, decay.dtype.base)
                 decay = minimum(decay, (1.0 + count) / (10.0 + count))
             for v in chosen:
                 shadow = self._shadows[v]

@@ -66,9 +66,8 @@ def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
 
 
 def _filled(wanted: Any, value: int, dtype_like: Any, name: str | None, default: str) -> Tensor:
-    if isinstance(wanted, int) and isinstance(
-        dtype_like, int
-    ):  # TensorFlow's number of a type, after a size: NumPy's habit
+    # TensorFlow's number of a type, after a size: NumPy's habit.
+    if isinstance(wanted, int) and isinstance(dtype_like, int):
         raise TypeError(
             f"{default}: {dtype_like} is no dtype. The shape is one argument: dt.{default}([{wanted}, {dtype_like}])"
         )

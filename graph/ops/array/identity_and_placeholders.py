@@ -149,10 +149,8 @@ def _wait_for(nodes: list[Node], device: str, name: str | None) -> Node:
     with graph.control_dependencies(nodes):
         if not device:
             return no_op(name)
-        with (
-            graph.device(None),
-            graph.device(device),
-        ):  # a block around the call has no say: '/job:ps' must not get its task
+        # A block around the call has no say: '/job:ps' must not get its task.
+        with graph.device(None), graph.device(device):
             return no_op(name)
 
 

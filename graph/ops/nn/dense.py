@@ -142,9 +142,8 @@ def log_poisson_loss(
         if not compute_full_loss:
             return loss
         small = logical_and(greater_equal(true, 0), less_equal(true, 1))
-        safe = where_v2(
-            small, 1, true
-        )  # its logarithm is finite, so the gradient of the branch not taken is finite, too
+        # Its logarithm is finite, so the gradient of the branch not taken is finite, too.
+        safe = where_v2(small, 1, true)
         stirling = true * log(safe) - true + 0.5 * log(2 * math.pi * safe)
         return add(loss, where_v2(small, 0, stirling), name=scope)
 

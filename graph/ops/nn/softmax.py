@@ -151,9 +151,8 @@ _SWAPPED = (
 
 def _are_probabilities(x: Array, sums: Array | None = None) -> bool:
     """Whether each row is one of probabilities: nothing below 0, and a sum of about 1 (half floats add up to within a hundredth)."""
-    if (
-        x.size == 0 or x.shape[-1] == 1 or not x.min() >= 0 or (sums is None and not x.max() < 1.01)
-    ):  # so that no sum overflows
+    # So that no sum overflows.
+    if x.size == 0 or x.shape[-1] == 1 or not x.min() >= 0 or (sums is None and not x.max() < 1.01):
         return False
     return bool((abs((x.sum(-1, dtype=np.float64) if sums is None else sums) - 1) < 0.01).all())
 

@@ -328,9 +328,8 @@ class RandomShuffleQueue(QueueBase):
         if capacity > 0 and not 0 <= min_after_dequeue < capacity:
             raise ValueError(f"min_after_dequeue must be in [0, capacity={capacity}), not {min_after_dequeue}")
         first, second = get_seed(seed)
-        if (
-            seed is None and first is not None and shared_name is not None
-        ):  # the same for each program that shares the queue
+        # The same for each program that shares the queue.
+        if seed is None and first is not None and shared_name is not None:
             second = zlib.crc32(f"{first}{shared_name}".encode()) & 0x7FFFFFFF
         super().__init__(
             *_make(

@@ -50,9 +50,8 @@ def _index_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(int64, x.dims)]
 
 
-_known: OrderedDict[int, tuple[tuple[Any, ...], dict[Any, int]]] = (
-    OrderedDict()
-)  # by identity: comparing long ones takes long
+# By identity: comparing long ones takes long.
+_known: OrderedDict[int, tuple[tuple[Any, ...], dict[Any, int]]] = OrderedDict()
 _MOST_KNOWN = 64
 
 

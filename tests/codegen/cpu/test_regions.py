@@ -134,9 +134,8 @@ def test_random_runs_have_the_bits_of_one_by_one(made: tuple[list[Call], int], s
     if calls:
         assert region.replays
     for key, plans in region._plans._plans.items():
-        needs = arena_bytes(
-            region, [(shape, dtype) for shape, _, dtype in key]
-        )  # what is told beforehand is what is taken
+        # What is told beforehand is what is taken.
+        needs = arena_bytes(region, [(shape, dtype) for shape, _, dtype in key])
         assert [plan.arena_bytes for plan in plans] == [needs]
 
 

@@ -468,9 +468,8 @@ def test_the_cache_is_cleared_before_each_run_and_who_is_far_behind_has_one(gpu,
     assert times[1] < times[2] < times[0]
     assert order.count("slow") == 3 and order.count("fast") == order.count("near") >= 2 + autotune.FEWEST_TURNS
     before = [order[i - 1] for i, x in enumerate(order) if x in ("slow", "fast", "near")]
-    untimed = (
-        2 * 3 - 1
-    )  # one run compiles, of one the host is timed; the very first follows a pass that is timed itself
+    # One run compiles, of one the host is timed; the very first follows a pass that is timed itself.
+    untimed = 2 * 3 - 1
     assert before.count(gpu.l2_bytes) == len(before) - untimed
 
 

@@ -132,9 +132,10 @@ def test_convolutions() -> None:
     for makes, name in (("result", "convolution"), ("image", "convolution_input")):
         code, loop = multiplying(convolution(bfloat16, window, makes, known=known)[0], name)
         assert shapes(loop) == {"64x128x16": 4}
+        # Of a quarter; of both groups of warps, 64 for each product of 64 x 128 x 16.
         warps, cycles = (
             8 // 4,
             2 * 4 * 64,
-        )  # of a quarter; of both groups of warps, 64 for each product of 64 x 128 x 16
+        )
         assert warps * len(loop.instructions) <= cycles
         assert not code.local and set(loop.loads) == {16}

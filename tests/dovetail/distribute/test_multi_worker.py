@@ -193,15 +193,15 @@ def test_each_replica_of_a_worker_takes_part_for_itself(workers):
         for copy in w:
             np.testing.assert_allclose(copy, start - gradient, rtol=1e-5)
         assert [copy.tolist() for copy in b] == [[-2.0] * 3] * 2
-    assert {n.attrs["reduction"] for nodes in reductions for n in nodes} == {
-        "mean"
-    }  # and nothing is divided afterwards
+    # And nothing is divided afterwards.
+    assert {n.attrs["reduction"] for nodes in reductions for n in nodes} == {"mean"}
+    # Both variables in one bucket.
     assert sorted(n.attrs["rank"] for nodes in reductions for n in nodes) == [
         0,
         1,
         2,
         3,
-    ]  # both variables in one bucket
+    ]
 
 
 def test_a_worker_that_drifts_apart_is_named(workers, monkeypatch):

@@ -184,11 +184,12 @@ def test_only_inputs_are_asked_for_where_gradients_have_their_sizes_from_them() 
         step = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
         drawn = dt.random_uniform(dt.placeholder(dt.int32, [1], name="n"))
     plan = dt.place(graph, None, fetches=[step, drawn])
+    # Its shape is a value that is fed.
     assert [t.name for t in plan.unknown_sizes] == [
         "x:0",
         "y:0",
         "random_uniform/RandomUniform:0",
-    ]  # its shape is a value that is fed
+    ]
     assert plan.at(shapes={x: (64, 2)}).unknown_sizes[0] is y
     assert not dt.place(graph, None, fetches=step, shapes={x: (64, 2), y: (64,)}).unknown_sizes
 

@@ -117,9 +117,8 @@ def test_a_prediction_runs_each_node_once_behind_its_inputs_and_in_its_programs_
     step = simulate(plan)
     spans = {(step.devices[s.device], s.name): s for s in step.spans}
     of_node = {name: s for (_, name), s in spans.items()}  # for those that one device has
-    in_place = {
-        (c.name, c.destination) for c in plan.channels if c.direct and not c.control
-    }  # read as it is before the step
+    # Read as it is before the step.
+    in_place = {(c.name, c.destination) for c in plan.channels if c.direct and not c.control}
     for device, part in plan.partitions.items():
         starts = [spans[str(device), n.name].start for n in part.nodes]
         assert starts == sorted(starts)

@@ -138,9 +138,8 @@ def test_a_watched_search_shows_what_it_finds_and_keeps_the_best_when_it_is_inte
     assert found.objective == seen[-1].objective and not p.violations(found.assignment)
     values = [s.objective for s in seen]
     assert values == sorted(values, reverse=True)
-    assert (
-        parts == sorted(parts) and len(parts) > 3 and 0 <= parts[0] < 0.1 < parts[-1] < 0.5
-    )  # it goes on where nothing better is found
+    # It goes on where nothing better is found.
+    assert parts == sorted(parts) and len(parts) > 3 and 0 <= parts[0] < 0.1 < parts[-1] < 0.5
 
 
 @pytest.mark.parametrize("objective", Objective)

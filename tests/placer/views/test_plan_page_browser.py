@@ -233,9 +233,8 @@ def test_zoom_and_fit(driver, pages):
 
 def test_bundles_fall_apart_into_lines_between_boxes(driver, pages):
     open_page(driver, pages("training"))
-    if (
-        find(driver, '[data-do="bundle"]').get_attribute("aria-pressed") == "false"
-    ):  # a plan of few channels shows them all
+    # A plan of few channels shows them all.
+    if find(driver, '[data-do="bundle"]').get_attribute("aria-pressed") == "false":
         find(driver, '[data-do="bundle"]').click()
     bundled = len(find_all(driver, "#map .channel"))
     find(driver, '[data-do="bundle"]').click()

@@ -105,9 +105,8 @@ def test_what_is_added_wakes_who_waits(pair, monkeypatch):
 
 
 def test_who_was_not_told_looks_by_himself(pair, monkeypatch):
-    monkeypatch.setitem(
-        pair.ps._handlers, "accumulated", lambda peer, message: None
-    )  # as of a process that was killed before
+    # As of a process that was killed before.
+    monkeypatch.setitem(pair.ps._handlers, "accumulated", lambda peer, message: None)
     sums = Sums()
     with pair.session() as session:
         sums.give(session, 1.0)

@@ -182,9 +182,8 @@ def test_forget_drops_what_waits_for_a_dead_peer(echo: Endpoint) -> None:
     echo.forget(address)
     echo.send(address, ping(2))
     settled = threading.Event()
-    echo.call_soon(
-        settled.set
-    )  # all three calls are only queued for the I/O thread; a server must not come before it is done
+    # All three calls are only queued for the I/O thread; a server must not come before it is done.
+    echo.call_soon(settled.set)
     assert settled.wait(WAIT_S)
     arrived: list[int] = []
     with Endpoint(address, lambda peer, message: arrived.append(message.fields["seq"])):

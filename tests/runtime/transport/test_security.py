@@ -523,9 +523,8 @@ def test_sessions_that_are_being_opened_count_too(monkeypatch: pytest.MonkeyPatc
 
 def test_steps_are_counted_by_process_whatever_thread_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_CLIENT_STEPS", "2")
-    monkeypatch.setattr(
-        cluster_backend, "find_colocated", lambda address, incarnation: None
-    )  # as if the server were another process
+    # As if the server were another process.
+    monkeypatch.setattr(cluster_backend, "find_colocated", lambda address, incarnation: None)
     refused: queue.SimpleQueue[ResourceExhaustedError] = queue.SimpleQueue()
     with tf.train.Server.create_local_server() as server, tf.Graph().as_default():
         q = tf.FIFOQueue(1, tf.float32, [[]])

@@ -393,9 +393,8 @@ def test_a_message_that_takes_longer_than_signs_of_life_may_gets_through_a_slow_
         answer = connection.recv(2 * WAIT_S)
         assert answer is not None and np.array_equal(answer.tensors[0], value)
         assert link.connections == 1  # it never broke
-        assert (
-            connection.peer.reassembler is not None and connection.peer.reassembler.acks > 1
-        )  # the server said that it comes
+        # The server said that it comes.
+        assert connection.peer.reassembler is not None and connection.peer.reassembler.acks > 1
 
 
 def test_numbers_of_parcels_are_never_used_twice() -> None:

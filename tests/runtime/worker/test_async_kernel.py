@@ -77,9 +77,8 @@ def test_the_program_goes_on_meanwhile_and_takes_the_result_where_it_needs_it() 
     assert beside.step.may_go_on
     assert beside.step.waits_for() == [f"{DEVICE} waits for 1 element of FIFOQueue 'q'"]
     put(q)
-    assert (
-        beside.ready and len(beside.offload) == 1
-    )  # the program itself goes on with it; the thread that was asked finds nothing
+    # The program itself goes on with it; the thread that was asked finds nothing.
+    assert beside.ready and len(beside.offload) == 1
     beside.settle()
     assert beside.ended() == {"y:0": 8}
 

@@ -136,9 +136,8 @@ def _module(path: str) -> Callable[[], ModuleType] | None:
     if public is not None:
         return lambda: public
     parts = path.split(".")
-    if (
-        parts[0] == "contrib" and "python" in parts[2:] and not substitute(path)
-    ):  # contrib.layers.python.layers.initializers
+    # Such as `contrib.layers.python.layers.initializers`.
+    if parts[0] == "contrib" and "python" in parts[2:] and not substitute(path):
         home = ".".join(parts[:2])
         if _public(home) is not None:
             inner = _public(f"{home}.{parts[-1]}")

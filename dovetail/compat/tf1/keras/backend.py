@@ -98,9 +98,8 @@ def session_of(strategy: Any) -> Session:
     if state.chosen is not None:
         return state.chosen
     coordinator = getattr(strategy, "_coordinator", None)
-    if coordinator is not None and coordinator.serves(
-        graph
-    ):  # a new session would wait for all workers, dead ones, too
+    # A new session would wait for all workers, dead ones, too.
+    if coordinator is not None and coordinator.serves(graph):
         of_workers: Session = coordinator.session
         return of_workers
     needs = ("" if strategy is None else strategy.session_target, _cpus(strategy))

@@ -34,11 +34,12 @@ from absl.flags import (
     validator,
 )
 
+# Of arguments, before TensorFlow 1.5.
 _OLD_NAMES = {
     "flag_name": "name",
     "default_value": "default",
     "docstring": "help",
-}  # of arguments, before TensorFlow 1.5
+}
 
 
 class ImplicitlyParsed:

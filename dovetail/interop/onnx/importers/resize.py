@@ -113,9 +113,8 @@ def _resized(
     """x in another size along one axis."""
     default = "half_pixel" if call.opset >= 11 and call.op == "Resize" else "asymmetric"
     way = call.only("coordinate_transformation_mode", default, *_PLACES)
-    exact = (
-        scale * old
-    )  # the standard's ways know the size before it is cut to a whole number, where they name a factor
+    # The standard's ways know the size before it is cut to a whole number, where they name a factor.
+    exact = scale * old
     length = new if way == "half_pixel_symmetric" or abs(exact - new) < 1e-6 else exact
     places = _PLACES[way](np.arange(new, dtype=np.float64), length, old, scale, crop)
     if mode == "nearest":

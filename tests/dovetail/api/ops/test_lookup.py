@@ -188,10 +188,11 @@ def test_savers_keep_changing_tables(tmp_path):
         words = table.lookup(["a", "b", "c"])
         assert session.run(words).tolist() == [[1, 2], [3, 4], [0, -1]]
     assert dict(tf.train.list_variables(path)) == {"t-keys": [2], "t-values": [2, 2], "v": []}
+    # Alone, under another name, before anything is put in.
     with (
         tf.Graph().as_default() as graph,
         tf.Session() as session,
-    ):  # alone, under another name, before anything is put in
+    ):
         other = changing("other")
         report = tf.train.Saver({"t": other}).restore(session, path)
         assert (report.restored, report.unused) == (("t-keys", "t-values"), ("v",))

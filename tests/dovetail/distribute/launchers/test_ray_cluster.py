@@ -339,9 +339,8 @@ def test_asynchronous_training_takes_new_workers_up_and_lets_them_go(nodes: Node
             assert cluster.tasks == [("ps", 0), *(("worker", i) for i in range(4))]
             grown = counts(200)
             assert grown.sum() == 200 and (grown[:4] > 0).all()
-            with dt.Session(
-                cluster.target("worker", 0)
-            ) as session:  # a server that was there before knows the new tasks
+            # A server that was there before knows the new tasks.
+            with dt.Session(cluster.target("worker", 0)) as session:
                 assert len(session.list_devices()) == 5
             cluster.kill("worker", 3)
             assert counts(40).sum() >= 40

@@ -201,9 +201,8 @@ class Layer(Configured):
     def _make_variable(
         self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any
     ) -> Any:
-        path = "/".join(passes.path or (self.name,)).replace(
-            "<lambda>", "lambda"
-        )  # a metric is called as its function is
+        # A metric is called as its function is.
+        path = "/".join(passes.path or (self.name,)).replace("<lambda>", "lambda")
         with get_default_graph().name_scope(None):
             return Variable(
                 initial_value=partial(initializer, shape, dtype=dtype),

@@ -227,9 +227,8 @@ def every_sequence(start: int, steps: int, weight: float) -> list[tuple[float, t
     for words in itertools.product(range(WORDS), repeat=steps):
         cut = words[: words.index(END) + 1] if END in words else words
         total = sum(logs[a, b] for a, b in zip((start, *cut), cut, strict=False))
-        length = len(cut) - (
-            cut[-1] == END and len(cut) == steps
-        )  # as in TensorFlow, an end counts from the step after it on
+        # As in TensorFlow, an end counts from the step after it on.
+        length = len(cut) - (cut[-1] == END and len(cut) == steps)
         found[cut] = total / ((5 + length) / 6) ** weight
     return sorted(((s, w) for w, s in found.items()), reverse=True)
 

@@ -19,9 +19,8 @@ CITY = RNG.choice(["oslo", "rome", "lima"], COUNT)
 WEIGHT = RNG.uniform(0.5, 2.0, COUNT).astype(np.float32)
 ID = np.array([["oslo", "rome", "lima"].index(c) for c in CITY])
 FEATURES = {"age": AGE, "city": CITY.astype(object), "weight": WEIGHT}
-INPUTS = np.concatenate([AGE, np.eye(3, dtype=np.float32)[ID]], 1).astype(
-    np.float64
-)  # in the order of the columns' names
+# In the order of the columns' names.
+INPUTS = np.concatenate([AGE, np.eye(3, dtype=np.float32)[ID]], 1).astype(np.float64)
 
 
 @pytest.fixture(autouse=True)

@@ -169,13 +169,14 @@ def test_metrics_stand_alone() -> None:
 ])  # fmt: skip
 def test_replicas_do_what_one_does_with_the_whole_batch_however_it_is_cut(make) -> None:
     weights = RNG.uniform(0, 2, 50).astype(np.float32)
+    # 16, 16, 16 and 2 rows.
     given = {
         "batch_size": 16,
         "epochs": 3,
         "shuffle": False,
         "verbose": 0,
         "sample_weight": weights,
-    }  # 16, 16, 16 and 2 rows
+    }
     alone = linear(metrics=["mae"])
     want = alone.fit(X, Y, **given).history
     with make().scope():
