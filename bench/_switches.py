@@ -80,6 +80,10 @@ def _waiting_on_the_stream() -> None:
     _replace(_module("transport.client").Connection, "waits_on_stream", lambda self, seconds: False)
 
 
+def _busy_polling() -> None:
+    _replace(_module("transport.event_loop").EventLoop, "expect_event", lambda self: None)
+
+
 def _unix_streams() -> None:
     """Peers of one machine have TCP streams, and still map each other's memory."""
     peers = _module("transport.server_peers").ServerPeers
@@ -143,6 +147,7 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "inline segments": _inline_segments,
     "colocated servers": _colocated,
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
+    "busy polling": _busy_polling,
     "keeping the interpreter": _keeping_the_interpreter,
     "overlapped collectives": _overlap,
     "result areas of collectives": _result_areas,

@@ -186,6 +186,8 @@ class Endpoint:
             split_address(address)
             peer = self._dialled[address] = dialled_name(address)
         self.reply(peer, message, compressed)
+        if message.kind == "tensors" and self.on_io_thread():  # what the other task computes from them comes back soon
+            self._io.expect_event()
 
     def is_near(self, address: str) -> bool:
         """Whether the server at `address` maps this process's memory, which makes sending large tensors cheap."""

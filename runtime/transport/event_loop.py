@@ -21,6 +21,10 @@ from threading import get_ident
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.25  # interval of `tick`, about
+BUSY_POLL_S = 150e-6
+"""How long the thread polls for an event that it expects before it sleeps: about the time in which another task runs a small segment and
+answers. Being woken costs more than a small message, and most on a virtual machine, whose idle processors have to be started."""
+CROWDED_S = 15e-6  # a yield that takes this long gave the processor to another thread
 MOST_FAILURES = 100  # iterations that fail one after the other before the process exits
 EXIT_STATUS = 70  # exit status when the I/O thread cannot go on: EX_SOFTWARE
 
@@ -43,6 +47,7 @@ class EventLoop:
         self._lock = threading.Lock()
         self._woken = False
         self._closing = False
+        self._expects_event = False
         self._ident = 0
         self._turns = 0  # iterations without an exception
         self._thread: threading.Thread | None = None
@@ -127,6 +132,10 @@ class EventLoop:
         del self._attend[fd]
         self._poller.unregister(fd)
 
+    def expect_event(self) -> None:
+        """Busy-poll for a moment before the next sleep, since an event will come soon."""
+        self._expects_event = True
+
     def run_queue(self) -> None:
         """Run the queued calls; calls that these queue wait for the next round."""
         for _ in range(len(self._queue)):
@@ -181,7 +190,8 @@ class EventLoop:
             patience = 0.0 if self._queue else patience_of()
             if patience < 0 and tick is not None:
                 patience = max(0.0, next_tick - time.monotonic() + 0.001)
-            for fd, event in self._poller.poll(patience):
+            events = self._busy_poll() if self._expects_event and patience else []
+            for fd, event in events or self._poller.poll(patience):
                 attend = attends.get(fd)
                 if attend is not None:  # closed earlier in this iteration
                     attend(event)
@@ -192,6 +202,23 @@ class EventLoop:
                 next_tick = time.monotonic() + TICK_S
                 tick()
             self._turns += 1
+
+    def _busy_poll(self) -> list[tuple[int, int]]:
+        """Poll without sleeping, until something comes or another thread needs the processor."""
+        self._expects_event = False
+        poll, clock, offer = self._poller.poll, time.perf_counter, os.sched_yield
+        now = clock()
+        end = now + BUSY_POLL_S
+        while now < end:
+            events = poll(0)
+            if events:
+                return events
+            before = clock()
+            offer()
+            now = clock()
+            if now - before > CROWDED_S:
+                break
+        return []
 
     def _drain_wakes(self, event: int) -> None:
         with contextlib.suppress(OSError):

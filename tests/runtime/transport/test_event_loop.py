@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
-from echoing import WAIT_S, until
+import pytest
+from echoing import WAIT_S, ping, until
 
+from dovetail.runtime.transport import event_loop
+from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.event_loop import EventLoop
+from dovetail.runtime.wire.messages import Message
 
 
 def test_calls_and_ticks_run_on_the_io_thread() -> None:
@@ -34,3 +43,61 @@ def test_calls_and_ticks_run_on_the_io_thread() -> None:
     assert set(seen) == {f"dovetail-io-{endpoint.address}"}
     assert 0.2 < (ticks[3] - ticks[0]) / 3 < 20
     assert not endpoint.call_soon(lambda: None)
+
+
+class Poller:
+    """An epoll object that notes how long it was asked to wait."""
+
+    def __init__(self, poller: select.epoll, waits: list[float]) -> None:
+        self._poller = poller
+        self._waits = waits
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._poller, name)
+
+    def poll(self, patience: float) -> list[tuple[int, int]]:
+        self._waits.append(patience)
+        return self._poller.poll(patience)
+
+
+def exchange(
+    monkeypatch: pytest.MonkeyPatch, offer: Callable[[], None], crowded_s: float, enough: Callable[[list[float]], bool]
+) -> None:
+    """Send messages to an endpoint that expects the next one each time, until its waits for it are `enough`."""
+    monkeypatch.setattr(event_loop, "BUSY_POLL_S", 2 * WAIT_S)
+    monkeypatch.setattr(event_loop, "CROWDED_S", crowded_s)
+    monkeypatch.setattr(os, "sched_yield", offer)
+    waits: list[float] = []
+    made = EventLoop.__init__
+
+    def make(self: EventLoop) -> None:
+        made(self)
+        self._poller = Poller(self._poller, waits)  # type: ignore[assignment]
+
+    monkeypatch.setattr(EventLoop, "__init__", make)
+
+    def take(peer: bytes, message: Message) -> None:
+        waits.clear()
+        endpoint._io.expect_event()
+        endpoint.reply(peer, message)
+
+    with Endpoint("localhost:0", take) as endpoint, Connection(endpoint.address) as client:
+        for seq in range(5):
+            client.send(ping(seq))
+            answer = client.recv(WAIT_S)
+            assert answer is not None and answer.fields == {"seq": seq}
+            until(lambda: enough(waits), "the thread has polled for the next one")
+        ran = threading.Event()
+        assert endpoint.call_soon(ran.set)  # other threads still reach it
+        assert ran.wait(WAIT_S)
+    assert not endpoint._io.is_alive()
+
+
+def test_a_thread_that_expects_an_event_does_not_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange(monkeypatch, lambda: None, WAIT_S, lambda waits: len(waits) > 9 and not any(waits))
+
+
+def test_it_sleeps_when_another_thread_wants_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    offers: list[None] = []
+    exchange(monkeypatch, partial(offers.append, None), -1.0, any)
+    assert len(offers) <= 5  # once after each message, at most
