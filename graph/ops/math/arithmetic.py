@@ -7,6 +7,7 @@ around. Dividing an integer by zero is an error when the graph runs, as in Tenso
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -467,13 +468,13 @@ def _mul_operator(x: TensorLike, y: TensorLike) -> Any:
 
 operators.update(
     {
-        "add": lambda x, y: add(x, y, "add"),
-        "sub": lambda x, y: binary("Sub", x, y, "sub"),
+        "add": partial(add, name="add"),
+        "sub": partial(binary, "Sub", name="sub"),
         "mul": _mul_operator,
         "truediv": truediv,
         "floordiv": floordiv,
-        "mod": lambda x, y: binary("FloorMod", x, y, "mod"),
-        "pow": lambda x, y: binary("Pow", x, y, "pow"),
+        "mod": partial(binary, "FloorMod", name="mod"),
+        "pow": partial(binary, "Pow", name="pow"),
         "neg": negative,
         "abs": absolute,
     }
