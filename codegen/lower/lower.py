@@ -86,7 +86,7 @@ class Lowered:
             (lambda: plan_memory(steps, fed, taken, writes_in_place=writes_in_place)) if keeps_nodes else None,
             frozenset(_sent(self.instructions, graph.device)),
             self.tensors if keeps_nodes else None,
-            all(map(_is_bounded, steps)),
+            _are_bounded(steps),
         )  # fmt: skip
 
 
@@ -127,10 +127,16 @@ def lower(
     )
 
 
-def _is_bounded(step: PartitionStep | FusedKernel) -> bool:
-    """Whether the sizes of its inputs bound the time of a step of a partition."""
-    node = step.node if isinstance(step, (RunPredicated, AwaitNode)) else step
-    return not isinstance(step, BeginLoop) and not (isinstance(node, Node) and Trait.UNBOUNDED in node.opdef.traits)
+def _are_bounded(steps: Iterable[PartitionStep | FusedKernel]) -> bool:
+    """Whether the sizes of its inputs bound the time of each step of a partition."""
+    ops: set[OpDef] = set()
+    for step in steps:
+        if isinstance(step, BeginLoop):
+            return False
+        node = step.node if isinstance(step, (RunPredicated, AwaitNode)) else step
+        if isinstance(node, Node):
+            ops.add(node.opdef)
+    return not any(Trait.UNBOUNDED in op.traits for op in ops)
 
 
 def _sent(instructions: Iterable[Instruction], device: str) -> Iterator[int]:

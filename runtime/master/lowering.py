@@ -59,7 +59,7 @@ EarlyStep: TypeAlias = Step | tuple[Literal["await"], Node]
 
 def overlap_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
     """A device's steps with each collective where it can begin, and `("await", node)` where it was."""
-    if not any(isinstance(what, Node) and what.opdef.is_collective for _, what in part.steps):
+    if not any(op.is_collective for op in {what.opdef for _, what in part.steps if isinstance(what, Node)}):
         return list(part.steps)
     begins = _begins(part, cut)
     early = {node for nodes in begins.values() for node in nodes}
