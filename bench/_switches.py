@@ -67,6 +67,12 @@ def _inline_segments() -> None:
     _replace(segment, "is_short", property(lambda self: False, lambda self, value: None))
 
 
+def _waiting_clients() -> None:
+    """The pool runs the segments that are not short, although a client of the same process waits for them."""
+    segment = _module("worker.step_scheduler").Segment
+    _replace(segment, "is_brief", property(lambda self: False, lambda self, value: None))
+
+
 def _colocated() -> None:
     _replace(_module("session.cluster_backend"), "find_colocated", lambda address, incarnation: None)
 
@@ -145,6 +151,7 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "send coalescing: flush heuristics": _flush_heuristics,
     "inline parts": _inline_parts,
     "inline segments": _inline_segments,
+    "segments of waiting clients": _waiting_clients,
     "colocated servers": _colocated,
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
     "busy polling": _busy_polling,

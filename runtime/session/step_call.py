@@ -113,7 +113,8 @@ class StepCall:
                 if get_ident() != this_thread:
                     wake()
 
-            worker.start(self._number, part.program, {n: feeds[n] for n in part.feeds}, finish, recorder=recorder)
+            inputs = {n: feeds[n] for n in part.feeds}
+            worker.start(self._number, part.program, inputs, finish, recorder=recorder, waiter=this_thread)
 
     def _take_outcome(self) -> None:
         """Handle the end of a part in this process: its fetched values, its trace, or the error that ends the step."""

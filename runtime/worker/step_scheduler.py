@@ -2,7 +2,8 @@
 
 Theory of operation. A *segment* is what a program does between two pauses. Its device and its first instruction identify it. The
 scheduler measures each segment. The thread that made a short segment ready runs it: a hand-over would cost about as much as the
-segment. The pool runs any other segment.
+segment. The pool runs any other segment, except the first one of a part whose client is in this process: the client's thread waits for
+the part anyway, so it runs the segment itself, unless that takes long.
 
 A thread does not run programs recursively as they become ready. It appends them to its `RunQueue` and runs them one after the other,
 so the stack depth does not grow with the length of a chain between two devices.
@@ -42,6 +43,7 @@ from .step import TaskStep
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it mostly slept, as a Python function may
+BRIEF_S: Final = 0.2  # a client that runs a segment sends no heartbeats meanwhile: none that takes longer
 SLOW_MEMORY: Final = 6  # at most this many short runs in a row make a slow segment steady again
 LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
 MAX_COALESCED: Final = 64  # small tensors in one message: a loop may send without ever pausing while receivers wait
@@ -59,18 +61,20 @@ class Segment:
     Attributes:
         is_bounded: whether sizes bound its time.
         is_short: whether it is known to be short.
+        is_brief: whether it is known to end before a waiting client must do something else.
         is_steady: whether all recent runs were short, including the last: then its CPU time is not measured.
     """
 
-    __slots__ = ("_slow", "is_bounded", "is_short", "is_steady")
+    __slots__ = ("_slow", "is_bounded", "is_brief", "is_short", "is_steady")
 
     def __init__(self, is_bounded: bool = True) -> None:
         self.is_bounded = is_bounded
-        self.is_short = self.is_steady = False
+        self.is_brief = self.is_short = self.is_steady = False
         self._slow = -1  # 0: short, SLOW_MEMORY: slow; -1: not known yet
 
     def measured(self, seconds: float, cpu_s: float | None) -> None:
         """Record a run of `seconds`, of which the thread was on the CPU for `cpu_s`, if that was measured."""
+        self.is_brief = self.is_bounded and seconds <= BRIEF_S
         if cpu_s is None and seconds <= SHORT_S:
             return
         if seconds > BLOCKED_S or (cpu_s is not None and cpu_s > SHORT_S):
@@ -247,9 +251,10 @@ class StepRunner:
         registered: the programs.
         finish: called at the end.
         resume: passes the call that resumes a program to some thread; None: this thread or the pool makes it.
+        waiter: the identifier of the thread that waits for the part; 0: it is in another process.
     """
 
-    __slots__ = ("_finish", "_number", "_registered", "_resume", "_threads", "_worker")
+    __slots__ = ("_finish", "_number", "_registered", "_resume", "_threads", "_waiter", "_worker")
 
     def __init__(
         self,
@@ -258,6 +263,7 @@ class StepRunner:
         registered: RegisteredProgram,
         finish: Finish,
         resume: Callable[[Callable[[], None]], None] | None,
+        waiter: int = 0,
     ) -> None:
         self._worker = worker
         self._threads = worker.threads
@@ -265,15 +271,17 @@ class StepRunner:
         self._registered = registered
         self._finish = finish
         self._resume = resume
+        self._waiter = waiter if len(registered.programs) == 1 else 0
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def schedule(self, executor: Executor) -> None:
-        """Queue a short segment in this thread; pass any other to the pool."""
+        """Queue a short segment in this thread; pass any other to the pool, unless this thread does nothing but wait for the part."""
         threads = self._threads
         segment = self._registered.segment(executor)
         queue = threads.run_queues.current
-        if queue.ready is not None and (segment.is_short or threads.pool is None):
+        is_waiter = segment.is_brief and threading.get_ident() == self._waiter
+        if queue.ready is not None and (segment.is_short or is_waiter or threads.pool is None):
             queue.ready.append((self.run, executor, segment))
             return
 

@@ -224,6 +224,7 @@ class Worker:
         resume: Callable[[Callable[[], None]], None] | None = None,
         *,
         recorder: Recorder | None = None,
+        waiter: int = 0,
     ) -> None:
         """Run this task's part of a step.
 
@@ -232,6 +233,7 @@ class Worker:
             finish: called with the fetched values or the error, in the thread that ends the part.
             resume: takes calls that continue the part when another step resumes it; None: that step's thread or the pool does it.
             recorder: records the events of the step; None: it is not traced.
+            waiter: see `StepRunner`.
         """
         registered = self._registered.get(handle)
         if self.replicator is not None:
@@ -245,7 +247,7 @@ class Worker:
                 )
             )  # fmt: skip
             return
-        running = StepRunner(self, number, registered, finish, resume)
+        running = StepRunner(self, number, registered, finish, resume, waiter)
         try:
             if recorder is None:
                 step = TaskStep(number, registered.session, registered.programs, feeds, running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import dovetail as dt
 from dovetail.runtime.rpc import pending_call
 from dovetail.runtime.worker import step_scheduler
+from dovetail.runtime.worker.executor import Executor
 from dovetail.runtime.worker.step import ChannelKey
 from dovetail.runtime.worker.step_scheduler import (
     SHORT_S,
@@ -82,6 +84,34 @@ def test_a_step_that_takes_too_long_names_what_servers_of_this_process_wait_for(
     ps, worker = servers[0], servers[2]
     assert f"{ps.task} at {ps.address}: CPU:0 waits for 1 element of FIFOQueue 'q'" in str(e.value)
     assert f"{worker.task} at {worker.address}: CPU:0 waits for channel 0 from {ps.task}/device:CPU:0" in str(e.value)
+
+
+@pytest.mark.parametrize("brief_s", [1000.0, -1.0])
+def test_the_client_runs_itself_what_takes_long_but_not_too_long(
+    servers: list[dt.train.Server], monkeypatch: pytest.MonkeyPatch, brief_s: float
+) -> None:
+    monkeypatch.setattr(step_scheduler, "SHORT_S", -1.0)
+    monkeypatch.setattr(step_scheduler, "BRIEF_S", brief_s)
+    threads: list[int] = []
+    run = StepRunner.run
+
+    def noted(self: StepRunner, executor: Executor, segment: Segment) -> None:
+        threads.append(threading.get_ident())
+        run(self, executor, segment)
+
+    monkeypatch.setattr(StepRunner, "run", noted)
+    with dt.Graph().as_default():
+        with dt.device("/job:worker"):
+            x = dt.placeholder(dt.float32, [])
+            y = x + 1.0
+        with dt.Session(servers[2].target) as session:
+            for i in range(4):
+                assert session.run(y, {x: float(i)}) == i + 1.0
+    here = threading.get_ident()
+    assert [thread == here for thread in threads] == [
+        False,
+        *[brief_s > 0] * 3,
+    ]  # how long it takes is not known at first
 
 
 def test_how_long_stretches_take_is_learned_from_more_than_one_run() -> None:
