@@ -90,6 +90,19 @@ def ten_hops(tf: Any, target: str) -> Run:
     return tf.Session(target).make_callable(h, [x])
 
 
+def many_tensors(tf: Any, target: str) -> Run:
+    """64 rows of 256 numbers, each computed by a product, go to a ps: as the gradients of a model of many small variables."""
+    with tf.device(WORKER):
+        x = tf.placeholder(tf.float32, [])
+        h = tf.fill([64, 64], x)
+        rows = []
+        for _ in range(64):
+            h = tf.matmul(h, h) * 1e-3
+            rows.append(h[:4])
+    with tf.device(PS):
+        return tf.Session(target).make_callable(tf.add_n(rows)[0, 0], [x])
+
+
 def early_send(tf: Any, target: str) -> Run:
     """A number sent to a ps, which then computes as long as the worker does after sending it."""
     with tf.device(WORKER):
@@ -161,7 +174,7 @@ def digits(
 
 
 PROGRAMS = {
-    f.__name__: f for f in (empty_step, variable_read, variable_update, ten_hops, early_send, transfer, many_clients)
+    f.__name__: f for f in (empty_step, variable_read, variable_update, ten_hops, many_tensors, early_send, transfer, many_clients)
 }
 
 

@@ -32,7 +32,9 @@ STEPS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "variable update": ("variable_update", 150, {}),
     "ten hops": ("ten_hops", 40, {}),
     "early send": ("early_send", 20, {}),
+    "many tensors": ("many_tensors", 20, {}),
     "transfer 1 MiB": ("transfer", 50, {"mib": 1}),
+    "transfer 16 MiB": ("transfer", 10, {"mib": 16}),
     "64 clients": ("many_clients", 1, {"clients": 64, "steps": 5}),
 }
 """By name: the program, the steps of a batch, the program's parameters."""

@@ -37,6 +37,7 @@ _MOST_BUFFERS: Final = 512  # per call; the kernel's limit is 1024
 # A message of one frame, up to this size, is copied behind its header: one buffer is sent faster than two.
 _JOINED: Final = 16 << 10
 _MOST_READ: Final = 4 << 20  # bytes of a long message that are read before other streams are served
+_GATHERED: Final = 4 << 20  # a message with so much to come has a low-water mark; a shorter one is slower with it
 _PIECE: Final = 512 << 10
 """Bytes of a long message per kernel call, for reads and writes. During a call the kernel locks its half of the socket: arriving
 data and acknowledgements wait for the end of the call. With unbounded calls the two ends would alternate instead of overlapping, and
@@ -264,7 +265,7 @@ class Stream:
         self._message = message = PartialMessage(sizes, self._most_bytes)
         message.put(data)
         self.refused = self.refused or message.refusal()
-        if self._is_tcp and message.left >= 2 * _PIECE:
+        if self._is_tcp and message.left >= _GATHERED:
             self._gather(_PIECE)
 
     def _gather(self, least: int) -> None:
