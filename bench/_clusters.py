@@ -174,7 +174,8 @@ def digits(
 
 
 PROGRAMS = {
-    f.__name__: f for f in (empty_step, variable_read, variable_update, ten_hops, many_tensors, early_send, transfer, many_clients)
+    f.__name__: f
+    for f in (empty_step, variable_read, variable_update, ten_hops, many_tensors, early_send, transfer, many_clients)
 }
 
 
