@@ -15,7 +15,7 @@ from .common import addresses, errors_explained, output_file
 
 
 def profile_table(found: Calibration) -> str:
-    """What was measured: a row for each kind of kernel, from its smallest work to its largest, and one for each overhead."""
+    """The measurements as a table: a row for each kind of kernel, with its smallest and largest work, and one for each overhead."""
     rows = [
         (kind, number_text(points[0].work), time_text(points[0].seconds), number_text(points[-1].work), time_text(points[-1].seconds),
          f"{points[-1].cores:.1f}")
@@ -30,21 +30,21 @@ def calibrate(
     cluster: Annotated[
         str,
         typer.Option(
-            help="Measure messages on this running cluster, zmq://host:port. Default: four processes of this machine."
+            help="Measure messages on this running cluster, zmq://host:port. Default: four processes on this machine."
         ),
     ] = "",
     output: Annotated[
         Path | None,
         typer.Option(
-            help="File for the profile. Default: where predictions on this machine look for it.",
+            help="File for the profile. Default: the one that predictions on this machine read.",
             dir_okay=False,
             callback=output_file,
         ),
     ] = None,
 ) -> None:
-    """Measure kernels, launches and messages on this machine, and predict times by the results from then on.
+    """Measure kernels, launches and messages on this machine. Later predictions of times use the results.
 
-    Let nothing else use the machine meanwhile. DOVETAIL_PROFILE=none turns the profile off.
+    The machine should be idle otherwise. DOVETAIL_PROFILE=none disables the profile.
     """
     with errors_explained():
         from ..calibration import calibrate as measured  # loads all of Dovetail

@@ -1,4 +1,4 @@
-"""`dovetail up`, `down` and their like: a cluster from a file, on this machine or on an engine."""
+"""`dovetail up`, `down` and `cluster`: a cluster from a file, on this machine, Ray, Slurm or Kubernetes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UP_S = 150.0  # how long a detached cluster may take until all its tasks answer
 ENGINES = ("local", "ray", "slurm", "k8s")
 
 File = Annotated[Path, typer.Argument(help="Cluster file, YAML.", exists=True, dir_okay=False)]
-On = Annotated[str, one_of(ENGINES, "Where tasks run: local, ray, slurm or k8s (the cluster of kubectl).")]
+On = Annotated[str, one_of(ENGINES, "Where tasks run: local, ray, slurm or k8s (kubectl's current context).")]
 KeyFolder = Annotated[
     Path | None,
     typer.Option(
@@ -54,7 +54,7 @@ def up(
     detach: Annotated[
         bool,
         typer.Option(
-            "--detach", "-d", help="Return once all tasks answer; they run in the background, and print to FILE.log."
+            "--detach", "-d", help="Run the tasks in the background and return once all answer. Their output goes to FILE.log."
         ),
     ] = False,
     option: SlurmOption = None,
@@ -77,15 +77,15 @@ def up(
                            *(f"--option={o}" for o in option or ())])  # fmt: skip
             return
         allocated(described, on, option or [])
-        with ended_by_signals(), up_file(described, on) as here, contextlib.ExitStack() as ending:
+        with ended_by_signals(), up_file(described, on) as lock, contextlib.ExitStack() as ending:
             try:
                 running_now, keeper = ending.enter_context(
                     running(described, on, say=say, restart=restart, keys=use_keys(described, on, keys))
                 )
-                here.write(targets_of(running_now), keeper.processes())
+                lock.write(targets_of(running_now), keeper.processes())
                 _show(targets_of(running_now))
-                print(f"Up. Ctrl-C stops it; so does: dovetail down {file}", flush=True)
-                _watch(running_now, keeper, here, file)
+                print(f"Up. Stop it with Ctrl-C or: dovetail down {file}", flush=True)
+                _watch(running_now, keeper, lock, file)
             except KeyboardInterrupt:
                 print("Stopped.")
 
@@ -108,7 +108,7 @@ def down(
         print("Stopped.")
 
 
-cluster.command("up", hidden=True)(up)  # their old names
+cluster.command("up", hidden=True)(up)  # the old names of `up` and `down`
 cluster.command("down", hidden=True)(down)
 
 
@@ -131,23 +131,23 @@ def restart(
 
 
 def on_kubernetes(described: Described, image: str, name: str, keys: Path | None) -> None:
-    """Have kubectl start a cluster, and wait until its pods are ready."""
+    """Start a cluster with kubectl, and wait until its pods are ready."""
     from ...distribute.launchers import kubectl  # most commands need none
     from ...distribute.launchers.kubernetes_manifests import manifests  # most commands need none
     from ...placer.cluster.load import described_by
 
     if not image:
-        raise UsageError("Which image do the tasks run? Name it by --image; docker/Dockerfile makes one")
+        raise UsageError("No container image is given for the tasks: pass --image. docker/Dockerfile builds one")
     folder = described.keys(keys, "dovetail-keys")
     key = None if folder is None else (folder / "own.key").read_text(encoding="ascii")
     kubectl.apply(manifests(described_by(described.text), image, name=name, key=key))
     print(
-        f"Up, for pods of its namespace at {kubectl.target(described.file.jobs, name)}. It ends with: dovetail down --on k8s"
+        f"Up. Target for pods of its namespace: {kubectl.target(described.file.jobs, name)}. Stop it with: dovetail down --on k8s FILE"
     )
 
 
 def delete_from_kubernetes(described: Described, name: str) -> None:
-    """Have kubectl delete a cluster."""
+    """Delete a cluster with kubectl."""
     from ...distribute.launchers import kubectl  # most commands need none
     from ...distribute.launchers.kubernetes_manifests import manifests  # most commands need none
     from ...placer.cluster.load import described_by
@@ -156,7 +156,7 @@ def delete_from_kubernetes(described: Described, name: str) -> None:
 
 
 def allocated(described: Described, on: str, options: list[str]) -> None:
-    """Outside of a job of Slurm: run this command again within one, in the place of this process."""
+    """Outside a Slurm job, replace this process with `salloc`, which runs the same command inside a job."""
     if on != "slurm" or "SLURM_JOB_ID" in os.environ:
         return
     from ...distribute.launchers.slurm_cluster import allocation  # loads ZeroMQ
@@ -173,7 +173,7 @@ def allocated(described: Described, on: str, options: list[str]) -> None:
     try:
         os.execvp(command[0], command)
     except FileNotFoundError:
-        raise FileNotFoundError("There is no command salloc here: Slurm is not installed") from None
+        raise FileNotFoundError("salloc was not found: Slurm is not installed on this machine, or not in PATH") from None
 
 
 def use_keys(described: Described, on: str, given: Path | None) -> Path | None:
@@ -199,26 +199,26 @@ def ended_by_signals() -> Iterator[None]:
 
 
 class NoFile:
-    """In the place of an `UpFile` where the cluster has no file."""
+    """Stands in for an `UpFile` when the cluster has no file."""
 
     def write(self, targets: dict[str, str], processes: dict[str, int], on: str = "local") -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @contextlib.contextmanager
 def up_file(described: Described, on: str) -> Iterator[Any]:
-    """What tells other commands of a cluster: an `UpFile`, if it has a file."""
+    """The lock file by which other commands find the cluster: an `UpFile`, if the cluster has a file."""
     from ...runtime.server.local_cluster import UpFile  # loads ZeroMQ
 
     if described.path is None:
         yield NoFile()
     else:
-        with UpFile(described.path, on) as here:
-            yield here
+        with UpFile(described.path, on) as lock:
+            yield lock
 
 
 def targets_of(running: RunningCluster) -> dict[str, str]:
-    """Task -> target, where it listens now."""
+    """Task -> target at its current location."""
     from ...runtime.transport.address import location_of  # loads the transport
 
     found = {f"/job:{job}/task:{i}": running.target(job, i).removeprefix("zmq://") for job, i in running.tasks}
@@ -231,7 +231,7 @@ def _detach(file: Path, options: list[str]) -> None:
 
     with contextlib.suppress(FileNotFoundError):
         read_up(file)
-        raise FailedError(f"The cluster of {file} is up already: {up_path(file)}")
+        raise FailedError(f"The cluster of {file} is up already ({up_path(file)}). Stop it with: dovetail down {file}")
     log = file.with_name(f"{file.name}.log")
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -245,11 +245,11 @@ def _detach(file: Path, options: list[str]) -> None:
             raise FailedError(log.read_text(encoding="utf-8", errors="replace").strip().removeprefix("error: "))
         with contextlib.suppress(FileNotFoundError):  # the file is there, and written, when all tasks answer
             _show(read_up(file)["targets"])
-            print(f"Up. It ends with: dovetail down {file}")
+            print(f"Up. Stop it with: dovetail down {file}")
             return
         time.sleep(0.05)
     process.terminate()
-    raise FailedError(f"The tasks of {file} have not answered within {UP_S:.0f} s; {log} has what they printed")
+    raise FailedError(f"The tasks of {file} have not answered within {UP_S:.0f} s; their output is in {log}")
 
 
 def _show(targets: dict[str, str]) -> None:
@@ -258,12 +258,12 @@ def _show(targets: dict[str, str]) -> None:
 
 
 def say(text: str) -> None:
-    """Print what happens to a task, with the time."""
+    """Print an event of a task, with the time."""
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def _watch(running: RunningCluster, keeper: Keeper, here: Any, file: Path) -> None:
-    """Keep the cluster up, and show it where there is a terminal."""
+def _watch(running: RunningCluster, keeper: Keeper, lock: Any, file: Path) -> None:
+    """Supervise the cluster, and show its state on a terminal."""
     from rich.console import Console
     from rich.live import Live
 
@@ -274,7 +274,7 @@ def _watch(running: RunningCluster, keeper: Keeper, here: Any, file: Path) -> No
         while True:
             keeper.look()
             if known != (known := (targets_of(running), keeper.processes())):
-                here.write(*known)
+                lock.write(*known)
             if keeper.all_ended:
                 print("All tasks have ended.", file=sys.stderr)
                 raise typer.Exit(1)

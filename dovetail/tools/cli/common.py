@@ -1,7 +1,7 @@
 """What the commands share: exit statuses, how errors are shown, and how a cluster is named.
 
-The exit status is 0 for success, 1 for a failure, 2 for wrong use: an option, file, cluster or name that cannot be meant. Commands that
-compare or check have one more, which their `--help` names.
+The exit status is 0 for success, 1 for a failure, 2 for wrong use: an option, file, cluster or name that is unknown or
+malformed. Commands that compare or check have one more status, which their `--help` names.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class UsageError(ValueError):
 
 
 class FailedError(Exception):
-    """A command was understood, and has failed."""
+    """A well-formed command that failed."""
 
 
 @contextmanager
 def errors_explained(*more: type[Exception]) -> Iterator[None]:
-    """Turn errors that a person can mend into a line without a traceback and an exit status, and Ctrl-C into a clean end.
+    """Print errors that the user can correct as one line without a traceback, and exit with a status; end cleanly on Ctrl-C.
 
-    A wrong value (ValueError, TypeError, LookupError, InvalidArgumentError) is wrong use. What the system or a peer did is
-    a failure, and so is `more`.
+    A wrong value (ValueError, TypeError, LookupError, InvalidArgumentError) is wrong use, status 2. Errors of the system or a peer,
+    and those of the types `more`, are failures, status 1.
     """
     explained: tuple[type[Exception], ...] = (FailedError, OpError, ValueError, TypeError, LookupError, OSError, *more)
     try:
@@ -65,7 +65,7 @@ def errors_explained(*more: type[Exception]) -> Iterator[None]:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says, without the number that the system gives it."""
+    """The message of an error, without the operating system's error number."""
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return f"There is no file {str(error.filename)!r}"
     if isinstance(error, OSError) and error.filename is not None:
@@ -75,7 +75,7 @@ def text_of(error: BaseException) -> str:
 
 @contextmanager
 def program_errors() -> Iterator[None]:
-    """Show an error of the user's program with its traceback, and end with a failure."""
+    """Print an error of the user's program with its traceback, and exit with status 1."""
     try:
         yield
     except Exception as e:  # whatever a program may raise
@@ -90,7 +90,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def print_text(text: str) -> None:
-    """Print; when the reader has gone (`| head`), go on in silence: files and the exit status still count."""
+    """Print a text. If the reader has closed the pipe (`| head`), discard it: the command still writes its files and its exit status."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -121,7 +121,7 @@ class Command(TyperCommand):
         return _in_words(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words of the line of its usage."""
+        """The words of its usage line."""
         return [
             self.options_metavar or "",
             *(p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument"),
@@ -140,7 +140,7 @@ class Commands(typer.Typer):
     """An app of such commands and groups.
 
     Args:
-        about: what its `--help` says first.
+        about: the first line of its `--help`.
     """
 
     def __init__(self, about: str) -> None:
@@ -152,7 +152,7 @@ class Commands(typer.Typer):
 
 
 def one_of(names: Sequence[str], about: str) -> Any:
-    """An option whose value is one of these names; shells complete it."""
+    """An option whose value must be one of `names`; shells complete it."""
 
     def checked(value: str | None) -> str | None:
         if value is not None and value not in names:
@@ -163,14 +163,14 @@ def one_of(names: Sequence[str], about: str) -> Any:
 
 
 def output_file(path: Path | None) -> Path | None:
-    """The callback of options that name a file to be written: its folder must exist."""
+    """The callback of options that name an output file: checks that its folder exists."""
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}")
     return path
 
 
 def from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
-    """Cluster, job and task from TF_CONFIG; what was given on the command line wins."""
+    """Cluster, job and task from TF_CONFIG. `job` and `task`, from the command line, take precedence."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text)
@@ -179,9 +179,9 @@ def from_environment(job: str | None, task: int | None) -> tuple[str, str, int]:
         return json.dumps(config["cluster"]), job or str(place["type"]), index
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(
-            "Which cluster? Give --cluster, --job and --task, or set TF_CONFIG to JSON such as "
+            "No cluster is given: pass --cluster, --job and --task, or set TF_CONFIG to JSON such as "
             '{"cluster": {"ps": ["localhost:2222"]}, "task": {"type": "ps", "index": 0}}'
-            + (f"; it is {text!r}" if text else "")
+            + (f"; TF_CONFIG is {text!r}" if text else "")
         ) from None
 
 
@@ -227,17 +227,17 @@ def read_jobs(text: str) -> dict[str, Any]:
     jobs = found.get("jobs") if isinstance(found, dict) else None
     if not isinstance(jobs, dict) or not all(isinstance(v, (int, list, dict)) for v in jobs.values()):
         raise UsageError(
-            f'{text} describes no cluster: it must hold jobs and addresses, such as {{"ps": ["host:2222"]}}'
+            f'{text} describes no cluster: expected jobs with addresses, such as {{"ps": ["host:2222"]}}, or numbers of tasks, ps=1'
         )
     return jobs
 
 
 def addresses(cluster: str) -> list[str]:
-    """The addresses `host:port` of a running cluster, that of the task that sessions talk to first.
+    """The addresses `host:port` of a running cluster. The task that sessions connect to comes first.
 
     Args:
-        cluster: one of its tasks (`zmq://host:port` or `host:port`), a file that `dovetail up` runs, or a description with
-            addresses.
+        cluster: the address of one of its tasks (`zmq://host:port` or `host:port`), a cluster file that is up, or a description
+            with addresses.
 
     Raises:
         UsageError: it names no running cluster.
@@ -265,20 +265,20 @@ def addresses(cluster: str) -> list[str]:
     )
     if any(address.startswith(":") for address in found):
         raise UsageError(
-            f"{cluster} says how many tasks there are, not where, and no `dovetail up {cluster}` runs: start it, or name a task: "
-            "zmq://host:port"
+            f"{cluster} has numbers of tasks instead of addresses, and is not up: start it with `dovetail up {cluster}`, or name the "
+            "address of a task, zmq://host:port"
         )
     return found
 
 
 def _masters_first(tasks: Mapping[tuple[str, str], str]) -> list[str]:
-    """The addresses of tasks; those of the job that sessions talk to come first."""
+    """The addresses of tasks; those of the job that sessions connect to come first."""
     first = masters_job([job for job, _ in tasks])
     return [at for (_, _), at in sorted(tasks.items(), key=lambda item: item[0][0] != first)]
 
 
 def monitor(cluster: str) -> ClusterMonitor:
-    """A monitor of a running cluster: asks the first of its tasks that answers.
+    """A monitor of a running cluster, connected to the first of its tasks that answers.
 
     Raises:
         UsageError: as `addresses`. UnavailableError: no task answers.

@@ -22,10 +22,10 @@ def devices(
         str, typer.Option(help="A running cluster: zmq://host:port, or its file. Default: this machine.")
     ] = "",
     cluster: Annotated[
-        str | None, typer.Option(help="Description of a cluster that need not run, as for `dovetail plan`.")
+        str | None, typer.Option(help="Description of a cluster, as for `dovetail plan`; the cluster need not be running.")
     ] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the speeds of devices and links. Takes seconds for each.")
+        bool, typer.Option("--measure", help="Measure the speeds of devices and links. Takes some seconds for each.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -39,10 +39,10 @@ def devices(
     """List the devices of this machine, or of a cluster."""
     with errors_explained():
         if out is not None and not measure:
-            raise UsageError("--out is where --measure writes what it finds: give both")
+            raise UsageError("--out is the file for the results of --measure: pass --measure, too")
         if measure and cluster is not None:
             raise UsageError(
-                "A description cannot be measured: --measure needs a running cluster (--target), or this machine"
+                "--measure needs a running cluster, which --target names, or this machine; --cluster gives a description only"
             )
         if cluster is not None:
             print(devices_table(find_cluster(cluster).devices))
@@ -59,7 +59,7 @@ def devices(
 
 
 def _measured(target: str, out: Path | None) -> None:
-    """Measure, show, and write a cluster file."""
+    """Measure a cluster, print the results, and write them as a cluster file."""
     from ...runtime.session.profiling import measure  # a parameter has this name
 
     found = measure(target, lambda text: print(text, file=sys.stderr))
@@ -71,7 +71,7 @@ def _measured(target: str, out: Path | None) -> None:
 
 
 def devices_table(devices: Sequence[DeviceInfo]) -> str:
-    """One device per line, with what is known of it; columns in which nothing is known are left out."""
+    """One device per line, with its known properties; empty columns are left out."""
     known = [
         (
             str(d),
@@ -86,7 +86,7 @@ def devices_table(devices: Sequence[DeviceInfo]) -> str:
 
 
 def links_table(links: Sequence[Link]) -> str:
-    """One link per line, with what was measured."""
+    """One link per line, with its measured latency and bandwidth."""
     known = [
         (
             f"{short(link.a)} - {short(link.b)}",

@@ -21,18 +21,18 @@ def _group() -> None:
 
 @k8s.command()
 def manifests(
-    file: Annotated[str, typer.Argument(help="Cluster file with `jobs` as numbers of tasks, and `resources`.")],
+    file: Annotated[str, typer.Argument(help="Cluster file whose `jobs` are numbers of tasks, with `resources`.")],
     image: Annotated[str, typer.Option(help="Container image of the tasks; docker/Dockerfile builds one.")],
     name: Annotated[str, typer.Option(help="Prefix of the names of all objects.")] = "dovetail",
     keys: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the key of all tasks and clients; a missing key is made. Default: DOVETAIL_KEYS.",
+            help="Folder with the key that all tasks and clients share; a missing key is created. Default: DOVETAIL_KEYS.",
             file_okay=False,
         ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Use no keys: everyone who can reach a pod can run programs there.")
+        bool, typer.Option("--insecure", help="Use no keys: everyone who can reach a pod can run code in it.")
     ] = False,
 ) -> None:
     """Print manifests for `kubectl apply -f -`: a StatefulSet, a headless Service and a PodDisruptionBudget for each job."""
@@ -51,12 +51,12 @@ def manifests(
 
 
 def _key(folder: Path | None) -> str:
-    """The text of the key file in a folder; a new one where there is none."""
+    """The text of the key file in a folder; a new key is created if there is none."""
     from ...runtime.transport.zmq_auth import new_key_pair  # loads ZeroMQ
 
     where = folder or (Path(setting("DOVETAIL_KEYS")) if setting("DOVETAIL_KEYS") else None)
     if where is None:
-        raise ValueError("Other machines can reach pods: name a folder for their key by --keys, or say --insecure")
+        raise ValueError("Other machines can reach the pods, so they need a key: pass --keys FOLDER, or --insecure to run without")
     where = where.expanduser()
     if not (where / OWN).exists():
         write_keys(where, "cluster", new_key_pair())

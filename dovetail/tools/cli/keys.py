@@ -1,4 +1,4 @@
-"""`dovetail keys`: make keys, let their owners in, take that back."""
+"""`dovetail keys`: create keys, allow them, revoke them, list them."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def new(
     folder: Annotated[
         Path | None, typer.Argument(help="Folder for the keys. Default: DOVETAIL_KEYS.", file_okay=False)
     ] = None,
-    name: Annotated[str, typer.Option(help="Name of the owner of a single key.")] = "client",
+    name: Annotated[str, typer.Option(help="Without --cluster: name of the key's owner.")] = "client",
     cluster: Annotated[
-        str | None, typer.Option(help="Make keys for all tasks of this cluster: JSON, or a file of JSON or YAML.")
+        str | None, typer.Option(help="Create keys for all tasks of this cluster: JSON, or a file of JSON or YAML.")
     ] = None,
     client: Annotated[list[str] | None, typer.Option(help="With --cluster: name of a client. May be repeated.")] = None,
 ) -> None:
-    """Make a key; or, with --cluster, a key for each task and each client, which all accept each other."""
+    """Create a key; or, with --cluster, a key for each task and each client. They all accept each other."""
     with errors_explained():
         where = _folder(folder)
         if cluster is None:
             if client:
-                raise ValueError("--client goes with --cluster; the name of a single key is --name")
+                raise ValueError("--client is for --cluster: name a single key by --name")
             made = write_keys(where, name, next(_pairs()))
-            print(f"Made {where / 'own.key'} (private) for {made.name}.")
-            print(f"Servers let it in after: dovetail keys allow {where / (made.name + '.pub')} --keys SERVER_FOLDER")
+            print(f"Created {where / 'own.key'} (private) for {made.name}.")
+            print(f"To allow it on a server: dovetail keys allow {where / (made.name + '.pub')} --keys SERVER_FOLDER")
             return
         tasks = _tasks(cluster)
         clients = client or ["client"]
         write_cluster(where, tasks, clients, _pairs())
-        print(f"Made keys for {len(tasks)} tasks and {', '.join(clients)} in {where}.")
+        print(f"Created keys for {len(tasks)} tasks and {', '.join(clients)} in {where}.")
         print(
-            f"On this machine: DOVETAIL_KEYS={where}. On others: give each task, and each client, its own folder below, alone."
+            f"On this machine, set DOVETAIL_KEYS={where}. To other machines, copy only the subfolder of the task or client that runs there."
         )
 
 
@@ -58,7 +58,7 @@ def allow(
     files: Annotated[list[Path], typer.Argument(help="Public key files, NAME.pub.", exists=True, dir_okay=False)],
     folder: _Folder = None,
 ) -> None:
-    """Accept public keys, in the folder of one server or of a cluster. Running servers notice the change."""
+    """Allow public keys, in the folder of one server or of a cluster. Running servers apply the change."""
     with errors_explained():
         from ...runtime.transport.keys import allow, read_public  # a command has this name
 
@@ -69,7 +69,7 @@ def allow(
 
 @keys.command()
 def revoke(
-    names: Annotated[list[str], typer.Argument(help="Names of keys, or at least their first eight digits.")],
+    names: Annotated[list[str], typer.Argument(help="Names of keys, or their first digits, eight or more.")],
     folder: _Folder = None,
 ) -> None:
     """Revoke keys, and close the connections of their owners."""
@@ -91,7 +91,7 @@ def list_(folder: _Folder = None) -> None:
             own = Keys.load(part)
             print(f"{own.name}  {own.pair.public}  {part}")
             for key in public_keys(part / ALLOWED):
-                print(f"  lets in {key.name}  {key.key[:16]}...")
+                print(f"  allows {key.name}  {key.key[:16]}...")
             for key in public_keys(part / SERVERS):
                 print(f"  expects {key.name}  {key.key[:16]}...  at {', '.join(key.addresses) or 'any address'}")
 
@@ -99,7 +99,7 @@ def list_(folder: _Folder = None) -> None:
 def _folder(given: Path | None) -> Path:
     folder = given or setting("DOVETAIL_KEYS")
     if not folder:
-        raise ValueError("Which folder of keys? Name one, or set DOVETAIL_KEYS")
+        raise ValueError("No folder of keys is given: name one, or set DOVETAIL_KEYS")
     return Path(folder).expanduser()
 
 
@@ -111,7 +111,7 @@ def _pairs() -> Iterator[KeyPair]:
 
 
 def _tasks(text: str) -> list[tuple[str, str]]:
-    """Part and address of each task of a cluster."""
+    """Subfolder and address of each task of a cluster."""
     jobs = read_jobs(text)
     known = {
         job: tasks if not isinstance(tasks, int) else dict.fromkeys(range(tasks), "") for job, tasks in jobs.items()

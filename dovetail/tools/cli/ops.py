@@ -20,7 +20,7 @@ MODULES = ("", "nn", "math", "linalg", "random", "image", "strings", "sparse", "
 
 
 class _Unquoted(str):
-    """An annotation, which a signature shows without quotes."""
+    """An annotation that a signature shows without quotes."""
 
     __slots__ = ()
 
@@ -82,7 +82,7 @@ def ops(
 
 
 def public_functions() -> Iterator[Entry]:
-    """The functions of the modules of ops, those with several names once."""
+    """The public functions of the modules of ops; a function with several names comes once."""
     names: dict[FunctionType, list[str]] = {}
     for space in MODULES:
         module = importlib.import_module(f"dovetail.{space}" if space else "dovetail")
@@ -96,7 +96,7 @@ def public_functions() -> Iterator[Entry]:
 
 
 def _signature(function: FunctionType) -> str:
-    """`(x: TensorLike, name: str | None = None) -> Tensor`, types as the source writes them."""
+    """The signature as the source writes it: `(x: TensorLike, name: str | None = None) -> Tensor`."""
     found = inspect.signature(function)
     shown = [p.replace(annotation=_shown(p.annotation)) for p in found.parameters.values()]
     return str(found.replace(parameters=shown, return_annotation=_shown(found.return_annotation)))
@@ -107,5 +107,5 @@ def _shown(annotation: object) -> object:
 
 
 def _plain(text: str) -> str:
-    """A text in which `BiasAdd`, `bias_add` and `bias add` are equal."""
+    """A normal form in which `BiasAdd`, `bias_add` and `bias add` are equal."""
     return text.lower().replace("_", "").replace(" ", "")

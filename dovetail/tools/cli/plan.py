@@ -29,7 +29,7 @@ def plan(
     placing: Placing,
     report: Annotated[
         bool,
-        typer.Option("--report", help="Print an evaluation first: predicted time, lower bound, memory, bottleneck."),
+        typer.Option("--report", help="Print an evaluation first: predicted step time, lower bound, memory, bottleneck."),
     ] = False,
     explain: Annotated[
         list[str] | None,
@@ -44,7 +44,7 @@ def plan(
         bool, typer.Option("--check", help="Print the warnings instead of the tables. Exit status 4 if there are any.")
     ] = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Like --check, and print what the change that each warning names would gain.")
+        bool, typer.Option("--fix", help="Like --check, and print the predicted gain of the change that each warning suggests.")
     ] = False,
     html: PageOption = None,
     svg: Annotated[
@@ -52,7 +52,7 @@ def plan(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Save the plan, for commands that take a saved plan.", dir_okay=False, callback=output_file),
+        typer.Option(help="Save the plan to a file that the other commands accept as PROGRAM.", dir_okay=False, callback=output_file),
     ] = None,
 ) -> None:
     """Show which device runs each part of a program and why, without running it.
@@ -74,7 +74,7 @@ def plan(
         if check or fix:
             with without_log():
                 warnings = made.check(fix=fix)
-            print_text("\n\n".join(map(_wrapped, warnings)) or "nothing to mend")
+            print_text("\n\n".join(map(_wrapped, warnings)) or "no warnings")
             if warnings:
                 raise typer.Exit(WARNED)
             return
@@ -113,7 +113,7 @@ def diff(
         typer.Option(help="Write an HTML page that compares the plans.", dir_okay=False, callback=output_file),
     ] = None,
 ) -> None:
-    """Compare two plans. The placement options apply to each of the two that is a program.
+    """Compare two plans. The placement options apply to programs, not to saved plans.
 
     Exit status: 0 no differences, 1 a failure, 2 wrong use, 3 differences.
     """
@@ -143,12 +143,12 @@ def simulate(program: ProgramArgument, placing: Placing, trace: TraceOption = No
 
 
 def _nodes(built: Program, names: Sequence[str]) -> list[Node]:
-    """The nodes that are called so, or that make the tensors called so."""
+    """The nodes of these names, and the producers of tensors of these names."""
     return [n.op if isinstance(n, Tensor) else n for n in map(built.element, names)]
 
 
 def _critical_path(step: Timeline) -> str:
-    """The parts of the critical path, in the order of time."""
+    """The critical path as a table, in order of time."""
     rows = []
     for part in step.critical:
         if isinstance(part, Span):

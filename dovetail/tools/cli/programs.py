@@ -1,7 +1,7 @@
-"""Programs as the commands take them, the options by which they are placed, and the plan that follows.
+"""The argument PROGRAM of the commands, the placement options, and the plan that they make.
 
 A program is a function that builds a graph, named as `train.py:build` or `package.module:build`; the file of a graph (`save_graph`); an
-ONNX model (`model.onnx`); or a saved plan (`plan.save`), which is placed already.
+ONNX model (`model.onnx`); or a saved plan (`plan.save`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ProgramArgument = Annotated[
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        help="Numbers of tasks, worker=4,ps=2; a description as JSON or YAML, or a file of it; or a running server, zmq://host:port. "
+        help="Numbers of tasks, worker=4,ps=2; a description in JSON or YAML, or its file; or a running server, zmq://host:port. "
         "Default: this machine."
     ),
 ]
@@ -61,15 +61,21 @@ FetchOption = Annotated[
 ]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option(help="Shape of an input: x=64,784. May be repeated. ≥ marks figures that depend on unknown sizes."),
+    typer.Option(help="Shape of an input: x=64,784. May be repeated. Figures that depend on unknown sizes are marked with ≥."),
 ]
 SoftOption = Annotated[
     bool,
-    typer.Option("--allow-soft-placement", help="Drop device types and indices of requests that cannot be satisfied."),
+    typer.Option(
+        "--allow-soft-placement",
+        help="If a requested device type or index is not available, use another device of the same task.",
+    ),
 ]
 StrategyOption = Annotated[
     str,
-    one_of(STRATEGIES, "Placement strategy: rules (TensorFlow's), or auto (a search for the shortest predicted step)."),
+    one_of(
+        STRATEGIES,
+        "Placement strategy: rules (TensorFlow's), auto (a search for the shortest predicted step), or a part of that search.",
+    ),
 ]
 PageOption = Annotated[
     Path | None, typer.Option(help="Write an interactive HTML page.", dir_okay=False, callback=output_file)
@@ -83,11 +89,13 @@ TraceOption = Annotated[
 
 
 class Program(NamedTuple):
-    """What a program builds.
+    """The result of building a program.
 
     Attributes:
-        graph: the graph. fetches: what the program names in it; None: all nodes.
-        names: tensors by names of the program's own (an ONNX model's). plan: its plan, where it has one already.
+        graph: the graph.
+        fetches: what the program returned; None: all nodes.
+        names: names of an ONNX model -> tensors.
+        plan: the plan, if the program is a plan.
     """
 
     graph: Graph
@@ -96,7 +104,7 @@ class Program(NamedTuple):
     plan: Plan | None = None
 
     def element(self, name: str) -> Tensor | Node:
-        """The tensor or node of a name: the program's own, or the graph's. UsageError: there is none."""
+        """The tensor or node of a name, which may be a name of an ONNX model. UsageError: there is none."""
         found = self.names.get(name)
         if found is not None:
             return found
@@ -106,7 +114,7 @@ class Program(NamedTuple):
             raise UsageError(str(e.args[0] if e.args else e)) from None
 
     def elements(self, names: list[str] | None) -> list[Tensor | Node] | None:
-        """The tensors and nodes of names; without names the program's fetches, however nested; None: the program names none."""
+        """The tensors and nodes of `names`; without names, the program's fetches, flattened; None: it has no fetches."""
         if names:
             return [self.element(name) for name in names]
         if self.fetches is None:
@@ -118,7 +126,7 @@ class Program(NamedTuple):
         ]
 
     def shapes(self, texts: list[str] | None) -> dict[Tensor, tuple[int | None, ...]]:
-        """The shapes that `--shape` gives: `x=64,784`; `?` for an unknown size, nothing for a scalar's shape.
+        """Parse `--shape`: `x=64,784`. A `?` is an unknown size; `x=` is the shape of a scalar.
 
         Raises:
             UsageError: there is no such tensor, or the graph contradicts its shape.
@@ -144,7 +152,7 @@ class Program(NamedTuple):
         return found
 
     def _inputs(self) -> str:
-        """`the inputs are x (?, 784), y (?, 10)`: the placeholders, by the program's own names where it has them."""
+        """The placeholders with their shapes, for an error: `the inputs are x (?, 784), y (?, 10)`."""
         names = {tensor: name for name, tensor in self.names.items()}
         fed = [node.outputs[0] for node in self.graph.nodes if node.type == "Placeholder"]
         named = [f"{names.get(t, t.op.name)} {t.shape}" for t in fed]
@@ -152,10 +160,10 @@ class Program(NamedTuple):
 
 
 def build(program: str) -> Program:
-    """The graph that a program builds, and what it names in it.
+    """Build a program: call its function, or read its file.
 
-    A function is called without arguments, with a new graph as the default one. It returns a graph, fetches, both (in this order), a plan,
-    or nothing. Of a function that `dt.compile` made, it is the plan.
+    A function is called without arguments, with a new graph as the default graph. It returns a graph, fetches, both (in this order), a
+    plan, or nothing. A function that `dt.compile` made is planned.
 
     Raises:
         UsageError: there is no such program. typer.Exit: the program failed, and its traceback was printed.
@@ -189,13 +197,13 @@ def build(program: str) -> Program:
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
-    """The parameters that a call must give."""
+    """The parameters without a default."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _model(path: str) -> Program:
-    """The graph of an ONNX model, its outputs, and its names of values and nodes."""
+    """An ONNX model as a graph, with its outputs as fetches."""
     from ...interop.onnx import load  # loads the ONNX importers
 
     with Graph().as_default() as graph:
@@ -210,7 +218,7 @@ def _saved(path: str) -> Program:
     """A graph or a plan from a file."""
     if path.endswith(".py") or not Path(path).is_file():
         raise UsageError(
-            f"{path!r} names no program: write FILE.py:FUNCTION, MODULE:FUNCTION, the file of a saved graph or plan, or MODEL.onnx"
+            f"{path!r} names no program: expected FILE.py:FUNCTION, MODULE:FUNCTION, the file of a saved graph or plan, or MODEL.onnx"
             + (_functions_in(path) if path.endswith(".py") and Path(path).is_file() else "")
         )
     try:
@@ -225,7 +233,7 @@ def _saved(path: str) -> Program:
 
 
 def _functions_in(path: str) -> str:
-    """The end of an error: which functions of a Python file can be programs. The file is read, and not run."""
+    """The functions of a Python file that can be programs, for an error. The file is parsed, not run."""
     try:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -244,7 +252,7 @@ def _functions_in(path: str) -> str:
 
 
 def _module(name: str) -> Any:
-    """A module by its file or by its name, or a UsageError; as with `python FILE`, its folder comes first on the path."""
+    """Import a module by its file or name; a UsageError is returned if there is none. Its folder comes first in `sys.path`."""
     path = Path(name)
     if path.suffix != ".py":
         sys.path.insert(0, str(Path.cwd()))
@@ -267,10 +275,10 @@ def _module(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """The options by which programs are placed; `takes_placing` gives them to a command."""
+    """The placement options, which `takes_placing` adds to a command."""
 
     cluster: ClusterOption = None
-    master: Annotated[str | None, typer.Option(help="Task that the session connects to: /job:worker/task:0.")] = None
+    master: Annotated[str | None, typer.Option(help="Task that the session connects to, such as /job:worker/task:0.")] = None
     fetch: FetchOption = None
     shape: ShapeOption = None
     allow_soft_placement: SoftOption = False
@@ -279,21 +287,22 @@ class Placing:
         str,
         one_of(
             OBJECTIVES,
-            "What the search minimizes: makespan, the time of a step; latency for a client; or, for throughput, the time between steps.",
+            "What the search minimizes: makespan, the time of a step; latency, the same with feeds and fetches; or throughput, the time "
+            "between the starts of overlapping steps.",
         ),
     ] = "makespan"
     budget: Annotated[
         float,
         typer.Option(
             min=0,
-            help="Search effort: the work of two common CPU cores in this many seconds. A busy machine takes longer, and the first search "
-            "on a machine compiles for some ten seconds more. Ctrl-C keeps the best plan so far.",
+            help="Search effort, in seconds of two typical CPU cores. A busy machine takes longer, and the first search on a machine "
+            "some ten seconds more, to compile. Ctrl-C stops the search and uses the best plan so far.",
         ),
     ] = 5.0
     costs: Annotated[
         Path | None,
         typer.Option(
-            help="Measured costs and sizes of a step, as dt.profile writes them.", dir_okay=False, exists=True
+            help="Measured costs and sizes of a step: a file that dt.profile wrote.", dir_okay=False, exists=True
         ),
     ] = None
 
@@ -309,8 +318,8 @@ class Placing:
         """The plan of a program.
 
         Raises:
-            UsageError: a name or a cluster that does not exist, or options that a saved plan leaves no room for. FailedError: the program
-                cannot be placed.
+            UsageError: a name or a cluster does not exist, or placement options are given for a plan. FailedError: the program cannot be
+                placed.
         """
         shapes = program.shapes(self.shape)
         if program.plan is not None:
@@ -326,15 +335,15 @@ class Placing:
             raise FailedError(str(e)) from None
 
     def _resized(self, plan: Plan, shapes: dict[Tensor, tuple[int | None, ...]]) -> Plan:
-        """A saved plan, for other sizes where they are given."""
+        """The plan with the given shapes."""
         for option in fields(self):
             if option.name not in ("shape", "costs") and getattr(self, option.name) not in (option.default, []):
-                raise UsageError(f"--{option.name.replace('_', '-')} is for programs: a plan is placed already")
+                raise UsageError(f"--{option.name.replace('_', '-')} applies to programs only: a plan is already placed")
         return plan.at(shapes=shapes) if shapes else plan
 
 
 def takes_placing(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `Placing` in the place of its parameter `placing`."""
+    """Replace the parameter `placing` of a command with the options of `Placing`."""
     own = inspect.signature(command, eval_str=True)
     types = get_type_hints(Placing, include_extras=True)
     options = [
@@ -354,7 +363,7 @@ def takes_placing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def find_cluster(text: str | None, master: str | None = None) -> Cluster:
-    """The cluster that a file or a text describes, or of the server at a target; by default this machine's devices.
+    """The cluster of a description, of its file, or of the server at a target; by default the devices of this machine.
 
     Raises:
         UsageError: there is no such cluster.
@@ -371,7 +380,7 @@ def find_cluster(text: str | None, master: str | None = None) -> Cluster:
 
 @contextmanager
 def without_log() -> Iterator[None]:
-    """What placing warns of in the log is among the warnings that are printed."""
+    """Silence the placer's log: the command prints the same warnings."""
     log = logging.getLogger(place.__module__)
     log.disabled = True
     try:
@@ -382,7 +391,7 @@ def without_log() -> Iterator[None]:
 
 @contextmanager
 def _progress(strategy: str) -> Iterator[None]:
-    """Show how far a search is, which Ctrl-C ends with the best so far: its best value, its bound and, on a terminal, what it has spent."""
+    """Show the progress of a search: the best predicted time, its lower bound and, on a terminal, the part of the budget that is spent."""
     if strategy == "rules":
         yield
         return
@@ -396,7 +405,7 @@ def _progress(strategy: str) -> Iterator[None]:
         nonlocal shown
         bound = f", at least {time_text(best.lower_bound)}" if best.lower_bound else ""
         text = f"best so far {time_text(best.objective)}{bound}"
-        new = f"{text}; {spent:.0%} of the budget is spent" if is_terminal else text
+        new = f"{text}; {spent:.0%} of the budget used" if is_terminal else text
         if new != shown:
             print(f"{begin}{new}; Ctrl-C keeps it", end=end, file=sys.stderr, flush=True)
             shown = new

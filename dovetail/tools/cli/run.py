@@ -1,4 +1,4 @@
-"""`dovetail run`: a cluster and a program on it, which end together."""
+"""`dovetail run`: start a cluster, run a program on it, and stop the cluster when the program ends."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(
         ),
     ] = False,
     restarts: Annotated[
-        int, typer.Option(min=0, help="On local: how many times a program that fails is restarted.")
+        int, typer.Option(min=0, help="On local: how many times a failed program is restarted.")
     ] = 0,
     keys: KeyFolder = None,
     option: SlurmOption = None,
@@ -68,9 +68,9 @@ def run(
 ) -> None:
     """Start a cluster, run a program on it, and stop the cluster when the program ends. Options come before FILE.
 
-    The program is the cluster's client. It finds the session target in $TARGET, the cluster in $TF_CONFIG, and the file's `checkpoint`
-    in $CHECKPOINT_DIR. If `dovetail up` runs the cluster already, the program uses it, and it stays up. Output of tasks is prefixed with
-    their names. Ctrl-C interrupts the program, and then stops the tasks. The exit status is the program's.
+    The program is the cluster's client. Its environment has the session target as TARGET, the cluster as TF_CONFIG, and the cluster
+    file's `checkpoint` as CHECKPOINT_DIR. If the cluster is up already (`dovetail up`), the program uses it and leaves it up. The output
+    of tasks is prefixed with their names. Ctrl-C interrupts the program, and then stops the tasks. The exit status is the program's.
     """
     with errors_explained(subprocess.CalledProcessError):
         from ...distribute.launchers.engines import Described  # loads ZeroMQ
@@ -79,7 +79,7 @@ def run(
             raise UsageError(_order(file, program or []))
         described = Described.read(file)
         if each and on == "k8s":
-            raise UsageError("On k8s the program is the one client: each pod serves")
+            raise UsageError("--each does not work on k8s: pods run servers, and the program is the only client")
         if on == "k8s":
             raise typer.Exit(_on_kubernetes(described, program, image, name, keys))
         allocated(described, on, option or [])
@@ -88,7 +88,7 @@ def run(
 
 
 def _order(file: str, program: Sequence[str]) -> str:
-    """How to write a command that lacks the cluster or the program. `file`: what stands where the cluster should."""
+    """The corrected command, for a call without a cluster or a program. `file`: the first argument."""
     if file.endswith(".py"):
         words = [*(w for w in program if w == "--each"), "ps=1,worker=2", file, *(w for w in program if w != "--each")]
         return f"The cluster comes first: dovetail run {shlex.join(words)}"
@@ -103,7 +103,7 @@ def _run(described: Described, program: Sequence[str], on: str, each: bool, rest
     if (found := _running_already(described)) is not None:
         if each or found["on"] == "ray":
             raise UsageError(
-                f"The cluster of {described.text} is up, and its tasks serve: stop it first, dovetail down {described.text}"
+                f"The cluster of {described.text} is up, and its tasks run servers. Stop it first: dovetail down {described.text}"
             )
         return _as_client(command, {**_environment_of(found["targets"]), **described.environment()}, None, restarts)
     with contextlib.ExitStack() as ending:
@@ -127,7 +127,7 @@ def _run(described: Described, program: Sequence[str], on: str, each: bool, rest
 
 
 def _command(program: Sequence[str]) -> list[str]:
-    """The command of a program: Python's, where it is a file or a module of Python."""
+    """The command of a program; Python runs a Python file or `-m module`."""
     is_python = program[0].endswith(".py") or program[0] == "-m"
     command = [sys.executable, "-u", *program] if is_python else list(program)
     if shutil.which(command[0]) is None or (program[0].endswith(".py") and not Path(program[0]).is_file()):
@@ -145,7 +145,7 @@ def _running_already(described: Described) -> dict[str, Any] | None:
 
 
 def _environment_of(targets: Mapping[str, str]) -> dict[str, str]:
-    """What a client finds in its environment of a cluster that another process runs."""
+    """The environment variables for a client of a cluster that another process runs."""
     from ...placer.cluster.spec import ClusterSpec  # loads the cluster files
     from ...runtime.server.running_cluster import RunningCluster  # loads ZeroMQ
     from ...runtime.transport.keys import client_keys
@@ -159,7 +159,7 @@ def _environment_of(targets: Mapping[str, str]) -> dict[str, str]:
 
 
 def _as_client(command: Sequence[str], environment: Mapping[str, str], watched: _Watched | None, restarts: int) -> int:
-    """Run a program as the client, again when it fails, and give its exit status."""
+    """Run a program as the client, restart it when it fails, and return its exit status."""
     from ...runtime.server.local_cluster import follow_output, how_it_ended  # loads ZeroMQ
 
     left = restarts
@@ -184,7 +184,7 @@ def _as_client(command: Sequence[str], environment: Mapping[str, str], watched: 
             raise
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what the program has started and left
+                os.killpg(process.pid, signal.SIGKILL)  # child processes that the program has left behind
             for reader in readers:
                 reader.join(LOOK_S)
         if code == 0 or not left:
@@ -194,7 +194,7 @@ def _as_client(command: Sequence[str], environment: Mapping[str, str], watched: 
 
 
 def _until_programs_end(cluster: RunningCluster, watched: _Watched) -> int:
-    """Wait until the programs that tasks run have ended, and give their exit status."""
+    """Wait until the programs that tasks run have ended, and return their exit status."""
     from ...distribute.launchers.engines import SERVES  # loads ZeroMQ
     from ...runtime.server.local_cluster import LocalCluster
 
@@ -229,12 +229,12 @@ def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def _in_this_process(program: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a Python program here, in Ray's driver, which learns where tasks go."""
+    """Run a Python program in this process, which is Ray's driver and receives the addresses of tasks."""
     os.environ.update(environment)
     is_module = program[0] == "-m"
     name, *arguments = program[1:] if is_module else program
     if not is_module and not name.endswith(".py"):
-        raise UsageError(f"On ray the program is a Python file or `-m module`, which runs in this process, not {name}")
+        raise UsageError(f"On ray the program runs in this process: it must be a Python file or `-m module`, not {name}")
     sys.argv = [name, *arguments]
     try:
         with program_errors():
@@ -274,7 +274,7 @@ def _say(text: str) -> None:
 
 
 class _Watched:
-    """A running cluster, its keeper, and a progress line where there is a terminal."""
+    """A running cluster, its keeper, and a progress line if standard error is a terminal."""
 
     def __init__(self, cluster: RunningCluster, keeper: Keeper, here: Any) -> None:
         self.cluster = cluster
@@ -287,7 +287,7 @@ class _Watched:
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Start tasks again, and tell other commands of them."""
+        """Restart tasks that ended, and update the lock file."""
         self.keeper.look()
         processes = self.keeper.processes() | ({"client": self.client} if self.client else {})
         if self._known != (known := (targets_of(self.cluster), processes)):
@@ -333,7 +333,7 @@ class _Watched:
 
 
 def _progress(views: Sequence[Any], before: Mapping[str, Any], seconds: float, tasks: int) -> str:
-    """One line on a cluster: its tasks, the steps of the busiest one, memory, time."""
+    """One line about a cluster: tasks that are up, steps per second of the busiest task, memory, and elapsed time."""
     from ...runtime.server.monitor import rates  # loads ZeroMQ
 
     up = [view for view in views if view.figures is not None]

@@ -1,4 +1,4 @@
-"""What runs until it ends: `dovetail server`, `dovetail demo`, and `dovetail tf1` for a program that imports TensorFlow 1."""
+"""`dovetail server`, `dovetail demo`, and `dovetail tf1`, which runs a program that imports TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def server(
         bool,
         typer.Option(
             "--from-env",
-            help="Take cluster, job and task from the environment: from TF_CONFIG, else from the Slurm step. In a Slurm step, --cluster "
-            "gives the number of tasks of each job.",
+            help="Read cluster, job and task from TF_CONFIG, or else from the Slurm step. In a Slurm step, --cluster gives the number of "
+            "tasks of each job.",
         ),
     ] = False,
     port_base: Annotated[
-        int, typer.Option(min=1, max=65_535, help="In a Slurm step: port of the first task of a node.")
+        int, typer.Option(min=1, max=65_535, help="In a Slurm step: port of the first task on a node.")
     ] = 8888,
 ) -> None:
     """Run the server of one task of a cluster, until Ctrl-C. Without --cluster, TF_CONFIG names the cluster and the task."""
@@ -96,12 +96,12 @@ def server(
             set_up_log(running.job_name, running.task_index)
             running.start()
         except PermissionError as e:
-            raise UsageError(f"{e} (here: --keys and --insecure)" if "insecure" in str(e) else str(e)) from None
+            raise UsageError(f"{e} (on the command line: --keys and --insecure)" if "insecure" in str(e) else str(e)) from None
         with running:
             try:
                 for device in running.devices:
                     print(device)
-                print(f"Serving {running.task} at {running.target}; Ctrl-C ends it.", flush=True)
+                print(f"Serving {running.task} at {running.target}; stop it with Ctrl-C.", flush=True)
                 running.join()
             except KeyboardInterrupt:
                 print("Stopped.")
@@ -111,10 +111,10 @@ def demo(
     in_graph: Annotated[
         bool,
         typer.Option(
-            "--in-graph", help="In-graph replication: one client, one graph, a copy of the computation for each worker."
+            "--in-graph", help="In-graph replication: one client and one graph, with a copy of the computation for each worker."
         ),
     ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Number of updates of all workers together.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Total number of updates by all workers.")] = None,
     ps: Annotated[int, typer.Option(min=1, help="Number of parameter servers.")] = 2,
     workers: Annotated[int, typer.Option(min=1, help="Number of workers.")] = 2,
     strategy: Annotated[
@@ -122,7 +122,7 @@ def demo(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for plan.txt and graph.dtg.", file_okay=False)] = Path(),
 ) -> None:
-    """Train a classifier of handwritten digits on several processes of this machine, and show what ran where."""
+    """Train a classifier of handwritten digits on several processes of this machine, and show which device ran what."""
     from rich.console import Console
 
     from ..demo.data import DataMissingError  # loads what the demo needs
@@ -147,14 +147,14 @@ def demo(
 
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-"""Arguments after the program's name go to the program."""
+"""Settings of a command that passes arguments after the program's name to the program."""
 
 
 def tf1(context: typer.Context) -> None:
     """Run a TensorFlow 1 program unchanged: `import tensorflow` imports Dovetail.
 
     In all other respects `dovetail tf1 train.py --flags` is `python train.py --flags`.
-    `-m module` and `-c code` work as with Python. Python processes that the program starts import Dovetail, too.
+    `-m module` and `-c code` work as with Python. In Python processes that the program starts, `import tensorflow` imports Dovetail, too.
     """
     with errors_explained():
         from ...compat.tf1.importing import run  # loads the finder of TensorFlow's modules

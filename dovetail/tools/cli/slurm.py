@@ -18,7 +18,7 @@ def _group() -> None:
 
 @slurm.command(context_settings={"allow_interspersed_args": False})
 def script(
-    file: Annotated[str, typer.Argument(help="Cluster file with `jobs` as numbers of tasks, or ps=1,worker=2.")],
+    file: Annotated[str, typer.Argument(help="Cluster file whose `jobs` are numbers of tasks, or ps=1,worker=2.")],
     program: Annotated[list[str], typer.Argument(help="The program and its arguments, as `dovetail run` takes them.")],
     each: Annotated[
         bool, typer.Option("--each", help="Run the program in each task. Tasks of the job ps are servers.")

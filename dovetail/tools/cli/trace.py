@@ -35,8 +35,8 @@ def trace(
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="Where steps run: a running server, zmq://host:port; the file of a cluster that is up; or a cluster to start for them, "
-            "worker=4,ps=2. Default: this process."
+            help="Where steps run: a running server, zmq://host:port; the file of a cluster that is up; or numbers of tasks of a "
+            "cluster to start, worker=4,ps=2. Default: this process."
         ),
     ] = None,
     fetch: FetchOption = None,
@@ -44,7 +44,7 @@ def trace(
     feed: Annotated[
         list[str] | None,
         typer.Option(
-            help="Value of an input: x=FILE.npy. May be repeated. Other inputs get random numbers, integers get zeros."
+            help="Value of an input: x=FILE.npy. May be repeated. Other inputs get random numbers, or zeros if they are integers."
         ),
     ] = None,
     allow_soft_placement: SoftOption = False,
@@ -61,12 +61,12 @@ def trace(
         built = build(program)
         if built.plan is not None:
             raise UsageError(
-                f"{program} gives a plan, which does not hold what a step needs: name what builds the graph. Of a function that "
-                "dt.compile made, step.trace(...) runs the step in a program"
+                f"{program} is a plan, which cannot run: name the function that builds the graph. For a function that dt.compile "
+                "made, call its method trace(...) in a program"
             )
         fetches = built.elements(fetch)
         if not fetches:
-            raise UsageError("Which step? Name what it returns or runs with --fetch, or return it from FUNCTION")
+            raise UsageError("The step has no fetches: name tensors or ops by --fetch, or return them from FUNCTION")
         feeds = _feeds(built, fetches, feed, shape)
         target = _target(cluster, open_)
         config = ConfigProto(allow_soft_placement=allow_soft_placement, placement_strategy=strategy)
@@ -80,7 +80,7 @@ def trace(
         except OpError as e:
             raise FailedError(str(e)) from None
         if metadata.trace is None:
-            raise FailedError("The step runs nothing: all that is fetched is fed")
+            raise FailedError("The step runs no op: every fetch is also fed")
         if html is not None:
             metadata.trace.to_html(html)
         if trace is not None:
@@ -89,7 +89,7 @@ def trace(
 
 
 def _target(cluster: str | None, open_: ExitStack) -> str:
-    """The session's target; a cluster of this machine that does not run is started, until `open_` closes."""
+    """The session's target. A described cluster is started on this machine, and ends when `open_` closes."""
     if cluster is None:
         return ""
     if "://" in cluster or Path(f"{cluster}.up").is_file():
@@ -120,17 +120,17 @@ def _feeds(
         sizes = [] if dims is None else [d for d in dims if d is not None]
         if dims is None or len(sizes) < len(dims):
             raise UsageError(
-                f"The shape of {x.name} is open, {x.shape}: give --shape {x.op.name}=... or --feed {x.op.name}=FILE.npy"
+                f"The shape of {x.name} is not known completely: {x.shape}. Give --shape {x.op.name}=... or --feed {x.op.name}=FILE.npy"
             )
         if not (x.dtype.is_floating or x.dtype.is_integer or x.dtype.is_bool):
-            raise UsageError(f"{x.name} takes {x.dtype.name}: give --feed {x.op.name}=FILE.npy")
+            raise UsageError(f"{x.name} needs values of type {x.dtype.name}: give --feed {x.op.name}=FILE.npy")
         values: Any = random.standard_normal(sizes) if x.dtype.is_floating else np.zeros(sizes)
         fed[x] = values.astype(x.dtype.as_numpy_dtype)
     return fed
 
 
 def _placeholders(fetches: Sequence[Tensor | Node]) -> list[Tensor]:
-    """The placeholders behind fetches, in order of creation."""
+    """The placeholders that the fetches depend on, by name."""
     todo = [f.op if isinstance(f, Tensor) else f for f in fetches]
     seen = set(todo)
     while todo:

@@ -1,4 +1,4 @@
-"""`dovetail status` and `dovetail top`: what the tasks of a running cluster do."""
+"""`dovetail status` and `dovetail top`: the state of the tasks of a running cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Cluster = Annotated[str, typer.Argument(help="Cluster file, or the address of a
 
 
 def status(cluster: _Cluster) -> None:
-    """Show the state of a cluster's tasks: load, memory, steps and their times, queues, and what waits for what.
+    """Show the state of a cluster's tasks: load, memory, steps and their times, queues, and what each waiting step waits for.
 
     Load is the number of processor cores that a task keeps busy. p50, p90 and p99 are percentiles of the times of its last 1000 steps.
     Exit status: 1 if a task does not answer.
@@ -72,7 +72,7 @@ def top(
 
 
 def _console() -> Console:
-    """Where to print; a file or a pipe has room for whole lines."""
+    """The console to print to; lines for a file or a pipe are wider."""
     from rich.console import Console
 
     console = Console()
@@ -80,7 +80,7 @@ def _console() -> Console:
 
 
 def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width: int) -> Group:
-    """The tables of one look, for a screen so wide; rates where there was a look before."""
+    """The tables of one query of all tasks, for a screen of `width` columns; with rates for tasks that are in `before`."""
     from rich.console import Group
     from rich.table import Table
 
@@ -161,7 +161,7 @@ def _devices(devices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes, with as few digits as columns have room for."""
+    """A number of bytes as text, with few digits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             break

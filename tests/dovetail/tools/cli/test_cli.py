@@ -221,7 +221,7 @@ class TestServer:
             (["--cluster", '{"a": ["localhost:0"]}', "--task", "1"], "", "Job 'a' has no task 1"),
             (["--cluster", '{"a": ["x:0"], "b": ["y:0"]}'], "", "Must specify an explicit `job_name`"),
             (["--cluster", '{"a": ["localhost"]}'], "", "has no port"),
-            (["--cluster", '{"a": ["0.0.0.0:0"]}'], "", "(here: --keys and --insecure)"),
+            (["--cluster", '{"a": ["0.0.0.0:0"]}'], "", "(on the command line: --keys and --insecure)"),
         ],
     )
     def test_mistakes(self, arguments: list[str], config: str, said: str) -> None:
@@ -266,7 +266,7 @@ class TestKeys:
         allowed = invoke("keys", "allow", str(alice / "alice.pub"), "--keys", folder)
         assert allowed.output.count("Allowed alice") == 3
         listed = invoke("keys", "list", "--keys", folder).output
-        assert listed.count("lets in alice") == 3
+        assert listed.count("allows alice") == 3
         assert "expects worker-1" in listed and "at localhost:2223" in listed
         assert invoke("keys", "revoke", "alice", "--keys", folder).output.count("Revoked alice") == 3
         assert "alice" not in invoke("keys", "list", "--keys", folder).output
@@ -275,7 +275,7 @@ class TestKeys:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (["new"], "Which folder of keys?"),
+            (["new"], "No folder of keys is given"),
             (["new", "x", "--client", "bob"], "--client goes with --cluster"),
             (["new", "x", "--cluster", '{"ps": 2}'], "give the address of each task"),
             (["new", "x", "--cluster", "{"], "is neither JSON nor YAML"),

@@ -132,7 +132,7 @@ def test_up_restart_stop(tmp_path: Path) -> None:
         try:
             lines = [process.stdout.readline() for _ in range(3)]
             assert lines[0].startswith("/job:ps/task:0  zmq://localhost:")
-            assert lines[2].startswith("Up. Ctrl-C stops it")
+            assert lines[2].startswith("Up. Stop it with Ctrl-C or: ")
             until(lambda: up_path(file).stat().st_size > 0, "the keeper has written")
             found = read_up(file)
             with tf.Graph().as_default(), tf.Session(found["targets"]["/job:worker/task:0"]) as session:
@@ -171,7 +171,7 @@ def test_a_cluster_in_the_background_is_found_by_its_file(tmp_path: Path) -> Non
     try:
         assert up.returncode == 0, up.stderr
         pids = read_pids(read_up(tmp_path / "cluster.yaml"))
-        assert up.stdout.splitlines()[-1] == "Up. It ends with: dovetail down cluster.yaml"
+        assert up.stdout.splitlines()[-1] == "Up. Stop it with: dovetail down cluster.yaml"
         again = run("up", "-d", "cluster.yaml")
         assert again.returncode == 1 and "is up already" in again.stderr
         assert len(run("devices", "--target", "cluster.yaml").stdout.splitlines()) == 2
@@ -189,7 +189,7 @@ def test_a_cluster_in_the_background_is_found_by_its_file(tmp_path: Path) -> Non
             os.kill(pid, 0)
     assert run("down", "cluster.yaml").returncode == 1
     lost = run("status", "cluster.yaml")
-    assert lost.returncode == 2 and "says how many tasks there are, not where" in lost.stderr
+    assert lost.returncode == 2 and "has numbers of tasks instead of addresses, and is not up" in lost.stderr
     (tmp_path / "bad.yaml").write_text("jobs: {ps: [elsewhere:1]}\n")
     bad = run("up", "-d", "bad.yaml")
     assert bad.returncode == 1 and "is not an address of this machine" in bad.stderr

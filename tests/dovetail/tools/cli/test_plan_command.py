@@ -135,7 +135,7 @@ def test_a_saved_plan_is_shown_explained_and_predicted_as_the_program_is(folder:
     assert run("explain", "a.plan", "v", cluster="").output == run("explain", program, "v").output
     assert run("simulate", "a.plan", cluster="").output == run("simulate", program).output
     again = plan("a.plan", "--strategy", "auto")
-    assert again.exit_code == 2 and "--cluster is for programs: a plan is placed already" in again.stderr
+    assert again.exit_code == 2 and "--cluster applies to programs only: a plan is already placed" in again.stderr
     assert run("trace", "a.plan", cluster="").exit_code == 2
 
 
@@ -243,7 +243,7 @@ def test_checking_prints_the_warnings_and_exits_with_4_when_there_are_any(folder
     assert fixed.exit_code == 4 and "With that, one step is predicted to take" in " ".join(fixed.stdout.split())
     (folder / "one.yaml").write_text("jobs: {ps: 2}\nmaster: /job:ps/task:1\n")
     well = plan("train_it.py:graph_and_fetches", "--check", cluster="one.yaml")
-    assert (well.exit_code, well.stdout) == (0, "nothing to mend\n")
+    assert (well.exit_code, well.stdout) == (0, "no warnings\n")
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_a_program_is_the_client_of_a_cluster_that_is_started_or_is_up(folder: P
         assert (beside.returncode, beside.stdout) == (7, said), beside.stderr
         assert len(read_up(folder / "cluster.yaml")["targets"]) == 3
         each = run(folder, "run", "--each", "cluster.yaml", "each.py")
-        assert each.returncode == 2 and "is up, and its tasks serve" in each.stderr
+        assert each.returncode == 2 and "is up, and its tasks run servers" in each.stderr
     finally:
         assert run(folder, "down", "cluster.yaml").returncode == 0
 
@@ -216,9 +216,9 @@ def test_outside_of_a_job_slurm_is_asked_for_one(folder: Path, monkeypatch: pyte
     [
         (["run", "ps=1", "nowhere.py"], "There is no program nowhere.py"),
         (["run", "--on", "moon", "ps=1", "x.py"], "not one of local, ray, slurm, k8s"),
-        (["run", "--on", "k8s", "ps=1", "x.py"], "Which image"),
-        (["run", "--on", "k8s", "--each", "ps=1", "x.py"], "the program is the one client"),
-        (["run", "--on", "ray", "--each", "ps=1", "true"], "On Ray the program is the one client"),
+        (["run", "--on", "k8s", "ps=1", "x.py"], "No container image is given"),
+        (["run", "--on", "k8s", "--each", "ps=1", "x.py"], "the program is the only client"),
+        (["run", "--on", "ray", "--each", "ps=1", "true"], "On Ray the program is the only client"),
     ],
 )
 def test_wrong_use(words: list[str], text: str) -> None:
