@@ -57,7 +57,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 DESCRIPTIONS = (str, os.PathLike, Mapping, ClusterSpec, ClusterDef)
-"""Descriptions of clusters that are started here, but for the targets among texts."""
+"""Types of descriptions of clusters, whose tasks this process starts. A string may also be a target."""
 MANY_TRACES = 8
 """From this number of traces on, a warning says that shapes change too often."""
 
@@ -71,17 +71,18 @@ INSTEAD = {
     "state_dict": "save(path)",
     "load_state_dict": "restore(path)",
 }
-"""Attribute of compiled functions and modules elsewhere -> what to use here."""
+"""Attribute of compiled functions and modules of other libraries -> what to use in Dovetail."""
 
 
 @dataclass(frozen=True)
 class _Trace:
-    """One signature's nodes.
+    """The nodes of one signature.
 
     Attributes:
         feeds: placeholders, in the order of the arguments' arrays.
-        results: what the function returned, a structure. fetches: its leaves that a session fetches.
-        effects: nodes that change state or have another effect; they run in each step, returned or not.
+        results: the structure that the function returned.
+        fetches: the leaves of `results` that a session fetches.
+        effects: nodes that change state or have another side effect. They run in each step, whether returned or not.
     """
 
     feeds: tuple[Tensor, ...]
@@ -91,11 +92,12 @@ class _Trace:
 
 
 class _Home:
-    """What the functions that share variables have in common: graph, variables, cluster and session.
+    """State that functions with shared variables have in common: graph, variables, cluster and session.
 
     Attributes:
-        made: (scope, name, number there) -> the variable that a trace made at this place.
-        makers: who made which variable. first_arguments: what the first trace was made for.
+        made: (scope, name, count in the scope) -> the variable that a trace created there.
+        makers: the function that created each variable.
+        first_arguments: the arguments of the first trace.
     """
 
     def __init__(self, scope: str, cluster: Any, strategy: str, config: ConfigProto | None) -> None:
@@ -110,10 +112,10 @@ class _Home:
         self.opened: Session | None = None
         self._open = ExitStack()
         self._started: LocalCluster | None = None
-        self._seen = 0  # nodes of the graph when it was last looked through for state without values
+        self._seen = 0  # number of nodes when the graph was last searched for uninitialized state
         self._initialized: set[Any] = set()  # variables, and nodes that initialize tables
         self._saver: tuple[int, Saver] | None = None
-        self._checkpoint: str | None = None  # of a `restore` before there were variables; it is read when they are made
+        self._checkpoint: str | None = None  # of a `restore` before there were variables; read when they are created
         self._restored: set[Any] = set()  # variables that were read from it
 
     @property
@@ -122,14 +124,14 @@ class _Home:
         return list(self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES))
 
     def session(self) -> Session:
-        """The session; the first call starts or joins the cluster. UnavailableError: a process that was started here has ended."""
+        """The session; the first call starts or joins the cluster. UnavailableError: a process that it started has ended."""
         if self.opened is None:
             self.opened = self._open.enter_context(Session(self._target(), self.graph, self.config))
         self.check_processes()
         return self.opened
 
     def initialize(self) -> Session:
-        """The session, in which all variables have values. Those of a cluster that is joined may have some already."""
+        """The session, after all variables without a value have been initialized. On a joined cluster some may have values already."""
         session = self.session()
         if len(self.graph.nodes) != self._seen:
             self._initialized |= initialize(session, self._initialized)
@@ -143,7 +145,7 @@ class _Home:
         return session
 
     def restore(self, path: str) -> None:
-        """Read all variables from a checkpoint: now, or when the first trace has made them."""
+        """Read all variables from a checkpoint: now, or after the first trace has created them."""
         if self.variables:
             self._checkpoint = None
             self.initialize()
@@ -159,11 +161,11 @@ class _Home:
             raise NotFoundError(None, None, e.message + self.other_scope(path)) from None
 
     def saver(self) -> Saver:
-        """Saves and restores all variables, and keeps all checkpoints. The same one until a trace makes another variable."""
+        """A saver of all variables, which keeps all checkpoints. It is reused until a trace creates another variable."""
         variables = self.variables
         if not variables:
             raise ValueError(
-                f"{self.scope} has no variables yet: its first call, or `plan`, makes them; call one of them before"
+                f"{self.scope} has no variables yet: the first call, or `plan`, creates them. Do one of these first"
             )
         if self._saver is None or self._saver[0] != len(variables):
             with self.graph.as_default():
@@ -171,20 +173,20 @@ class _Home:
         return self._saver[1]
 
     def other_scope(self, path: str) -> str:
-        """The end of the error for a checkpoint that has all variables, under the name of another function; else ""."""
+        """An addition to the error for a checkpoint that has all variables under the name of another function; else ""."""
         mine = [v.op.name.removeprefix(f"{self.scope}/") for v in self.variables]
         stored = {name for name, _ in list_variables(path)}
         for scope in sorted({name.partition("/")[0] for name in stored} - {self.scope}):
             if all(f"{scope}/{name}" in stored for name in mine):
                 return (
-                    f"\nIt was written by a function '{scope}', whose variables are named after it; this one is '{self.scope}'. To use "
-                    f"its values, compile this function with share_with={scope} and restore there, or name the Python function `{scope}` "
-                    f"(`def {scope}`)"
+                    f"\nThe checkpoint is of the function '{scope}', and variables are named after their function; this one is "
+                    f"'{self.scope}'. To read it, compile this function with share_with={scope} and restore there, or rename this "
+                    f"function (`def {scope}`)"
                 )
         return ""
 
     def close(self) -> None:
-        """End the session, and the cluster if it was started here."""
+        """End the session, and the cluster if this process started it."""
         self.opened, self._started, self._seen = None, None, 0
         self._initialized.clear()
         self._checkpoint = None
@@ -196,12 +198,12 @@ class _Home:
         if ended is not None:
             raise UnavailableError(
                 None, None,
-                f"{ended}. `{self.scope}` started it. `{self.scope}.close()` ends the cluster; then the next call starts a new one, where "
-                f"variables have first values, and `{self.scope}.restore(path)` reads those of a checkpoint",
+                f"{ended}. `{self.scope}` started it. Call `{self.scope}.close()` to end the cluster; the next call starts a new one, with "
+                f"variables at their initial values, and `{self.scope}.restore(path)` reads a checkpoint",
             )  # fmt: skip
 
     def _target(self) -> str:
-        """The address of the task that the session talks to; a cluster that is described is started."""
+        """The target of the session; a described cluster is started."""
         given = self.cluster
         if given is None or _is_target(given):
             return given or ""
@@ -211,7 +213,7 @@ class _Home:
 
 
 def _processes(given: Any) -> AbstractContextManager[LocalCluster]:
-    """The processes of this machine that a description of a cluster stands for; they end with the block."""
+    """The processes on this machine for a description of a cluster; they end with the block."""
     from .runtime.server.local_cluster import LocalCluster  # loads ZeroMQ
 
     if isinstance(given, str | os.PathLike):
@@ -223,7 +225,7 @@ def _processes(given: Any) -> AbstractContextManager[LocalCluster]:
 
 
 def _check_cluster(given: Any) -> None:
-    """TypeError, ValueError, OSError: nothing can run on such a cluster."""
+    """Check the argument `cluster` of `compile`. TypeError, ValueError, OSError: it is no cluster."""
     if isinstance(given, DESCRIPTIONS) and not _is_target(given):
         as_cluster(given)
     elif given is not None and _target_of(given) is None:
@@ -239,7 +241,7 @@ def _is_target(given: Any) -> bool:
 
 
 def _target_of(given: Any) -> str | None:
-    """The target of a cluster that runs, or of a server; None: it is neither."""
+    """The target of a running cluster or a server; None: `given` is neither."""
     if _is_target(given):
         return str(given)
     target = getattr(given, "target", None)
@@ -249,10 +251,10 @@ def _target_of(given: Any) -> str | None:
 
 
 def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
-    """Give the variables of a session's graph that have no value their first one, and initialize its tables.
+    """Initialize the variables of a session's graph that have no value, and its tables.
 
     Args:
-        done: what has been initialized before. A table that is initialized again stays as it is.
+        done: variables and table initializers to skip, from an earlier call. Initializing a table again has no effect.
 
     Returns:
         The variables, and the nodes that initialize tables.
@@ -270,7 +272,7 @@ def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
 
 
 def _shows_users_frames(method: Callable[Q, R]) -> Callable[Q, R]:
-    """A decorator of what users call: the tracebacks of its errors have no frames of Dovetail."""
+    """Decorate a public method: tracebacks of its errors have no frames of Dovetail."""
 
     @functools.wraps(method)
     def shortened(*args: Q.args, **kwargs: Q.kwargs) -> R:
@@ -284,7 +286,10 @@ def _shows_users_frames(method: Callable[Q, R]) -> Callable[Q, R]:
 
 
 class CompiledFunction(Generic[P]):
-    """A function that `compile` made. Call it like the function itself; results are NumPy arrays."""
+    """A function compiled by `dt.compile`. Call it like the original function; results are NumPy arrays.
+
+    As a context manager it calls `close` at the end of the block.
+    """
 
     def __init__(self, function: Callable[P, Any], home: _Home, symbolic_batch: bool, is_owner: bool) -> None:
         functools.update_wrapper(self, function)
@@ -294,16 +299,28 @@ class CompiledFunction(Generic[P]):
 
     @_shows_users_frames
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the step for these arguments.
+        """Run one step with these arguments.
 
-        Arrays, numbers, and all that NumPy can make an array of (a tensor of PyTorch, say) are fed. None, texts, booleans and functions
-        are constants of the trace. What the function returns comes back with an array for each tensor and None for each operation.
+        Args:
+            *args: arguments of the function. Arrays, numbers and anything else that NumPy converts to an array (such as a PyTorch tensor)
+                are fed to the step; Python numbers as int32 and float32. None, strings, booleans and functions are constants: another
+                value makes another trace.
+            **kwargs: keyword arguments of the function, likewise.
+
+        Returns:
+            What the function returned, with an array in place of each tensor and variable, and None in place of each operation.
+
+        Raises:
+            TypeError: an argument is missing, or can be neither fed nor a constant. OpError: the step failed.
         """
         return self._run(args, kwargs)
 
     @_shows_users_frames
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
-        """The plan of the step for these arguments, with their sizes. Nothing is started; of a target, a session is opened."""
+        """The plan of the step for these arguments and their shapes: a `Plan`.
+
+        It traces the function if needed, and starts no cluster. If `cluster` is a target, it opens the session.
+        """
         home = self._home
         with home.lock:
             trace, values = self._traced(args, kwargs)
@@ -317,7 +334,7 @@ class CompiledFunction(Generic[P]):
 
     @_shows_users_frames
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Trace:
-        """Run the step once, and return its timing: all tasks on one clock."""
+        """Run one step with these arguments, and return its timing: a `Trace`, with the times of all tasks on one clock."""
         metadata = RunMetadata()
         self._run(args, kwargs, RunOptions(trace_level=RunOptions.FULL_TRACE), metadata)
         assert metadata.trace is not None
@@ -330,7 +347,7 @@ class CompiledFunction(Generic[P]):
 
     @property
     def variables(self) -> list[Any]:
-        """All variables that the traces have made, in order of creation."""
+        """All variables that the traces have created, in order of creation."""
         return self._home.variables
 
     @property
@@ -341,10 +358,16 @@ class CompiledFunction(Generic[P]):
 
     @_shows_users_frames
     def save(self, path: str) -> str:
-        """Write a checkpoint of all variables, and return its path.
+        """Write a checkpoint of all variables.
+
+        Args:
+            path: the prefix of the checkpoint's files.
+
+        Returns:
+            The path, for `restore`.
 
         Raises:
-            ValueError: the function has made no variables yet. OSError: the files cannot be written.
+            ValueError: the function has no variables yet. OSError: the files cannot be written.
         """
         with self._home.lock:
             return str(self._home.saver().save(self._home.initialize(), path))
@@ -353,11 +376,14 @@ class CompiledFunction(Generic[P]):
     def restore(self, path: str) -> None:
         """Read all variables from a checkpoint.
 
-        The first trace makes the variables. Before it, the path is kept, and the first call reads the checkpoint; variables of later
-        traces are read, too, if the checkpoint has them.
+        The first trace creates the variables. Before it, `restore` only records the path, and the first call reads the checkpoint.
+        Variables that later traces create are read, too, if the checkpoint has them.
+
+        Args:
+            path: as `save` returned it.
 
         Raises:
-            ValueError: there is no such checkpoint. NotFoundError, here or in the first call: it lacks a variable; the text says whether
+            ValueError: there is no such checkpoint. NotFoundError, here or in the first call: it lacks a variable; the message says if
                 another function wrote it.
 
         >>> predict.restore("weights/model")  # in a new process
@@ -379,7 +405,10 @@ class CompiledFunction(Generic[P]):
             raise AttributeError(text + (f": use {INSTEAD[name]}" if name in INSTEAD else ""), name=name, obj=self)
 
     def close(self) -> None:
-        """End the session, and the cluster if this function started it. A later call starts both anew, and variables have first values."""
+        """End the session, and the cluster if this function started it.
+
+        A later call starts both again, with variables at their initial values.
+        """
         with self._home.lock:
             self._home.close()
 
@@ -406,7 +435,7 @@ class CompiledFunction(Generic[P]):
         return with_values(trace.results, found)
 
     def _traced(self, args: Any, kwargs: Any) -> tuple[_Trace, list[Array]]:
-        """The trace for these arguments, and the arrays to feed."""
+        """The trace for these arguments, made if needed, and the arrays to feed."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as e:
@@ -442,7 +471,7 @@ class CompiledFunction(Generic[P]):
     def _make_trace(
         self, structure: Any, names: list[str], leaves: list[Any], fed: list[bool], values: list[Any]
     ) -> _Trace:
-        """Call the function with placeholders in place of the arrays. Their names are those of the parameters, in a scope of their own."""
+        """Call the function with placeholders in place of the arrays. They are named after the parameters, in a scope of their own."""
         home, rest = self._home, iter(values)
         before = len(home.graph.nodes)
         counts: Counter[tuple[str, str]] = Counter()
@@ -541,26 +570,26 @@ def compile(
     config: ConfigProto | None = None,
     share_with: CompiledFunction[Any] | None = None,
 ) -> Any:
-    """Make a function run as a graph: traced once per signature, planned, compiled, and run on a cluster.
+    """Compile a function: it is traced into a graph once per signature, planned, compiled, and run in this process or on a cluster.
 
-    The function uses Dovetail's ops, device blocks, variables, layers and optimizers. A variable that it makes is made by the first trace;
-    later traces find it by its name and scope. All that the function does has an effect, returned or not: an update or a `print` that it
-    makes runs in each call, in the order of the graph (see `control_dependencies`).
+    The function uses Dovetail's ops, device blocks, variables, layers and optimizers. The first trace creates its variables; later traces
+    reuse them by name and scope. Ops with side effects, such as an update or a `dt.print`, run in each call even if the function does not
+    return them. Their order is that of the graph (see `control_dependencies`).
 
     Args:
-        function: the function. None: returns a decorator.
-        cluster: where it runs. None: this process. Numbers of tasks, `{"ps": 1, "worker": 2}` or `"ps=1,worker=2"`, a `ClusterSpec`, or
-            the path of a cluster file: a cluster of processes on this machine, which is started at the first call and ends with
-            `close`. A `LocalCluster`, a `RayCluster`, a server, or the target of one
-            (`"zmq://host:port"`): a cluster that runs.
+        function: takes and returns nested structures of tensors. None: `compile` returns a decorator.
+        cluster: where the function runs. None: in this process. A running cluster: a `LocalCluster`, a `RayCluster`, a server, or a
+            target (`"zmq://host:port"`). A description: numbers of tasks (`{"ps": 1, "worker": 2}` or `"ps=1,worker=2"`), a
+            `ClusterSpec`, or the path of a cluster file; the first call starts these tasks on this machine, and `close` ends them.
         strategy: how nodes without a device are placed, as in `dt.place`.
-        symbolic_batch: leave the first axis of all arrays open, so that all batch sizes share one trace.
-        config: settings of the session.
+        symbolic_batch: make the first axis of all arrays symbolic, so that all batch sizes share one trace.
+        config: settings of the session, a `ConfigProto`.
         share_with: another compiled function, whose graph, variables, session and cluster this one uses.
 
     Raises:
-        TypeError: the function is not callable, or is a generator or a coroutine; `share_with` comes with a cluster or settings; `cluster`
-            is none. ValueError, OSError: the description of the cluster is wrong, or the file cannot be read.
+        TypeError: `function` is not callable, or is a generator or a coroutine; `share_with` is combined with `cluster`, `strategy` or
+            `config`; or `cluster` is none of the above.
+        ValueError, OSError: the description of the cluster is malformed, or the file cannot be read.
 
     >>> @dt.compile(cluster={"ps": 1, "worker": 2})
     ... def double(x):
@@ -586,7 +615,7 @@ def compile(
         return CompiledFunction(function, _Home(_name_of(function), cluster, strategy, config), symbolic_batch, True)
     if cluster is not None or config is not None or strategy != "rules":
         raise TypeError(
-            "`share_with` brings the cluster, the strategy and the settings of the other function: leave them out"
+            "`share_with` implies the cluster, strategy and config of the other function: leave these arguments out"
         )
     return CompiledFunction(function, share_with._home, symbolic_batch, False)
 

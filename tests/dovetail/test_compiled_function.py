@@ -389,7 +389,7 @@ def test_a_function_runs_on_a_cluster():
 def test_a_save_needs_variables_and_a_restore_a_checkpoint(tmp_path: Path):
     step = dt.compile(lambda x: x + dt.get_variable("v", initializer=1.0))
     with step:
-        with pytest.raises(ValueError, match="has no variables yet: its first call, or `plan`, makes them"):
+        with pytest.raises(ValueError, match="has no variables yet: the first call, or `plan`, creates them"):
             step.save(str(tmp_path / "m"))
         with pytest.raises(ValueError, match="not a valid checkpoint"):
             step.restore(str(tmp_path / "m"))
