@@ -1,8 +1,8 @@
 """The planning pipeline: `plan_step` goes from a graph and a cluster to the plan of one step.
 
-It is the one list of planning passes. `place` calls it for a cluster's description, a session's master
-(`runtime/master/master.py`) for a cluster that runs; it uses neither sockets nor clocks. What is known of a live cluster only comes in as
-arguments: what is placed already (`Kept`), and what tasks reach of each other's memory (`MemoryAccess`).
+It is the one list of planning passes. `place` calls it for a description of a cluster, and a session's master
+(`runtime/master/master.py`) for a running cluster. It uses neither sockets nor clocks: the state of a running cluster is an argument,
+namely what is already placed (`Kept`), and which memory tasks can access of each other (`MemoryAccess`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PlanOptions:
     """How a step is planned. `place` says what each option does.
 
     Raises:
-        ValueError, TypeError: an option has a value that it cannot have; the text says what was expected.
+        ValueError, TypeError: an option has an invalid value.
     """
 
     allow_soft_placement: bool = False
@@ -87,21 +87,21 @@ class PlanOptions:
         if isinstance(self.budget_s, bool) or not isinstance(self.budget_s, (int, float)):
             raise TypeError(f"budget_s must be a number of seconds, not {self.budget_s!r}")
         if not (math.isfinite(self.budget_s) and self.budget_s >= 0):
-            raise ValueError(f"budget_s must be a finite number of seconds from 0 on, not {self.budget_s!r}")
+            raise ValueError(f"budget_s must be a finite number of seconds, at least 0, not {self.budget_s!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise TypeError(f"seed must be an integer, not {self.seed!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What earlier steps of a session have decided.
+    """Decisions of a session's earlier steps.
 
     Attributes:
-        placement: the placement of the whole graph, which stands; None: nodes are placed now.
+        placement: the placement of the whole graph, which stays; None: nodes are placed now.
         assigned: the devices that stateful nodes keep, by node name.
-        later_steps: whether nodes are placed for later steps, too: a search then minds the whole graph but what initializes variables,
-            or what was measured.
-        pruned: whether only the nodes that the step runs are placed.
+        later_steps: nodes are placed for later steps, too: a search then optimizes all nodes of the graph except those that initialize
+            variables, or, with measured costs, the measured nodes.
+        pruned: only the nodes that the step runs are placed.
     """
 
     placement: Placement | None = None
@@ -126,15 +126,18 @@ def plan_step(
     shapes: Mapping[str, Dims] = NO_SHAPES,
     kept: Kept = NOTHING_KEPT,
 ) -> Plan:
-    """The plan of one step: the planning passes, in their order.
+    """Plan one step: run the planning passes in order.
 
     Args:
-        fetches: tensors that it returns. targets: nodes that it runs. feeds: tensors that it is given.
-        access: what tasks reach of each other's memory. kept: what is decided already.
+        fetches: the tensors that the step returns.
+        targets: the nodes that it runs for their effect.
+        feeds: the tensors that it is fed.
+        access: which memory tasks can access of each other.
+        kept: earlier decisions.
         shapes: tensor name -> shape, where the graph leaves it open.
 
     Raises:
-        InvalidArgumentError, ResourceExhaustedError: as `place`. ValueError: a node cannot take a shape.
+        InvalidArgumentError, ResourceExhaustedError: as in `place`. ValueError: a shape is invalid for a node.
     """
     cluster = _on_machine(cluster, options.profile)
     with collector_paused():
@@ -333,8 +336,8 @@ def _search(step: _Step, kept: Kept, solutions: list[Solution], in_place: bool =
         unknown = sizes.unknown(running, set(feeds))
         if unknown:
             logger.warning(
-                "The session's placement is searched for sizes that are unknown and count as 1: %s. Measure a step, and give what was "
-                "measured: ConfigProto(placement_costs=dt.profile(session, fetches, feeds))", listed_tensors(unknown, sizes),
+                "The search for the session's placement counts unknown sizes as 1: %s. Measure a step, and pass its profile: "
+                "ConfigProto(placement_costs=dt.profile(session, fetches, feeds))", listed_tensors(unknown, sizes),
             )  # fmt: skip
     return searching(
         cluster, options.strategy, running=running, feeds=feeds, budget_s=options.budget_s, seed=options.seed,
@@ -374,56 +377,49 @@ def place(
     profile: Calibration | str | os.PathLike[str] | None = None,
     shared_memory: bool | None = None,
 ) -> Plan:
-    """Plan a step; no server has to run. A session on a cluster of this description runs the same plan.
+    """Plan a step: choose devices, partition the graph, and predict costs. No server need run; a session on such a cluster plans the same.
 
     Args:
-        results: what the step returns or runs: tensors, variables or nodes, one or a list, as objects or names. Their graph is
-            planned. Or a graph, whose step `fetches` and `targets` say.
-        cluster: jobs with their tasks as `train.ClusterSpec` takes them, or numbers of tasks
-            (`{"ps": 2, "worker": 2}`); the path of a YAML file (docs/guides/devices.md shows one); what runs and
-            knows its devices: a session, a server, a `LocalCluster`; None: one local task.
+        results: what the step returns or runs: tensors, variables or nodes, one or a list, as objects or names. Or a graph; `fetches` and
+            `targets` then define the step.
+        cluster: a description: jobs with tasks as in `train.ClusterSpec`, numbers of tasks (`{"ps": 2, "worker": 2}`), or the path of a
+            YAML file (docs/guides/devices.md); or a running session, server or cluster; None: one local task.
         graph: the graph; None: that of `results`, or the default graph.
-        fetches: tensors (or nodes) that the step returns, as `results`, which it stands for where that is a graph.
-        targets: nodes that it runs for their effect. With neither fetches nor targets: all nodes.
-        feeds: tensors that it is given; None: all placeholders that it needs. A mapping also says how large they are: its values are
-            arrays, anything with a `shape`, nested lists, or None.
-        shapes: tensors, or their names, -> shapes: `{x: (64, 784)}`. They complete shapes that the graph leaves open: of feeds, of
-            batches, of what only a run can tell (`boolean_mask`). Sizes that stay unknown count as 1; numbers that depend on them
-            are marked with `≥`. The order of nodes that the rules placed does not depend on shapes: a session does not know them either
-            when it prepares a step.
-        master: the task that the session talks to, such as `/job:worker/task:0`; None: the first task of the
-            job `chief`, `master` or `worker`, else of the first job by name.
-        devices: job or task -> its devices, `{"worker": ["cpu:0", "gpu:0"]}`; a job not named has `cpu:0`. A
-            device may be a mapping with `name`, `memory` (bytes), `flops` and `bandwidth` (per second).
-        allow_soft_placement: give up a device type or index that cannot be had.
-        strategy: `rules`: TensorFlow's. `auto`: among the devices that requests and groups leave, those with
-            which the step is predicted to be fastest; `single`, `heft`, `m-etf`, `contiguous`,
-            `local-search`, `exact`: one part of that search. A function from the problem
-            (`placer.search.problem.Problem`) to the device of each of its nodes: that.
-        budget_s: search effort: what two common cores do in so many seconds (deterministic, not wall-clock).
+        fetches: the same as `results`, if `results` is a graph or is not given.
+        targets: nodes that the step runs for their effect. Without fetches and targets: all nodes.
+        feeds: tensors that are fed; None: all placeholders that the step needs. A mapping also gives their shapes: its values are arrays,
+            objects with a `shape`, nested lists, or None.
+        shapes: tensors, or their names -> shapes that the graph leaves open, `{x: (64, 784)}`: of feeds, of batches, of results that
+            depend on values (`boolean_mask`). Unknown sizes count as 1, and figures that depend on them are marked with `≥`. Shapes do
+            not change the order of nodes that the rules placed, because a session prepares a step without them.
+        master: the task that the session connects to, such as `/job:worker/task:0`; None: the first task of the job `chief`, `master` or
+            `worker`, else of the first job by name.
+        devices: job or task -> its devices, `{"worker": ["cpu:0", "gpu:0"]}`; default: `cpu:0`. A device may be a mapping with `name`,
+            `memory` (bytes), `flops` (operations per second) and `bandwidth` (bytes per second).
+        allow_soft_placement: if a requested device type or index is not available, use another device of the same task.
+        strategy: `rules`: TensorFlow's. `auto`: a search, among the devices that requests and colocation groups allow, for the shortest
+            predicted step. `single`, `heft`, `m-etf`, `contiguous`, `local-search`, `exact`: one part of that search. Or a function from
+            a `placer.search.problem.Problem` to an array with the device number of each node.
+        budget_s: search effort, in seconds of two typical CPU cores. It is counted in operations, so that results are deterministic.
         seed: random seed of the search; the same input, budget and seed give the same plan on any machine.
-        enable_bfloat16_sendrecv: what a session does that has these `GraphOptions`: float32 crosses as bfloat16;
-            sends are held back while their receiver is far behind.
-        enable_recv_scheduling: see `enable_bfloat16_sendrecv`.
-        objective: what a search makes small: `makespan`: the time of one step, on the devices; `latency`: the time of one step for
-            its client, with what is fed and fetched; `throughput`: the largest load of a device, which is the time from one step to
-            the next when many are under way at once.
-        contended: whether transfers over the same link wait for each other, for a search.
-        costs: what nodes and links take, for a search: a `dt.Profile`, or the path of one; None: analytic costs.
-        profile: the machine's profile (`dovetail calibrate`) that predicted times rest on: the path of one, or a `Calibration`, for
-            all processors whose speed is not described; `none`: none; None: that of this machine, for its tasks and those whose host
-            is not known, if it was measured.
-        shared_memory: whether tasks read and update each other's variables in memory (one-sided access). None: those of one host do,
-            as they do when they run. Tasks that are given by number count as being on one host, unless a link between them is
-            described.
+        enable_bfloat16_sendrecv: plan for this option of `GraphOptions`: float32 values are sent as bfloat16.
+        enable_recv_scheduling: plan for this option of `GraphOptions`: sends are delayed while their receiver is far behind.
+        objective: what a search minimizes. `makespan`: the time of one step on the devices. `latency`: the time of one step for its
+            client, including feeds and fetches. `throughput`: the largest load of a device, which is the time between the starts of
+            overlapping steps.
+        contended: for a search: whether transfers over the same link share its bandwidth.
+        costs: for a search: measured costs of nodes and links, a `dt.Profile` or the path of one; None: analytic costs.
+        profile: the machine profile (`dovetail calibrate`) for processors without described speeds: a path or a `Calibration`; `none`: no
+            profile; None: that of this machine, if measured, for its tasks and for tasks on unknown hosts.
+        shared_memory: whether tasks read and update each other's variables in memory (one-sided access). None: tasks of one host do.
+            Tasks that are given by number count as being on one host, unless a link between them is described.
 
     Raises:
-        InvalidArgumentError: the graph cannot be placed, or a device or task is malformed or not there.
-        ResourceExhaustedError: the variables do not fit the devices' memory, where that is described; the text names the
-            tightest set.
-        OSError: the file that describes the cluster cannot be read.
-        ValueError, KeyError, TypeError: a fetch, target or feed is not in the graph; no such strategy; no
-            such job; an option has a value that it cannot have; a shape contradicts the graph, or a node cannot take it.
+        InvalidArgumentError: the graph cannot be placed, or a device or task is malformed or does not exist.
+        ResourceExhaustedError: the variables do not fit into the described memory of the devices; the message names the tightest set.
+        OSError: the cluster's file cannot be read.
+        ValueError, KeyError, TypeError: a fetch, target or feed is not in the graph; the strategy or job is unknown; an option has an
+            invalid value; a shape contradicts the graph, or is invalid for a node.
 
     >>> plan = dt.place(loss, {"ps": 2, "worker": 1}, devices={"worker": ["cpu:0", "gpu:0"]})
     >>> print(plan.explain("dense/MatMul"))
@@ -436,11 +432,11 @@ def place(
     )  # fmt: skip
     if isinstance(results, Graph):
         if graph is not None and graph is not results:
-            raise ValueError("Two graphs are given: as the first argument and as `graph`")
+            raise ValueError("Two different graphs are given: the first argument and `graph`. Leave out one")
         graph = results
     elif results is not None:
         if fetches is not None:
-            raise ValueError("The first argument says what to fetch; leave out `fetches`, or give the graph there")
+            raise ValueError("The first argument already has the fetches: leave out `fetches`, or pass a graph as the first argument")
         fetches = results
     if graph is None:
         graph = next((e.graph for e in _leaves((fetches, targets)) if hasattr(e, "graph")), None) or get_default_graph()

@@ -1,7 +1,7 @@
-"""The plan of a step: where every node runs, why, and what crosses between devices.
+"""The plan of a step: the device of each node, the reason for it, and the transfers between devices.
 
-A plan is a value. It can be made without any server running, from a graph and a description of a cluster; a
-session makes the same plan from the same inputs before it runs a step.
+A plan is a value, computed from a graph and a description of a cluster. No server need run. A session computes the same plan from the
+same inputs before it runs a step.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ from .views.report import render
 from .views.scale import BatchScaling, scaled
 
 tools: dict[str, Callable[..., Any]] = {}
-"""What others know of a plan: "kernels" and "launches" come from the runtime, which knows placer and code generator both;
-"place" comes from the pipeline."""
+"""Functions of a plan that other packages register: the runtime, which imports placer and code generator, registers "kernels" and
+"launches"; the pipeline registers "place"."""
 
 
 @dataclass(frozen=True, eq=False)  # no slots: the cached views live in the instance
 class Plan:
-    """What a step will do. `print(plan)` shows it.
+    """The plan of one step: device, partition and transfers of each node. `print(plan)` shows it; `dt.place` and `Session.plan` make it.
 
     Attributes:
         graph: the graph.
         cluster: the devices.
-        decisions: the device of every node of the graph, with the decision behind each.
-        partitioned: what each device runs in this step.
+        decisions: the device of every node of the graph, with the decision behind it.
+        partitioned: the partition of each device in this step.
         fetches: names of the tensors that the step returns.
         targets: names of the nodes that it runs for their effect.
-        feeds: names of the tensors that it is given.
-        sizes: the shapes and sizes of its values: those of the graph, made complete by the shapes that were given.
-        solution: what a search found, with its predicted time, lower bound and history; None where the rules
-            placed, and in a plan that was read from a file.
-        access: which tasks use the memory of others in this step, as assumed or as found (`one_sided_access.py`).
+        feeds: names of the tensors that it is fed.
+        sizes: shapes and sizes of its tensors: those of the graph, completed by the given shapes.
+        solution: the result of the placement search: predicted time, lower bound and history. None if the rules placed the nodes, or
+            the plan was read from a file.
+        access: one-sided access: which tasks read and update the memory of others in this step, as assumed or as measured.
     """
 
     graph: Graph
@@ -95,67 +95,74 @@ class Plan:
 
     @cached_property
     def requested(self) -> dict[str, str]:
-        """Node name -> what it asks for, canonical; '' when it asks for nothing. All nodes of the graph."""
+        """Node name -> its requested device in canonical form, '' if it requests none. It has all nodes of the graph."""
         return {n.name: n.device for n in self.decisions}
 
     @cached_property
     def placement(self) -> dict[str, str]:
-        """Node name -> complete device name. All nodes of the graph, also those the step does not run."""
+        """Node name -> complete device name. It has all nodes of the graph, also those that the step does not run."""
         return self.decisions.as_dict()
 
     @property
     def partitions(self) -> dict[str, Partition]:
-        """Device -> what it runs, in order."""
+        """Device -> its partition, with the nodes in execution order."""
         return self.partitioned.partitions
 
     @property
     def channels(self) -> list[Channel]:
-        """What crosses between devices."""
+        """The send/receive pairs between devices."""
         return self.partitioned.channels
 
     @cached_property
     def relaxations(self) -> tuple[Relaxation, ...]:
-        """The requests that are not met, each with the reason."""
+        """The device requests that soft placement did not satisfy, each with the reason."""
         return self.decisions.relaxations
 
     @cached_property
     def unknown_sizes(self) -> tuple[Tensor, ...]:
-        """The tensors whose shapes would have to be given for all sizes of this step to be known, in order of creation; () if they are."""
+        """The tensors whose shapes must be given for all sizes of this step to be known, in order of creation; () if none."""
         nodes = sorted({n for p in self.partitions.values() for n in p.nodes}, key=lambda n: n.index)
         return self.sizes.unknown(nodes, {self.graph.get_tensor_by_name(name) for name in self.feeds})
 
     @cached_property
     def cost(self) -> dict[str, Cost]:
-        """Device -> arithmetic operations and memory traffic of one step; unknown sizes count as 1."""
+        """Device -> operations and bytes of memory traffic of one step. Unknown sizes count as 1."""
         return {device: work(p.nodes, self.sizes.cost) for device, p in self.partitions.items()}
 
     @cached_property
     def loads(self) -> list[DeviceLoad]:
-        """What each device holds and does: one row for each that runs or holds something, by name."""
-        held = ((self.decisions.device_of(n), n) for n in self.decisions)
-        return device_loads(self.partitions, held)
+        """The load of each device that runs a node or stores a variable: a row for each, by name."""
+        placed = ((self.decisions.device_of(n), n) for n in self.decisions)
+        return device_loads(self.partitions, placed)
 
     @cached_property
     def traffic(self) -> list[Traffic]:
-        """What crosses from device to device in one step, most bytes first; loops count as one iteration."""
+        """The bytes from device to device in one step, largest first. A loop counts as one iteration."""
         return traffic(self.channels, repeated(self.partitions.values()))
 
     @cached_property
     def moved_parts(self) -> dict[str, str]:
-        """Task -> the device of another task that runs its part of the step, in its memory (*direct updates*)."""
+        """One-sided updates: task -> the device of another task that runs its part of the step in its memory."""
         return moved_parts(self.partitions, self.decisions.device_of)
 
     @cached_property
     def added_to(self) -> dict[Node, str]:
-        """The accumulators to which other tasks than their own add, in their memory (*direct additions*), and these additions: each
-        with the device that does."""
+        """One-sided accumulates: accumulators that other tasks add to in their owner's memory, and these additions -> the device that
+        runs the additions.
+        """
         return added_to(self.partitions, self.decisions.device_of)
 
     def explain(self, name: str | Node | Tensor) -> str:
-        """Why a node is where it is, and where its values go. KeyError when there is no such node.
+        """Explain why a node is on its device, and where its outputs are sent.
 
-        The text gives its request, each device block around it with its source line, its colocation group,
-        the candidates, what dropped each other device, and the rule that chose.
+        The text has the requested device, each device block around the node with its source line, the colocation group, the
+        candidates, why each other device was excluded, and the rule that chose among the candidates.
+
+        Args:
+            name: a node or tensor, or its name.
+
+        Raises:
+            KeyError: there is no such node.
         """
         node = self._node(name)
         lines = [self.decisions.explain(node)]
@@ -203,11 +210,14 @@ class Plan:
                 yield f"{short(r.task)} does not use it in memory: it does not reach that of {short(r.owner)} ({self.access.how})"
 
     def why_not(self, name: str | Node | Tensor, device: str) -> str:
-        """Why a node is not on a device, which may be named in part (`/job:ps/task:0`).
+        """Explain why a node is not on a device.
+
+        Args:
+            name: a node or tensor, or its name.
+            device: a device of the cluster; its name may be partial (`/job:ps/task:0`).
 
         Raises:
-            KeyError: there is no such node. InvalidArgumentError: not one device of the cluster has that
-                name.
+            KeyError: there is no such node. InvalidArgumentError: no device, or several, match the name.
         """
         node = self._node(name)
         decision = self.decisions.decision(node)
@@ -220,22 +230,22 @@ class Plan:
         return f"'{node.name}' could be on {name}, but got {decision.chosen}: {decision.rule.text}"
 
     def kernels(self, device: str, config: Any = None) -> Any:
-        """What a device's part of the step is compiled to: a `codegen.explain.DeviceKernels`, which prints.
+        """The kernels into which a device's partition is compiled: a `codegen.explain.DeviceKernels`, which prints as a table.
 
-        It is a sequence of kernels. Each has the `nodes` in it, `bytes_read`, `bytes_written` and `flops`, and its
-        `source` text. Nothing is compiled.
+        It is a sequence of kernels. Each has its `nodes`, `bytes_read`, `bytes_written` and `flops`, and its `source` text. Nothing is
+        compiled.
 
         Args:
-            device: may be named in part (`cpu:0`).
-            config: a `ConfigProto`, for how kernels are made; None: as a session without one makes them.
+            device: a device of the cluster; its name may be partial (`cpu:0`).
+            config: a `ConfigProto` with kernel options; None: the defaults of a session.
 
         Raises:
-            InvalidArgumentError: not one device of the cluster has that name, or the step runs nothing there.
+            InvalidArgumentError: no device, or several, match the name, or the step runs nothing there.
         """
         return tools["kernels"](self, str(_device(device, self.cluster)), config)
 
     def launches(self, device: str) -> Sequence[Launch]:
-        """The kernels that a device's program calls, in order, as the compiler fuses them; empty where no compiler is loaded."""
+        """The kernels that a device's program launches, in order, as the compiler fuses them; empty if no compiler is loaded."""
         if device not in self._launches and "launches" in tools:
             self._launches[device] = tools["launches"](self, device)
         return self._launches.get(device, ())
@@ -245,7 +255,15 @@ class Plan:
         return {}
 
     def why_not_fused(self, a: str | Node | Tensor, b: str | Node | Tensor) -> str:
-        """Why two nodes are not in one kernel, or in which one they are. KeyError when the step does not run one."""
+        """Explain why two nodes are not fused, or name the kernel that has both.
+
+        Args:
+            a: a node or tensor, or its name.
+            b: likewise.
+
+        Raises:
+            KeyError: the step does not run one of them.
+        """
         one, other = self._node(a), self._node(b)
         where = {n: device for device, p in self.partitions.items() for n in p.nodes}
         for n in (one, other):
@@ -257,21 +275,26 @@ class Plan:
         return text
 
     def diff(self, other: Plan) -> PlanDiff:
-        """What changes from this plan to another: nodes that moved, traffic, state. Nodes match by name. TypeError: it is no plan."""
+        """The differences from this plan to another: nodes that moved, traffic, variables. Nodes are matched by name.
+
+        Raises:
+            TypeError: `other` is no plan.
+        """
         if not isinstance(other, Plan):
             raise TypeError(f"other must be a plan, not {other!r}")
         return diff(self, other)
 
     def at(self, batch: int | None = None, *, shapes: Mapping[Any, Any] | None = None) -> Plan:
-        """This plan for other sizes: the same placement and partition, with other predictions. Nothing is placed or searched again.
+        """This plan for other sizes: the same placement and partitions, with new predictions. Nothing is placed or searched again.
 
         Args:
-            batch: the first size of everything fed, and of batches from data sets, where the graph leaves it open.
-            shapes: tensors or their names -> shapes; they count before `batch`. `x` also names what is fed as `f/arguments/x`.
+            batch: the size of the first axis of every feed and of batches from data sets, where the graph leaves it open.
+            shapes: tensors, or their names -> shapes; they take precedence over `batch`. `x` also names the argument `f/arguments/x` of a
+                compiled function.
 
         Raises:
-            ValueError: no first size is open; a shape contradicts the graph, or a node cannot take it. TypeError: `batch` is no whole
-                number. KeyError: there is no such tensor.
+            ValueError: no first axis is open; a shape contradicts the graph, or is invalid for a node. TypeError: `batch` is no integer.
+                KeyError: there is no such tensor.
 
         >>> print(dt.place(graph, {"ps": 1, "worker": 2}, fetches=loss).at(batch=64).report())
         """
@@ -290,7 +313,7 @@ class Plan:
         return plan
 
     def all_on(self, device: str) -> Plan:
-        """This step with all of it on one device, whatever its nodes ask for: what predictions compare with."""
+        """A plan of this step with all nodes on one device, whatever they request: the baseline of predictions."""
         tensors = [self.graph.get_tensor_by_name(name) for name in self.fetches]
         targets = [self.graph.get_operation_by_name(name) for name in self.targets]
         feeds = [self.graph.get_tensor_by_name(name) for name in self.feeds]
@@ -300,7 +323,7 @@ class Plan:
         return replace(self, decisions=decisions, partitioned=cut, solution=None, access=OneSidedAccess())
 
     def resized(self, given: Mapping[str, Dims]) -> Plan:
-        """This plan for these shapes, by tensor name; what a node cannot take is left unknown."""
+        """This plan for these shapes, by tensor name. Shapes that are invalid for a node are left unknown."""
         sizes = plan_sizes([n for p in self.partitions.values() for n in p.nodes], given)
         if sizes.given == self.sizes.given:
             return self
@@ -313,13 +336,15 @@ class Plan:
         costs: Profile | str | os.PathLike[str] | None = None,
         contended: bool = True,
     ) -> BatchScaling:
-        """Predicted time, memory and traffic for several batch sizes: `at(batch=...)` of each, as a table.
+        """Predict time, memory and traffic for several batch sizes: `at(batch=...)` of each, as a table.
 
         Args:
-            batch: a size, or several, from 1 on. costs, contended: as `simulate` takes them.
+            batch: a size, or several, at least 1.
+            costs: as in `dt.simulate`.
+            contended: as in `dt.simulate`.
 
         Raises:
-            TypeError, ValueError: `batch` has no sizes, or as of `at`.
+            TypeError, ValueError: `batch` is empty, or as in `at`.
 
         >>> print(plan.scale(batch=[1, 16, 256, 4096]))
         """
@@ -331,7 +356,7 @@ class Plan:
     def simulate(
         self, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
     ) -> Timeline:
-        """One step on a clock: when each node and transfer runs, the critical path, memory. The arguments are those of `dt.simulate`.
+        """Simulate one step: start and end of each node and transfer, the critical path, and memory. Arguments as in `dt.simulate`.
 
         >>> print(plan.simulate())
         """
@@ -340,9 +365,9 @@ class Plan:
     def report(
         self, *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True, client: bool = False
     ) -> Evaluation:
-        """What the plan is worth: predicted time, a lower bound and the gap, what limits it, what else one could do.
+        """Evaluate the plan: its predicted time, a lower bound and the gap to it, the bottleneck, and how other placements compare.
 
-        The arguments are those of `simulate`.
+        The arguments are those of `dt.simulate`.
 
         >>> print(plan.report())
         """
@@ -350,25 +375,25 @@ class Plan:
             return evaluate(self, costs, contended=contended, client=client)
 
     def compare(self, trace: Any, *, costs: Profile | str | os.PathLike[str] | None = None) -> Comparison:
-        """Prediction against measurement: each kernel, each transfer, each device, the step.
+        """Compare the predicted with the measured times of each kernel, each transfer, each device, and the step.
 
         Args:
-            trace: of a step (`run_metadata`, or its `trace`), or a `Timeline`.
-            costs: as `simulate` takes them.
+            trace: of a step: its `run_metadata`, the `trace` of that, or a `Timeline`.
+            costs: as in `dt.simulate`.
 
         Raises:
-            TypeError: `trace` is nothing of that; the step was not traced.
+            TypeError: `trace` is none of these, or the step was not traced.
 
         >>> print(session.last_plan.compare(run_metadata.trace))
         """
         return compare(self, trace, as_profile(costs))
 
     def check(self, fix: bool = False) -> list[PlanWarning]:
-        """Warnings about what a better plan would not do, each with the line of the program and the change that mends it.
+        """Warnings about parts of the plan that cost time or memory, each with its line of the program and a change that avoids the cost.
 
         Args:
-            fix: also make the plan with each change (`warning.fixed`), and say what it gains. A change that cannot be applied to
-                a plan says why.
+            fix: also make the plan with each change (`warning.fixed`), and print the predicted gain. If a change cannot be applied
+                automatically, the warning says why.
 
         Returns:
             The warnings, those that cost the most bytes first.
@@ -379,14 +404,14 @@ class Plan:
         return check(self, tools["place"] if fix else None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan as text (`serialize/write.py` has the form). The file appears whole or not at all."""
+        """Write the plan to a file as text, atomically. `Plan.load` reads it."""
         write_plan(self, Path(path))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
         """Read a plan that `save` wrote. It prints, explains and compares as before.
 
-        Its graph can be looked at and placed again, but not run: most constants' values are not kept.
+        Its graph can be inspected and placed again, but not run: the values of most constants are not saved.
 
         Raises:
             InvalidArgumentError: the file is damaged, or no plan. OSError: it cannot be read.
@@ -396,14 +421,17 @@ class Plan:
         return Plan(**read_plan(Path(path))._asdict())
 
     def to_dot(self) -> str:
-        """The plan in Graphviz's language."""
+        """The plan as text in Graphviz's language DOT."""
         return to_dot(self)
 
     def to_svg(self, graphviz: bool | None = None) -> str:
-        """The plan as one `<svg>` element, drawn by Graphviz where it is installed, unless `graphviz` says.
+        """The plan as one `<svg>` element.
+
+        Args:
+            graphviz: whether Graphviz draws it; None: if it is installed.
 
         Raises:
-            FileNotFoundError: Graphviz was asked for and is not installed.
+            FileNotFoundError: `graphviz` is True, and it is not installed.
         """
         return to_svg(self, graphviz)
 
@@ -416,14 +444,14 @@ class Plan:
         before: Plan | None = None,
         costs: Profile | str | os.PathLike[str] | None = None,
     ) -> None:
-        """Write one self-contained page that shows the plan and opens without a network.
+        """Write an interactive, self-contained HTML page of the plan.
 
         Args:
-            path: the file; an existing one is replaced.
-            title: of the browser's tab.
-            measured: a trace of the step (`run_metadata.trace`), to show beside the prediction.
-            before: a plan of the same program, to show beside this one.
-            costs: what the prediction rests on, as `simulate` takes it.
+            path: the file; an existing file is replaced.
+            title: the title of the page.
+            measured: a trace of the step (`run_metadata.trace`), shown beside the prediction.
+            before: another plan of the same program, to compare with.
+            costs: as in `dt.simulate`.
 
         Raises:
             OSError: the file cannot be written.
@@ -438,7 +466,7 @@ class Plan:
         return self.kernels if "kernels" in tools else None
 
     def to_networkx(self) -> Any:
-        """A `networkx.MultiDiGraph` of the nodes that the step runs.
+        """The nodes that the step runs as a `networkx.MultiDiGraph`.
 
         Vertices are node names, with `op`, `device` and `requested`. Edges have `name` (the tensor, or
         `^node`), `control`, and `crosses` (whether source and destination are on different devices).
@@ -482,7 +510,7 @@ class Plan:
 
 
 def _device(name: str, cluster: Cluster) -> DeviceName:
-    """The one device of the cluster that a name, which may be partial, stands for."""
+    """The one device of the cluster that a name, which may be partial, matches."""
     found = cluster.matching(DeviceSpec.from_string(name))
     if len(found) != 1:
         listed = ", ".join(map(str, found or cluster.devices))

@@ -1,11 +1,11 @@
 """Discrete-event simulation of a step: start and end of each node and transfer, the critical path, and peak memory.
 
-The machine is that of the placement search, but for one thing: a device runs its part of a plan in the plan's order and waits
-where a value has not come yet, as programs do, while in the search it takes the ready node that comes first. (The order of a plan
-that was searched is mostly the one in which nodes start there: `schedule/from_search.py`.) A value travels once to each other
-device that needs it, beside the work; channels over one link share it or wait for each other. What a task reads in another one's
-memory does not travel. A value occupies memory on its device from the moment its node starts until its last use or departure there,
-and on a receiving device from its arrival until its last use.
+The machine model is that of the placement search, with one difference. Here a device runs its partition in the plan's order and waits
+for values that have not arrived, as programs do. In the search it runs the first node that is ready. (The order of a searched plan is
+mostly the one in which nodes start in the search: `schedule/from_search.py`.) A value is sent once to each other device that needs it,
+concurrently with computation. Channels over one link share it or wait for each other. One-sided reads are not sent. A value occupies
+memory on its device from the start of its node until its last use or the end of its transfer there, and on a receiving device from its
+arrival until its last use.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ from .search.types import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A node, or a kernel of several, on its device. Times are seconds after the start of the step.
+    """The execution of a node, or of a fused kernel, on its device. Times are in seconds after the start of the step.
 
     Attributes:
-        name: the node. device: number of its device. start, finish: when it runs.
-        nodes: all nodes of a fused kernel, whose name is that of the last; else empty.
+        name: the node; of a fused kernel, its last node.
+        device: number of its device.
+        start: when it starts.
+        finish: when it ends.
+        nodes: all nodes of a fused kernel; else empty.
     """
 
     name: str
@@ -57,7 +60,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A value on its way: made by node `name`, from device `source` to `destination`, `bytes` large."""
+    """A transfer of the value of node `name` from device `source` to `destination`: `bytes` bytes."""
 
     name: str
     source: int
@@ -69,18 +72,18 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What a step does when.
+    """The simulated timeline of a step.
 
     Attributes:
         devices: names of the devices that numbers refer to.
         spans: the nodes, by start. transfers: the values that cross, by start.
-        critical: the chain of spans and transfers that ends last, first to last; each waits for the one
-            before it: for its value, or for its device.
-        busy: seconds that each device works.
-        peak: bytes that each device holds at most; empty where that was not measured.
-        makespan: seconds until the last node has ended, or the client has heard of it, where that counts.
-        exact: whether all sizes are known; else times and bytes are lower bounds.
-        memory: of each device, moments and the bytes that it holds from each on; empty where that was not measured.
+        critical: the critical path: the chain of spans and transfers that ends last, in order. Each waits for the one before it, for
+            its value or for its device.
+        busy: seconds for which each device computes.
+        peak: peak memory of each device, in bytes; empty in a measured timeline without memory.
+        makespan: seconds until the last node has ended or, if the client counts, until the client has its fetches.
+        exact: whether all sizes are known; if not, times and bytes are lower bounds.
+        memory: for each device, times and the bytes in use from then on; empty in a measured timeline without memory.
     """
 
     devices: tuple[str, ...]
@@ -95,7 +98,7 @@ class Timeline:
 
     @property
     def limited_by(self) -> str:
-        """What the critical chain spends most of its time on: the name of a device, or `link A -> B`."""
+        """The bottleneck: the device, or `link A -> B`, on which the critical path spends the most time."""
         spent: dict[str, float] = {}
         for part in self.critical:
             if isinstance(part, Span):
@@ -124,7 +127,7 @@ class Timeline:
         )
 
     def chart(self, title: str = "") -> Chart:
-        """The timeline as a picture: a lane for each device that does something, and for each link that carries something."""
+        """The timeline as a picture, with a row for each active device and link."""
         critical = set(map(id, self.critical))
         bars = [
             Bar(self.devices[s.device], s.start, s.finish, s.name, "kernel", ", ".join(s.nodes), id(s) in critical)
@@ -142,16 +145,16 @@ class Timeline:
         if not self.exact:
             facts = (*facts, ("sizes", "some are unknown, and count as 1: times and bytes are lower bounds"))
         tracks = [
-            Track(d, at, held, self.exact)
-            for d, (at, held) in zip(self.devices, self.memory, strict=False)
-            if len(at) and held.any()
+            Track(d, at, in_use, self.exact)
+            for d, (at, in_use) in zip(self.devices, self.memory, strict=False)
+            if len(at) and in_use.any()
         ]
         return Chart(title or "Predicted step", tuple(bars), self.makespan, facts, tuple(tracks), self.exact)
 
     def folded(self, depth: int = 1) -> Timeline:
-        """The same, coarser: spans that follow each other on a device become one where the first `depth` parts of their names agree.
+        """A coarser timeline: consecutive spans on a device are merged if the first `depth` parts of their names agree.
 
-        A step of thousands of nodes so becomes a picture of its layers, or of a pipeline's passes.
+        A step of thousands of nodes becomes a picture of its layers, or of a pipeline's passes.
         """
         made: dict[int, list[tuple[str, list[Span]]]] = {}
         for s in self.spans:
@@ -171,7 +174,7 @@ class Timeline:
         return replace(self, spans=tuple(spans), critical=tuple(critical.values()))
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write one self-contained page that shows the timeline, and opens without a network."""
+        """Write a self-contained HTML page of the timeline."""
         self.chart(title).to_html(path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -193,13 +196,12 @@ def simulate(
     costs: Profile | str | os.PathLike[str] | None = None,
     client: bool = False,
 ) -> Timeline:
-    """One step of a plan on a clock.
+    """Simulate one step of a plan.
 
     Args:
-        costs: what was measured, a `Profile` or the path of one; None: analytic costs (`search/from_graph.py`).
+        costs: measured costs, a `Profile` or the path of one; None: analytic costs (`search/from_graph.py`).
         contended: whether transfers over the same link wait for each other.
-        client: whether the time counts in which the client's feeds come, and what it fetches goes back to it: the step takes as
-            long as it does for the client then.
+        client: whether the time of the step includes the transfer of feeds from the client and of fetches to it.
 
     >>> print(simulate(dt.place(graph, {"worker": 2}, fetches=loss)))
     """
@@ -211,25 +213,25 @@ def simulate(
 def plan_timeline(
     plan: PlanData, problem: Problem, assignment: Ints, names: list[str], devices: tuple[str, ...]
 ) -> Timeline:
-    """The timeline of a plan's step, from what `step_of` gives.
+    """The timeline of a plan's step, from the results of `step_of`.
 
-    Its peaks count what is read in place, too: the variable at its owner, and the reader's copy, which it makes at the start of the step.
+    Peak memory includes one-sided reads: the variable at its owner, and the copy that the reader makes at the start of the step.
     """
     step = timeline(problem, assignment, names, devices, in_order=True)
-    held = Counter[str]()
+    bytes_read = Counter[str]()
     for c in plan.channels:
-        held[c.destination] += c.bytes * (c.direct and not c.control)
+        bytes_read[c.destination] += c.bytes * (c.direct and not c.control)
     for place, device in read_in_place(plan).items():
-        held[device] += state_bytes(place)[0]
+        bytes_read[device] += state_bytes(place)[0]
     return replace(
         step,
-        peak=tuple(p + held[d] for d, p in zip(step.devices, step.peak, strict=True)),
-        memory=tuple((at, size + held[d]) for d, (at, size) in zip(step.devices, step.memory, strict=True)),
+        peak=tuple(p + bytes_read[d] for d, p in zip(step.devices, step.peak, strict=True)),
+        memory=tuple((at, size + bytes_read[d]) for d, (at, size) in zip(step.devices, step.memory, strict=True)),
     )
 
 
 def read_in_place(plan: PlanData) -> dict[Node, str]:
-    """Variables that the step only reads in their memory, from other tasks -> the devices that hold them."""
+    """Variables that other tasks read one-sidedly in this step -> the devices that store them."""
     run = {n for p in plan.partitions.values() for n in p.nodes}
     read = [
         (state_behind(plan.graph.get_tensor_by_name(c.name).op), c.source)
@@ -240,21 +242,21 @@ def read_in_place(plan: PlanData) -> dict[Node, str]:
 
 
 def state_behind(node: Node) -> Node | None:
-    """The place of state that a node reads or is; None for any other node."""
+    """The node that owns the state (such as a variable's memory) that a node is or reads; None for any other node."""
     while node.type in ("Identity", "ReadVariableOp") and node.inputs:
         node = node.inputs[0].op
     return node if Trait.STATE_HANDLE in node.opdef.traits else None
 
 
 def sizes_in(plan: PlanData, costs: Profile | None) -> Sizes:
-    """The sizes of a plan's values; where it was given none, those of the steps that were measured."""
+    """The sizes of a plan's values; if the plan has none, those of the measured steps."""
     if costs is None or not costs.shapes or costs.shapes.keys() <= plan.sizes.given.keys():
         return plan.sizes
     return plan_sizes([n for p in plan.partitions.values() for n in p.nodes], plan.sizes.given, costs)
 
 
 def is_exact(plan: PlanData, costs: Profile | None = None) -> bool:
-    """Whether a plan's predicted times and bytes depend on no unknown size, and on no unknown number of iterations of a loop."""
+    """Whether a plan's predicted times and bytes depend on no unknown size and no unknown number of loop iterations."""
     sizes = sizes_in(plan, costs)
     measured = {} if costs is None else costs.nodes
     for p in plan.partitions.values():
@@ -274,7 +276,7 @@ def step_of(
     client: bool = False,
     objective: Objective = Objective.MAKESPAN,
 ) -> tuple[Problem, Ints, list[str], tuple[str, ...]]:
-    """A plan's step as a problem without constraints, the plan's answer to it, and the names of its nodes and devices.
+    """A plan's step as an unconstrained placement problem, the plan's assignment, and the names of its nodes and devices.
 
     The nodes are numbered in an order that all programs of the plan follow.
     """
@@ -409,9 +411,9 @@ def timeline(
     problem: Problem, assignment: npt.ArrayLike, names: Sequence[str] | None = None,
     devices: Sequence[str] | None = None, *, in_order: bool = False,
 ) -> Timeline:  # fmt: skip
-    """One step of an assignment (n,) on a clock; nodes and devices have their numbers for names unless given.
+    """Simulate one step of an assignment (n,). Without `names` and `devices`, nodes and devices are named by their numbers.
 
-    `in_order`: devices run nodes by their numbers, and wait for each; else the ready node of the highest priority goes first.
+    `in_order`: devices run nodes in order of their numbers, and wait for each. Otherwise they run the ready node of the highest priority.
     """
     device = np.asarray(assignment, np.int32)
     names = [str(i) for i in range(problem.nodes)] if names is None else names
@@ -448,7 +450,7 @@ def timeline(
 
 
 def seconds_of(problem: Problem, assignment: npt.ArrayLike) -> float:
-    """How long the step of `timeline` takes, without the timeline."""
+    """The makespan of the step that `timeline` simulates."""
     start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
     device = np.asarray(assignment, np.int32)
     return float(evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish))

@@ -1,7 +1,7 @@
 """A plan against a trace: predicted and measured times of each kernel, transfer and device.
 
-A prediction is about nodes, a measurement about kernels: what a kernel was predicted to take is the sum over its nodes. Nodes
-that no kernel ran (folded, merged with others, or no work at all) are counted apart.
+Predictions are per node and measurements per kernel, so the prediction of a kernel is the sum over its nodes. Nodes that no kernel ran
+(folded, merged with others, or without work) are counted separately.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One thing, predicted and measured.
+    """The predicted and measured time of a kernel, a transfer, or a device.
 
     Attributes:
-        name: the kernel's (last) node, the value, or the device. where: the device, or `A -> B`.
-        predicted, measured: seconds; of a loop, all iterations together. count: how often it happened.
+        name: the last node of the kernel, the value, or the device.
+        where: the device, or `A -> B`.
+        predicted: seconds, in all iterations of a loop together.
+        measured: seconds, likewise.
+        count: number of executions.
     """
 
     name: str
@@ -40,14 +43,18 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A plan against a traced step. `print` shows where they differ most.
+    """The result of `plan.compare(trace)`. It prints the largest differences.
 
     Attributes:
-        step: the whole step. devices: how long each works. kernels, transfers: each by the difference, the largest first.
-        not_run: nodes that were predicted to take time and that no kernel ran. unplanned: kernels of no node of the step.
-        exact: whether all sizes are known; else what is predicted is a lower bound.
-        client: seconds that the step's client waited, who also sends what is fed and takes what is fetched; 0: not known.
-        measured: whether the prediction rests on measurements (a profile, `costs`) or on what is described, not on typical machines.
+        step: the whole step.
+        devices: the time for which each device computes.
+        kernels: the kernels, largest difference first.
+        transfers: the transfers, largest difference first.
+        not_run: nodes with a predicted time that no kernel ran.
+        unplanned: kernels that belong to no node of the step.
+        exact: whether all sizes are known; if not, predictions are lower bounds.
+        client: seconds that the client waited, including feeds and fetches; 0: not known.
+        measured: whether the prediction uses measurements (a profile, `costs`) or described speeds, instead of those of a typical machine.
     """
 
     step: Compared
@@ -77,7 +84,7 @@ class Comparison:
 
 
 def compare(plan: PlanData, measured: Any, costs: Profile | None = None) -> Comparison:
-    """A plan against a measured step: a `Timeline`, or what has one (a trace, run metadata). TypeError: it has none."""
+    """Compare a plan with a measured step: a `Timeline`, or an object that has one (a trace, run metadata). TypeError: it has none."""
     traced = getattr(measured, "trace", measured)
     found = getattr(traced, "timeline", traced)
     if not isinstance(found, Timeline):

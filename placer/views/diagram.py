@@ -30,7 +30,7 @@ TIMEOUT_S = 60.0
 
 
 def to_dot(plan: PlanData) -> str:
-    """The plan in Graphviz's language."""
+    """The plan as text in Graphviz's language DOT."""
     boxes = _boxes(plan)
     few = sum(len(p.nodes) for p in plan.partitions.values()) <= FEW
     lines = [
@@ -88,10 +88,10 @@ def to_svg(plan: PlanData, graphviz: bool | None = None) -> str:
     """The plan as one `<svg>` element.
 
     Args:
-        graphviz: draw with Graphviz's `dot`; None: where it is installed.
+        graphviz: whether Graphviz's `dot` draws it; None: if it is installed.
 
     Raises:
-        FileNotFoundError: `dot` was asked for and is not installed. InternalError: it failed.
+        FileNotFoundError: `graphviz` is True, and `dot` is not installed. InternalError: `dot` failed.
     """
     dot = shutil.which("dot") if graphviz is not False else None
     if dot is None:
@@ -241,9 +241,9 @@ def _contents(plan: PlanData, device: str) -> list[str]:
     lines = [f"{r.label} ({len(r.nodes)})" if len(r.nodes) > 1 else r.label for r in rows[:LINES]]
     if len(rows) > LINES:
         lines.append(f"... and {sum(len(r.nodes) for r in rows[LINES:])} more nodes")
-    held = next((r for r in plan.loads if r.device == device and r.variables), None)
-    if held is not None:
-        lines.append(f"{count_text(held.variables, 'variable')}, {size_text(held.variable_bytes, held.exact)}")
+    load = next((r for r in plan.loads if r.device == device and r.variables), None)
+    if load is not None:
+        lines.append(f"{count_text(load.variables, 'variable')}, {size_text(load.variable_bytes, load.exact)}")
     return [line if len(line) <= 40 else f"{line[:18]}...{line[-19:]}" for line in lines]
 
 

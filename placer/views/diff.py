@@ -21,9 +21,9 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An amount that differs: bytes or messages that cross a link in a step, or bytes that a device holds.
+    """An amount that differs: bytes or messages on a link in a step, or bytes of variables on a device.
 
-    `before_exact`, `after_exact`: whether it is known; else it is a lower bound.
+    `before_exact`, `after_exact`: whether the amount is known; if not, it is a lower bound.
     """
 
     what: str
@@ -34,22 +34,23 @@ class Changed:
 
     @property
     def exact(self) -> bool:
-        """Whether both are known, and so their difference."""
+        """Whether both amounts, and so their difference, are known."""
         return self.before_exact and self.after_exact
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """What differs between two plans. False when nothing does; `print(diff)` shows it.
+    """The differences of two plans. It prints as text, and is False if there are none.
 
     Attributes:
         moved: nodes on different devices, in order of creation.
         removed: names of nodes that only the first plan places.
         added: names of nodes that only the second plan places.
-        no_longer_run: names of nodes that both place but only the first runs. newly_run: only the second.
-        traffic: `source -> destination`: bytes per step, where they differ.
-        messages: the same, numbers of messages.
-        memory: device: bytes of variables, where they differ.
+        no_longer_run: names of nodes that both place and only the first runs.
+        newly_run: names of nodes that both place and only the second runs.
+        traffic: `source -> destination` -> bytes per step, if they differ.
+        messages: likewise, numbers of messages.
+        memory: device -> bytes of variables, if they differ.
     """
 
     moved: tuple[Moved, ...]
@@ -91,7 +92,7 @@ class PlanDiff:
 
 
 def diff(before: PlanData, after: PlanData) -> PlanDiff:
-    """What changes from one plan to another. Nodes are matched by name."""
+    """The differences from one plan to another. Nodes are matched by name."""
     old, new = before.placement, after.placement
     ran, runs = _run(before), _run(after)
     return PlanDiff(

@@ -1,9 +1,9 @@
 """The evaluation of a plan: predicted time, lower bound, bottleneck, and alternatives.
 
-All times are predicted, by the costs that `simulate` uses. The lower bound is a proof under those costs: no placement of these
-nodes on these devices is faster. The hint about replicas compares the split with data parallelism: every device of the
-fastest kind runs the whole step on its share of the batch, and all of them exchange the updates by a ring (each value
-crosses twice, but for one share; Patarasuk and Yuan 2009).
+All times are predicted with the costs that `simulate` uses. Under these costs, the lower bound is proven: no placement of these nodes on
+these devices is faster. The hint about replicas compares the split with data parallelism: every device of the
+fastest kind runs the whole step on its share of the batch, and all of them exchange the updates by ring all-reduce
+(each value is sent twice, except one share; Patarasuk and Yuan 2009).
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from .facts import SLOWER, fastest_alone, fits, minimizes_load
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one device has to do in a step.
+    """The load of one device in a step.
 
     Attributes:
-        device: its name. busy: seconds that it works. peak: bytes that it holds at most. capacity: bytes that it has;
-            infinite where that is not described.
+        device: its name.
+        busy: seconds for which it computes.
+        peak: peak memory in bytes.
+        capacity: its memory in bytes; infinite if that is not described.
     """
 
     device: str
@@ -42,7 +44,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Replicas instead of a split: on how many devices, what a step would take, and the bytes of updates that they exchange."""
+    """A suggestion to use data parallelism: number of replicas, predicted time of a step, and bytes of updates that they exchange."""
 
     devices: int
     seconds: float
@@ -51,10 +53,11 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Bubble:
-    """A pipeline of the step.
+    """The pipeline that a step runs.
 
     Attributes:
-        pipeline: what it is. bubble: the part of its devices' time that it does not use, from its first pass to its last.
+        pipeline: the pipeline.
+        bubble: the idle fraction of its devices' time, from the first pass to the last.
     """
 
     pipeline: Pipeline
@@ -67,20 +70,20 @@ LISTED = 4
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """`plan.report()`.
+    """The result of `plan.report()`. It prints as text.
 
     Attributes:
         objective: predicted seconds of one step.
-        lower_bound: no placement of these nodes on these devices is faster; 0 where sizes are unknown, since nothing is proven then.
-        gap: by which part the bound is below the objective.
+        lower_bound: seconds; no placement of these nodes on these devices is faster. 0 if sizes are unknown: nothing is proven then.
+        gap: fraction by which the bound is below the objective.
         found_by: what found the placement: the rules, or a part of the search.
-        best_single: (device, seconds) of the fastest step on one device, where one device may run all of it.
-        critical: (device or link, seconds) on the critical path of the step, the longest first.
-        loads: for each device that does something, the busiest first.
-        hint: where replicas would be faster than this plan.
-        pipeline: the pipeline that the step runs, if it runs one.
-        throughput: (seconds from one step to the next when many are under way, their lower bound), where that was searched for.
-        unknown: why times and bytes are lower bounds only, and what to do about it; '' where all sizes are known.
+        best_single: (device, seconds) of the fastest step on a single device; None if no device can run all of it.
+        critical: (device or link, seconds) on the critical path of the step, longest first.
+        loads: the load of each device that is used, busiest first.
+        hint: a suggestion to use data parallelism, if that would be faster; else None.
+        pipeline: the pipeline that the step runs, or None.
+        throughput: (seconds between the starts of overlapping steps, their lower bound), if throughput was the objective; else None.
+        unknown: why times and bytes are only lower bounds, and what to do about it; '' if all sizes are known.
     """
 
     objective: float
@@ -96,7 +99,7 @@ class Evaluation:
 
     @property
     def gap(self) -> float:
-        """By which part of the objective the lower bound is lower; 0 when nothing can be faster."""
+        """The fraction of the objective by which the lower bound is lower; 0 if nothing can be faster."""
         return 1 - self.lower_bound / self.objective if self.objective > 0 else 0.0
 
     def __str__(self) -> str:
@@ -167,7 +170,7 @@ def evaluate(
     contended: bool = True,
     client: bool = False,
 ) -> Evaluation:
-    """What a plan is worth; the arguments are those of `simulate`."""
+    """Evaluate a plan; the arguments are those of `simulate`."""
     from ..search.bounds import lower_bound  # a field has this name
 
     if not any(p.nodes for p in plan.partitions.values()):  # all that is fetched is fed
@@ -210,9 +213,9 @@ def _unknown(plan: PlanData) -> str:
 
 
 def alternatives(plan: PlanData, node: str) -> list[tuple[str, float]]:
-    """What the step would take with a node's group on each other device that it may have: (device, seconds), best first.
+    """The predicted time of the step with a node's group on each other candidate device: (device, seconds), best first.
 
-    The seconds are infinite where the step would not fit the devices' memory.
+    The time is infinite if the step would not fit into the devices' memory.
     """
     problem, assignment, names, devices = step_of(plan)
     decision = plan.decisions.decision(node)
@@ -227,7 +230,7 @@ def alternatives(plan: PlanData, node: str) -> list[tuple[str, float]]:
 
 
 def alternatives_text(plan: PlanData, node: str) -> list[str]:
-    """The same in words: what the search gained by its choice."""
+    """The alternatives as text: the gain of the search's choice."""
     others = alternatives(plan, node)
     if not others:
         return []

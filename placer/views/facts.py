@@ -1,6 +1,6 @@
-"""What reports and warnings derive from a plan: predicted times, who sets devices, whose step it is.
+"""Facts that reports and warnings derive from a plan: predicted times, device blocks, between-graph replication.
 
-Times are predicted by the costs that `simulate` uses. They are not claimed where sizes are unknown (`is_exact`).
+Times are predicted with the costs that `simulate` uses. They are not used if sizes are unknown (`is_exact`).
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ UNCALIBRATED = " (uncalibrated: `dovetail calibrate` measures this machine)"
 
 
 def is_measured(plan: PlanData) -> bool:
-    """Whether predicted times rest on the machine's profile, or on described devices or links, not on what is typical."""
+    """Whether predicted times use the machine's profile or described speeds, instead of those of a typical machine."""
     cluster = plan.cluster
     return cluster.calibration is not None or bool(cluster.links) or any(d.flops is not None for d in cluster.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class OneWorker:
-    """A between-graph plan: one worker's step. `task`: the worker. `others`: the tasks that run the same program beside it."""
+    """A plan of one worker's step in between-graph replication. `task`: the worker. `others`: the tasks that run the same program."""
 
     task: str
     others: tuple[str, ...]
 
 
 class Facts:
-    """What follows from a plan, found when asked for."""
+    """Facts about a plan, computed on first access."""
 
     def __init__(self, plan: PlanData) -> None:
         self.plan = plan
@@ -71,7 +71,7 @@ class Facts:
 
     @cached_property
     def state(self) -> dict[Node, str]:
-        """Each place of state in the graph -> the device that holds it."""
+        """Each node in the graph that owns state -> its device."""
         decisions = self.plan.decisions
         return {n: decisions.device_of(n) for n in decisions if Trait.STATE_HANDLE in n.opdef.traits}
 
@@ -82,7 +82,7 @@ class Facts:
 
     @cached_property
     def is_searched(self) -> bool:
-        """Whether a search placed nodes: it has weighed all devices by the predicted time."""
+        """Whether a search, which compares devices by predicted time, placed nodes."""
         return self.plan.solution is not None or bool((self.plan.decisions.rules == Rule.SEARCHED).any())
 
     @cached_property
@@ -100,7 +100,7 @@ class Facts:
 
     @cached_property
     def idle_tasks(self) -> tuple[str, ...]:
-        """The tasks on which the step neither runs nor holds anything, but for those that run the same program beside it."""
+        """The tasks without nodes and state of the step, except those that run the same program."""
         busy = {task_of(r.device) for r in self.plan.loads}
         busy.update(() if self.one_worker is None else self.one_worker.others)
         return tuple(t for t in self.plan.cluster.tasks if t not in busy)
@@ -118,7 +118,7 @@ class Facts:
 
     @property
     def fits(self) -> bool:
-        """Whether no device is predicted to hold more than it has, with the copies of what it reads in place."""
+        """Whether the step is predicted to fit into the memory of all devices, including copies of one-sided reads."""
         room = [
             np.inf if d.memory_bytes is None else d.memory_bytes * (1 + ROUNDING) for d in self.plan.cluster.devices
         ]
@@ -147,15 +147,15 @@ class Facts:
 
     @property
     def bytes_between_tasks(self) -> int:
-        """The bytes of one step that cross between tasks."""
+        """The bytes that are sent between tasks in one step."""
         return sum(c.bytes for c in self.plan.channels if c.crosses_tasks and not c.direct)
 
     @cached_property
     def slower_than(self) -> tuple[str, float] | None:
         """(device, seconds) of the fastest device that could run the whole step, if it is predicted to be faster than the plan.
 
-        A plan that was searched for throughput is not asked: its steps overlap. Where other workers run the same program beside this one,
-        it has to be faster than all of them together.
+        None for a plan that was searched for throughput, whose steps overlap. If other workers run the same program, the device must be
+        faster than all of them together.
         """
         if not self.is_exact or self.problem is None or minimizes_load(self.plan):
             return None
@@ -165,19 +165,21 @@ class Facts:
 
 
 def minimizes_load(plan: PlanData) -> bool:
-    """Whether a plan was searched for throughput: many steps are under way at once, and one alone may take longer for it."""
+    """Whether a plan was searched for throughput: steps overlap, and a single one may take longer."""
     return plan.solution is not None and plan.solution.minimized is Objective.THROUGHPUT
 
 
 def fastest_alone(
     problem: Problem, plan: PlanData, costs: Profile | None = None, client: bool = False
 ) -> tuple[str, float] | None:
-    """(name, seconds) of the device that runs the whole step fastest by itself; None where no device can.
+    """(name, seconds) of the device that runs the whole step fastest by itself; None if no device can.
 
-    The seconds are those of `plan.all_on(device)`: its kernels are fused across what the plan separates, and it reads nothing elsewhere.
+    The time is that of `plan.all_on(device)`, whose kernels are fused across the plan's partitions, and which has no transfers.
 
     Args:
-        problem: the plan's step. costs, client: what it was made with, as `step_of` takes them.
+        problem: the plan's step.
+        costs: the costs of the problem, as in `step_of`.
+        client: as in `step_of`.
     """
     kinds = set.intersection(*({*n.opdef.device_types} for p in plan.partitions.values() for n in p.nodes))
     work = problem.seconds.sum(axis=1)[problem.device_class]  # without transfers a device works all the time
@@ -199,12 +201,12 @@ def fastest_alone(
 
 
 def without_compiling(plan: PlanData) -> AbstractContextManager[None]:
-    """A block in which loops over a plan of few nodes run as Python: that takes less time than to compile them."""
+    """A context in which loops over a small plan run as Python, which takes less time than compiling them."""
     return interpreted(sum(len(p.steps) for p in plan.partitions.values()) <= FEW)
 
 
 def fits(problem: Problem, assignment: Ints) -> bool:
-    """Whether a step fits the devices' memory at every moment."""
+    """Whether a step fits into the devices' memory at all times."""
     try:
         check_assignment(problem, assignment)
     except InfeasibleError:
@@ -226,7 +228,7 @@ def setter_block(node: Node) -> DeviceBlock | None:
 
 
 def overriding(node: Node) -> DeviceBlock | None:
-    """The block inside a setter's that names a job, or hides the setter, so that the node is not where the setter would put it."""
+    """The block inside a setter's block that names a job or clears devices, and so overrides the setter for the node."""
     if setter_block(node) is None:
         return None
     for block in blocks_of(node):

@@ -1,8 +1,8 @@
-"""Lint of a plan: warnings about what a better plan would not do, the most expensive first.
+"""Lint of a plan: warnings about parts of it that cost time or memory, the most expensive first.
 
-Each check looks at one thing. It says what it found in figures, at which line of the program, and the one change that mends it.
-Where a change can be made to the plan as it is (`plan_warning.py`), `check` applies it on request, and compares. None of the warnings is an
-error: a plan with warnings runs, and gives the same results. What a search has weighed, and what is predicted to be best, is no finding.
+Each check examines one aspect. It reports figures, the line of the program, and one change that avoids the cost. If the change can be
+applied to the plan automatically (`plan_warning.py`), `check` does so on request, and compares. A warning is not an error: the plan runs,
+and gives the same results. Decisions that a search weighed, or that are predicted to be best, are not reported.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def check(
     """All warnings about a plan, those that cost the most bytes first.
 
     Args:
-        place: what places the graph again, to apply the changes; None: they are not applied.
-        predict: whether times are predicted, which takes seconds in a plan of 100,000 nodes.
-        facts: what is known of the plan already.
+        place: function that places a graph, to apply the changes; None: they are not applied.
+        predict: whether to predict times, which takes seconds for a plan of 100,000 nodes.
+        facts: facts that were derived from the plan before.
     """
     facts = facts or Facts(plan)
     with without_compiling(plan):

@@ -1,4 +1,4 @@
-"""Checks of what devices do and hold: one device that would be faster, idle and uneven ones, parameter servers, memory."""
+"""Checks of devices: a faster single device, idle devices, uneven load, parameter servers, memory."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _served(facts: Facts, servers: Sequence[str], worker: str) -> tuple[str, Cha
 
 
 def uneven_work(facts: Facts) -> Iterator[PlanWarning]:
-    """A device that does far more than the others of its kind that work in this step."""
+    """A device that has far more work than others of its kind that are used in this step."""
     if not _can_gain(facts):
         return
     cost = facts.plan.cost
@@ -153,28 +153,28 @@ def _spread(facts: Facts, device: str) -> tuple[Node, str, Change]:
 
 
 def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
-    """A parameter server that holds most of the state that its job could share."""
-    held: dict[str, list[tuple[int, Node]]] = {}
+    """A parameter server that stores most of the state of its job."""
+    stored: dict[str, list[tuple[int, Node]]] = {}
     for node, device in facts.state.items():
-        held.setdefault(device, []).append((state_bytes(node)[0], node))
+        stored.setdefault(device, []).append((state_bytes(node)[0], node))
     serving = {
         c.source
         for c in facts.plan.channels
         if c.crosses_tasks and not c.control and state_behind(tensor_of(facts, c).op) is not None
     }
     for devices in _of_a_kind(facts.plan).values():
-        sizes = {d: sum(size for size, _ in held.get(d, ())) for d in devices}
+        sizes = {d: sum(size for size, _ in stored.get(d, ())) for d in devices}
         total, uneven = sum(sizes.values()), _uneven(sizes)
         if uneven is None or total < SMALL_BYTES or uneven[0] not in serving:
             continue
         most = uneven[0]
-        state = {n: size for d in devices for size, n in held.get(d, ())}
+        state = {n: size for d in devices for size, n in stored.get(d, ())}
         balanced = _balanced(state, devices)
         least = max(sum(size for n, size in state.items() if balanced[n] == d) for d in devices)
-        size, largest = max(held[most], key=lambda entry: entry[0])
+        size, largest = max(stored[most], key=lambda entry: entry[0])
         if facts.plan.decisions.decision(largest).rule is Rule.SEARCHED:
             continue
-        names = [n.name for _, n in sorted(held[most], key=lambda entry: (-entry[0], entry[1].name))[:LISTED]]
+        names = [n.name for _, n in sorted(stored[most], key=lambda entry: (-entry[0], entry[1].name))[:LISTED]]
         what = f"{short(most)} holds {sizes[most] / total:.0%} of the {size_text(total)} of state that {len(sizes)} devices of its job "
         change: Change | str = "a variable is cut where the program makes it"
         if sizes[most] > BALANCED * least:
@@ -193,7 +193,7 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
 
 
 def setters_overridden(facts: Facts) -> Iterator[PlanWarning]:
-    """Variables inside a `replica_device_setter` that a block inside it puts elsewhere."""
+    """Variables inside a `replica_device_setter` that an inner device block places elsewhere."""
     found: dict[tuple[Any, Any], list[Node]] = {}
     for node in facts.state:
         inner, outer = overriding(node), setter_block(node)
@@ -230,9 +230,9 @@ def _balanced(sizes: Mapping[Node, int], devices: Sequence[str]) -> dict[Node, s
     heap, found = [(0, i) for i in range(len(devices))], {}
     heapify(heap)
     for node, size in sorted(sizes.items(), key=lambda entry: (-entry[1], entry[0].index)):
-        held, i = heap[0]
+        stored, i = heap[0]
         found[node] = devices[i]
-        heapreplace(heap, (held + size, i))
+        heapreplace(heap, (stored + size, i))
     return found
 
 

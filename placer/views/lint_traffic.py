@@ -1,4 +1,4 @@
-"""Checks of what crosses between tasks: gradients, variables, constants, loops."""
+"""Checks of traffic between tasks: gradients, variables, constants, loops."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _beside(pairs: Mapping[Node, Node], facts: Facts) -> tuple[tuple[str, str], 
 
 
 def read_again(facts: Facts) -> Iterator[PlanWarning]:
-    """A variable whose value crosses to one task several times in a step."""
+    """A variable whose value is sent to one task several times in a step."""
     for (place, task), channels in _reads(facts).items():
         if len(channels) > 1:
             wasted = sum(c.bytes for c in channels) - max(c.bytes for c in channels)
@@ -99,7 +99,7 @@ def read_again(facts: Facts) -> Iterator[PlanWarning]:
 
 
 def slow_reads(facts: Facts) -> Iterator[PlanWarning]:
-    """Variables that only one task reads, over a link that takes much of the step for it."""
+    """Variables that only one task reads, over a link that takes a large part of the step."""
     if not facts.is_exact or facts.one_worker is not None or facts.is_searched or facts.problem is None:
         return
     reads = _reads(facts)
@@ -180,7 +180,7 @@ def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:
 
 
 def constants_sent(facts: Facts) -> Iterator[PlanWarning]:
-    """A constant that crosses between tasks in every step."""
+    """A constant that is sent between tasks in every step."""
     for c in facts.plan.channels:
         if c.crosses_tasks and not c.control and c.bytes >= SMALL_BYTES:
             node = tensor_of(facts, c).op

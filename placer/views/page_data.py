@@ -1,8 +1,8 @@
-"""A plan as columns: all that its page (`render/page.py`) shows of it.
+"""A plan as columns: the data of its page (`render/page.py`).
 
 A graph of 100,000 nodes has as many names, but only some hundred ops, requests, source lines and demands. So
-each text is kept once and nodes refer to it by number; the page puts the words of an explanation together
-on demand. 0 stands for "none" in columns whose comment says "+1".
+each string is stored once, nodes refer to it by number, and the page assembles explanations on demand. 0 stands for "none" in columns whose
+comment says "+1".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Table(Generic[K]):
-    """Distinct values, numbered in order of appearance, each with what the page is told of it."""
+    """Distinct values, numbered in order of appearance, each with its data for the page."""
 
     def __init__(self, row: Callable[[K], Any] | None = None) -> None:
         self._row = row
@@ -77,9 +77,9 @@ def contents(
 
     Args:
         charts: (label, chart) of predicted and measured steps.
-        kernels: what a device's part is compiled to (`codegen.explain.DeviceKernels`); None: the page shows no kernels.
+        kernels: function of a device that returns its kernels (`codegen.explain.DeviceKernels`); None: the page shows no kernels.
         before: the plan that this one is compared with.
-        facts: what is known of the plan already.
+        facts: facts that were derived from the plan before.
     """
     with collector_paused():
         writer = _Writer(plan)

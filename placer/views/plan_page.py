@@ -40,7 +40,7 @@ def render_html(
     before: PlanData | None = None,
     costs: Profile | None = None,
 ) -> str:
-    """The page of a plan, as text; `write_html` says what the arguments are."""
+    """The page of a plan, as text. Arguments as in `write_html`."""
     nodes = sum(len(p.nodes) for p in plan.partitions.values())
     facts, charts, left_out = Facts(plan), [], []
     if nodes > PREDICTED or len(plan.cluster.devices) > MOST_DEVICES:
@@ -66,15 +66,15 @@ def render_html(
 def write_html(plan: PlanData, path: str | os.PathLike[str], title: str = "", **more: Any) -> None:
     """Write the page of a plan.
 
-    It shows tasks and devices with their loads, the step's nodes folded by name scope, the channels by bytes,
-    why each node is where it is, and the predicted step. A file of 100,000 nodes has some megabytes.
+    It shows tasks and devices with their loads, the step's nodes folded by name scope, the channels by bytes, the decision for each node,
+    and the predicted step. A page of 100,000 nodes has some megabytes.
 
     Args:
         plan: the plan.
-        path: the file; an existing one is replaced.
-        title: what the browser's tab shows; '' says how large the plan is.
-        more: `kernels`: gives a device's kernels. `measured`: a trace or a chart, shown beside the prediction. `before`: a plan to compare
-            with. `costs`: what the prediction rests on.
+        path: the file; an existing file is replaced.
+        title: the title of the page; '': the size of the plan.
+        more: `kernels`: function of a device that returns its kernels. `measured`: a trace or a chart, shown beside the prediction.
+            `before`: a plan to compare with. `costs`: measured costs for the prediction.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,6 +1,6 @@
-"""A warning about a plan: what was found, where, and the change that mends it; and the plan with such a change.
+"""A warning about a plan: the finding, its location, and the change that it suggests; and the plan with such a change.
 
-A change is applied to a copy of the graph: the user's graph, and the plan that was checked, stay as they are.
+A change is applied to a copy of the graph: the user's graph and the checked plan are not modified.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ LISTED = 4  # names in one warning
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is different in the program.
+    """A change of the program.
 
     Attributes:
-        requests: (node, device that it asks for), '' for none. beside: (node, node with which it is colocated).
-        strategy: the strategy that places; None: as before.
-        batch: the rows of a batch, now and with the change; None: no other batch.
+        requests: (node, its new requested device), '' for none.
+        beside: (node, node with which it is colocated).
+        strategy: the placement strategy; None: unchanged.
+        batch: the batch size before and after the change; None: unchanged.
     """
 
     requests: tuple[tuple[str, str], ...] = ()
@@ -42,19 +43,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class PlanWarning:
-    """One thing that costs more than it must.
+    """A warning of `plan.check()` about a cost that can be avoided.
 
     Attributes:
         kind: the check that found it, a key of `CHECKS`.
-        what: what was found, in figures.
-        where: the line of the program; None where it is not known.
-        cure: the change that mends it.
-        devices: complete names of the devices that it is about.
-        nodes: names of the nodes that it is about.
-        bytes: bytes per step, or held, that could be saved or moved; 0 where it is not about bytes.
-        change: the change as `with_change` applies it to the plan, or in words why it cannot be applied.
-        fixed: after `check(fix=True)` the plan with the change; None where it cannot be applied.
-        result: after `check(fix=True)` what that plan gains, or why there is none.
+        what: the finding, with figures.
+        where: the line of the program; None if unknown.
+        cure: the suggested change.
+        devices: complete names of the devices concerned.
+        nodes: names of the nodes concerned.
+        bytes: bytes per step, or of memory, that could be saved or moved; 0 if the finding is not about bytes.
+        change: the change for `with_change`, or the reason why it cannot be applied automatically.
+        fixed: after `check(fix=True)`, the plan with the change; None if it cannot be applied.
+        result: after `check(fix=True)`, the predicted gain of that plan, or the reason why there is none.
     """
 
     kind: str
@@ -70,7 +71,7 @@ class PlanWarning:
 
     @property
     def text(self) -> str:
-        """What was found, where, and what mends it; after `fix`, what that gains."""
+        """The finding, its location and the suggested change; after `fix`, the predicted gain."""
         code = f": {self.where.text}" if self.where is not None and self.where.text else ""
         lines = [f"{self.what}."]
         lines += [f"  at {self.where}{code}"] if self.where is not None else []
@@ -82,7 +83,7 @@ class PlanWarning:
 
 
 def moved(plan: PlanData, nodes: Mapping[Node, str]) -> Change:
-    """The change by which nodes are requested elsewhere, with all that shares their devices."""
+    """The change that requests other devices for nodes and for the nodes colocated with them."""
     graph, found = plan.graph, {}
     for node, device in nodes.items():
         for name in plan.decisions.decision(node).group:
@@ -92,7 +93,7 @@ def moved(plan: PlanData, nodes: Mapping[Node, str]) -> Change:
 
 
 def with_change(plan: PlanData, change: Change, place: Place) -> Any:
-    """The plan of the same step with a change of the program. Errors as of `place`."""
+    """Plan the same step with a change of the program. Errors as in `place`."""
     graph = Graph()
     extend_from_bytes(graph, graph_to_bytes(plan.graph))
     for name, device in change.requests:

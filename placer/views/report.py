@@ -17,7 +17,7 @@ from .scope_tree import fold
 
 
 def render(plan: PlanData) -> str:
-    """The tables of `print(plan)`: devices, links, scopes, and requests that were not met."""
+    """The tables of `print(plan)`: devices, links, scopes, and requests that were not satisfied."""
     parts = [
         heading(plan),
         table(*devices_table(plan)),
@@ -28,7 +28,7 @@ def render(plan: PlanData) -> str:
 
 
 def heading(plan: PlanData) -> str:
-    """In a line or two: how much runs on how many devices, and what crosses; first, whether one device would be faster."""
+    """One or two lines: nodes, devices and traffic. If a single device would be faster, that comes first."""
     nodes = sum(len(p.nodes) for p in plan.partitions.values())  # as the tables count: a constant may run on several
     between = [c for c in plan.channels if c.crosses_tasks]
     direct = sum(c.direct for c in between)
@@ -95,7 +95,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def devices_table(plan: PlanData) -> Table:
-    """A row for each device that runs or holds something: its nodes, variables, their memory, its work."""
+    """A row for each device that is used: its nodes, variables, their memory, its operations."""
     emulated = {str(d.name) for d in plan.cluster.devices if d.emulated}
     rows: list[tuple[str, ...]] = [
         (
@@ -117,7 +117,7 @@ def _flops(plan: PlanData, device: str) -> tuple[float, bool]:
 
 
 def links_table(plan: PlanData) -> Table:
-    """A row for each pair of devices between which something crosses; times where links are known."""
+    """A row for each pair of devices with traffic, with times for known links."""
     found = plan.traffic
     times = [link_seconds(t, plan.cluster) for t in found]
     header: tuple[str, ...] = ("link", "tensors", "control", "per step")
@@ -137,14 +137,14 @@ def links_table(plan: PlanData) -> Table:
 
 
 def link_seconds(crossing: Traffic, cluster: Cluster) -> float | None:
-    """Time that a step's traffic takes on a link when nothing waits; None when the link is not known."""
+    """The time of a step's traffic on a link without contention; None if the link is not known."""
     source, destination = task_of(crossing.source), task_of(crossing.destination)
     link = cluster.link(source, destination) if source != destination else None
     return None if link is None else link.seconds(crossing.bytes)
 
 
 def scopes_table(plan: PlanData) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
-    """The nodes folded by name (`scope_tree.py`), and a line that counts what is left out."""
+    """The nodes folded by name (`scope_tree.py`), and a line that counts omitted rows."""
     rows = fold(((n.name, device) for device, p in plan.partitions.items() for n in p.nodes), ROWS)
     left = rows[ROWS:]
     rest = f"... and {len(left)} more with {count_text(sum(len(r.nodes) for r in left), 'node')}"

@@ -1,4 +1,4 @@
-"""What a plan takes for several batch sizes: predicted time, memory and traffic, as a table.
+"""The predicted time, memory and traffic of a plan for several batch sizes, as a table.
 
 The placement and the partition stay the same; the sizes of values are inferred anew for each batch (`cost/shapes.py`).
 """
@@ -21,14 +21,17 @@ HEADER = ("batch", "step", "per row", "memory", "fullest device", "between tasks
 
 @dataclass(frozen=True, slots=True)
 class BatchPoint:
-    """What a step takes at one batch size.
+    """The prediction for one batch size.
 
     Attributes:
-        batch: rows. seconds: predicted, of one step.
-        memory: bytes that the fullest device holds at most, and `device` its name: the one that uses the largest part of its memory, or
-            most bytes where capacities are not described. fits: whether every device can hold what it must.
-        bytes: what crosses between tasks in one step.
-        exact: whether all sizes are known; else the numbers are lower bounds.
+        batch: number of rows.
+        seconds: predicted time of one step.
+        memory: peak memory in bytes of the fullest device: the one that uses the largest fraction of its memory, or the most bytes if
+            capacities are not described.
+        device: the name of that device.
+        fits: whether the step fits into the memory of all devices.
+        bytes: traffic between tasks in one step.
+        exact: whether all sizes are known; if not, the numbers are lower bounds.
     """
 
     batch: int
@@ -42,7 +45,7 @@ class BatchPoint:
 
 @dataclass(frozen=True, slots=True)
 class BatchScaling:
-    """`plan.scale(batch=[...])`: a point for each batch size. It prints as a table."""
+    """The result of `plan.scale(batch=[...])`: a point for each batch size. It prints as a table."""
 
     points: tuple[BatchPoint, ...]
 
@@ -69,7 +72,7 @@ class BatchScaling:
 
 
 def scaled(batch: int, plan: PlanData, costs: Profile | None, contended: bool) -> BatchPoint:
-    """What a plan, which was made for this batch size, takes."""
+    """The prediction for a plan of this batch size."""
     step = simulate(plan, costs=costs, contended=contended)
     capacity = {str(d.name): d.memory_bytes for d in plan.cluster.devices}
     peak = dict(zip(step.devices, step.peak, strict=True))

@@ -28,11 +28,11 @@ class Row:
     """A part of the tree of names.
 
     Attributes:
-        label: how it is shown: a node's name, `scope/`, `family*` or `scope/...`.
+        label: its text: a node's name, `scope/`, `family*` or `scope/...`.
         nodes: (name, device) of its nodes.
-        scope: the scope that it stands for, without the last slash; '' when it is none.
-        whole: whether a node has the scope's name: then it is one thing to its reader, such as a variable.
-        inside: a family's members, or what is left of a scope.
+        scope: the scope that it stands for, without the last slash; '' if it is none.
+        whole: whether a node has the scope's name, so that the row is one object, such as a variable.
+        inside: a family's members, or the rest of a scope.
     """
 
     label: str
@@ -47,7 +47,7 @@ class Row:
         return Counter(device for _, device in self.nodes)
 
     def parts(self) -> list[Row]:
-        """What it consists of; nothing when it is a single node."""
+        """Its parts; empty for a single node."""
         return list(self.inside) or (_parts(self.scope, self.nodes) if self.scope else [])
 
 
