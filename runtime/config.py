@@ -1,6 +1,6 @@
 """Options of a session, a server and a step, under TensorFlow 1's names.
 
-They are plain values with defaults, checked by the constructor: a misspelt option is an error at the user's line.
+They are plain values with defaults. The constructor checks them, so that a misspelt option is an error at the user's line.
 `to_fields`/`from_fields` convert a `ConfigProto` to and from the plain data of a message.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Options:
-    """Base of the options: `repr` prints what differs from the defaults."""
+    """Base of the options; `repr` prints the options that differ from their defaults."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class Options:
         self.check()
 
     def check(self) -> None:
-        """TypeError where an option that is on or off is neither."""
+        """Raise a TypeError if a boolean option has another type."""
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if type(f.default) is bool and type(value) is not bool and value not in (0, 1):
@@ -55,7 +55,7 @@ class Options:
 
 @dataclass(slots=True, repr=False)
 class GPUOptions(Options):
-    """Options of GPU devices, kept for existing programs. The memory options have an effect on real GPUs only."""
+    """Options of GPU devices, accepted for existing programs. The memory options have an effect on real GPUs only."""
 
     allow_growth: bool = False
     per_process_gpu_memory_fraction: float = 0.0
@@ -69,13 +69,14 @@ class GPUOptions(Options):
 
 @dataclass(slots=True, repr=False)
 class OptimizerOptions(Options):
-    """The rewrites of a session's graphs before they run, in TensorFlow's words.
+    """Which rewrites a session applies to graphs before they run, with TensorFlow's names.
 
     Attributes:
-        do_common_subexpression_elimination, do_constant_folding: enables the rewrite even at level L0.
-        do_function_inlining: accepted; a graph has no functions left when it runs.
+        do_common_subexpression_elimination: enable this rewrite even at level L0.
+        do_constant_folding: enable this rewrite even at level L0.
+        do_function_inlining: accepted without effect; functions are always inlined.
         opt_level: L1, the default: all rewrites. L0: only those that the flags above enable.
-        global_jit_level: accepted; `ConfigProto.kernel_backend` chooses what is compiled.
+        global_jit_level: accepted without effect; see `ConfigProto.kernel_backend`.
     """
 
     L0: ClassVar[int] = -1
@@ -97,14 +98,15 @@ class GraphOptions(Options):
     """Options for a session's graph.
 
     Attributes:
-        optimizer_options: see that class.
+        optimizer_options: `OptimizerOptions`.
         place_pruned_graph: place only the nodes that a run needs. A node that cannot be placed then fails only the runs that need
             it.
-        enable_bfloat16_sendrecv: float32 values cross between devices as bfloat16: half the bytes, less precise.
-        compress_sendrecv: compress values between machines, without loss, where that makes them smaller. For networks that are slower
-            than zlib, which compresses 70 to 400 MB/s.
-        infer_shapes, build_cost_model: accepted; shapes are always inferred as far as possible, and `dt.measure` gives the costs.
-        enable_recv_scheduling: delay sends while their receiver is far behind, so that fewer values queue up there.
+        enable_bfloat16_sendrecv: send float32 values between devices as bfloat16: half the bytes, less precise.
+        compress_sendrecv: compress values between machines without loss, if that makes them smaller. Useful on networks slower than
+            zlib, which compresses 70 to 400 MB/s.
+        infer_shapes: accepted without effect; shapes are always inferred as far as possible.
+        build_cost_model: accepted without effect; `dt.profile` measures costs.
+        enable_recv_scheduling: delay sends while their receiver is far behind, which bounds the values that wait there.
     """
 
     optimizer_options: OptimizerOptions = field(default_factory=OptimizerOptions)
@@ -118,10 +120,11 @@ class GraphOptions(Options):
 
 @dataclass(slots=True, repr=False)
 class ThreadPoolOptionProto(Options):
-    """A thread pool of TensorFlow's sessions; kept for existing programs.
+    """A thread pool of TensorFlow's sessions, accepted for existing programs.
 
     Attributes:
-        num_threads: its size; 0: automatic. global_name: sessions with the same name share the pool.
+        num_threads: number of threads; 0: automatic.
+        global_name: sessions with the same name share the pool.
     """
 
     num_threads: int = 0
@@ -130,7 +133,7 @@ class ThreadPoolOptionProto(Options):
 
 @dataclass(slots=True, repr=False)
 class Experimental(Options):
-    """Options that TensorFlow programs set in `ConfigProto.experimental`: accepted, and without effect."""
+    """Options that TensorFlow programs set in `ConfigProto.experimental`: accepted without effect."""
 
     collective_group_leader: str = ""
     executor_type: str = ""
@@ -152,38 +155,37 @@ class ConfigProto(Options):
     """Options of a session, or of a server.
 
     Attributes:
-        device_count: devices per type of each task ({"CPU": 4}); for a server or an in-process session.
-        allow_soft_placement: when a device cannot run a node, choose another one of the same task and log it. Off by default.
-        log_device_placement: print where each node was placed.
-        device_filters: the session only sees devices that match one of these specs (and its master's task).
-        operation_timeout_in_ms: limit for each call; 0: no limit but failure detection.
+        device_count: device type -> number of devices, {"CPU": 4}, of a server or an in-process session.
+        allow_soft_placement: if a device cannot run a node, use another device of the same task, and log it. Default: False.
+        log_device_placement: print the device of each node.
+        device_filters: the session only uses devices that match one of these specs, and those of its master's task.
+        operation_timeout_in_ms: timeout of each call; 0: none, except failure detection.
         isolate_session_state: the session has its own variables, which are deleted when it is closed.
-        wait_for_cluster_s: how long creating a session waits for tasks that have not started, in seconds.
-        peer_timeout_s: a task that is silent for this long counts as dead, in seconds.
-        intra_op_parallelism_threads: threads per kernel, and concurrent kernels; 0: automatic.
-        inter_op_parallelism_threads: threads per kernel, and concurrent kernels; 0: automatic.
-        use_per_session_threads: the threads for a session's kernels: True, or a list of `ThreadPoolOptionProto`.
-            Accepted without effect for a session in this process, which uses its caller's thread. An
-            InvalidArgumentError for one on a cluster, as in TensorFlow: the threads belong to the servers.
-        session_inter_op_thread_pool: see `use_per_session_threads`.
-        placement_period: accepted; nodes are placed once.
+        wait_for_cluster_s: seconds for which a new session waits for tasks that have not started.
+        peer_timeout_s: seconds after which a task that sends nothing counts as dead.
+        intra_op_parallelism_threads: number of threads of one kernel; 0: automatic.
+        inter_op_parallelism_threads: number of kernels that run concurrently; 0: automatic.
+        use_per_session_threads: a session has its own threads. Without effect in an in-process session, which uses its caller's
+            thread. An InvalidArgumentError on a cluster, as in TensorFlow, because the servers own the threads.
+        session_inter_op_thread_pool: the same, as a list of `ThreadPoolOptionProto`.
+        placement_period: accepted without effect; nodes are placed once.
         cluster_def: the cluster that the program expects: a `ClusterDef`, or an argument of `ClusterSpec`. A session on another
-            cluster fails with InvalidArgumentError. On this cluster it has state of its own, as with
-            `isolate_session_state`. A session in this process has no cluster and ignores it, as in TensorFlow.
-        gpu_options: see those classes.
-        graph_options: see those classes.
-        kernel_backend: the backend of kernels: "auto", "numba" or "numpy"; "": DOVETAIL_BACKEND of the session's process.
-        kernel_check: 2: compare every fused kernel with the NumPy references; -1: DOVETAIL_CHECK of that process.
-        graph_rewrite: 0: run graphs as written; 1: rewrite by `graph_options.optimizer_options`; -1: DOVETAIL_REWRITE of that
-            process.
-        placement_strategy: how nodes with a choice of devices are placed: "rules", or a search: "auto" or another strategy of
-            `dt.place`. A search optimizes the whole graph as one step, whenever the graph has grown; state stays where it is.
+            cluster fails with InvalidArgumentError. On this cluster it has its own variables, as with `isolate_session_state`. An
+            in-process session ignores it, as in TensorFlow.
+        gpu_options: a `GPUOptions`.
+        graph_options: a `GraphOptions`.
+        kernel_backend: what runs kernels on CPUs: "auto", "numba" or "numpy"; "": DOVETAIL_BACKEND of the session's process.
+        kernel_check: 2: compare every fused kernel with the NumPy references; -1: DOVETAIL_CHECK of the session's process.
+        graph_rewrite: 0: run graphs as written; 1: rewrite by `graph_options.optimizer_options`; -1: DOVETAIL_REWRITE of the
+            session's process.
+        placement_strategy: how nodes with several candidate devices are placed: "rules", or a search, "auto" or another strategy of
+            `dt.place`. A search optimizes the whole graph as one step, again whenever the graph has grown. State is not moved.
         placement_costs: the costs of nodes and links for a search: a `dt.Profile`, or the path of one; None: analytic costs.
             With a profile, the search optimizes the measured nodes as one step, and the rules place the others.
         fast_math: allow rewrites that change rounding, or results with NaN and infinity.
-        tf32: let GPUs compute products, convolutions and attention of float32 in TF32, with 10 bits of each factor's fraction. It is
-            several times as fast, with errors of about 1e-3. Sums stay float32.
-        keys: a session's folder of keys, which authenticate it; "": that of DOVETAIL_KEYS, or no keys. It is never sent.
+        tf32: let GPUs compute products, convolutions and attention of float32 in TF32, which rounds factors to 10 bits of fraction and
+            adds in float32. It is several times as fast, with relative errors of about 1e-3.
+        keys: folder of the keys that authenticate the session; "": the folder in DOVETAIL_KEYS, or no keys. It is never sent.
     """
 
     device_count: dict[str, int] = field(default_factory=dict)
@@ -218,11 +220,11 @@ class ConfigProto(Options):
         return self._experimental
 
     def kernel_options(self, warm: bool = False, deterministic: bool = False) -> KernelOptions:
-        """The kernel options. Unset options follow this process's settings.
+        """The options of kernels. Unset options follow the settings of this process.
 
         Args:
             warm: compile all kernels before the first step.
-            deterministic: the same, and choose no kernel by measuring.
+            deterministic: like `warm`, and choose no kernel by measuring.
 
         Raises:
             InvalidArgumentError: the backend is unknown.
@@ -230,16 +232,16 @@ class ConfigProto(Options):
         backend = self.kernel_backend or setting("DOVETAIL_BACKEND")
         check = self.kernel_check if self.kernel_check >= 0 else setting("DOVETAIL_CHECK")
         allowed = self._rewrites()
-        wanted = self.graph_options.optimizer_options
-        everything = allowed and wanted.opt_level >= OptimizerOptions.L1
+        rewrites = self.graph_options.optimizer_options
+        everything = allowed and rewrites.opt_level >= OptimizerOptions.L1
         try:
             return KernelOptions(
                 backend,
                 warm,
                 check,
                 self.intra_op_parallelism_threads,
-                fold=everything or (allowed and wanted.do_constant_folding),
-                merge=everything or (allowed and wanted.do_common_subexpression_elimination),
+                fold=everything or (allowed and rewrites.do_constant_folding),
+                merge=everything or (allowed and rewrites.do_common_subexpression_elimination),
                 rewrite=everything,
                 fast_math=self.fast_math,
                 tf32=self.tf32,
@@ -249,12 +251,12 @@ class ConfigProto(Options):
             raise invalid(f"{e} (ConfigProto.kernel_backend, or DOVETAIL_BACKEND)") from None
 
     def over(self, defaults: ConfigProto) -> ConfigProto:
-        """A copy in which another config's options replace those with default values."""
+        """A copy whose default-valued options are replaced by those of `defaults`."""
         merged: ConfigProto = _over(self, defaults)
         return merged
 
     def settled(self) -> ConfigProto:
-        """A copy in which no option depends on the settings, or the files, of the process that reads it.
+        """A copy in which no option depends on settings or files of the process that reads it.
 
         Raises:
             InvalidArgumentError, OSError, TypeError: `placement_costs` is not a profile.
@@ -348,7 +350,7 @@ def _fill(target: Any, fields: dict[str, Any]) -> None:
 
 
 def check_config(config: Any) -> ConfigProto:
-    """The config itself, or the default for None; TypeError for other types."""
+    """`config` itself, or the default for None. TypeError: it is no ConfigProto."""
     if config is None:
         return ConfigProto()
     if not isinstance(config, ConfigProto):
@@ -364,9 +366,9 @@ class RunOptions(Options):
     """Options of one step.
 
     Attributes:
-        timeout_in_ms: limit for the step; 0: the session's limit.
-        inter_op_thread_pool: accepted; see `ConfigProto.session_inter_op_thread_pool`.
-        trace_level: NO_TRACE; any other: record the times of kernels and transfers for `run_metadata.trace`.
+        timeout_in_ms: timeout of the step; 0: the session's `operation_timeout_in_ms`.
+        inter_op_thread_pool: accepted without effect; see `ConfigProto.session_inter_op_thread_pool`.
+        trace_level: NO_TRACE; any other level records the times of kernels and transfers in `run_metadata.trace`.
         output_partition_graphs: put the step's partitions into the `RunMetadata`.
     """
 
@@ -383,10 +385,10 @@ class RunOptions(Options):
 
 @dataclass(slots=True)
 class RunMetadata:
-    """The metadata of one step.
+    """The metadata of one step, filled by `Session.run`.
 
     Attributes:
-        partition_graphs: device -> its partition (`Plan.partitions`), when `output_partition_graphs` was set.
+        partition_graphs: device -> its partition (`Plan.partitions`), if `output_partition_graphs` was set.
         trace: the timing of the step, if it had a `trace_level`; else None.
     """
 
@@ -394,11 +396,11 @@ class RunMetadata:
     trace: Trace | None = None
 
     def HasField(self, name: str) -> bool:  # noqa: N802  (TensorFlow's name)
-        """Whether the step has a field, by TensorFlow's name: "step_stats", "partition_graphs"."""
+        """Whether a field is set, by TensorFlow's name: "step_stats", "partition_graphs"."""
         return bool(self.trace is not None if name == "step_stats" else getattr(self, name, None))
 
     def clear(self) -> None:
-        """Forget the previous step. Each step that gets this object starts with this."""
+        """Delete the metadata of the previous step. Each step that gets this object calls it first."""
         self.partition_graphs, self.trace = {}, None
 
     @property

@@ -42,24 +42,23 @@ logger = logging.getLogger(__name__)
 
 
 class LocalCluster(RunningCluster):
-    """A cluster of real processes on this machine.
+    """Starts a cluster on this machine, with a process for each task. As a context manager it ends them at the end of the block.
 
     Args:
-        jobs: how many tasks each job has: `{"ps": 2, "worker": 2}`, each at a free port; or their addresses on this machine:
+        jobs: job -> number of tasks, `{"ps": 2, "worker": 2}`, which get free ports; or job -> addresses on this machine,
             `{"ps": ["localhost:2222"]}`.
-        programs: job -> command that its tasks run instead of a plain server. The command reads the cluster and its own task from the
-            environment variable `TF_CONFIG`, and should start a `Server` for it; it must end when its standard input closes.
-        device_count: devices per task, as in `ConfigProto`; or job -> devices of each of its tasks.
-        emulate_gpus: emulated GPUs of each task, by job or for all.
-        start_timeout_s: how long to wait until all tasks answer; None: not at all.
-        environment: more environment variables for the tasks; or job -> those of its tasks.
-        keys: folder of keys for all tasks and for this process (`dovetail keys new`); None: that of DOVETAIL_KEYS, or no keys.
+        programs: job -> command that its tasks run instead of a plain server. The command finds the cluster and its task in the
+            environment variable `TF_CONFIG`, and should start a `Server` for it. It must exit when its standard input closes.
+        device_count: devices of each task, as in `ConfigProto`, `{"CPU": 2}`; or job -> devices of each of its tasks.
+        emulate_gpus: number of emulated GPUs of each task; or job -> number.
+        start_timeout_s: seconds to wait until all tasks answer; None: do not wait.
+        environment: additional environment variables of the tasks; or job -> those of its tasks.
+        keys: folder of keys for all tasks and this process (`dovetail keys new`); None: the folder in DOVETAIL_KEYS, or no keys.
         piped: jobs whose standard output and error go to a pipe that the caller must read (`process(job, i).stdout`).
-        self._environment: dict[str, Any] = dict(environment or {})
 
     Raises:
-        TypeError, ValueError: `jobs` is no such mapping. UnavailableError: a task ended, or did not answer in time; all others
-            are ended then.
+        TypeError, ValueError: `jobs` or another argument is malformed.
+        UnavailableError: a task ended, or did not answer in time. All other tasks have then been ended.
 
     >>> with LocalCluster({"ps": 1, "worker": 2}) as cluster, Session(cluster.target("worker", 0)) as session:
     ...     print(len(session.list_devices()))
@@ -139,7 +138,7 @@ class LocalCluster(RunningCluster):
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
-        """(job, index) of all tasks."""
+        """(job, index) of each task."""
         return list(self._processes)
 
     def process(self, job: str, task_index: int) -> subprocess.Popen[bytes]:
@@ -147,14 +146,14 @@ class LocalCluster(RunningCluster):
         return self._processes[job, task_index]
 
     def first_ended(self) -> str | None:
-        """Which process has ended, and how; None: all run."""
+        """A message about the first process that has ended; None: all are running."""
         for (job, i), process in self._processes.items():
             if (how := _end_of(process)) is not None:
                 return f"The process of /job:{job}/task:{i} {how}"
         return None
 
     def start(self, job: str, task_index: int) -> None:
-        """Start (or start again) a task's process; does nothing while it runs."""
+        """Start the process of a task that has ended. Does nothing while it runs."""
         running = self._processes.get((job, task_index))
         if running is not None:
             if running.poll() is None:
@@ -211,7 +210,7 @@ class LocalCluster(RunningCluster):
         return finished
 
     def kill(self, job: str, task_index: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a task's process (default: SIGKILL). Waits until a process that is killed or stopped is so."""
+        """Send a signal to a task's process (default: SIGKILL). After SIGKILL and SIGSTOP, wait until the process has ended or stopped."""
         process = self._processes[job, task_index]
         process.send_signal(number)
         if number == signal.SIGKILL:
@@ -220,7 +219,11 @@ class LocalCluster(RunningCluster):
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def wait(self, job: str, timeout_s: float | None = None) -> list[int]:
-        """Wait until all processes of a job have ended, and return their exit statuses. TimeoutExpired: they have not ended."""
+        """Wait until all processes of a job have ended, and return their exit statuses.
+
+        Raises:
+            TimeoutExpired: they have not ended within `timeout_s` seconds.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         return [
             p.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -229,7 +232,7 @@ class LocalCluster(RunningCluster):
         ]
 
     def close(self) -> None:
-        """End all processes. Closing twice does nothing."""
+        """End all processes. A second call does nothing."""
         self._finalizer()
         atexit.unregister(self._finalizer)
 
@@ -244,7 +247,7 @@ def _of_job(settings: Mapping[str, Any], job: str) -> Mapping[str, Any]:
 
 
 def follow_output(stream: IO[bytes], line: Callable[[str], None]) -> threading.Thread:
-    """Start a thread that hands over each line of what a process prints, until that ends."""
+    """Start a thread that calls `line` with each line of a process's output until the process ends."""
 
     def read() -> None:
         with stream:
@@ -315,7 +318,7 @@ class _Kept:
 
 
 def how_it_ended(code: int) -> str:
-    """A process's exit status, for people."""
+    """A process's exit status as text."""
     return f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
 
 
@@ -326,14 +329,14 @@ def _end_of(process: subprocess.Popen[bytes]) -> str | None:
 
 
 class Supervisor(Keeper):
-    """Keeps the tasks of a cluster running.
+    """Restarts the tasks of a cluster when they end.
 
     Args:
-        cluster: it must be up.
+        cluster: a running cluster.
         say: called with a message for each event.
         restart: restart tasks that have ended.
-        programs: jobs whose tasks run the user's program, and how often each is started again when it fails. One that ends
-            with status 0 is done.
+        programs: job whose tasks run the user's program -> how often a failed task is restarted. A task that exits with
+            status 0 is done.
         clock: the time in seconds; tests pass their own.
     """
 
@@ -382,11 +385,11 @@ class Supervisor(Keeper):
 
     @property
     def all_ended(self) -> bool:
-        """Whether no task runs, nor will again."""
+        """Whether all tasks have ended and none will be restarted."""
         return not self._restart and all(self._cluster.process(*task).poll() is not None for task in self._kept)
 
     def program_status(self) -> int | None:
-        """The exit status of the programs: that of the first one that failed for good; 0 when all are done; None: they run."""
+        """The exit status of the programs: that of the first one that failed and is not restarted; 0: all are done; None: they run."""
         codes = {task: self._cluster.process(*task).poll() for task in self._kept if task[0] in self._programs}
         for (job, i), code in codes.items():
             if code and not self._starts_again(job, self._kept[job, i], code):
@@ -394,12 +397,12 @@ class Supervisor(Keeper):
         return None if any(code != 0 for code in codes.values()) else 0
 
     def processes(self) -> dict[str, int]:
-        """Task -> process number."""
+        """Task -> process id."""
         return {f"/job:{job}/task:{i}": self._cluster.process(job, i).pid for job, i in self._kept}
 
 
 class UpFile:
-    """The lock file of a running cluster, held by its supervisor.
+    """The lock file of a running cluster, locked by its supervisor.
 
     Raises:
         FileExistsError: the cluster is up already.
@@ -416,7 +419,7 @@ class UpFile:
             raise FileExistsError(f"The cluster of {cluster_file} is up already: {self.path}") from None
 
     def write(self, targets: dict[str, str], processes: dict[str, int]) -> None:
-        """Write the tasks to the file."""
+        """Write targets and process ids of the tasks to the file."""
         text = json.dumps(
             {"keeper": os.getpid(), "on": self._on, "targets": targets, "processes": processes}, indent=1
         ).encode()
@@ -445,7 +448,7 @@ def read_up(cluster_file: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError: the cluster is not up.
     """
-    gone = FileNotFoundError(f"The cluster of {cluster_file} is not up: `dovetail up {cluster_file}` starts it")
+    not_up = FileNotFoundError(f"The cluster of {cluster_file} is not up: `dovetail up {cluster_file}` starts it")
     try:
         with up_path(cluster_file).open("rb") as file:
             try:
@@ -454,8 +457,8 @@ def read_up(cluster_file: Path) -> dict[str, Any]:
                 found: dict[str, Any] = json.load(file)
                 return found
     except (FileNotFoundError, ValueError):
-        raise gone from None
-    raise gone  # it is not locked: the supervisor was killed, and the tasks have ended with it
+        raise not_up from None
+    raise not_up  # it is not locked: the supervisor was killed, and the tasks have ended with it
 
 
 def stop(cluster_file: Path, timeout_s: float = 15.0) -> None:
@@ -470,7 +473,7 @@ def stop(cluster_file: Path, timeout_s: float = 15.0) -> None:
         while time.monotonic() < deadline:
             read_up(cluster_file)
             time.sleep(0.05)
-        raise TimeoutError(f"The cluster of {cluster_file} has not gone within {timeout_s:.0f} s")
+        raise TimeoutError(f"The cluster of {cluster_file} has not stopped within {timeout_s:.0f} s")
 
 
 def restart(cluster_file: Path, task: str) -> None:

@@ -1,6 +1,6 @@
-"""The state of a cluster as seen from outside: the figures that each task reports, and the tasks that do not answer.
+"""The state of a running cluster: the metrics that each task reports, and the tasks that do not answer.
 
-The address of one task is enough: it knows the cluster. A query costs a task one message and has no side effects.
+The address of one task is enough: a task knows the whole cluster. A query costs a task one message and has no side effects.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class TaskStatus:
     Attributes:
         task: `/job:ps/replica:0/task:0`.
         address: `host:port`.
-        figures: the figures that it reports (`Server.figures`); None: it does not answer.
-        at: the time, in seconds of a clock of this process.
+        figures: its metrics (`Server.figures`); None: it does not answer.
+        at: the time of the query, in seconds of a monotonic clock of this process.
     """
 
     task: str
@@ -40,14 +40,14 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of a task between two moments, per second: steps, and bytes by the task that they were sent to."""
+    """Rates of a task between two queries, per second: steps, and bytes sent, by receiving task."""
 
     steps: float
     bytes_to: dict[str, float]
 
 
 def rates(before: TaskStatus | None, now: TaskStatus) -> Rates | None:
-    """The rates between two moments; None: they cannot be compared, as after a restart."""
+    """The rates between two queries; None: they cannot be compared, as after a restart."""
     if before is None or before.figures is None or now.figures is None or now.at <= before.at:
         return None
     if before.figures["incarnation"] != now.figures["incarnation"]:
@@ -61,14 +61,14 @@ def rates(before: TaskStatus | None, now: TaskStatus) -> Rates | None:
 
 
 class ClusterMonitor:
-    """Asks the tasks of the cluster of the server at `address`.
+    """Queries all tasks of a running cluster.
 
     Args:
         address: `host:port` of any of its tasks.
-        keys: folder of keys; None: that of DOVETAIL_KEYS, or no keys.
+        keys: folder of keys; None: the folder in DOVETAIL_KEYS, or no keys.
 
     Raises:
-        UnavailableError: that task does not answer. PermissionDeniedError: it does not accept this process.
+        UnavailableError: the task does not answer. PermissionDeniedError: it does not accept the key of this process.
 
     >>> with ClusterMonitor("localhost:2222") as monitor:    # doctest: +SKIP
     ...     print([view.task for view in monitor.look()])
@@ -97,7 +97,7 @@ class ClusterMonitor:
         self._addresses: dict[str, str] = {**figures["cluster"], figures["task"]: address}
 
     def look(self) -> list[TaskStatus]:
-        """Ask all tasks; those that do not answer in time have no figures."""
+        """Query all tasks. The status of a task that does not answer in time has no figures."""
         asked: dict[int, str] = {}
         for task, address in self._addresses.items():
             request = next(self._requests)
@@ -126,7 +126,7 @@ class ClusterMonitor:
         ]
 
     def why_silent(self, address: str) -> str | None:
-        """Why a task does not answer, if keys are the reason."""
+        """An explanation why a task does not answer, if keys are the reason."""
         return self._connections.get(address).why_silent()
 
     def close(self) -> None:

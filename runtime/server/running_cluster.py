@@ -1,4 +1,4 @@
-"""What all clusters have in common that this process started: their tasks, targets and devices, what watches them, and an end."""
+"""The base of clusters that this process starts: their tasks, targets and devices, supervision, and shutdown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOK_S, AGAIN_S = 0.05, 0.5  # between two questions to a task that is waited fo
 
 
 class Keeper:
-    """What watches the tasks of a running cluster. This one leaves that to the engine that runs them."""
+    """Supervises the tasks of a running cluster. This base class does nothing: an engine, such as Ray or Slurm, supervises its tasks."""
 
     def look(self) -> bool:
         """Check all tasks once; True if any has been restarted or has ended since the last check."""
@@ -29,24 +29,24 @@ class Keeper:
 
     @property
     def all_ended(self) -> bool:
-        """Whether no task runs, nor will again."""
+        """Whether all tasks have ended and none will be restarted."""
         return False
 
     def processes(self) -> dict[str, int]:
-        """Task -> number of its process on this machine."""
+        """Task -> id of its process on this machine."""
         return {}
 
     def program_status(self) -> int | None:
-        """The exit status of the programs that tasks run: that of one that failed for good; 0 when all are done; None: they run."""
+        """The exit status of the programs that tasks run: that of one that failed and is not restarted; 0: all are done; None: they run."""
         return None
 
 
 class RunningCluster:
-    """The base of `LocalCluster`, `RayCluster` and their like, which start the tasks and override `close`.
+    """Base of `LocalCluster`, `RayCluster` and `SlurmCluster`, which start the tasks and override `close`.
 
     Attributes:
         cluster_spec: the jobs, and the addresses of their tasks.
-        keys: the keys of this process for connections to the tasks; None: there are none.
+        keys: the keys of this process for connections to the tasks; None: no keys.
     """
 
     cluster_spec: ClusterSpec
@@ -54,15 +54,15 @@ class RunningCluster:
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
-        """(job, index) of all tasks."""
+        """(job, index) of each task."""
         return [(job, i) for job in self.cluster_spec.jobs for i in self.cluster_spec.task_indices(job)]
 
     def target(self, job: str | None = None, task_index: int = 0) -> str:
         """The session target of a task: `zmq://host:port`.
 
         Args:
-            job: the task's job; None: `chief`, `master` or `worker`, else the first by name.
-            task_index: which of the job's tasks.
+            job: the task's job; None: `chief`, `master` or `worker`, else the first job by name.
+            task_index: index of the task in its job.
         """
         job = masters_job(self.cluster_spec.jobs) if job is None else job
         return f"zmq://{self.cluster_spec.task_address(job, task_index)}"
@@ -85,13 +85,17 @@ class RunningCluster:
         return sorted(found, key=lambda d: (d.name.job != first, d.name))
 
     def environment(self) -> dict[str, str]:
-        """The environment variables in which a program finds this cluster as its client: `TARGET`, `TF_CONFIG`, `DOVETAIL_KEYS`."""
+        """The environment variables for a client of this cluster: `TARGET`, `TF_CONFIG`, `DOVETAIL_KEYS`."""
         keys = {} if self.keys is None else {"DOVETAIL_KEYS": str(self.keys.folder)}
         return {"TARGET": self.target(), "TF_CONFIG": json.dumps({"cluster": self.cluster_spec.as_dict()}), **keys}
 
     def wait_until_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until each task answers, or is a user's program that has already finished; with `ps_replicas=2` also until each
-        parameter server's variables are kept by the next one, so that any one may be lost.
+        """Wait until each task answers. A task whose program has already finished counts as up.
+
+        With `ps_replicas=2`, wait also until each parameter server's variables have a copy in the next server.
+
+        Args:
+            timeout_s: seconds to wait.
 
         Raises:
             UnavailableError: a task has ended, or does not answer in time.
@@ -129,7 +133,7 @@ class RunningCluster:
         return ()
 
     def close(self) -> None:
-        """End all tasks. Closing twice does nothing."""
+        """End all tasks. A second call does nothing."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

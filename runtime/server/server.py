@@ -101,9 +101,9 @@ class ServerDef(Options):
     Attributes:
         cluster: the jobs, and their tasks' addresses.
         job_name, task_index: the task of the server.
-        default_session_config: defaults for the options of its sessions.
+        default_session_config: default options of its sessions.
         protocol: "grpc" or "zmq".
-        port: ignored: the cluster has the address.
+        port: ignored; the cluster has the address.
     """
 
     cluster: ClusterDef = field(default_factory=ClusterDef)
@@ -115,22 +115,22 @@ class ServerDef(Options):
 
 
 class Server:
-    """One task of a cluster: serves its devices and state, and is a target for sessions.
+    """Runs one task of a cluster in this process: it serves the task's devices and state, and is a target for sessions.
 
     Args:
-        server_or_cluster_def: the cluster: a ClusterSpec, or what makes one; or a `ServerDef`, which the other arguments override.
-        job_name: which task this is; may be left out where only one is possible.
-        task_index: which task this is; may be left out where only one is possible.
-        protocol: None or "zmq" ("grpc" is accepted and means the same).
+        server_or_cluster_def: the cluster: a ClusterSpec or an argument of it; or a `ServerDef`, which the other arguments override.
+        job_name: the job of this task. Optional if the cluster has one job.
+        task_index: the index of this task in its job. Optional if the job has one task.
+        protocol: "zmq" or None; "grpc" means the same.
         config: device counts of this task (`ConfigProto(device_count={"CPU": 2})`), and defaults for the options of its sessions.
-        start: listen at once.
-        insecure: allow an address that other machines can reach although there are no keys.
-        keys: folder of keys: only processes that they allow may connect; None: that of DOVETAIL_KEYS, or no keys.
-        listen: `host:port` to listen at, where that is not the task's address in the cluster: behind a name or a forwarded port, or
-            because an engine started the task again elsewhere.
+        start: listen immediately; else when `start()` is called.
+        insecure: listen without keys even on an address that other machines can reach.
+        keys: folder of keys; only processes with an allowed key can connect. None: the folder in DOVETAIL_KEYS, or no keys.
+        listen: `host:port` to listen on, if it differs from the task's address in the cluster: behind a forwarded port, or after an
+            engine has restarted the task elsewhere.
 
     Raises:
-        ValueError: the task is not determined. InvalidArgumentError: the cluster has no such task, or an address has no
+        ValueError: `job_name` or `task_index` is needed. InvalidArgumentError: the cluster has no such task, or an address has no
             port. NotFoundError: an unknown protocol. UnknownError: the port is in use.
         PermissionError: other machines could reach the address, there are no keys, and `insecure` is false; or others may
             read the private key. FileNotFoundError: there are no keys in the folder.
@@ -206,19 +206,19 @@ class Server:
 
     @staticmethod
     def create_local_server(config: ConfigProto | None = None, start: bool = True) -> Server:
-        """A server of a cluster of its own, on a free port: job `local`, task 0."""
+        """A server for a cluster of one task, `/job:local/task:0`, on a free port."""
         return Server({"local": ["localhost:0"]}, config=config, start=start)
 
     # --- life ------------------------------------------------------------------------------------------------------
 
     def update_cluster(self, server_or_cluster_def: Any) -> None:
-        """Take another cluster from now on: with more tasks, or fewer. Sessions that are open keep the devices that they have.
+        """Replace the cluster by one with more or fewer tasks. Open sessions keep their devices.
 
         Args:
-            server_or_cluster_def: the cluster. This task is in it, and tasks that stay have their addresses.
+            server_or_cluster_def: the new cluster. It must have this task, and remaining tasks must have the same addresses.
 
         Raises:
-            InvalidArgumentError: it lacks this task, or a task that stays has another address.
+            InvalidArgumentError: the cluster lacks this task, or a remaining task has another address.
         """
         spec = ClusterSpec(server_or_cluster_def)
         _which_task(spec, self.job_name, self.task_index)
@@ -227,13 +227,17 @@ class Server:
                 stays = job in self.cluster_spec.jobs and i in self.cluster_spec.task_indices(job)
                 if stays and (here := self.cluster_spec.task_address(job, i)) != (there := spec.task_address(job, i)):
                     raise invalid(
-                        f"/job:{job}/task:{i} is at {here}, not at {there}: tasks that stay keep their addresses"
+                        f"/job:{job}/task:{i} is at {here}, not at {there}: remaining tasks must keep their addresses"
                     )
         self.cluster_spec = spec
         self._workers.set_cluster(spec)
 
     def start(self) -> None:
-        """Listen. Does nothing when it listens already; RuntimeError after `stop`."""
+        """Listen for connections. Does nothing if the server listens already.
+
+        Raises:
+            RuntimeError: the server was stopped.
+        """
         if self._stopped.is_set():
             raise RuntimeError(f"The server of {self.task} was stopped; make a new one")
         if self._responder.endpoint is not None:
@@ -305,7 +309,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """`host:port` on which it listens."""
+        """`host:port` on which the server listens."""
         return self._address
 
     @property
@@ -325,7 +329,7 @@ class Server:
             pass
 
     def stop(self) -> None:
-        """End all steps and sessions and stop listening. Stopping twice does nothing."""
+        """End all steps and sessions, and stop listening. A second call does nothing."""
         if self._stopped.is_set() or process_id() != self._process:  # a forked child has none of its threads
             return
         self._stopped.set()
@@ -437,7 +441,7 @@ class Server:
         return "it is stopping" if self._stopped.is_set() else self._not_live()
 
     def figures(self) -> dict[str, Any]:
-        """The figures of this task, as plain values, for `dovetail status` and the metrics."""
+        """The metrics of this task as plain values, for `dovetail status` and Prometheus."""
         now = time.monotonic()
         return {
             "task": self.task,
@@ -465,20 +469,20 @@ class Server:
         }
 
 
-def _limit_blas_threads(cluster: ClusterSpec, address: str, wanted: int) -> None:
+def _limit_blas_threads(cluster: ClusterSpec, address: str, threads: int) -> None:
     """Limit the BLAS threads of this process to its share of the cores.
 
     By default, BLAS uses all cores, and its threads wait by spinning. Several tasks on one machine would then slow each other down many
     times over. So each gets the cores divided by the tasks of the cluster that have the same host in their address, unless the user
     sets `intra_op_parallelism_threads` or the libraries' own variables.
     """
-    if not wanted:
+    if not threads:
         if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")):
             return
         host = address.rpartition(":")[0]
         hosts = [a.rpartition(":")[0] for a in addresses_of(cluster).values()]
-        wanted = max(1, (os.cpu_count() or 1) // hosts.count(host))
-    threadpoolctl.threadpool_limits(wanted, user_api="blas")
+        threads = max(1, (os.cpu_count() or 1) // hosts.count(host))
+    threadpoolctl.threadpool_limits(threads, user_api="blas")
 
 
 def _which_task(cluster: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:

@@ -63,7 +63,7 @@ class PartialRun:
         """Whether everything has been fetched, or a step has failed."""
         return not self._left
 
-    def run(self, wanted: Fetches, feeds: Mapping[str, Any], step: Step) -> dict[str, Any]:
+    def run(self, requested: Fetches, feeds: Mapping[str, Any], step: Step) -> dict[str, Any]:
         """One call: the values of `wanted.tensors`.
 
         Raises:
@@ -71,13 +71,13 @@ class PartialRun:
             UnimplementedError: a side effect would be repeated. Otherwise what `step` raises.
         """
         with self._lock:
-            fetched = {*wanted.tensors, *wanted.targets}
+            fetched = {*requested.tensors, *requested.targets}
             self._check(fetched, feeds)
             known = self._values | {self._feeds[name]: value for name, value in feeds.items()}
             nodes = self._to_run(fetched, known)
             kept = self._kept(nodes, self._left - fetched)
-            names = dict.fromkeys([t.name for t in kept] + [n for n in wanted.tensors if self._tensor(n) not in known])
-            targets = tuple(n for n in wanted.targets if self._graph.get_operation_by_name(n) not in self._done)
+            names = dict.fromkeys([t.name for t in kept] + [n for n in requested.tensors if self._tensor(n) not in known])
+            targets = tuple(n for n in requested.targets if self._graph.get_operation_by_name(n) not in self._done)
             values: dict[Tensor, Any] = {}
             if names or targets:
                 taken = {t for n in nodes for t in n.inputs} | {n.outputs[0] for n in _placeholders(nodes)}
@@ -92,7 +92,7 @@ class PartialRun:
             self._values = known | values
             self._done.update(nodes)
             self._left -= fetched
-            return {name: self._values[self._tensor(name)] for name in wanted.tensors}
+            return {name: self._values[self._tensor(name)] for name in requested.tensors}
 
     def _check(self, fetched: set[str], feeds: Mapping[str, Any]) -> None:
         for name in feeds:

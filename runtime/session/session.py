@@ -1,6 +1,6 @@
 """Sessions run graphs.
 
-`Session()` runs in this process; `Session("zmq://host:port")` on the cluster of that server. The first `run` of a signature (fetches,
+`Session()` runs steps in this process, `Session("zmq://host:port")` on the cluster of that server. The first `run` of a signature (fetches,
 targets and feeds) prepares it: nodes are placed, partitioned and compiled on their tasks. Later runs of the same signature only send
 the fed values to the tasks that take part, and wait for the fetched ones.
 """
@@ -34,20 +34,20 @@ from .prepared_steps import CLOSED, Backend, PreparedSteps, address_of
 
 
 class Session:
-    """Runs a graph.
+    """Runs the steps of a graph, in this process or on a cluster.
 
     Args:
-        target: '' for this process, or a server's `target` ("zmq://host:port"; "grpc://host:port" is understood too).
+        target: '' for this process, or a server's `target`, "zmq://host:port" ("grpc://host:port" means the same).
         graph: the graph to run; None: the default graph.
         config: a `ConfigProto`.
-        wait_for_cluster: seconds to wait for tasks that have not started, including the one at `target`; None: the time in `config`
-            (30 s), and for the task at `target` its `peer_timeout_s` (5 s). The log names the missing tasks.
+        wait_for_cluster: seconds to wait for tasks that have not started, including the one at `target`; None: `wait_for_cluster_s`
+            of `config` (30 s), and for the task at `target` its `peer_timeout_s` (5 s). The log names the missing tasks.
 
     Raises:
-        NotFoundError: a target of unknown form.
+        NotFoundError: the target is malformed.
         UnavailableError: no server answers there, or tasks of its cluster are missing.
         TypeError: `config` is not a ConfigProto.
-        InvalidArgumentError: the target does not support an option of `config`: another cluster, separate threads for the session.
+        InvalidArgumentError: the target does not support an option of `config`, such as another `cluster_def` or threads per session.
 
     >>> with Session() as session:
     ...     session.run(constant(2.0) * 3)
@@ -103,12 +103,12 @@ class Session:
 
     @property
     def graph(self) -> Graph:
-        """The graph that it runs."""
+        """The graph of the session."""
         return self._graph
 
     @property
     def graph_def(self) -> Any:
-        """The graph as TensorFlow's `GraphDef`, with shapes. Errors as of `Graph.as_graph_def`."""
+        """The graph as TensorFlow's `GraphDef`, with shapes. Errors as in `Graph.as_graph_def`."""
         return self._graph.as_graph_def(add_shapes=True)
 
     @property
@@ -117,12 +117,12 @@ class Session:
         return self._target_name
 
     def list_devices(self) -> list[DeviceInfo]:
-        """The devices that it may use, the master's first."""
+        """The devices that the session can use, the master's first."""
         return list(self._backend.devices)
 
     @property
     def is_replicated(self) -> bool:
-        """Whether the variables of parameter servers are kept by second tasks (`DOVETAIL_PS_REPLICAS`)."""
+        """Whether a second task has a copy of the variables of each parameter server (`DOVETAIL_PS_REPLICAS`)."""
         return self._backend.is_replicated
 
     # --- running ---------------------------------------------------------------------------------------------------
@@ -138,29 +138,29 @@ class Session:
 
         Args:
             fetches: tensors, nodes, names, variables, or nested lists, tuples, dicts and namedtuples of those.
-            feed_dict: tensor -> value to use for it in this step. Any tensor may be fed; its producer does not run then.
-            options: limits for this step.
-            run_metadata: filled with facts about the step, as `options` request.
+            feed_dict: tensor -> its value in this step: arrays, numbers or lists. Any tensor may be fed; its producer then does not run.
+            options: the timeout and tracing of this step.
+            run_metadata: receives the trace and partitions of the step, as `options` request.
 
         Returns:
             The values, in the structure of `fetches`; None for a node. Scalars are NumPy scalars.
 
         Raises:
             RuntimeError: the session is closed, or its graph is empty.
-            TypeError, ValueError: fetches or feeds that cannot be understood; nothing has run then.
-            OpError: what went wrong while preparing or running (see `dt.errors`); its `op` is the node.
+            TypeError, ValueError: the fetches or feeds are invalid; nothing has run.
+            OpError: the step could not be prepared, or failed (see `dt.errors`); `op` is the node that failed.
         """
         self._check_open()
-        wanted = self._parse(fetches)  # which may make nodes
+        parsed = self._parse(fetches)  # which may make nodes
         self._check_runnable()
         feeds = parse_feeds(self._graph, feed_dict)
-        return wanted.rebuild(self._steps.run(wanted, feeds, options, run_metadata))
+        return parsed.rebuild(self._steps.run(parsed, feeds, options, run_metadata))
 
     def between_steps(self, timeout_s: float = 60.0) -> AbstractContextManager[None]:
-        """A block in which only this thread's steps of this session can change variables.
+        """A context in which only steps of this thread can change variables, among the steps of this session.
 
-        Steps of other threads that change variables wait until the block ends; those that change none, such as those that fill
-        queues, continue. Steps of other sessions are not affected.
+        Steps of other threads that change variables wait until it ends. Steps that change none, such as those that fill queues, continue.
+        Steps of other sessions are not affected.
 
         Args:
             timeout_s: seconds to wait for running steps.
@@ -184,83 +184,83 @@ class Session:
             A handle for `partial_run`. It is valid until everything has been fetched, or a step has failed.
 
         Raises:
-            RuntimeError: the session is closed, or its graph is empty. TypeError, ValueError: as of `run`.
-            InvalidArgumentError: nothing is to be fetched.
+            RuntimeError: the session is closed, or its graph is empty. TypeError, ValueError: as in `run`.
+            InvalidArgumentError: there are no fetches.
 
         >>> handle = session.partial_run_setup([hidden, loss], [x, y])
         >>> seen = session.partial_run(handle, hidden, {x: images})
         >>> session.partial_run(handle, loss, {y: answer(seen)})  # `hidden` is not computed again
         """
         self._check_runnable()
-        wanted = self._parse(fetches)
-        made = PartialRun(self._graph, wanted, [self._fed_tensor(key) for key in feeds or ()])
+        parsed = self._parse(fetches)
+        made = PartialRun(self._graph, parsed, [self._fed_tensor(key) for key in feeds or ()])
         with self._lock:
-            handle = f"partial run {next(self._numbers)} of {', '.join((*wanted.tensors, *wanted.targets))}"
+            handle = f"partial run {next(self._numbers)} of {', '.join((*parsed.tensors, *parsed.targets))}"
             self._partial_runs[handle] = made
         return handle
 
     def partial_run(self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """Continue a partial run: feed some of its declared feeds, and return some of its declared fetches.
+        """Continue a partial run: feed some of the declared feeds, and return some of the declared fetches.
 
-        Over all calls each node runs once, when a fetch needs it. This process keeps the values that later calls need.
+        Each node runs once in all calls together, when a fetch first needs it. This process stores the values that later calls need.
 
         Args:
             handle: the result of `partial_run_setup`.
-            fetches: as for `run`; each feed and each fetch once.
-            feed_dict: as for `run`; each feed and each fetch once.
+            fetches: as for `run`; each declared fetch may be used once.
+            feed_dict: as for `run`; each declared feed may be used once.
 
         Raises:
             InvalidArgumentError: a feed or fetch was not declared, was used before, or needs a tensor that has not been fed.
-            UnimplementedError: two calls need nodes with side effects inside a loop or a branch. Otherwise what `run` raises.
+            UnimplementedError: two calls need a node with side effects inside a loop or a branch. Other errors as in `run`.
         """
         self._check_runnable()
         run = self._partial_runs.get(handle)
         if run is None:
             raise invalid("Must run 'setup' before performing partial runs!")
-        wanted = self._parse(fetches)
+        parsed = self._parse(fetches)
         try:
-            found = run.run(wanted, parse_feeds(self._graph, feed_dict), lambda w, f: self._steps.run(w, f, None))
+            found = run.run(parsed, parse_feeds(self._graph, feed_dict), lambda w, f: self._steps.run(w, f, None))
         finally:
             if run.is_over:
                 self._partial_runs.pop(handle, None)
-        return wanted.rebuild({name: given_back(value) for name, value in found.items()})
+        return parsed.rebuild({name: given_back(value) for name, value in found.items()})
 
     # --- plans -----------------------------------------------------------------------------------------------------
 
     def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | Iterable[Any] | None = None) -> Plan:
-        """The plan of `run(fetches, feed_dict)`: the device of each node and its reason, and the transfers between devices.
+        """Plan `run(fetches, feed_dict)`, and run nothing: the device of each node and its reason, and the transfers between devices.
 
-        Nothing runs, and nothing is prepared. The master that prepares the session's steps makes the plan.
+        The master that prepares the session's steps makes the plan.
 
         Args:
             fetches: as for `run`.
-            feed_dict: what will be fed: a dictionary as for `run`, of which only the shapes of the values count, or only its keys.
-                None: all placeholders that the fetches need. Without values, the sizes are those that steps of this session were fed
-                last; what was never fed has unknown sizes, which count as 1.
+            feed_dict: the feeds: a dictionary as for `run`, of which only the shapes of values are used, or its keys. None: all
+                placeholders that the fetches need. Feeds without values have the shapes that were last fed in this session; if there are
+                none, unknown sizes count as 1.
 
         Raises:
-            RuntimeError: the session is closed. TypeError, ValueError: fetches or feeds that cannot be understood.
+            RuntimeError: the session is closed. TypeError, ValueError: the fetches or feeds are invalid.
             InvalidArgumentError: the graph cannot be placed.
 
         >>> print(session.plan(train_op))
         """
         self._check_open()
-        wanted = self._parse(fetches)
+        parsed = self._parse(fetches)
         if feed_dict is None:
             graph = self._graph
             run = (
-                [graph.get_tensor_by_name(n) for n in wanted.tensors],
-                [graph.get_operation_by_name(n) for n in wanted.targets],
+                [graph.get_tensor_by_name(n) for n in parsed.tensors],
+                [graph.get_operation_by_name(n) for n in parsed.targets],
             )
             fed = [n.outputs[0].name for n in needed(graph, *run) if n.type == "Placeholder"]
         else:
             fed = [self._fed_tensor(key).name for key in feed_dict]
-        key = tuple(n for n in wanted.tensors if n not in fed), wanted.targets, tuple(fed)
+        key = tuple(n for n in parsed.tensors if n not in fed), parsed.targets, tuple(fed)
         return self._steps.plan(key, given_shapes(self._graph, feed_dict))
 
     @property
     def last_plan(self) -> Plan | None:
-        """The plan of the last step, with the sizes that it was fed; None before the first one.
+        """The plan of the last step, with the shapes that were fed; None before the first step.
 
         Raises:
             RuntimeError: the session is closed. AbortedError: its master was restarted and has lost the plan.
@@ -271,14 +271,14 @@ class Session:
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
     ) -> Callable[..., Any]:
-        """A function that runs these fetches, with the values of `feed_list` as positional arguments.
+        """A function that runs these fetches; its positional arguments are the values of `feed_list`.
 
         >>> add_one = session.make_callable(x + 1, [x])
         >>> add_one(2.0)
         3.0
         """
         self._check_open()
-        wanted = self._parse(fetches)
+        parsed = self._parse(fetches)
         fed = [self._fed_tensor(key) for key in feed_list or ()]
         names = [t.name for t in fed]
 
@@ -287,25 +287,25 @@ class Session:
                 raise ValueError(f"Expected {len(fed)} values ({', '.join(names)}), got {len(values)}")
             self._check_open()
             feeds = dict(zip(names, map(feed_value, fed, values), strict=True))
-            return wanted.rebuild(self._steps.run(wanted, feeds, options, run_metadata))
+            return parsed.rebuild(self._steps.run(parsed, feeds, options, run_metadata))
 
         return call
 
     def warmup(self, fetches: Any, feed_dict: Mapping[Any, Any] | Sequence[Any] | None = None) -> None:
-        """Prepare a signature and compile all its kernels, so that later runs need not compile. Nothing runs.
+        """Prepare a step and compile all its kernels in advance. Nothing runs.
 
-        Without it, steps do not wait for the compiler either: NumPy runs a kernel until it has been compiled in the background.
+        Without it, kernels are compiled in the background, and NumPy runs them until then.
 
         Args:
             fetches: as for `run`.
-            feed_dict: what will be fed: the tensors, or as for `run`.
+            feed_dict: the tensors that will be fed, or a dictionary as for `run`.
 
         >>> session.warmup(train_op, [images, labels])
         """
         self._check_open()
-        wanted = self._parse(fetches)
+        parsed = self._parse(fetches)
         fed = tuple(self._fed_tensor(key).name for key in feed_dict or ())
-        key = (tuple(n for n in wanted.tensors if n not in fed), wanted.targets, fed)
+        key = (tuple(n for n in parsed.tensors if n not in fed), parsed.targets, fed)
         if key[0] or key[1]:
             self._steps.warm_up(key)
 
@@ -352,14 +352,14 @@ class Session:
     # --- life ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the session. Running steps end with CancelledError; later runs raise RuntimeError. Closing twice does nothing."""
+        """End the session. Running steps fail with CancelledError; later calls of `run` raise RuntimeError. A second call does nothing."""
         if not self._steps.is_closed:
             self._steps.is_closed = True
             if not self._is_inherited():
                 self._backend.close()
 
     def as_default(self) -> AbstractContextManager[Any]:
-        """A context in which `tensor.eval()` and `op.run()` use this session. It is not closed at the end."""
+        """A context in which `tensor.eval()` and `op.run()` use this session. The end of the context does not close it."""
         return default_session(self)
 
     def __enter__(self) -> Session:
@@ -391,7 +391,7 @@ class Session:
         """Clear containers on all tasks of a cluster (default: each task's own) and close all sessions of that master.
 
         Raises:
-            NotFoundError: a target of unknown form. UnavailableError: no server answers there.
+            NotFoundError: the target is malformed. UnavailableError: no server answers there.
         """
         from .cluster_backend import reset_cluster  # loads ZeroMQ
 
@@ -404,10 +404,10 @@ class Session:
 
 
 class InteractiveSession(Session):
-    """A session that is the default one from the start, for interactive use.
+    """A session for interactive use: it is the default session until it is closed.
 
-    It places only the nodes that a run needs (`GraphOptions.place_pruned_graph`): a bad node fails only its own runs.
-    A second one in a thread warns: the first keeps its memory until it is closed.
+    It places only the nodes that a run needs (`GraphOptions.place_pruned_graph`), so that a node that cannot be placed fails only its own
+    runs. A second open InteractiveSession in a thread gives a warning: each keeps its memory until it is closed.
     """
 
     def __init__(
@@ -433,7 +433,7 @@ class InteractiveSession(Session):
             self._contexts.append(context)
 
     def close(self) -> None:
-        """End the session; it is no longer the default one."""
+        """End the session; it is no longer the default session."""
         while self._contexts:
             self._contexts.pop().__exit__(None, None, None)
         super().close()
