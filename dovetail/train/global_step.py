@@ -15,15 +15,15 @@ from ..graph.variables.scope import get_variable
 
 
 def global_step(sess: Any, global_step_tensor: Any) -> int:
-    """The value of the global step in a session; of one element, whatever its shape."""
+    """The value of the global step in a session, as a number."""
     return int(np.asarray(sess.run(global_step_tensor)).item())
 
 
 def get_global_step(graph: Graph | None = None) -> Any:
-    """The global step of the (default) graph, or None when it has none.
+    """The global step of the (default) graph, or None.
 
     Raises:
-        TypeError: what the graph calls its global step is no integer scalar.
+        TypeError: the element of the collection is no integer scalar.
     """
     graph = graph or get_default_graph()
     kept = graph.get_collection(GraphKeys.GLOBAL_STEP)
@@ -42,7 +42,7 @@ def get_global_step(graph: Graph | None = None) -> Any:
 
 
 def create_global_step(graph: Graph | None = None) -> Any:
-    """Make the global step: an int64 scalar variable `global_step` that starts at 0 and is not trained.
+    """Create the global step: an int64 scalar variable `global_step` that starts at 0 and is not trained.
 
     Raises:
         ValueError: the graph has one already.
@@ -62,13 +62,13 @@ def create_global_step(graph: Graph | None = None) -> Any:
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Any:
-    """The global step of the (default) graph, made if there is none."""
+    """The global step of the (default) graph, created if there is none."""
     found = get_global_step(graph)
     return create_global_step(graph) if found is None else found
 
 
 def assert_global_step(global_step_tensor: Any) -> None:
-    """TypeError unless it is a scalar variable of an integer type."""
+    """Raise a TypeError unless the argument is a scalar of an integer type."""
     dtype, dims = global_step_tensor.dtype, global_step_tensor.get_shape().dims_tuple
     if not dtype.base.is_integer:
         raise TypeError(f'Existing "global_step" does not have integer type: {dtype.name}')

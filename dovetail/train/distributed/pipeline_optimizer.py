@@ -1,4 +1,4 @@
-"""Training in a pipeline: devices work at different micro-batches of a batch at the same time.
+"""Pipeline-parallel training: devices process different micro-batches of a batch at the same time.
 
 Theory of operation. The forward pass, from the inputs to the loss, falls into stages by device. It is built once more for each
 micro-batch, and differentiated stage by stage, so that each pass through a stage is a set of nodes of its own; control edges
@@ -37,27 +37,27 @@ _LARGEST_SEED = 2**31 - 1
 
 
 class PipelineOptimizer(WrapperOptimizer):
-    """An optimizer whose steps run as a pipeline of micro-batches over the devices of the model.
+    """Wraps an optimizer; its steps run as a pipeline of micro-batches over the devices of the model.
 
-    Each device must hold one stage of the model: values pass the devices in one direction. What asks for no device goes where the
-    newest of its inputs is.
+    Each device must have one stage of the model, so that values pass the devices in one direction. A node without a requested device is
+    placed with its newest input.
 
     Args:
         opt: the optimizer that applies the gradients.
         inputs: the tensors that hold a batch along their first axis: placeholders, or outputs of an iterator.
         micro_batches: number of micro-batches; the batch size must be a multiple of it.
-        schedule: `1f1b`, or `gpipe`, which is as fast and keeps more activations.
-        plan: a plan of the model (`dt.place(..., fetches=loss)`). Its devices become the requested devices of the nodes and
-            variables; None: the devices that they request already.
-        reduction: what the loss is of its batch: its `mean`, or its `sum`.
-        name: scope of what it builds.
+        schedule: `1f1b`, or `gpipe`, which is as fast but needs more memory for activations.
+        plan: a plan of the model (`dt.place(..., fetches=loss)`), whose devices become the requested devices of nodes and variables;
+            None: their requested devices are unchanged.
+        reduction: whether the loss is the `mean` or the `sum` over its batch.
+        name: scope of its nodes.
 
     Attributes:
-        pipeline: what was built last; print it to see the schedule.
-        loss: the loss of the whole batch, a scalar: fetch this one, as the model's own would be computed once more.
+        pipeline: the last pipeline that was built; print it to see the schedule.
+        loss: the loss of the whole batch, a scalar. Fetch it instead of the model's loss, which would be computed again.
 
     Raises:
-        ValueError: no such schedule or reduction, no inputs, or fewer than one micro-batch.
+        ValueError: the schedule or reduction is unknown, there are no inputs, or `micro_batches` is below 1.
 
     >>> optimizer = dt.train.PipelineOptimizer(dt.train.AdamOptimizer(1e-3), inputs=[images, labels], micro_batches=8)
     >>> train_op = optimizer.minimize(loss)
@@ -102,15 +102,15 @@ class PipelineOptimizer(WrapperOptimizer):
 
         Args:
             loss: a scalar, the mean or the sum over a batch.
-            var_list: variables to change; None: the trainable ones.
-            gate_gradients: accepted; a pass is on its stage's device.
-            aggregation_method: accepted; a pass is on its stage's device.
-            colocate_gradients_with_ops: accepted; a pass is on its stage's device.
-            grad_loss: weight of the loss, a number.
+            var_list: the variables to update; None: all trainable variables.
+            gate_gradients: accepted without effect.
+            aggregation_method: accepted without effect.
+            colocate_gradients_with_ops: accepted without effect.
+            grad_loss: gradient of the loss, a number; None: 1.
 
         Raises:
-            ValueError: the loss is no scalar, or does not depend on the inputs; a batch size that does not divide; the devices do not
-                make stages; there are loops or branches in the model, or nodes that only fit the whole batch.
+            ValueError: the loss is no scalar, or does not depend on the inputs; the batch size is no multiple of `micro_batches`; values
+                pass the devices in both directions; the model has loops or branches, or nodes that need the whole batch.
         """
         if callable(loss):
             loss = loss()

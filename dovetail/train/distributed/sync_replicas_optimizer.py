@@ -1,4 +1,4 @@
-"""`SyncReplicasOptimizer`: all workers' gradients are averaged, and applied together.
+"""`SyncReplicasOptimizer`: synchronous training, which averages the gradients of all workers.
 
 Theory. Each variable has an accumulator on its device, and the global step has a queue of tokens:
 
@@ -49,14 +49,14 @@ from ..optimizers.optimizer import Optimizer, WrapperOptimizer
 
 
 class SyncReplicasOptimizer(WrapperOptimizer):
-    """Averages the gradients of all replicas and applies them together, by another optimizer.
+    """Wraps an optimizer, which applies the average of all replicas' gradients: synchronous data-parallel training.
 
     Args:
-        opt: the optimizer that applies them.
-        replicas_to_aggregate: gradients per update.
-        total_num_replicas: how many replicas there are; None: as many as gradients per update. The more are backups.
-        variable_averages: an `ExponentialMovingAverage`, or None.
-        variables_to_average: what it averages.
+        opt: the optimizer that applies the averages.
+        replicas_to_aggregate: number of gradients per update.
+        total_num_replicas: number of replicas; None: `replicas_to_aggregate`. Additional replicas are backups.
+        variable_averages: an `ExponentialMovingAverage` to update after each update, or None.
+        variables_to_average: the variables that it averages.
         use_locking: see `Optimizer`.
         name: name of its nodes.
 
@@ -96,16 +96,16 @@ class SyncReplicasOptimizer(WrapperOptimizer):
         """Names of global variables without a value: when there are none, the two above may run."""
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """As the wrapped optimizer does: one replica's own gradients."""
+        """The gradients of this replica, from the wrapped optimizer."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
         self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
     ) -> Node:
-        """A node that gives this replica's gradients, and waits until an update was made of enough of them.
+        """A node that sends this replica's gradients to the accumulators, and waits for the next update.
 
         Raises:
-            ValueError: no variables, no global step, or a gradient of an unknown kind.
+            ValueError: there are no variables, `global_step` is missing, or a gradient has an unknown type.
         """
         pairs = list(grads_and_vars)
         if not pairs:
@@ -182,23 +182,23 @@ class SyncReplicasOptimizer(WrapperOptimizer):
         return train_op
 
     def get_chief_queue_runner(self) -> QueueRunner:
-        """What makes the updates and hands out tokens: the chief runs it.
+        """The `QueueRunner` that applies updates and enqueues tokens. Only the chief runs it.
 
         Raises:
-            ValueError: before `apply_gradients`.
+            ValueError: `apply_gradients` was not called.
         """
         if not self._applied or self._runner is None:
             raise ValueError("Should be called after apply_gradients().")
         return self._runner
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> Any:
-        """A node that puts in the first tokens: the chief runs it once, before its queue runner.
+        """A node that enqueues the first tokens. The chief runs it once, before its queue runner.
 
         Args:
-            num_tokens: how many; -1: one per gradient of an update. At least as many as replicas are missing.
+            num_tokens: number of tokens; -1: `replicas_to_aggregate`. At least `replicas_to_aggregate - total_num_replicas`.
 
         Raises:
-            ValueError: before `apply_gradients`, or too few.
+            ValueError: `apply_gradients` was not called, or `num_tokens` is too small.
         """
         if not self._applied or self._tokens is None:
             raise ValueError("get_init_tokens_op() should be called after apply_gradients().")
@@ -213,7 +213,7 @@ class SyncReplicasOptimizer(WrapperOptimizer):
             return self._tokens.enqueue_many([fill([num_tokens], self._global_step.read_value())])
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> SessionRunHook:
-        """A hook that initialises what this optimizer needs, and on the chief starts the updates."""
+        """A hook that initializes this optimizer's state and, on the chief, starts the updates."""
         return _Hook(self, is_chief, num_tokens)
 
 

@@ -1,4 +1,4 @@
-"""The hooks that training loops use: stop, log, count, watch for NaN, write summaries, trace, wait, feed."""
+"""Hooks of training loops: stop, log, count steps, stop on NaN, write summaries, trace, wait, feed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STUCK = 20  # after so many runs without a change, warn that the global step is
 
 
 def needed_step(hook: SessionRunHook) -> Any:
-    """The graph's global step. RuntimeError: it has none."""
+    """The graph's global step. RuntimeError: there is none."""
     step = get_global_step()
     if step is None:
         raise RuntimeError(f"Global step should be created to use {type(hook).__name__}.")
@@ -46,12 +46,12 @@ class SecondOrStepTimer:
         self.reset()
 
     def reset(self) -> None:
-        """As new: the next step is due."""
+        """Reset the timer: the next step is due."""
         self._last_step: int | None = None
         self._last_time: float | None = None
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it is due at that step."""
+        """Whether the action is due at that step."""
         if self._last_step is None or self._last_time is None:
             return True
         if step == self._last_step:
@@ -62,7 +62,7 @@ class SecondOrStepTimer:
         return step >= self._last_step + self._steps
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """It was done at that step: (seconds, steps) since it was done before; None the first time."""
+        """Record that the action ran at that step. Returns (seconds, steps) since it last ran; None the first time."""
         now = time.monotonic()
         since = None if self._last_time is None else now - self._last_time
         steps = None if self._last_step is None else step - self._last_step
@@ -75,11 +75,11 @@ class SecondOrStepTimer:
 
 
 class StopAtStepHook(SessionRunHook):
-    """Stops at a global step. Where another task sets the step back, the log says so.
+    """Stops training at a global step.
 
     Args:
         num_steps: number of steps after the one at which the session starts.
-        last_step: or the step to stop at.
+        last_step: global step at which to stop; give this or `num_steps`.
 
     Raises:
         ValueError: not exactly one of the two is given. RuntimeError: the graph has no global step.
@@ -118,13 +118,13 @@ class StopAtStepHook(SessionRunHook):
 
 
 class StepCounterHook(SessionRunHook):
-    """Tells how many steps a second are done: in the log, and as summary `global_step/sec` where there is a writer.
+    """Logs the steps per second, and writes them as summary `global_step/sec` if there is a writer.
 
     Args:
-        every_n_steps: how often; exactly one of them.
-        every_n_secs: how often; exactly one of them.
-        output_dir: where to write summaries.
-        summary_writer: or by which writer. None: only the log.
+        every_n_steps: steps between messages; give this or `every_n_secs`.
+        every_n_secs: seconds between messages.
+        output_dir: folder for summaries.
+        summary_writer: a `FileWriter` to use instead. Without both: only log.
     """
 
     def __init__(
@@ -195,17 +195,17 @@ def _writer_if_installed(folder: str) -> Any:
 
 
 class LoggingTensorHook(SessionRunHook):
-    """Logs values of tensors.
+    """Logs the values of tensors.
 
     Args:
-        tensors: tensors or their names, where `loss` means `loss:0`; or a dictionary from what to call them.
-        every_n_iter: how often; at most one.
-        every_n_secs: how often; at most one.
-        at_end: also, or only, at the end.
-        formatter: from a dictionary of values to the line; None: `name = value, ...`.
+        tensors: tensors or their names (`loss` means `loss:0`); or a dictionary from labels to these.
+        every_n_iter: steps between messages; give this or `every_n_secs`.
+        every_n_secs: seconds between messages.
+        at_end: log at the end, too; or only then, if no interval is given.
+        formatter: function from a dictionary of values to the message; None: `name = value, ...`.
 
     Raises:
-        ValueError: not exactly one of the two, and not `at_end` alone.
+        ValueError: both intervals are given, or neither of them nor `at_end`.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class NanLossDuringTrainingError(RuntimeError):
 
 
 class NanTensorHook(SessionRunHook):
-    """Ends training when the loss is NaN: by NanLossDuringTrainingError, or with `fail_on_nan_loss=False` by asking to stop."""
+    """Ends training when the loss is NaN: raises NanLossDuringTrainingError or, if `fail_on_nan_loss` is False, requests a stop."""
 
     def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
         self._loss, self._fails = loss_tensor, fail_on_nan_loss
@@ -294,15 +294,15 @@ class NanTensorHook(SessionRunHook):
 
 
 class SummarySaverHook(SessionRunHook):
-    """Writes summaries every so often.
+    """Writes summaries periodically.
 
     Args:
-        save_steps: how often; exactly one of them.
-        save_secs: how often; exactly one of them.
-        output_dir: the folder.
-        summary_writer: or the writer.
-        scaffold: whose summaries: the scaffold's, or a string tensor (or a list); exactly one of them.
-        summary_op: whose summaries: the scaffold's, or a string tensor (or a list); exactly one of them.
+        save_steps: steps between summaries; give this or `save_secs`.
+        save_secs: seconds between summaries.
+        output_dir: folder of the event file.
+        summary_writer: a `FileWriter` to use instead.
+        scaffold: its `summary_op` is written; give this or `summary_op`.
+        summary_op: string tensor with serialized summaries, or a list of these.
     """
 
     def __init__(
@@ -356,7 +356,7 @@ class SummarySaverHook(SessionRunHook):
 
 
 class GlobalStepWaiterHook(SessionRunHook):
-    """Lets a worker wait until the global step has come so far: late workers disturb the first steps less."""
+    """Delays a worker until the global step has reached a number, so that early training has fewer asynchronous workers."""
 
     def __init__(self, wait_until_step: int) -> None:
         self._wait_until = wait_until_step
@@ -379,7 +379,7 @@ class GlobalStepWaiterHook(SessionRunHook):
 
 
 class FinalOpsHook(SessionRunHook):
-    """Runs ops at the end of a session. `final_ops_values` has their values."""
+    """Runs ops at the end of a session; `final_ops_values` has their values."""
 
     def __init__(self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None) -> None:
         self._ops, self._feeds = final_ops, final_ops_feed_dict
@@ -387,7 +387,7 @@ class FinalOpsHook(SessionRunHook):
 
     @property
     def final_ops_values(self) -> Any:
-        """The values, after the end."""
+        """The values of the ops, after the end."""
         return self._values
 
     def end(self, session: Any) -> None:
@@ -396,7 +396,7 @@ class FinalOpsHook(SessionRunHook):
 
 
 class FeedFnHook(SessionRunHook):
-    """Feeds what a function gives, a dictionary, in each step."""
+    """Calls a function in each step, and feeds the dictionary that it returns."""
 
     def __init__(self, feed_fn: Callable[[], Mapping[Any, Any]]) -> None:
         self._feed = feed_fn
@@ -406,16 +406,16 @@ class FeedFnHook(SessionRunHook):
 
 
 class ProfilerHook(SessionRunHook):
-    """Traces a step every so often: when each kernel ran and each value travelled, in all tasks that took part.
+    """Traces a step periodically: the times of kernels and transfers in all participating tasks.
 
-    Each trace is a file `timeline-STEP.json`, which Perfetto and chrome://tracing show. The first step is never traced: it compiles.
+    Each trace is a file `timeline-STEP.json`, which Perfetto and chrome://tracing show. The first step is not traced, because it compiles.
 
     Args:
-        save_steps: how often; exactly one of them.
-        save_secs: how often; exactly one of them.
-        output_dir: the folder; made if it is not there.
-        show_dataflow: accepted; what was not measured is not shown.
-        show_memory: accepted; what was not measured is not shown.
+        save_steps: steps between traces; give this or `save_secs`.
+        save_secs: seconds between traces.
+        output_dir: the folder; created if needed.
+        show_dataflow: accepted without effect.
+        show_memory: accepted without effect.
 
     >>> hooks = [ProfilerHook(save_steps=1000, output_dir="/tmp/traces")]
     """

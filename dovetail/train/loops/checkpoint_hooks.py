@@ -20,35 +20,35 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointSaverListener:
-    """Base of listeners that the hook calls before and after each save. Its methods do nothing."""
+    """Base of listeners, which `CheckpointSaverHook` calls before and after each save. Override the methods; here they do nothing."""
 
     def begin(self) -> None:
-        """Before the session is made."""
+        """Called before the session is created."""
 
     def before_save(self, session: Any, global_step_value: int) -> None:
-        """Before a checkpoint is saved."""
+        """Called before a checkpoint is saved."""
 
     def after_save(self, session: Any, global_step_value: int) -> Any:
-        """After a checkpoint was saved; True: stop training."""
+        """Called after a checkpoint was saved. Training stops if it returns True."""
 
     def end(self, session: Any, global_step_value: int) -> None:
-        """At the end of training."""
+        """Called at the end of training."""
 
 
 class CheckpointSaverHook(SessionRunHook):
-    """Saves a checkpoint at the start, every so often, and at the end.
+    """Saves a checkpoint at the start, periodically, and at the end.
 
     Args:
-        checkpoint_dir: the folder; made if it is not there.
-        save_secs: how often; exactly one of them.
-        save_steps: how often; exactly one of them.
-        saver: what saves: a `Saver`, or the scaffold's; exactly one of them, or none: the graph's only saver.
-        scaffold: see `saver`.
-        checkpoint_basename: how checkpoints are called.
-        listeners: `CheckpointSaverListener`s.
+        checkpoint_dir: the folder; created if needed.
+        save_secs: seconds between checkpoints; give this or `save_steps`.
+        save_steps: steps between checkpoints.
+        saver: the `Saver`; None: that of `scaffold`, or the only saver of the graph.
+        scaffold: a `Scaffold` with the saver; give this or `saver`.
+        checkpoint_basename: file name prefix of checkpoints.
+        listeners: `CheckpointSaverListener`s to call.
         save_graph_def: write the graph beside each checkpoint, and as `graph.pbtxt`.
-        in_background: save in a thread while steps go on; a save that is due before the last one has ended is left out, and one that
-            fails because a task was lost is made when the next is due. TensorFlow does not have it.
+        in_background: save in a thread while steps continue. A save that is due while another is running is skipped, and one that
+            fails because a task was lost is not repeated before the next is due. Not in TensorFlow.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Stopping several threads together, and telling the first of their errors: TensorFlow 1's `Coordinator`."""
+"""TensorFlow 1's `Coordinator`: stops several threads together, and reports the first error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CANCEL_S = 5.0  # closing queues at the end is one short step
 
 
 class Coordinator:
-    """Lets threads ask each other to stop, and waits for their ends.
+    """Stops a group of threads together, and joins them.
 
     Args:
-        clean_stop_exception_types: errors that mean an ordinary end: they stop the threads, and `join` does not raise them.
-        survived: errors after which training continues in a new session. Queue runners then leave their queues open, because
-            the new session shares them.
+        clean_stop_exception_types: exceptions that end training normally: they stop the threads, but `join` does not raise them.
+        survived: exceptions after which training continues in a new session. Queue runners then do not close their queues, because
+            the new session uses them.
 
     >>> coordinator = Coordinator()
     >>> threads = [threading.Thread(target=work, args=(coordinator,)) for _ in range(4)]  # each: while not coord.should_stop()
@@ -54,8 +54,8 @@ class Coordinator:
         """Ask all threads to stop.
 
         Args:
-            ex: the error that is the reason, or `sys.exc_info()`. The first one is kept and raised by `join`, unless it is of a
-                type that means an ordinary end.
+            ex: the exception that is the reason, or `sys.exc_info()`. `join` raises the first one, unless it is one of
+                `clean_stop_exception_types`.
         """
         error = ex[1] if isinstance(ex, tuple) else ex
         with self._lock:
@@ -71,7 +71,7 @@ class Coordinator:
             self._stop.set()
 
     def clear_stop(self) -> None:
-        """Reset it: no stop is requested, and there is no error."""
+        """Clear the stop request and its exception."""
         with self._lock:
             self._joined = False
             self._error = None
@@ -87,7 +87,7 @@ class Coordinator:
 
     @contextlib.contextmanager
     def stop_on_exception(self) -> Iterator[None]:
-        """A block in which an error asks all threads to stop, and goes no further."""
+        """A context that catches exceptions and requests a stop with them."""
         try:
             yield
         except Exception:
@@ -95,34 +95,34 @@ class Coordinator:
 
     @property
     def requested_exception(self) -> BaseException | None:
-        """The error that was given with the request to stop; None: there was none."""
+        """The exception of the stop request; None: there is none."""
         with self._lock:
             return self._error
 
     def raise_requested_exception(self) -> None:
-        """Raise the error that was given with the request to stop, if there was one."""
+        """Raise the exception of the stop request, if there is one."""
         error = self.requested_exception
         if error is not None:
             raise error
 
     def leaves_open(self) -> bool:
-        """Whether it stopped for an error after which a new session continues, with the same queues."""
+        """Whether the stop was for an exception after which a new session continues with the same queues."""
         return isinstance(self.requested_exception, self._survived)
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Let `join` wait for this thread, too."""
+        """Add a thread that `join` waits for."""
         with self._lock:
             self._threads.add(thread)
 
     @property
     def joined(self) -> bool:
-        """Whether `join` has ended."""
+        """Whether `join` has returned."""
         return self._joined
 
     def wait_for_closers(self, timeout: float = CANCEL_S) -> None:
-        """Wait, at most `timeout` seconds, until the threads that close queues at a stop have done so."""
+        """Wait, at most `timeout` seconds, until the threads that close queues after a stop have finished."""
         deadline = time.monotonic() + timeout
         with self._lock:
             closers = [t for t in self._threads if t.name.endswith(CLOSER)]
@@ -137,11 +137,11 @@ class Coordinator:
     ) -> None:
         """Wait until all threads have ended: those given and those registered.
 
-        After a stop request, they get `stop_grace_period_secs` to end.
+        After a stop request, they have `stop_grace_period_secs` seconds to end.
 
         Raises:
-            RuntimeError: threads still run after that, and `ignore_live_threads` is not set. The error that was given with the
-                request to stop, if there was one, comes first.
+            RuntimeError: threads are still running after that, and `ignore_live_threads` is False. If the stop request had an exception,
+                that is raised instead.
         """
         with self._lock:
             waiting = [*self._threads, *(t for t in threads or () if t not in self._threads)]
@@ -165,14 +165,14 @@ class Coordinator:
 
 
 class LooperThread(threading.Thread):
-    """Runs a function again and again until the coordinator stops; its error stops all.
+    """Calls a function repeatedly until the coordinator stops. An exception of the function stops all threads.
 
     Args:
         coord: the coordinator.
-        timer_interval_secs: seconds between two runs; None: as fast as it can.
-        target: the function; else override `run_loop`.
-        args: the function; else override `run_loop`.
-        kwargs: the function; else override `run_loop`.
+        timer_interval_secs: seconds between the starts of calls; None: no pause.
+        target: the function; None: the method `run_loop`, to override.
+        args: arguments of `target`.
+        kwargs: keyword arguments of `target`.
     """
 
     def __init__(
@@ -199,13 +199,13 @@ class LooperThread(threading.Thread):
         args: Any = None,
         kwargs: Any = None,
     ) -> LooperThread:
-        """Make one and start it."""
+        """Create a thread and start it."""
         thread = LooperThread(coord, timer_interval_secs, target, args, kwargs)
         thread.start()
         return thread
 
     def run(self) -> None:
-        """The thread."""
+        """The main function of the thread."""
         with self._coord.stop_on_exception():
             self.start_loop()
             if self._interval is None:
@@ -219,13 +219,13 @@ class LooperThread(threading.Thread):
             self.stop_loop()
 
     def start_loop(self) -> None:
-        """Called once before the first run."""
+        """Called once before the first iteration."""
 
     def stop_loop(self) -> None:
-        """Called once after the last run, unless that failed."""
+        """Called once after the last iteration, unless that failed."""
 
     def run_loop(self) -> None:
-        """One run."""
+        """One iteration."""
         function, args, kwargs = self._function
         if function is not None:
             function(*args, **kwargs)

@@ -1,11 +1,11 @@
-"""`MonitoredTrainingSession` and its kin: sessions that initialise, save, stop, and survive the death of a task by themselves.
+"""`MonitoredTrainingSession` and related classes: sessions that initialise, save, stop, and recover from lost tasks.
 
 Theory. A session creator makes the sessions of a monitored session. The chief's restores the latest checkpoint or initialises the
 variables; a worker's waits until the chief has done so. Each step calls the hooks. When a task dies or restarts, the step fails with
 UnavailableError or AbortedError. Then the session is closed, the creator makes a new one, `after_create_session` of the hooks is
 called, and the step is run again. Any other error ends the loop.
 
-The chief restores into all tasks, also those that did not die, so that all variables are of one moment.
+The chief restores into all tasks, also those that did not die, so that all variables are of the same step.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LiveSession:
                 session.close()
 
     def should_stop(self) -> bool:
-        """Whether a hook or a thread asked to stop; the error of a thread is raised."""
+        """Whether a hook or a thread requested a stop. Raises the error of a thread."""
         self.coord.raise_requested_exception()
         return self.stopped or self.coord.should_stop()
 
@@ -82,7 +82,7 @@ class LiveSession:
     def run(
         self, fetches: Any, feeds: Mapping[Any, Any] | None, options: RunOptions | None, metadata: RunMetadata | None
     ) -> Any:
-        """A step, with the hooks around it. Where it fails because a thread has lost a task, the thread's error is raised."""
+        """Run a step with the hooks. If it fails because a thread has lost a task, the thread's error is raised."""
         try:
             return self._run(fetches, feeds, options, metadata)
         except LOST:
@@ -99,8 +99,8 @@ class LiveSession:
         context = SessionRunContext(SessionRunArgs(fetches, feeds), self.session)
         options = options or RunOptions()
         metadata = metadata or RunMetadata()
-        wanted, fed, options = self._before_run(context, fetches, feeds, options)
-        values = self._step(wanted, fed, options, metadata)
+        requested, fed, options = self._before_run(context, fetches, feeds, options)
+        values = self._step(requested, fed, options, metadata)
         for i, hook in enumerate(self._hooks):
             hook.after_run(context, SessionRunValues(values.get(str(i)), options, metadata))
         self.stopped = self.stopped or context.stop_requested
@@ -109,7 +109,7 @@ class LiveSession:
     def _before_run(
         self, context: SessionRunContext, fetches: Any, feeds: Mapping[Any, Any] | None, options: RunOptions
     ) -> tuple[dict[str, Any], dict[Any, Any] | None, RunOptions]:
-        wanted: dict[str, Any] = {"caller": fetches}
+        requested: dict[str, Any] = {"caller": fetches}
         fed = dict(feeds or {})
         for i, hook in enumerate(self._hooks):
             more = hook.before_run(context)
@@ -118,7 +118,7 @@ class LiveSession:
             if not isinstance(more, SessionRunArgs):
                 raise TypeError(f"before_run of {hook!r} must give SessionRunArgs or None, not {more!r}")
             if more.fetches is not None and not (isinstance(more.fetches, (list, tuple, dict)) and not more.fetches):
-                wanted[str(i)] = more.fetches
+                requested[str(i)] = more.fetches
             for key, value in (more.feed_dict or {}).items():
                 if key in fed:
                     whose = "the caller" if feeds is not None and key in feeds else "another hook"
@@ -126,7 +126,7 @@ class LiveSession:
                 fed[key] = value
             if more.options is not None:
                 options = _both(options, more.options)
-        return wanted, fed or None, options
+        return requested, fed or None, options
 
     def _step(self, fetches: Any, feeds: Any, options: RunOptions, metadata: RunMetadata) -> Any:
         try:
@@ -163,7 +163,7 @@ def _both(a: RunOptions, b: RunOptions) -> RunOptions:
 
 
 class StepContext:
-    """What `run_step_fn` gives to its function: the session, and steps with hooks."""
+    """The argument of the function in `run_step_fn`: the session, and steps with hooks."""
 
     def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:
         self.session = session
@@ -330,12 +330,12 @@ class _Monitored:
 
 
 class MonitoredSession(_Monitored):
-    """A session that calls hooks, and recreates itself when a task dies or restarts.
+    """A session that calls hooks around each step, and is recreated when a task dies or restarts.
 
     Args:
-        session_creator: a `ChiefSessionCreator` or `WorkerSessionCreator`; None: the chief's, in this process.
+        session_creator: a `ChiefSessionCreator` or `WorkerSessionCreator`; None: a chief in this process.
         hooks: `SessionRunHook`s.
-        stop_grace_period_secs: how long threads have to end.
+        stop_grace_period_secs: seconds that threads have to end after a stop.
 
     >>> with MonitoredSession(hooks=[StopAtStepHook(last_step=100)]) as session:
     ...     while not session.should_stop():
@@ -358,16 +358,16 @@ class MonitoredSession(_Monitored):
 
 
 class SingularMonitoredSession(_Monitored):
-    """A monitored session that ends when a task dies, instead of recreating itself.
+    """A monitored session that fails when a task dies, instead of being recreated.
 
     Args:
-        hooks: as of `ChiefSessionCreator`.
-        scaffold: as of `ChiefSessionCreator`.
-        master: as of `ChiefSessionCreator`.
-        config: as of `ChiefSessionCreator`.
-        checkpoint_dir: as of `ChiefSessionCreator`.
-        checkpoint_filename_with_path: as of `ChiefSessionCreator`.
-        stop_grace_period_secs: how long threads have to end.
+        hooks: `SessionRunHook`s.
+        scaffold: as in `ChiefSessionCreator`.
+        master: as in `ChiefSessionCreator`.
+        config: as in `ChiefSessionCreator`.
+        checkpoint_dir: as in `ChiefSessionCreator`.
+        checkpoint_filename_with_path: as in `ChiefSessionCreator`.
+        stop_grace_period_secs: seconds that threads have to end after a stop.
     """
 
     def __init__(
@@ -387,7 +387,7 @@ class SingularMonitoredSession(_Monitored):
         return self
 
     def raw_session(self) -> Session | None:
-        """The session below the hooks; None once this one is closed."""
+        """The plain session, without hooks; None after this one is closed."""
         return None if self._live is None else self._live.session
 
 
@@ -410,25 +410,28 @@ def MonitoredTrainingSession(
     summary_dir: str | None = None,
     save_in_background: bool = False,
 ) -> MonitoredSession:
-    """The session of a training loop. The chief's initialises or restores, saves checkpoints and writes summaries; others wait for it.
+    """A session for training loops, which is recreated when a task dies or restarts.
+
+    The chief's session initializes or restores variables, saves checkpoints and writes summaries. The sessions of other tasks wait until
+    the variables are initialized.
 
     Args:
-        master: the target.
-        is_chief: whether this is the chief.
+        master: the session's target, such as `server.target`; '': this process.
+        is_chief: whether this task is the chief.
         config: a `ConfigProto`.
-        scaffold: a `Scaffold`.
-        checkpoint_dir: where the chief saves and looks for checkpoints; None: nowhere. All tasks must see it.
-        hooks: for all tasks.
-        chief_only_hooks: for the chief; they come before `hooks`.
-        save_checkpoint_secs: how often to save; default: every 600 s; None: never.
-        save_checkpoint_steps: how often to save; default: every 600 s; None: never.
-        save_summaries_steps: how often to write summaries; default: every 100 steps.
-        save_summaries_secs: how often to write summaries; default: every 100 steps.
-        summary_dir: where to; None: `checkpoint_dir`.
-        log_step_count_steps: how often to log the steps per second; None: never.
-        stop_grace_period_secs: how long threads have to end.
-        max_wait_secs: how long to wait for the chief.
-        save_in_background: the chief's steps go on while it saves, too; see `CheckpointSaverHook`. TensorFlow does not have it.
+        scaffold: a `Scaffold`: initialization ops, saver and summaries; None: the defaults.
+        checkpoint_dir: folder of checkpoints, which all tasks can access; None: no checkpoints.
+        hooks: `SessionRunHook`s for all tasks.
+        chief_only_hooks: hooks for the chief, called before `hooks`.
+        save_checkpoint_secs: seconds between checkpoints. Default: 600, unless `save_checkpoint_steps` is given; None: not by time.
+        save_checkpoint_steps: steps between checkpoints.
+        save_summaries_steps: steps between summaries. Default: 100, unless `save_summaries_secs` is given.
+        save_summaries_secs: seconds between summaries.
+        summary_dir: folder of summaries; None: `checkpoint_dir`.
+        log_step_count_steps: steps between log messages with the steps per second; None: no messages.
+        stop_grace_period_secs: seconds that threads have to end after a stop.
+        max_wait_secs: seconds to wait for the chief.
+        save_in_background: save in a thread while steps continue; see `CheckpointSaverHook`. Not in TensorFlow.
 
     >>> with MonitoredTrainingSession(server.target, is_chief, "/shared/run", hooks=[StopAtStepHook(last_step=1000)]) as session:
     ...     while not session.should_stop():

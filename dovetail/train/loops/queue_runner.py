@@ -1,4 +1,4 @@
-"""Threads that fill queues: TensorFlow 1's `QueueRunner`, and the collection that keeps runners."""
+"""Threads that fill queues: TensorFlow 1's `QueueRunner`, and the collection of runners."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ logger = logging.getLogger(__name__)
 
 
 class QueueRunner:
-    """Keeps a queue full: one thread per enqueue op, which runs it until the queue or the coordinator stops.
+    """Fills a queue: a thread for each enqueue op runs the op until the queue is closed or the coordinator stops.
 
     Args:
         queue: the queue.
-        enqueue_ops: nodes that put into it; the same one may be given several times.
-        close_op: what the last thread runs at its end; None: `queue.close()`.
-        cancel_op: what ends enqueues that wait when the coordinator stops; None: `queue.close(cancel_pending_enqueues=True)`.
-        queue_closed_exception_types: errors that mean an ordinary end of a thread. Default: OutOfRangeError; CancelledError
-            means it, too, because enqueues that are cancelled at a stop end with it.
+        enqueue_ops: the enqueue ops; one op may be given several times, for several threads.
+        close_op: the op that the last thread runs at its end; None: `queue.close()`.
+        cancel_op: the op that cancels blocked enqueues when the coordinator stops; None: `queue.close(cancel_pending_enqueues=True)`.
+        queue_closed_exception_types: errors that end a thread normally. Default: OutOfRangeError, and CancelledError, which
+            enqueues raise when they are cancelled.
 
     Attributes:
-        queue: see above.
-        enqueue_ops: see above.
-        close_op: see above.
-        cancel_op: see above.
-        queue_closed_exception_types: see above.
-        exceptions_raised: errors of threads that had no coordinator to tell them to.
+        queue: the queue.
+        enqueue_ops: as in the arguments.
+        close_op: as in the arguments.
+        cancel_op: as in the arguments.
+        queue_closed_exception_types: as in the arguments.
+        exceptions_raised: errors of threads that have no coordinator.
 
     Raises:
-        ValueError: no queue, or nothing to run. TypeError: `queue_closed_exception_types` are no error types.
+        ValueError: there is no queue or no enqueue op. TypeError: `queue_closed_exception_types` are no error types.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class QueueRunner:
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
     ) -> list[threading.Thread]:
-        """Make the threads: one per enqueue op, and with a coordinator one that ends their waits when it stops.
+        """Create the threads: one per enqueue op and, with a coordinator, one that cancels blocked enqueues when it stops.
 
         Returns:
-            the threads; none when those of an earlier call still run in this session.
+            The threads; an empty list if those of an earlier call still run in this session.
         """
         with self._lock:
             if self._runs.get(sess, 0) > 0:
@@ -146,7 +146,7 @@ class QueueRunner:
 
 
 def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
-    """Keep a runner in a collection of the default graph, for `start_queue_runners`."""
+    """Add a runner to a collection of the default graph, for `start_queue_runners`."""
     get_default_graph().add_to_collection(collection, qr)
 
 
@@ -160,10 +160,10 @@ def start_queue_runners(
     """Create, and by default start, the threads of all runners in a collection of the session's graph.
 
     Args:
-        sess: the session; None: the default one. A monitored session has started them itself: then there is nothing to do.
+        sess: the session; None: the default session. A monitored session has started its runners; then nothing is done.
 
     Raises:
-        ValueError: there is no session. TypeError: it is none.
+        ValueError: there is no session. TypeError: `sess` is no session.
     """
     if sess is None:
         sess = get_default_session()

@@ -1,4 +1,4 @@
-"""`Scaffold`: the nodes that a training program needs besides its training op: to initialise, to ask, to save."""
+"""`Scaffold`: the nodes that a training program needs besides its training op: for initialization, readiness checks and saving."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from ..saving.saver import Saver
 
 
 class Scaffold:
-    """What is not given is found in the graph's collections when the scaffold is finalised, or made and kept there.
+    """The nodes that a `MonitoredTrainingSession` needs: initialization, readiness checks, summaries and the saver.
+
+    Arguments that are not given are found in the graph's collections by `finalize`, or created and added to them.
 
     Args:
-        init_op: initialise the variables: a node, what to feed it, and `init_fn(scaffold, session)` after it.
-        init_feed_dict: see `init_op`.
-        init_fn: see `init_op`.
-        ready_op: gives the names of variables without a value.
-        ready_for_local_init_op: the same for what `local_init_op` needs.
-        local_init_op: initialises local variables, and whatever else each process has for itself.
-        summary_op: the summaries to write, as one string tensor.
+        init_op: initializes the variables.
+        init_feed_dict: feeds of `init_op`.
+        init_fn: called as `init_fn(scaffold, session)` after `init_op`.
+        ready_op: returns the names of variables without a value; training starts when there are none.
+        ready_for_local_init_op: likewise, for the variables that `local_init_op` needs.
+        local_init_op: initializes local variables and other state of each process.
+        summary_op: a string tensor with the serialized summaries to write.
         saver: a `Saver`.
-        local_init_feed_dict: what to feed `local_init_op`.
-        copy_from_scaffold: another scaffold to take over what is not given.
+        local_init_feed_dict: feeds of `local_init_op`.
+        copy_from_scaffold: another scaffold, whose values replace arguments that are not given.
 
     Attributes:
-        init_op: as given; after `finalize` those that were found or made. A `summary_op` of None: there are no summaries.
-        init_feed_dict: see `init_op`.
-        ready_op: see `init_op`.
-        ready_for_local_init_op: see `init_op`.
-        local_init_op: see `init_op`.
-        local_init_feed_dict: see `init_op`.
-        summary_op: see `init_op`.
-        saver: see `init_op`.
+        init_op: as given or, after `finalize`, as found or created. This holds for all attributes.
+        init_feed_dict: feeds of `init_op`.
+        ready_op: as in the arguments.
+        ready_for_local_init_op: as in the arguments.
+        local_init_op: as in the arguments.
+        local_init_feed_dict: feeds of `local_init_op`.
+        summary_op: None: there are no summaries.
+        saver: the `Saver`.
     """
 
     def __init__(
@@ -74,10 +76,10 @@ class Scaffold:
         self.saver = chosen(saver, "saver")
 
     def finalize(self) -> Scaffold:
-        """Find or make what is missing, and finalize the default graph: nothing can be added to it any more.
+        """Find or create missing nodes, and finalize the default graph: no node can be added after this.
 
         Raises:
-            RuntimeError: a collection has several of what there must be one of.
+            RuntimeError: a collection has several elements where there must be one.
         """
         for name, key, make in (
             ("init_op", GraphKeys.INIT_OP, global_variables_initializer),
@@ -99,10 +101,10 @@ class Scaffold:
 
     @staticmethod
     def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], Any]) -> Any:
-        """What a collection of the default graph holds; else what the function makes, which is then kept there.
+        """The element of a collection of the default graph; if there is none, the result of a function, which is added to it.
 
         Raises:
-            RuntimeError: the collection holds several.
+            RuntimeError: the collection has several.
         """
         graph = get_default_graph()
         kept = graph.get_collection(collection_key)
@@ -120,12 +122,12 @@ class Scaffold:
 
     @staticmethod
     def default_local_init_op() -> Any:
-        """Initialises local variables, tables and data iterators."""
+        """A node that initializes local variables, tables and data iterators."""
         tables = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
         return group(local_variables_initializer(), *tables)
 
     @property
     def init_fn(self) -> Callable[[Any], Any] | None:
-        """A function of the session, called after `init_op`."""
+        """The function of a session that is called after `init_op`."""
         call = self._user_init_fn
         return None if call is None else lambda sess: call(self, sess)

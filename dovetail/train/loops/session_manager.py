@@ -1,4 +1,4 @@
-"""`SessionManager`: a session whose variables have values. It restores them, initialises them, or waits for the task that does.
+"""`SessionManager`: creates sessions whose variables have values: it restores them, initializes them, or waits for the task that does.
 
 A session creator makes the sessions of a monitored session: the chief's initialises or restores, a worker's waits for the chief.
 """
@@ -28,20 +28,20 @@ RETRY_S = 1.0  # TensorFlow looks again after 30 s; a look is cheap
 
 
 class SessionManager:
-    """Makes sessions that are ready to train.
+    """Creates sessions whose variables have values.
 
     Args:
-        local_init_op: initialises what each process has for itself; run in every session, also after a restore.
-        ready_op: gives the names of variables without a value; none: ready. An operation that raises FailedPreconditionError where
-            one has no value. None: always ready.
-        ready_for_local_init_op: the same for what `local_init_op` needs.
+        local_init_op: initializes state of each process; it runs in every session, also after a restore.
+        ready_op: returns the names of variables without a value; the session is ready when there are none. Or an operation that
+            raises FailedPreconditionError if a variable has no value. None: always ready.
+        ready_for_local_init_op: likewise, for the variables that `local_init_op` needs.
         graph: the graph; None: the default one.
-        recovery_wait_secs: how long `wait_for_session` waits between two looks.
-        local_init_run_options: options for `local_init_op`.
-        local_init_feed_dict: what to feed it.
+        recovery_wait_secs: polling interval of `wait_for_session`, in seconds.
+        local_init_run_options: `RunOptions` for `local_init_op`.
+        local_init_feed_dict: feeds of `local_init_op`.
 
     Raises:
-        ValueError: `ready_for_local_init_op` without `local_init_op`.
+        ValueError: `ready_for_local_init_op` is given without `local_init_op`.
     """
 
     def __init__(
@@ -80,22 +80,22 @@ class SessionManager:
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Any], Any] | None = None,
     ) -> Session:
-        """A session that is ready: its variables restored from a checkpoint where there is one, else initialised.
+        """A session whose variables are restored from a checkpoint if there is one, and else initialized.
 
-        On a cluster that keeps what tasks lose (`DOVETAIL_PS_REPLICAS=2`), variables that all have values are left as they are.
+        On a cluster with replicated variables (`DOVETAIL_PS_REPLICAS=2`), variables are not changed if all have values.
 
         Args:
             master: the session's target.
-            init_op: what initialises: a node, what to feed it, and a function of the session after it.
-            init_feed_dict: what initialises: a node, what to feed it, and a function of the session after it.
-            init_fn: what initialises: a node, what to feed it, and a function of the session after it.
-            saver: what restores, and from which folder or checkpoint.
-            checkpoint_dir: what restores, and from which folder or checkpoint.
-            checkpoint_filename_with_path: what restores, and from which folder or checkpoint.
-            wait_for_checkpoint: wait until the folder has one, at most `max_wait_secs`.
+            init_op: initializes the variables.
+            init_feed_dict: feeds of `init_op`.
+            init_fn: called with the session after `init_op`.
+            saver: the `Saver` that restores.
+            checkpoint_dir: the folder whose latest checkpoint is restored; give this or the next.
+            checkpoint_filename_with_path: the checkpoint.
+            wait_for_checkpoint: wait until the folder has a checkpoint, at most `max_wait_secs`.
 
         Raises:
-            RuntimeError: there is no way to initialise the variables, or some have no value afterwards.
+            RuntimeError: there is nothing that initializes the variables, or some have no value afterwards.
         """
         sess, restored = self._restored(
             master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs, config
@@ -147,7 +147,7 @@ class SessionManager:
         max_wait_secs: float = 7200,
         config: ConfigProto | None = None,
     ) -> tuple[Session, bool]:
-        """A session, and whether a checkpoint has made it ready."""
+        """A session, and whether its variables were restored from a checkpoint."""
         sess, restored = self._restored(
             master, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs, config
         )
@@ -166,10 +166,10 @@ class SessionManager:
     def wait_for_session(
         self, master: str, config: ConfigProto | None = None, max_wait_secs: float | None = None
     ) -> Session:
-        """A session, once another task has initialised the variables.
+        """Wait until another task has initialized the variables, and return a session.
 
         Raises:
-            DeadlineExceededError: none has within `max_wait_secs`; the text names variables without a value.
+            DeadlineExceededError: they are not initialized within `max_wait_secs`; the message names variables without a value.
         """
         deadline = float("inf") if max_wait_secs is None else time.monotonic() + max_wait_secs
         while True:
@@ -245,7 +245,7 @@ class SessionManager:
 
 
 def not_ready(op: Any, sess: Any, what: str) -> str | None:
-    """Why a session is not ready, according to `op`; None: it is ready."""
+    """The reason why a session is not ready, according to `op`; None: it is ready."""
     if op is None:
         return None
     try:
@@ -259,21 +259,21 @@ def not_ready(op: Any, sess: Any, what: str) -> str | None:
 
 
 class SessionCreator(Protocol):
-    """What makes a session that is ready."""
+    """Base of session creators, which create sessions whose variables have values."""
 
     def create_session(self) -> Session:
         """A new session."""
 
 
 class ChiefSessionCreator:
-    """Makes the chief's sessions: restores the latest checkpoint, or initialises.
+    """Creates the chief's sessions: restores the latest checkpoint, or initializes the variables.
 
     Args:
-        scaffold: a `Scaffold`; None: one of defaults.
-        master: the target.
+        scaffold: a `Scaffold`; None: the defaults.
+        master: the session's target.
         config: a `ConfigProto`.
-        checkpoint_dir: the folder of checkpoints.
-        checkpoint_filename_with_path: or one checkpoint.
+        checkpoint_dir: folder whose latest checkpoint is restored.
+        checkpoint_filename_with_path: the checkpoint to restore instead.
     """
 
     def __init__(
@@ -298,13 +298,13 @@ class ChiefSessionCreator:
 
 
 class WorkerSessionCreator:
-    """Makes the other workers' sessions: waits until the chief has initialised the variables.
+    """Creates the sessions of other workers: waits until the chief has initialized the variables.
 
     Args:
-        scaffold: as of `ChiefSessionCreator`.
-        master: as of `ChiefSessionCreator`.
-        config: as of `ChiefSessionCreator`.
-        max_wait_secs: how long to wait.
+        scaffold: as in `ChiefSessionCreator`.
+        master: as in `ChiefSessionCreator`.
+        config: as in `ChiefSessionCreator`.
+        max_wait_secs: seconds to wait.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Hooks: what is done around each step of a monitored session, under TensorFlow 1's names.
+"""Hooks: callbacks around each step of a monitored session, under TensorFlow 1's names.
 
 A session calls its hooks in this order:
 
@@ -6,7 +6,7 @@ A session calls its hooks in this order:
     after_create_session    for each session: at the start, and when one is recreated after a failure
       before_run            may add fetches and feeds to the step
       after_run             gets what the hook fetched
-    end                     when all went well
+    end                     at the end, unless an error ended the loop
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 @dataclass(slots=True)
 class SessionRunArgs:
-    """What a hook, or the program, wants of a step: the arguments of `Session.run`.
+    """The fetches, feeds and options that a hook, or the program, adds to a step.
 
     Attributes:
-        fetches: as `Session.run` takes them.
-        feed_dict: what to feed.
-        options: limits of the step.
+        fetches: as in `Session.run`.
+        feed_dict: as in `Session.run`.
+        options: a `RunOptions`.
     """
 
     fetches: Any
@@ -33,12 +33,12 @@ class SessionRunArgs:
 
 @dataclass(slots=True)
 class SessionRunValues:
-    """What a step gave to a hook.
+    """The results of a step for a hook.
 
     Attributes:
         results: the values of its fetches.
         options: the step's options.
-        run_metadata: facts about the step.
+        run_metadata: the `RunMetadata` of the step.
     """
 
     results: Any
@@ -47,11 +47,11 @@ class SessionRunValues:
 
 
 class SessionRunContext:
-    """A step, as hooks see it.
+    """The context of a step, for hooks.
 
     Attributes:
         original_args: the program's fetches and feeds.
-        session: the session below all hooks: runs in it call no hooks.
+        session: the plain session: steps that run in it call no hooks.
         stop_requested: whether a stop was requested.
     """
 
@@ -61,12 +61,12 @@ class SessionRunContext:
         self.stop_requested = False
 
     def request_stop(self) -> None:
-        """Let `should_stop()` be true after this step."""
+        """Request a stop: `should_stop()` returns True after this step."""
         self.stop_requested = True
 
 
 class SessionRunHook:
-    """Base of what a monitored session calls around its steps. Each method does nothing; override those that you need.
+    """Base of hooks, which a monitored session calls around its steps. Override the methods that you need; here they do nothing.
 
     >>> class Loss(dt.train.SessionRunHook):
     ...     def before_run(self, run_context):
@@ -82,17 +82,17 @@ class SessionRunHook:
     """
 
     def begin(self) -> None:
-        """Before the session is made. The last moment at which nodes may be added to the graph."""
+        """Called before the session is created, for the last time that nodes can be added to the graph."""
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """The session is there, and its variables have values."""
+        """Called after a session was created and its variables have values."""
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Before a step: what to fetch and feed besides."""
+        """Called before a step. Returns additional fetches and feeds as `SessionRunArgs`, or None."""
         return None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """After a step that ended well."""
+        """Called after a step that succeeded."""
 
     def end(self, session: Any) -> None:
-        """At the end, when no error ended the loop. The session still runs."""
+        """Called at the end, unless an error ended the loop. The session is still open."""

@@ -1,15 +1,15 @@
 """Optimizers that divide the gradient by sums or means of its squares: Adagrad, Adadelta, RMSProp.
 
-Adagrad (Duchi, Hazan and Singer, 2011): each weight's rate falls with the gradients that it has seen.
+Adagrad (Duchi, Hazan and Singer, 2011): each weight's rate decreases with the sum of its squared gradients.
 
 `accum += gradient**2; var -= learning_rate * gradient / sqrt(accum)`
 
-Adadelta (Zeiler, 2012, arXiv:1212.5701): each weight's step is as large as its steps were, measured by its gradients.
+Adadelta (Zeiler, 2012, arXiv:1212.5701): each step is scaled by the ratio of the root mean squares of past steps and of gradients.
 
 `accum = rho * accum + (1 - rho) * gradient**2; step = sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * gradient`
 `accum_update = rho * accum_update + (1 - rho) * step**2; var -= learning_rate * step`
 
-RMSProp (Tieleman and Hinton, 2012): the gradient divided by a running root mean square of itself.
+RMSProp (Tieleman and Hinton, 2012): the gradient divided by its running root mean square.
 
 `ms = decay * ms + (1 - decay) * gradient**2; mom = momentum * mom + learning_rate * gradient / sqrt(ms +
 epsilon); var -= mom`; the centred form subtracts the square of the running mean under the root (Graves, 2013,
@@ -27,16 +27,16 @@ from .rules import RuleOptimizer, not_negative
 
 
 class AdagradOptimizer(RuleOptimizer):
-    """Adagrad. Its slot is `accumulator`.
+    """Adagrad (Duchi, Hazan and Singer, 2011). Its slot is `accumulator`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
-        initial_accumulator_value: where the sums of squares start; positive.
+        learning_rate: number, scalar tensor, or function that returns one.
+        initial_accumulator_value: initial value of the sums of squares, above 0.
         use_locking: see `Optimizer`.
         name: name of its nodes and slots.
 
     Raises:
-        ValueError: the initial value is not positive.
+        ValueError: `initial_accumulator_value` is not positive.
     """
 
     rule = "Adagrad"
@@ -56,21 +56,21 @@ class AdagradOptimizer(RuleOptimizer):
 
 
 class AdagradDAOptimizer(RuleOptimizer):
-    """Adagrad by dual averaging, for sparse linear models: weights follow from the sums of all gradients; each step penalises them again.
+    """Adagrad by dual averaging, for sparse linear models: each step computes the weights from the sums of all gradients.
 
     Its slots are `gradient_accumulator` and `gradient_squared_accumulator`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
-        global_step: the global step: how many updates there were.
-        initial_gradient_squared_accumulator_value: where the sums of squares start; positive.
-        l1_regularization_strength: penalties; not negative.
-        l2_regularization_strength: penalties; not negative.
+        learning_rate: number, scalar tensor, or function that returns one.
+        global_step: the variable that counts updates.
+        initial_gradient_squared_accumulator_value: initial value of the sums of squares, above 0.
+        l1_regularization_strength: factor of the L1 penalty, at least 0.
+        l2_regularization_strength: factor of the L2 penalty, at least 0.
         use_locking: see `Optimizer`.
         name: name of its nodes and slots.
 
     Raises:
-        ValueError: the initial value is not positive, or a penalty is negative.
+        ValueError: the initial value of the sums is not positive, or a penalty is negative.
 
     >>> AdagradDAOptimizer(0.1, step, l1_regularization_strength=0.01).minimize(loss, global_step=step)
     """
@@ -107,11 +107,11 @@ class AdagradDAOptimizer(RuleOptimizer):
 
 
 class AdadeltaOptimizer(RuleOptimizer):
-    """Adadelta. Its slots are `accum` and `accum_update`.
+    """Adadelta (Zeiler, 2012). Its slots are `accum` and `accum_update`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one; the paper has 1.0.
-        rho: how much of the mean squares is kept; as `learning_rate`.
+        learning_rate: number, scalar tensor, or function that returns one; the paper uses 1.0.
+        rho: decay of the mean squares; types as `learning_rate`.
         epsilon: added under both roots.
         use_locking: see `Optimizer`.
         name: name of its nodes and slots.
@@ -133,15 +133,15 @@ class AdadeltaOptimizer(RuleOptimizer):
 
 
 class RMSPropOptimizer(RuleOptimizer):
-    """RMSProp. Its slots are `rms` (which starts at one), `momentum`, and `mg` when centred.
+    """RMSProp (Tieleman and Hinton, 2012). Its slots are `rms` (initially 1), `momentum` and, if centered, `mg`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
-        decay: how much of the mean square is kept; as `learning_rate`.
-        momentum: how much of the last step is kept; as `learning_rate`.
+        learning_rate: number, scalar tensor, or function that returns one.
+        decay: decay of the mean square; types as `learning_rate`.
+        momentum: factor of the previous step; types as `learning_rate`.
         epsilon: added under the root.
         use_locking: see `Optimizer`.
-        centered: divide by the running standard deviation instead.
+        centered: divide by the running standard deviation instead of the root mean square.
         name: name of its nodes and slots.
     """
 

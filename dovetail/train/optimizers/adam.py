@@ -21,12 +21,12 @@ from .rules import RuleOptimizer
 
 
 class AdamOptimizer(RuleOptimizer):
-    """Adam. Its slots are `m` and `v`.
+    """Adam (Kingma and Ba, 2015). Its slots are `m` and `v`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
-        beta1: decay of the mean gradient; as `learning_rate`.
-        beta2: decay of the mean square; as `learning_rate`.
+        learning_rate: number, scalar tensor, or function that returns one.
+        beta1: decay of the mean gradient; types as `learning_rate`.
+        beta2: decay of the mean square; types as `learning_rate`.
         epsilon: added to the root before dividing ("epsilon hat" of the paper).
         use_locking: see `Optimizer`.
         name: name of its nodes and slots.
@@ -79,11 +79,11 @@ class AdamOptimizer(RuleOptimizer):
 class AdamWOptimizer(AdamOptimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): Adam's step and `var -= learning_rate * weight_decay * var`.
 
-    A sparse gradient decays the rows that it names, each once, before Adam's step, as TensorFlow's `DecoupledWeightDecayExtension`
-    does; the moments move all rows, as with `AdamOptimizer`. `tf.keras.optimizers.AdamW` decays all rows, as Keras does.
+    With a sparse gradient, only the rows in it decay, before Adam's step, as in TensorFlow's `DecoupledWeightDecayExtension`; the moments
+    update all rows, as in `AdamOptimizer`. `tf.keras.optimizers.AdamW` decays all rows, as Keras does.
 
     Args:
-        weight_decay: number, scalar tensor, or function that gives one. The other arguments are Adam's.
+        weight_decay: number, scalar tensor, or function that returns one. The other arguments are those of `AdamOptimizer`.
 
     >>> train_op = AdamWOptimizer(1e-3, weight_decay=0.01).minimize(loss)
     """

@@ -14,10 +14,10 @@ from .rules import RuleOptimizer, not_negative
 
 
 class GradientDescentOptimizer(RuleOptimizer):
-    """Gradient descent.
+    """Gradient descent: `var -= learning_rate * gradient`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
+        learning_rate: number, scalar tensor, or function that returns one.
         use_locking: see `Optimizer`.
         name: name of its nodes.
 
@@ -32,15 +32,14 @@ class GradientDescentOptimizer(RuleOptimizer):
 
 
 class MomentumOptimizer(RuleOptimizer):
-    """Gradient descent with momentum. Its slot is `momentum`.
+    """Gradient descent with momentum: `accum = momentum * accum + gradient; var -= learning_rate * accum`. Its slot is `momentum`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
-        momentum: how much of the last direction is kept; as `learning_rate`.
+        learning_rate: number, scalar tensor, or function that returns one.
+        momentum: decay of the accumulated gradient; types as `learning_rate`.
         use_locking: see `Optimizer`.
         name: name of its nodes and slots.
-        use_nesterov: look ahead, as Sutskever et al., 2013 describe; the variable then holds the value looked
-            ahead to.
+        use_nesterov: Nesterov momentum (Sutskever et al., 2013); the variable then has the look-ahead value.
 
     >>> train_op = MomentumOptimizer(0.1, 0.9).minimize(loss)
     """
@@ -62,12 +61,12 @@ class MomentumOptimizer(RuleOptimizer):
 
 
 class ProximalGradientDescentOptimizer(RuleOptimizer):
-    """Gradient descent with penalties of the absolute values and the squares of weights.
+    """Gradient descent with L1 and L2 penalties of the variables (Duchi and Singer, 2009).
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
-        l1_regularization_strength: penalties; not negative.
-        l2_regularization_strength: penalties; not negative.
+        learning_rate: number, scalar tensor, or function that returns one.
+        l1_regularization_strength: factor of the L1 penalty, at least 0.
+        l2_regularization_strength: factor of the L2 penalty, at least 0.
         use_locking: see `Optimizer`.
         name: name of its nodes.
     """
@@ -89,13 +88,13 @@ class ProximalGradientDescentOptimizer(RuleOptimizer):
 
 
 class ProximalAdagradOptimizer(RuleOptimizer):
-    """Adagrad with the same penalties. Its slot is `accumulator`.
+    """Adagrad with L1 and L2 penalties of the variables. Its slot is `accumulator`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
-        initial_accumulator_value: where the sums of squares start; positive.
-        l1_regularization_strength: penalties; not negative.
-        l2_regularization_strength: penalties; not negative.
+        learning_rate: number, scalar tensor, or function that returns one.
+        initial_accumulator_value: initial value of the sums of squares, above 0.
+        l1_regularization_strength: factor of the L1 penalty, at least 0.
+        l2_regularization_strength: factor of the L2 penalty, at least 0.
         use_locking: see `Optimizer`.
         name: name of its nodes and slots.
     """
@@ -121,20 +120,21 @@ class ProximalAdagradOptimizer(RuleOptimizer):
 
 
 class FtrlOptimizer(RuleOptimizer):
-    """FTRL-proximal. Its slots are `accum` and `linear`.
+    """FTRL-proximal (McMahan et al., 2013), for sparse linear models. Its slots are `accum` and `linear`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
-        learning_rate_power: the rate falls with this power of the sum of squares; not positive.
-        initial_accumulator_value: where the sums of squares start; not negative.
-        l1_regularization_strength: penalties; not negative.
-        l2_regularization_strength: penalties; not negative.
-        l2_shrinkage_regularization_strength: an L2 penalty on the size of the weights; the other L2 penalty only stabilises; not negative.
+        learning_rate: number, scalar tensor, or function that returns one.
+        learning_rate_power: the rate is multiplied by the sum of squares to this power; at most 0.
+        initial_accumulator_value: initial value of the sums of squares, at least 0.
+        l1_regularization_strength: factor of the L1 penalty, at least 0.
+        l2_regularization_strength: factor of the L2 penalty, at least 0.
+        l2_shrinkage_regularization_strength: factor of an L2 penalty of the weights' magnitude, at least 0; the other L2 penalty only
+            stabilizes.
         use_locking: see `Optimizer`.
         name: name of its nodes and slots.
 
     Raises:
-        ValueError: a setting below zero, or a power above.
+        ValueError: a setting is below 0, or `learning_rate_power` is above 0.
     """
 
     rule = "Ftrl"

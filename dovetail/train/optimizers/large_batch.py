@@ -29,17 +29,17 @@ def _ratio(above: Tensor, below: Tensor, scale: Any) -> Tensor:
 
 
 class LARSOptimizer(MomentumOptimizer):
-    """Momentum, with a rate for each variable: `eeta * |var| / (|gradient| + weight_decay * |var| + epsilon)` of the learning rate.
+    """Momentum with layer-wise rates (You et al., 2017): `learning_rate * eeta * |var| / (|gradient| + weight_decay * |var| + epsilon)`.
 
     Args:
-        learning_rate: number, scalar tensor, or function that gives one.
-        momentum: as `learning_rate`.
-        weight_decay: part of the variable that is added to its gradient.
+        learning_rate: number, scalar tensor, or function that returns one.
+        momentum: as in `MomentumOptimizer`.
+        weight_decay: factor of the variable that is added to its gradient.
         eeta: the trust coefficient.
-        epsilon: added below.
+        epsilon: added to the denominator.
         name: name of its nodes and slots.
-        skip_list: a variable whose name has one of these in it gets plain momentum: ["bias"].
-        use_nesterov: as of `MomentumOptimizer`.
+        skip_list: variables whose names contain one of these strings, such as ["bias"], get plain momentum.
+        use_nesterov: as in `MomentumOptimizer`.
     """
 
     def __init__(
@@ -66,26 +66,26 @@ class LARSOptimizer(MomentumOptimizer):
         scalars = self._scalars(variable)
         if not any(word in variable.name for word in self._skip):
             value = convert(variable)
-            held, steep = norm(value), norm(gradient)
-            below = steep + self._decay * held + self._epsilon
-            scalars["lr"] *= where_v2(greater(steep, 0.0), _ratio(held, below, self._eeta), 1.0)
+            weight_norm, gradient_norm = norm(value), norm(gradient)
+            denominator = gradient_norm + self._decay * weight_norm + self._epsilon
+            scalars["lr"] *= where_v2(greater(gradient_norm, 0.0), _ratio(weight_norm, denominator, self._eeta), 1.0)
             gradient = gradient + self._decay * value
         return apply_update(self.rule, self._places(variable), gradient, scalars, flags=dict(self.flags))
 
 
 class LAMBOptimizer(AdamOptimizer):
-    """Adam with weight decay, whose step for each variable is scaled to the variable's norm. Slots `m` and `v`.
+    """Adam with weight decay, whose step for each variable is scaled to the variable's norm (You et al., 2020). Slots `m` and `v`.
 
     `step = m' / (sqrt(v') + epsilon) + weight_decay * var; var -= learning_rate * |var| / |step| * step`, with m' and v' corrected
     for their start at zero.
 
     Args:
-        learning_rate: numbers, scalar tensors, or functions that give one.
-        beta1: numbers, scalar tensors, or functions that give one.
-        beta2: numbers, scalar tensors, or functions that give one.
+        learning_rate: number, scalar tensor, or function that returns one.
+        beta1: decay of the mean gradient; types as `learning_rate`.
+        beta2: decay of the mean square; types as `learning_rate`.
         epsilon: added to the root.
-        weight_decay: part of the variable that is added to its step.
-        exclude_from_weight_decay: a variable whose name has one of these in it does not decay.
+        weight_decay: factor of the variable that is added to its step.
+        exclude_from_weight_decay: variables whose names contain one of these strings do not decay.
         name: name of its nodes and slots.
     """
 

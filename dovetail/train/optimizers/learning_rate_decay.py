@@ -1,4 +1,4 @@
-"""Learning rates that depend on the global step, under TensorFlow 1's names: each gives a scalar tensor."""
+"""Learning rates that depend on the global step, under TensorFlow 1's names: each returns a scalar tensor."""
 
 from __future__ import annotations
 
@@ -58,17 +58,18 @@ def exponential_decay(
     """`learning_rate * decay_rate ** (global_step / decay_steps)`.
 
     Args:
-        learning_rate: the rate to start from: a number, or a scalar tensor.
-        global_step: the step, a variable or scalar tensor that counts updates.
-        decay_steps: in how many steps the rate falls to `decay_rate` of itself; number or scalar tensor, as `decay_rate`.
-        staircase: cut `global_step / decay_steps` to a whole number, so that the rate falls at once after so many steps.
-        name: of the scope; None: the function's own.
+        learning_rate: the initial rate, a number or scalar tensor.
+        global_step: a variable or scalar tensor that counts updates.
+        decay_steps: number of steps in which the rate is multiplied by `decay_rate`; a number or scalar tensor.
+        decay_rate: a number or scalar tensor.
+        staircase: round `global_step / decay_steps` down, so that the rate decreases in steps.
+        name: name scope; None: the name of the function.
 
     Returns:
-        a scalar of the rate's type; float32 for a rate of integers.
+        A scalar of the type of `learning_rate`; float32 for an integer.
 
     Raises:
-        ValueError: there is no step.
+        ValueError: `global_step` is None.
 
     >>> step = dt.train.get_or_create_global_step()
     >>> rate = dt.train.exponential_decay(0.1, step, decay_steps=1000, decay_rate=0.96)
@@ -86,7 +87,7 @@ def natural_exp_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`learning_rate * exp(-decay_rate * global_step / decay_steps)`; arguments as of `exponential_decay`."""
+    """`learning_rate * exp(-decay_rate * global_step / decay_steps)`; arguments as in `exponential_decay`."""
     with _scope(learning_rate, global_step, name, "NaturalExpDecay") as (rate, step):
         return rate * exp(-_like(rate, decay_rate) * _part(step, decay_steps, staircase))
 
@@ -99,7 +100,7 @@ def inverse_time_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`learning_rate / (1 + decay_rate * global_step / decay_steps)`; arguments as of `exponential_decay`."""
+    """`learning_rate / (1 + decay_rate * global_step / decay_steps)`; arguments as in `exponential_decay`."""
     with _scope(learning_rate, global_step, name, "InverseTimeDecay") as (rate, step):
         result: Tensor = rate / (_like(rate, decay_rate) * _part(step, decay_steps, staircase) + 1.0)
         return result
@@ -114,10 +115,10 @@ def polynomial_decay(
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """From `learning_rate` to `end_learning_rate` in `decay_steps` steps, by a power of what is left of them.
+    """Polynomial decay: `end_learning_rate + (learning_rate - end_learning_rate) * (1 - global_step / decay_steps) ** power`.
 
-    After them it stays there; with `cycle` it starts again from the same rate, over twice, three times... the steps. Other
-    arguments as of `exponential_decay`.
+    After `decay_steps` steps the rate is constant. With `cycle`, `decay_steps` is instead multiplied by the smallest integer that makes it
+    at least `global_step`. Other arguments as in `exponential_decay`.
     """
     with _scope(learning_rate, global_step, name, "PolynomialDecay") as (rate, step):
         steps = _like(rate, decay_steps)
@@ -132,10 +133,10 @@ def polynomial_decay(
 
 
 def piecewise_constant(x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None) -> Tensor:
-    """`values[i]` up to and including step `boundaries[i]`; after the last one the last value.
+    """`values[i]` up to and including step `boundaries[i]`, and the last value after the last boundary.
 
     Raises:
-        ValueError: not one value more than boundaries; boundaries are not of the step's type, or values of different types.
+        ValueError: there is not one value more than boundaries; the types of boundaries and `x` differ; or those of values do.
     """
     if len(values) != len(boundaries) + 1:
         raise ValueError(
@@ -161,9 +162,9 @@ def _is_floating(value: Any) -> bool:
 def cosine_decay(
     learning_rate: TensorLike, global_step: Any, decay_steps: Any, alpha: float = 0.0, name: str | None = None
 ) -> Tensor:
-    """Half a wave of the cosine, from `learning_rate` to `alpha` of it in `decay_steps` steps (Loshchilov and Hutter, 2017).
+    """Half a cosine wave, from `learning_rate` to `alpha * learning_rate` in `decay_steps` steps (Loshchilov and Hutter, 2017).
 
-    Other arguments as of `exponential_decay`.
+    Other arguments as in `exponential_decay`.
     """
     with _scope(learning_rate, global_step, name, "CosineDecay") as (rate, step):
         steps = _like(rate, decay_steps)
@@ -180,7 +181,7 @@ def cosine_decay_restarts(
     alpha: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """`cosine_decay` that starts again: each time over `t_mul` times as many steps, from `m_mul` times the rate."""
+    """`cosine_decay` with restarts: each period has `t_mul` times the steps and `m_mul` times the initial rate of the previous one."""
     with _scope(learning_rate, global_step, name, "SGDRDecay") as (rate, step):
         done = step / _like(rate, first_decay_steps)
         if t_mul == 1.0:
@@ -204,9 +205,9 @@ def linear_cosine_decay(
     beta: float = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """`learning_rate * ((alpha + line) * wave + beta)`: a line from 1 to 0, and `num_periods` waves of the cosine (Bello et al., 2017).
+    """`learning_rate * ((alpha + linear) * cosine + beta)`, with `linear` from 1 to 0 and `num_periods` cosine waves (Bello et al., 2017).
 
-    Other arguments as of `exponential_decay`.
+    Other arguments as in `exponential_decay`.
     """
     return _linear_cosine(learning_rate, global_step, decay_steps, num_periods, alpha, beta, None, name)
 
@@ -222,7 +223,7 @@ def noisy_linear_cosine_decay(
     beta: float = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """`linear_cosine_decay` with normal noise on the line, whose variance is `initial_variance / (1 + global_step) ** variance_decay`."""
+    """`linear_cosine_decay` with normal noise on `linear`, whose variance is `initial_variance / (1 + global_step) ** variance_decay`."""
     noise = initial_variance, variance_decay
     return _linear_cosine(learning_rate, global_step, decay_steps, num_periods, alpha, beta, noise, name)
 
@@ -250,7 +251,7 @@ def _linear_cosine(
 
 
 def linear_warmup(learning_rate: TensorLike, global_step: Any, warmup_steps: Any, name: str | None = None) -> Tensor:
-    """From 0 to `learning_rate` in `warmup_steps` steps, and then as it is: a number, or another schedule. TensorFlow has no such name."""
+    """Linear from 0 to `learning_rate` in `warmup_steps` steps, then `learning_rate`: a number or another schedule. Not in TensorFlow 1."""
     with _scope(learning_rate, global_step, name, "LinearWarmup") as (rate, step):
         steps = maximum(_like(rate, warmup_steps), np.float32(1e-30))
         return where_v2(less_equal(step, steps), rate * step / steps, rate)

@@ -1,7 +1,7 @@
-"""Loss scaling: gradients of narrow floats do not vanish when the loss is large (Micikevicius et al., 2018, arXiv:1710.03740).
+"""Loss scaling: gradients in float16 do not underflow when the loss is scaled up (Micikevicius et al., 2018, arXiv:1710.03740).
 
-The loss is multiplied by a scale before gradients are taken, the gradients are divided by it before they are applied. A dynamic
-scale is halved when a gradient is not finite, and that step changes nothing; after `increment_period` good steps it is doubled.
+The loss is multiplied by a scale before gradients are computed, and the gradients are divided by it before they are applied. A dynamic
+scale is halved when a gradient is not finite, and that step updates nothing; after `increment_period` finite steps it is doubled.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .optimizer import Optimizer, WrapperOptimizer
 
 
 class FixedLossScale:
-    """A scale that stays as it is.
+    """A constant loss scale.
 
     Raises:
-        ValueError: it is below 1.
+        ValueError: the scale is below 1.
     """
 
     def __init__(self, loss_scale_value: float) -> None:
@@ -43,18 +43,18 @@ class FixedLossScale:
         return convert(self._value, float32)
 
     def update(self, finite: Tensor) -> Node:
-        """A node that changes it after a step whose gradients were, or were not, all finite."""
+        """A node that updates the scale after a step. `finite`: whether all gradients were finite."""
         node: Node = no_op()
         return node
 
 
 class DynamicLossScale(FixedLossScale):
-    """A scale that is as large as the gradients allow.
+    """A loss scale that adapts: it shrinks when gradients are not finite, and grows when they are finite for some time.
 
     Args:
-        initial_loss_scale: where it starts.
-        increment_period: good steps before it grows.
-        multiplier: by what it grows and shrinks.
+        initial_loss_scale: initial value.
+        increment_period: number of consecutive finite steps before it grows.
+        multiplier: factor by which it grows and shrinks.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class DynamicLossScale(FixedLossScale):
 
 
 class LossScaleOptimizer(WrapperOptimizer):
-    """Another optimizer, with its loss scaled.
+    """Wraps an optimizer, and scales its loss.
 
     Args:
-        optimizer: the optimizer.
+        optimizer: the wrapped optimizer.
         loss_scale: a number, "dynamic", a `FixedLossScale` or a `DynamicLossScale`.
 
     Raises:
-        ValueError: none of those.
+        ValueError: `loss_scale` is none of these.
 
     >>> opt = LossScaleOptimizer(AdamOptimizer(1e-3), "dynamic")
     >>> train_op = opt.minimize(loss)
@@ -113,7 +113,7 @@ class LossScaleOptimizer(WrapperOptimizer):
     def compute_gradients(
         self, loss: Tensor | Callable[[], Tensor], *args: Any, **kwargs: Any
     ) -> list[tuple[Any, Any]]:
-        """Gradients of the loss, taken of the scaled loss and divided again."""
+        """Gradients of the loss, computed from the scaled loss and divided by the scale."""
         if callable(loss):
             loss = loss()
         scale = self._loss_scale()
@@ -128,7 +128,7 @@ class LossScaleOptimizer(WrapperOptimizer):
     def apply_gradients(
         self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
     ) -> Node:
-        """A node that applies the gradients if all are finite, and else only changes the scale."""
+        """A node that applies the gradients if all are finite, and otherwise only updates the scale."""
         pairs = list(grads_and_vars)
         values = [g.values if isinstance(g, IndexedSlices) else convert(g) for g, _ in pairs if g is not None]
         if not values:

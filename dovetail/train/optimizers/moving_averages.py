@@ -1,4 +1,4 @@
-"""Moving averages of variables, with which a model often does better than with the last values, and of other tensors."""
+"""Exponential moving averages of variables and other tensors. Models often predict better with averaged variables."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .slot_creator import create_slot, create_zeros_slot
 
 
 class ExponentialMovingAverage:
-    """Keeps a shadow of each variable or tensor: `shadow = decay * shadow + (1 - decay) * value`; a variable's is on its device.
+    """Maintains a shadow variable of each variable or tensor: `shadow = decay * shadow + (1 - decay) * value`.
 
-    The shadow of a variable starts as the variable does, that of a tensor at zero.
+    The shadow of a variable is on its device and starts with its initial value; that of a tensor starts at zero.
 
     Args:
-        decay: a number near 1.
-        num_updates: a tensor that counts updates, or None; with it the decay is at most `(1 + num_updates) / (10 + num_updates)`.
-        zero_debias: let the shadows of tensors forget that they started at zero: see `assign_moving_average`.
-        name: end of the shadows' names.
+        decay: a number near 1, such as 0.999.
+        num_updates: a tensor that counts updates; it limits the decay to `(1 + num_updates) / (10 + num_updates)`. None: no limit.
+        zero_debias: correct the bias of shadows of tensors, which start at zero: see `assign_moving_average`.
+        name: suffix of the shadows' names.
 
     >>> average = ExponentialMovingAverage(0.99)
     >>> with control_dependencies([train_op]):
@@ -47,17 +47,17 @@ class ExponentialMovingAverage:
 
     @property
     def name(self) -> str:
-        """End of the shadows' names."""
+        """Suffix of the shadows' names."""
         return self._name
 
     def apply(self, var_list: Sequence[Any] | None = None) -> Any:
-        """A node that moves the shadows; they are made here.
+        """A node that updates the shadows, which this method creates.
 
         Args:
-            var_list: variables and tensors; None: all variables that are trained.
+            var_list: variables and tensors; None: all trainable variables.
 
         Raises:
-            TypeError: something is no variable or tensor of a floating type.
+            TypeError: an element is no variable or tensor of a floating type.
         """
         chosen = trainable_variables() if var_list is None else list(var_list)
         graph = get_default_graph()
@@ -95,13 +95,13 @@ class ExponentialMovingAverage:
         return self._shadows.get(var)
 
     def average_name(self, var: Any) -> str:
-        """Name under which a variable's shadow is saved, or would be if it were made here."""
+        """The name of a variable's shadow in checkpoints, also if the shadow does not exist."""
         kept = self._shadows.get(var)
         name = f"{var.op.name}/{self._name}"
         return str(kept.op.name) if kept is not None else get_default_graph().unique_name(name, mark_as_used=False)
 
     def variables_to_restore(self, moving_avg_variables: Sequence[Any] | None = None) -> dict[str, Any]:
-        """Name in a checkpoint -> variable, for a `Saver` that restores averages into the variables; others as they are."""
+        """Name in a checkpoint -> variable, for a `Saver` that restores shadows into their variables, and other variables as usual."""
         averaged = moving_avg_variables
         if averaged is None:
             averaged = list(dict.fromkeys([*trainable_variables(), *moving_average_variables()]))
@@ -116,16 +116,18 @@ class ExponentialMovingAverage:
 def assign_moving_average(
     variable: Any, value: Any, decay: Any, zero_debias: bool = True, name: str | None = None
 ) -> Any:
-    """Move a variable towards a value: `variable = decay * variable + (1 - decay) * value`.
+    """Update a moving average: `variable = decay * variable + (1 - decay) * value`.
 
     Args:
-        variable: of a floating type. value: of its shape. decay: a number or scalar tensor.
+        variable: the average, of a floating type.
+        value: a tensor of the same shape.
+        decay: a number or scalar tensor.
         zero_debias: correct the bias of a variable that starts at zero: the average is divided by `1 - decay ** updates`. Two slots
             of the variable keep the undivided average and the number of updates: `biased` and `local_step`.
-        name: of the node.
+        name: name of the node.
 
     Returns:
-        the variable's new value, or the reference variable after the change.
+        The new value of the variable, or the reference variable after the update.
 
     >>> update = assign_moving_average(moving_mean, batch_mean, 0.99, zero_debias=False)
     """

@@ -1,4 +1,4 @@
-"""What all optimizers share: from a loss to gradients, from gradients to updates.
+"""The base of all optimizers: from a loss to gradients, and from gradients to updates.
 
 `minimize` is `compute_gradients` and then `apply_gradients`. Each update is one node on its variable's
 device, so only the gradient is sent there. Slots are colocated with their variable. The global step is incremented
@@ -41,18 +41,17 @@ _INSTEAD = {
 
 
 class Optimizer:
-    """Base of the optimizers.
+    """Base of the optimizers: `minimize` makes an op that trains.
 
-    A subclass defines `_apply`, and, where it needs them, `_create_slots` (make slots), `_prepare` (turn its
-    settings into tensors) and `_finish` (nodes after all updates). One written for TensorFlow 1 may define
-    `_apply_dense` and `_apply_sparse` instead of `_apply`.
+    A subclass defines `_apply` and, if needed, `_create_slots` (creates slots), `_prepare` (converts settings to tensors) and `_finish`
+    (nodes after all updates). A subclass written for TensorFlow 1 may define `_apply_dense` and `_apply_sparse` instead of `_apply`.
 
     Args:
-        use_locking: accepted for TensorFlow 1's sake: updates are always atomic.
-        name: name of the nodes that it makes.
+        use_locking: accepted without effect; updates are always atomic.
+        name: name of its nodes and slots.
 
     Raises:
-        ValueError: no name.
+        ValueError: `name` is empty.
     """
 
     GATE_NONE = 0
@@ -101,21 +100,20 @@ class Optimizer:
         name: str | None = None,
         grad_loss: Any = None,
     ) -> Node:
-        """A node that takes one step down the gradient of `loss`.
+        """A node that computes the gradients of `loss`, and updates the variables with them.
 
         Args:
-            loss: what to minimise, a tensor of floating type, or a function that gives one.
-            global_step: a variable to count up after the update, or None.
-            var_list: variables to change, or lists of those; None: the trainable ones. A partitioned
-                variable means its parts.
-            gate_gradients: GATE_NONE, GATE_OP or GATE_GRAPH.
-            aggregation_method: accepted for TensorFlow 1's sake.
+            loss: a tensor of floating type to minimize, or a function that returns one.
+            global_step: an integer variable to increment after the update, or None.
+            var_list: the variables to update; None: all trainable variables. A partitioned variable stands for its parts.
+            gate_gradients: what updates wait for. GATE_NONE: their gradient. GATE_OP: all gradients of an op. GATE_GRAPH: all gradients.
+            aggregation_method: accepted without effect.
             colocate_gradients_with_ops: see `dt.gradients`.
-            name: name of the node; None: the optimizer's.
-            grad_loss: weight of the loss, of its shape.
+            name: name of the node; None: the optimizer's name.
+            grad_loss: gradient of the loss, of its shape; None: ones.
 
         Raises:
-            ValueError: there is no variable, or the loss depends on none of them.
+            ValueError: there are no variables, or the loss depends on none of them.
 
         >>> train_op = dt.train.GradientDescentOptimizer(0.1).minimize(loss)
         """
@@ -143,10 +141,9 @@ class Optimizer:
         colocate_gradients_with_ops: bool = False,
         grad_loss: Any = None,
     ) -> list[tuple[Any, Any]]:
-        """Pairs of gradient and variable: a tensor, `IndexedSlices`, or None where the loss does not depend
-        on it.
+        """Pairs of gradient and variable, for `apply_gradients`.
 
-        Arguments and errors as of `minimize`.
+        A gradient is a tensor, `IndexedSlices`, or None if the loss does not depend on the variable. Arguments and errors as in `minimize`.
         """
         if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
             raise ValueError(
@@ -163,7 +160,7 @@ class Optimizer:
                 var_list = trainable_variables()
         variables = _without_wholes(var_list)
         if not variables:
-            raise ValueError("No variables to optimize: make them before, with dt.get_variable or dt.Variable")
+            raise ValueError("No variables to optimize: create them first, with dt.get_variable or dt.Variable")
         found = gradients(
             loss,
             variables,
@@ -180,18 +177,17 @@ class Optimizer:
     def apply_gradients(
         self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
     ) -> Node:
-        """A node that changes each variable by its gradient, and then counts `global_step` up by one.
+        """A node that updates each variable with its gradient, and then increments `global_step`.
+
+        Under a distribution strategy, the mean of all replicas' gradients is applied.
 
         Args:
-            grads_and_vars: pairs as `compute_gradients` gives them; a gradient of None leaves its variable
-                alone.
-            global_step: a variable, or None.
-            name: name of the node; None: the optimizer's.
-
-        Under a distribution strategy, what is applied is the mean of all replicas' gradients.
+            grads_and_vars: pairs as `compute_gradients` returns them; a variable whose gradient is None is not changed.
+            global_step: an integer variable, or None.
+            name: name of the node; None: the optimizer's name.
 
         Raises:
-            TypeError: something is no gradient or no variable. ValueError: no gradient at all.
+            TypeError: an element is no gradient or no variable. ValueError: there are no gradients.
         """
         if has_strategy():
             node: Node = get_strategy().apply_gradients(self, grads_and_vars, global_step, name)
@@ -272,15 +268,15 @@ class Optimizer:
     # --- slots ----------------------------------------------------------------------------------------------
 
     def get_slot_names(self) -> list[str]:
-        """Names of the kinds of slots, sorted."""
+        """The names of slots, sorted."""
         return sorted(self._slots)
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """The slot of that name that belongs to a variable, or None."""
+        """The slot `name` of a variable, or None."""
         return self._slots.get(name, {}).get(var)
 
     def variables(self) -> list[Any]:
-        """All variables that it keeps in the default graph: slots, and what belongs to no single variable. Sorted by name."""
+        """All variables of the optimizer in the default graph, sorted by name: slots, and others such as `beta1_power`."""
         kept = [slot for slots in self._slots.values() for slot in slots.values()]
         graph = get_default_graph()
         return sorted((v for v in (*kept, *self._non_slot.values()) if v.graph is graph), key=lambda v: str(v.name))
@@ -326,7 +322,7 @@ class Optimizer:
 
 
 class WrapperOptimizer(Optimizer):
-    """Base of optimizers around another one, `opt`, which applies the gradients and keeps the slots."""
+    """Base of optimizers that wrap another one, `opt`, which applies the gradients and owns the slots."""
 
     def __init__(self, opt: Optimizer, use_locking: bool, name: str) -> None:
         super().__init__(use_locking, name)
@@ -335,7 +331,7 @@ class WrapperOptimizer(Optimizer):
     def apply_gradients(
         self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any = None, name: str | None = None
     ) -> Node:
-        """As the wrapped optimizer does."""
+        """Apply gradients with the wrapped optimizer."""
         return self._opt.apply_gradients(grads_and_vars, global_step, name)
 
     def get_slot(self, var: Any, name: str) -> Any:
@@ -352,7 +348,7 @@ class WrapperOptimizer(Optimizer):
 
 
 def as_type(tensor: Tensor, dtype: DType) -> Tensor:
-    """`tensor` in that element type: itself, where it has it."""
+    """`tensor` cast to that element type, if it has another one."""
     if tensor.dtype.base is dtype.base:
         return tensor
 

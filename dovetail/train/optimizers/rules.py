@@ -1,4 +1,4 @@
-"""Optimizers that are a rule of `graph/ops/state/training.py` with its settings and slots, and nothing else."""
+"""Optimizers that consist of one rule of `graph/ops/state/training.py` with its settings and slots."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .optimizer import Optimizer, as_type
 
 
 class RuleOptimizer(Optimizer):
-    """An optimizer that is one rule.
+    """An optimizer that applies one rule.
 
-    A subclass says its `rule`, and how slots and scalars are called: `slots`, slot of the rule -> (name, where it starts: a number, a
-    setting, or a type of initializers); `scalars`, scalar of the rule -> setting. Settings are numbers, scalar tensors, or functions
-    that give one; `flags` are the rule's attrs that differ from its defaults.
+    A subclass defines the `rule`; `slots`: slot of the rule -> (name, initial value: a number, a setting, or a type of initializer);
+    `scalars`: scalar of the rule -> setting; `flags`: attributes of the rule that differ from its defaults. Settings are numbers, scalar
+    tensors, or functions that return one.
     """
 
     rule: str
@@ -70,7 +70,7 @@ class RuleOptimizer(Optimizer):
 
 
 def not_negative(**settings: Any) -> None:
-    """ValueError for a setting that is a number below zero."""
+    """Raise a ValueError for a setting that is a number below zero."""
     for name, value in settings.items():
         if isinstance(value, (int, float)) and value < 0:
             raise ValueError(f"{name} {value} needs to be greater than or equal to zero")

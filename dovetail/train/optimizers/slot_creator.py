@@ -1,4 +1,4 @@
-"""Slots: variables that an optimizer keeps for a variable, on its device. Moving averages also keep slots of tensors.
+"""Slots: variables that an optimizer creates for each variable, on its device. Moving averages also have slots of tensors.
 
 A slot of `w` is called `w/<optimizer>`, the second one `w/<optimizer>_1`, as in TensorFlow 1.
 """
@@ -19,7 +19,7 @@ from ...graph.variables.variable import Variable
 
 
 def create_slot(primary: Any, val: Any, name: str, colocate_with_primary: bool = True) -> Any:
-    """A slot that starts with the value `val`."""
+    """A slot with the initial value `val`."""
     with _slot_scope(primary, name), _beside(primary, colocate_with_primary):
         slot = get_variable(
             "",
@@ -34,7 +34,7 @@ def create_slot(primary: Any, val: Any, name: str, colocate_with_primary: bool =
 def create_slot_with_initializer(
     primary: Any, initializer: Any, shape: Any, dtype: Any, name: str, colocate_with_primary: bool = True
 ) -> Any:
-    """A slot of that shape and type, whose value an initializer makes."""
+    """A slot of that shape and type, with the value of an initializer."""
     with _slot_scope(primary, name), _beside(primary, colocate_with_primary):
         slot = get_variable(
             "",
@@ -48,7 +48,7 @@ def create_slot_with_initializer(
 
 
 def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_primary: bool = True) -> Any:
-    """A slot of zeros, of the variable's shape, and of its type unless `dtype` says another."""
+    """A slot of zeros with the variable's shape, and its type unless `dtype` is given."""
     from ...graph.ops.array.shapes import shape  # a parameter has this name
 
     dtype = primary.dtype.base if dtype is None else dtype

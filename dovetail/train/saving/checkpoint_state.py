@@ -1,4 +1,4 @@
-"""Which checkpoints a folder holds: the `checkpoint` file, in TensorFlow's own format, its readers, and how to wait for new ones."""
+"""The `checkpoint` file, which lists the checkpoints of a folder in TensorFlow's format: reading, writing, and waiting for new ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CheckpointState:
-    """What the `checkpoint` file says.
+    """The contents of the `checkpoint` file.
 
     Attributes:
         model_checkpoint_path: the latest checkpoint.
-        all_model_checkpoint_paths: all that are kept, the oldest first.
-        all_model_checkpoint_timestamps: when each was made, in seconds since 1970.
-        last_preserved_timestamp: when the last one that is kept for good was made.
+        all_model_checkpoint_paths: all checkpoints, oldest first.
+        all_model_checkpoint_timestamps: when each was written, in seconds since 1970.
+        last_preserved_timestamp: when the last one that is kept permanently was written.
     """
 
     model_checkpoint_path: str = ""
@@ -60,10 +60,10 @@ def update_checkpoint_state(
     *,
     save_relative_paths: bool = False,
 ) -> None:
-    """Write the `checkpoint` file: the new one or the old one is there at any moment.
+    """Replace the `checkpoint` file atomically.
 
     Raises:
-        RuntimeError: the model's path is that of the `checkpoint` file itself. ValueError: not one time per path.
+        RuntimeError: a checkpoint has the path of the `checkpoint` file itself. ValueError: paths and timestamps differ in number.
     """
     paths, times = _listed(model_checkpoint_path, all_model_checkpoint_paths, all_model_checkpoint_timestamps)
     target = _state_file(save_dir, latest_filename)
@@ -94,10 +94,10 @@ def generate_checkpoint_state_proto(
     all_model_checkpoint_timestamps: Sequence[float] | None = None,
     last_preserved_timestamp: float | None = None,
 ) -> CheckpointState:
-    """What the `checkpoint` file of a folder would say; where the folder's path is relative, so are those of checkpoints to it.
+    """The contents for the `checkpoint` file of a folder. If the folder's path is relative, the checkpoints' paths are relative to it.
 
     Raises:
-        ValueError: not one time per path.
+        ValueError: paths and timestamps differ in number.
     """
     paths, times = _listed(model_checkpoint_path, all_model_checkpoint_paths, all_model_checkpoint_timestamps)
     if not path_of(save_dir).is_absolute():
@@ -113,7 +113,7 @@ def _beside(path: str, folder: str) -> str:
 
 
 def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None) -> CheckpointState | None:
-    """What the `checkpoint` file of a folder says, with paths that can be opened; None when there is none, or it is damaged.
+    """Read the `checkpoint` file of a folder, with paths that can be opened. None: there is none, or it is damaged.
 
     Raises:
         ValueError: the file names no checkpoint.
@@ -143,7 +143,7 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
 
 
 def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -> str | None:
-    """The newest checkpoint of a folder that is there; None when there is none."""
+    """The path of the newest checkpoint of a folder, for `Saver.restore`; None if there is none."""
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     if state is None:
         return None
@@ -155,14 +155,14 @@ def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -
 
 
 def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[str]) -> list[float]:
-    """When each checkpoint was made, in seconds since 1970; those that are not there are left out."""
+    """The times at which checkpoints were written, in seconds since 1970. Missing checkpoints are left out."""
     return [path_of(f"{p}.index").stat().st_mtime for p in checkpoint_prefixes if checkpoint_exists(p)]
 
 
 def remove_checkpoint(
     checkpoint_prefix: str, checkpoint_format_version: int = 2, meta_graph_suffix: str = "meta"
 ) -> None:
-    """Remove a checkpoint and its graph."""
+    """Delete the files of a checkpoint and its graph."""
     remove_checkpoint_files(checkpoint_prefix)
     path_of(f"{checkpoint_prefix}.{meta_graph_suffix}").unlink(missing_ok=True)
 
@@ -171,7 +171,7 @@ def remove_checkpoint(
 
 
 def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
-    """A reader for a checkpoint, or for the latest one of a folder.
+    """A reader of a checkpoint, or of the latest one of a folder.
 
     Raises:
         ValueError: the folder has none. NotFoundError: there is no checkpoint of that name.
@@ -190,12 +190,12 @@ def checkpoint_of(where: str) -> str:
 
 
 def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, list[int]]]:
-    """(name, shape) of each tensor, by name."""
+    """(name, shape) of each tensor of a checkpoint, sorted by name."""
     return sorted(load_checkpoint(ckpt_dir_or_file).get_variable_to_shape_map().items())
 
 
 def load_variable(ckpt_dir_or_file: str, name: str) -> object:
-    """The value of a tensor; a `:0` at the end of its name is understood."""
+    """The value of a tensor of a checkpoint, as an array. The name may end with `:0`."""
     return load_checkpoint(ckpt_dir_or_file).get_tensor(name.removesuffix(":0"))
 
 
@@ -208,7 +208,7 @@ def wait_for_new_checkpoint(
     seconds_to_sleep: float = POLL_S,
     timeout: float | None = None,
 ) -> str | None:
-    """The path of the next checkpoint of a folder; None: there was none within `timeout` seconds."""
+    """Wait until a folder has a checkpoint other than `last_checkpoint`, and return its path; None after `timeout` seconds."""
     end = None if timeout is None else time.monotonic() + timeout
     while (found := latest_checkpoint(checkpoint_dir)) in (None, last_checkpoint):
         left = math.inf if end is None else end - time.monotonic()
@@ -224,12 +224,13 @@ def checkpoints_iterator(
     timeout: float | None = None,
     timeout_fn: Callable[[], Any] | None = None,
 ) -> Iterator[str]:
-    """Checkpoints of a folder, each when it appears. A slow consumer misses some.
+    """Iterate over the checkpoints of a folder as they appear. A slow consumer misses some.
 
     Args:
-        min_interval_secs: at least so long between two.
-        timeout: how long to wait for the next one; None: for ever.
-        timeout_fn: called when the time is over; True: end. None: end.
+        checkpoint_dir: the folder.
+        min_interval_secs: minimum seconds between two checkpoints.
+        timeout: seconds to wait for the next checkpoint; None: without limit.
+        timeout_fn: called after a timeout; iteration ends if it returns True. None: it ends.
     """
     seen: str | None = None
     while True:

@@ -17,17 +17,17 @@ def import_meta_graph(
     """Add a graph that `export_meta_graph` or `Saver.save` wrote to the default graph, with its collections and variables.
 
     Args:
-        meta_graph_or_file: the file (`Saver.save` writes `<checkpoint>.meta`; TensorFlow's are read, too), what `export_meta_graph` gave,
-            or a `MetaGraphDef`.
-        clear_devices: let its nodes ask for no device.
-        import_scope: a scope to put before all names.
+        meta_graph_or_file: a file (`Saver.save` writes `<checkpoint>.meta`; TensorFlow's files are read, too), the result of
+            `export_meta_graph`, or a `MetaGraphDef`.
+        clear_devices: remove the device requests of its nodes.
+        import_scope: a prefix of all names.
 
     Returns:
-        a `Saver` of its variables: as the one that wrote it, or of all global variables; None where there are none.
+        A `Saver` like the one that wrote the graph, or of all global variables; None if there are no variables.
 
     Raises:
-        InvalidArgumentError: it is no meta graph, is damaged, or a name is taken (give an `import_scope`). The default graph has not
-            changed then. UnimplementedError: one of TensorFlow's has ops that Dovetail does not have. OSError: it cannot be read.
+        InvalidArgumentError: it is no meta graph, is damaged, or a name is already used (pass an `import_scope`). The default graph is
+            unchanged then. UnimplementedError: TensorFlow's graph has ops that Dovetail lacks. OSError: it cannot be read.
 
     >>> saver = train.import_meta_graph("/tmp/model.ckpt-1000.meta")
     >>> with Session() as session:

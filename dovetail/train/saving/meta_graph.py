@@ -26,22 +26,22 @@ def export_meta_graph(
     saver: Any = None,
     clear_devices: bool = False,
 ) -> MetaGraph:
-    """Keep a graph with its collections and variables.
+    """Write a graph with its collections and variables, for `import_meta_graph`.
 
     Args:
-        filename: a file to write; None: keep it in memory.
-        graph: None: the default graph.
-        collection_list: names of the collections that are kept; None: all. Values that are no nodes, tensors, variables, numbers or
-            texts are left out.
-        as_text: write the graph's text for people, which cannot be imported.
-        saver: a `Saver` that `import_meta_graph` shall give again.
-        clear_devices: accepted; say it when you import.
+        filename: the file to write; None: only return the graph.
+        graph: the graph; None: the default graph.
+        collection_list: names of the collections to write; None: all. Of their values, only nodes, tensors, variables, numbers and
+            strings are written.
+        as_text: write readable text, which cannot be imported.
+        saver: the `Saver` that `import_meta_graph` returns.
+        clear_devices: accepted without effect; pass it to `import_meta_graph`.
 
     Returns:
-        what `import_meta_graph` takes, as it takes the file's name.
+        The graph as an argument for `import_meta_graph`.
 
     Raises:
-        InvalidArgumentError: a node cannot be written, such as a `py_func`.
+        InvalidArgumentError: a node cannot be serialized, such as a `py_func`.
 
     >>> train.export_meta_graph("/tmp/model.meta")
     """
@@ -65,13 +65,13 @@ def export_meta_graph(
 
 
 def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool = True) -> str:
-    """Write a graph to `logdir/name` as TensorFlow's `GraphDef`, as text or as bytes. Gives the path.
+    """Write a graph to `logdir/name` as TensorFlow's `GraphDef`, as text or as bytes. Returns the path.
 
     Args:
         graph_or_graph_def: a `GraphDef`, a graph, or a session.
 
     Raises:
-        UnimplementedError: the package `protobuf` is not installed. InvalidArgumentError: a node cannot be written.
+        UnimplementedError: the package `protobuf` is not installed. InvalidArgumentError: a node cannot be serialized.
 
     >>> train.write_graph(session.graph_def, "/tmp/model", "graph.pbtxt")
     """
@@ -95,7 +95,7 @@ def write_graph(graph_or_graph_def: Any, logdir: Any, name: str, as_text: bool =
 
 
 def write_training_graph(graph: Graph, folder: Any, writer: Any = None) -> None:
-    """Write `graph.pbtxt` into a training program's folder, and the graph into its event file; a word in the log where that cannot be.
+    """Write `graph.pbtxt` into a training program's folder, and the graph into its event file. A failure is only logged.
 
     Args:
         writer: a `FileWriter`, or None.

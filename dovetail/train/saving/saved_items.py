@@ -25,7 +25,9 @@ class TablePart:
     """The keys of a table, or their values.
 
     Attributes:
-        table: the table's handle. base: its name in the checkpoint. part: 0: the keys, 1: the values.
+        table: the table's handle.
+        base: its name in the checkpoint.
+        part: 0: the keys, 1: the values.
     """
 
     table: Tensor
@@ -44,7 +46,7 @@ class TablePart:
 
     @property
     def device(self) -> str:
-        """What the table asks for."""
+        """The requested device of the table."""
         return self.table.op.device
 
     @property
@@ -55,7 +57,7 @@ class TablePart:
 
     @property
     def dims(self) -> tuple[int | None, ...]:
-        """Its shape: as many as there are keys."""
+        """Its shape; the first axis counts the keys."""
         return (None, *self.table.op.attrs[("key_shape", "value_shape")[self.part]])
 
     def _as_tensor(self) -> Tensor:
@@ -85,7 +87,7 @@ class Item:
 
 
 def items_of(var_list: Any) -> Iterator[Item]:
-    """What is saved, under its names; `var_list` as of `Saver`. TypeError: something in it is no variable and no table."""
+    """The items of a `var_list` as in `Saver`, with their names. TypeError: an element is neither a variable nor a table."""
     if var_list is None:
         graph = get_default_graph()
         var_list = [
@@ -116,7 +118,7 @@ def _items(what: Any, name: str | None) -> Iterator[Item]:
 
 
 def check_names(items: Iterable[Item]) -> None:
-    """ValueError: two have one name."""
+    """Raise a ValueError if two items have the same name."""
     seen: set[tuple[str, str]] = set()
     for i in items:
         if (i.name, i.spec) in seen:

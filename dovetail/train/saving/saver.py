@@ -43,11 +43,13 @@ _MADE = "__savers"  # the collection of those that have nodes in a graph
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What a restore did.
+    """The result of `Saver.restore`.
 
     Attributes:
-        restored: names that were read. missing: names that the checkpoint lacks.
-        mismatched: name -> why it does not fit. unused: names that only the checkpoint has.
+        restored: names that were read.
+        missing: names that the checkpoint lacks.
+        mismatched: name -> why its type or shape differs.
+        unused: names that only the checkpoint has.
     """
 
     restored: tuple[str, ...]
@@ -60,14 +62,14 @@ class RestoreReport:
 
     @property
     def problems(self) -> list[str]:
-        """One line for each thing that does not fit, and one for what only the checkpoint has."""
+        """One line for each missing or mismatched name, and one for the names that only the checkpoint has."""
         lines = [f"Key {name} not found in checkpoint" for name in self.missing]
         lines += [f"{name}: {why}" for name, why in self.mismatched.items()]
         return [*lines, f"only in the checkpoint: {', '.join(self.unused)}"] if self.unused else lines
 
 
 def check_exists(save_path: str) -> None:
-    """ValueError: there is no checkpoint of that name."""
+    """Raise a ValueError if there is no checkpoint of that name."""
     if not checkpoint_exists(save_path):
         raise ValueError(
             f"The passed save_path is not a valid checkpoint: {save_path}. dt.train.latest_checkpoint(FOLDER) gives the path of the "
@@ -76,31 +78,32 @@ def check_exists(save_path: str) -> None:
 
 
 class Saver:
-    """Saves variables to checkpoints and restores them.
+    """Saves variables and tables to checkpoints, and restores them. Each task reads and writes its own variables.
 
     Args:
-        var_list: variables and tables that change (`DenseHashTable`); or a dictionary from names in the checkpoint to them, parts
-            in a list, or whole variables in parts; None: all global variables, and the tables that were made with `checkpoint=True`.
-        reshape: restore a value of another shape with as many elements.
-        sharded: accepted; each task always writes its own shard.
-        max_to_keep: how many checkpoints to keep; None or 0: all.
-        keep_checkpoint_every_n_hours: of those that would be removed, keep one for good in so many hours.
-        name: of the scope of its nodes.
-        defer_build: add its nodes to the graph at `build()`, which must be called before `save`.
-        allow_empty: having no variables is no error; it saves and restores nothing then.
-        pad_step_number: write the step with leading zeros, so that names sort.
-        save_relative_paths: the `checkpoint` file names checkpoints as seen from its own folder, so that this can be moved.
-        filename: default of the checkpoint's name inside the graph.
-        consistent: save between steps, so that all values are of the same step, however many threads train in the session
-            (`Session.between_steps`); the variables of each server, which other sessions change, too, are read at one moment.
-            TensorFlow does not have it.
-        saver_def: what `as_saver_def` of a saver of the default graph gave: the same nodes, with a list of checkpoints of its own.
-        restore_sequentially: accepted; the format is always the same.
-        write_version: accepted; the format is always the same.
-        builder: only its default is there.
+        var_list: variables, partitioned variables and mutable tables (`DenseHashTable`); or a dictionary from names in the
+            checkpoint to them, where a list has the parts of a variable. None: all global variables, and the tables that were made
+            with `checkpoint=True`.
+        reshape: allow a value of another shape with the same number of elements.
+        sharded: accepted without effect; each task always writes its own shard.
+        max_to_keep: number of recent checkpoints to keep; older ones are deleted. None or 0: keep all.
+        keep_checkpoint_every_n_hours: of the checkpoints that would be deleted, keep one per this many hours.
+        name: scope of its nodes.
+        defer_build: add its nodes to the graph in `build()`, which must be called before `save`.
+        allow_empty: allow a saver without variables, which saves and restores nothing.
+        pad_step_number: write the step with leading zeros, so that names sort by step.
+        save_relative_paths: write paths relative to the folder into the `checkpoint` file, so that the folder can be moved.
+        filename: default value of the file name tensor in the graph.
+        consistent: save between steps (`Session.between_steps`), so that all values are of the same step even if several threads
+            train in the session. If other sessions train, too, the values of each server are consistent. Not in TensorFlow.
+        saver_def: the result of `as_saver_def` of a saver of the default graph: this saver uses the same nodes.
+        restore_sequentially: accepted without effect.
+        write_version: accepted without effect; there is one format.
+        builder: must be None.
 
     Raises:
-        ValueError: no variables, two of one name, or an argument that is not there. TypeError: what is no variable.
+        ValueError: there are no variables, two have the same name, or an argument is not supported. TypeError: an item is neither a
+            variable nor a table.
 
     >>> saver = train.Saver()
     >>> path = saver.save(session, "/tmp/model.ckpt", global_step=10)
@@ -129,7 +132,7 @@ class Saver:
         consistent: bool = False,
     ) -> None:
         if builder is not None:
-            raise ValueError("builder has only its default here: None")
+            raise ValueError("builder must be None: Dovetail does not support BaseSaverBuilder")
         if defer_build and var_list is not None:
             raise ValueError(
                 "If `var_list` is provided then build cannot be deferred. Either set defer_build=False or var_list=None."
@@ -297,22 +300,22 @@ class Saver:
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
     ) -> str | None:
-        """Save the variables' values.
+        """Write a checkpoint. The `checkpoint` file names it only when it is complete.
 
         Args:
-            sess: the session to read them in.
-            save_path: name of the checkpoint; its folder is made, if that lies in one that is there.
-            global_step: a number, tensor or variable that is appended: `save_path-10`.
-            latest_filename: of the `checkpoint` file, beside the checkpoint.
-            write_meta_graph: write the graph beside it, for `train.import_meta_graph`.
-            write_state: write the `checkpoint` file, remove old ones.
+            sess: the session whose values are saved.
+            save_path: path prefix of the checkpoint. Its folder is created if the parent folder exists.
+            global_step: a number, tensor or variable whose value is appended: `save_path-10`.
+            latest_filename: name of the `checkpoint` file in the same folder.
+            write_meta_graph: also write the graph, for `train.import_meta_graph`.
+            write_state: update the `checkpoint` file, and delete old checkpoints.
 
         Returns:
-            the checkpoint's name, for `restore`; None when there is nothing to save.
+            The path of the checkpoint, for `restore`; None if there is nothing to save.
 
         Raises:
-            ValueError: the folder cannot be made, or `save_path` is the `checkpoint` file. RuntimeError: `build` was deferred and not
-                called. OpError: saving failed; the checkpoints that were there before are as they were.
+            ValueError: the parent folder does not exist, or `save_path` is the `checkpoint` file. RuntimeError: `build` was deferred and
+                not called. OpError: saving failed; earlier checkpoints are unchanged.
         """
         if not self._built:
             raise RuntimeError("`build()` should be called before save if defer_build==True")
@@ -374,19 +377,19 @@ class Saver:
     def export_meta_graph(
         self, filename: str | None = None, collection_list: Any = None, as_text: bool = False, **_: Any
     ) -> Any:
-        """Keep the graph and this saver: see `train.export_meta_graph`."""
+        """Write the graph with this saver: see `train.export_meta_graph`."""
         self.build()
         graph = self._items[0].variable.graph if self._items else get_default_graph()
         return export_meta_graph(filename, graph, collection_list, as_text, self)
 
     @property
     def variables(self) -> list[Variable]:
-        """The variables that it saves, each once."""
+        """The variables that it saves, without duplicates."""
         self.build()
         return list(dict.fromkeys(i.variable._single() for i in self._items if isinstance(i.variable, Variable)))
 
     def to_plain(self) -> dict[str, Any]:
-        """What it was made with, as plain values; variables by their place in `variables`. `arguments_of` reads it."""
+        """Its arguments as plain values; variables are indices into `variables`. `arguments_of` reads them."""
         numbers = {v: i for i, v in enumerate(self.variables)}
         return {
             "items": [(i.name, numbers[i.variable._single()]) for i in self._items if isinstance(i.variable, Variable)],
@@ -403,20 +406,21 @@ class Saver:
     # --- restoring -------------------------------------------------------------------------------------------------
 
     def restore(self, sess: Any, save_path: str | None, *, partial: bool = False) -> RestoreReport:
-        """Give the variables the values of a checkpoint. They need not be initialised.
+        """Assign the values of a checkpoint to the variables. They need not be initialized.
 
-        A checkpoint can be restored on any number of tasks, and a variable in parts into any other parts.
+        A checkpoint can be restored on any number of tasks, and a partitioned variable into any other partitioning.
 
         Args:
-            save_path: what `save` gave, or `latest_checkpoint`.
-            partial: restore what can be, and leave the other variables as they are.
+            sess: the session in which the variables get values.
+            save_path: the result of `save` or `latest_checkpoint`.
+            partial: restore the variables that match, and leave the others unchanged.
 
         Returns:
-            what was restored, and what was not and why.
+            The restored names, and the others with the reason.
 
         Raises:
             ValueError: there is no checkpoint of that name. NotFoundError: it lacks variables. InvalidArgumentError: types or
-                shapes differ. In both cases the text lists all of them, and nothing has changed.
+                shapes differ. In both cases the message lists all of them, and no variable has changed.
             DataLossError: a file is damaged.
         """
         self.build()
@@ -460,39 +464,39 @@ class Saver:
                 continue
             have, mine = tuple(shapes[item.name]), item.dims
             dtype = item.variable.dtype.base
-            wanted = Region.parse(item.spec, ()).full if item.spec else mine
+            expected = Region.parse(item.spec, ()).full if item.spec else mine
             if dtypes[item.name] is not dtype:
                 mismatched[item.name] = f"the variable holds {dtype.name}, the checkpoint {dtypes[item.name].name}"
-            elif not self._fits(have, wanted):
-                mismatched[item.name] = f"the variable has shape {wanted}, the checkpoint {have}"
+            elif not self._fits(have, expected):
+                mismatched[item.name] = f"the variable has shape {expected}, the checkpoint {have}"
         names, bad = dict.fromkeys(i.name for i in self._items), {*missing, *mismatched}
         good = tuple(dict.fromkeys(i.name for i in self._items if bad.isdisjoint(i.needs)))
         return RestoreReport(good, tuple(dict.fromkeys(missing)), mismatched, tuple(sorted(set(shapes) - set(names))))
 
-    def _fits(self, have: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:
-        if wanted is None or None in wanted:
+    def _fits(self, have: tuple[int, ...], expected: tuple[int | None, ...] | None) -> bool:
+        if expected is None or None in expected:
             return True
         if self._reshape:
-            return _count(have) == _count(tuple(n for n in wanted if n is not None))
-        return have == wanted
+            return _count(have) == _count(tuple(n for n in expected if n is not None))
+        return have == expected
 
     # --- the list of checkpoints -----------------------------------------------------------------------------------
 
     @property
     def last_checkpoints(self) -> list[str]:
-        """Checkpoints that it has made and may remove, the oldest first."""
+        """The checkpoints that it wrote and may delete, oldest first."""
         return [path for path, _ in self._kept]
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
-        """Make these the ones that it may remove, the oldest first."""
+        """Set the checkpoints that it may delete, oldest first."""
         self.set_last_checkpoints_with_time([(p, time.time()) for p in last_checkpoints])
 
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
-        """The same, with the time of each in seconds since 1970."""
+        """Like `set_last_checkpoints`, with the time of each in seconds since 1970."""
         self._kept = [(str(p), float(t)) for p, t in last_checkpoints_with_time]
 
     def recover_last_checkpoints(self, checkpoint_paths: Sequence[str]) -> None:
-        """After a restart: take over those of these checkpoints that are there, with the times at which they were made."""
+        """After a restart, set the checkpoints that it may delete: those of `checkpoint_paths` that exist, with their times."""
         found = [p for p in checkpoint_paths if checkpoint_exists(p)]
         self.set_last_checkpoints_with_time([(p, path_of(f"{p}.index").stat().st_mtime) for p in found])
 
@@ -506,7 +510,7 @@ def _absolute(path: str) -> str:
 
 
 def arguments_of(plain: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, Any]:
-    """The arguments for the saver that `plain` describes, over these variables. KeyError and the like: it is not such a description."""
+    """The arguments for the saver that `plain` describes, over these variables. KeyError and others: it describes no saver."""
     var_list: dict[str, Any] = {}
     for name, number in plain["items"]:
         var_list.setdefault(str(name), []).append(variables[number])
@@ -528,6 +532,6 @@ def _tensor_of(step: Any) -> Any:
 
 
 def stored_value(path: str, name: str, dtype: DType, dims: Dims, spec: str = "") -> Tensor:
-    """What a checkpoint has under a name, or a slice of it, read when the graph runs."""
+    """A tensor of a checkpoint, or a slice of one, read when the graph runs."""
     attrs = {"tensor_names": (name,), "shape_and_slices": (spec,), "dtypes": (dtype.base,), "shapes": (dims,)}
     return make("RestoreV2", (convert(_absolute(path)),), attrs, "RestoreV2").outputs[0]

@@ -1,6 +1,6 @@
-"""First values of variables from the checkpoint of another model.
+"""Initial values of variables from the checkpoint of another model.
 
-Where that had another vocabulary, rows (or columns) move with their words.
+If the vocabularies differ, rows (or columns) are remapped by word.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .saver import stored_value
 
 
 def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any]) -> None:
-    """Let initializers of variables that are there already read values from a checkpoint, instead of what they made before.
+    """Change the initializers of existing variables: they read the values of a checkpoint.
 
     Args:
-        ckpt_dir_or_file: a checkpoint, or a folder: its newest.
-        assignment_map: from what the checkpoint has to what it is for, in one of these ways:
-            `{"name": "other_name"}` or `{"name": variable}`: one variable (or the list of its parts);
-            `{"scope/": "other_scope/"}`: all variables in a scope; "/" is the scope around all.
+        ckpt_dir_or_file: a checkpoint, or a folder, whose newest checkpoint is used.
+        assignment_map: names in the checkpoint -> variables:
+            `{"name": "other_name"}` or `{"name": variable}` for one variable (or the list of its parts);
+            `{"scope/": "other_scope/"}` for all variables in a scope; "/" is the root scope.
 
     Raises:
-        ValueError: there is no checkpoint, or no such variable in it, or in the graph; or shapes differ.
+        ValueError: there is no checkpoint; the checkpoint or the graph has no such variable; or shapes differ.
 
     >>> init_from_checkpoint("/tmp/pretrained", {"encoder/": "model/encoder/"})
     """
@@ -56,18 +56,18 @@ def warm_start(
     var_name_to_vocab_info: Mapping[str, VocabInfo] | None = None,
     var_name_to_prev_var_name: Mapping[str, str] | None = None,
 ) -> None:
-    """Let initializers of variables that are there already read values from a checkpoint of another model.
+    """Change the initializers of existing variables: they read the values of another model's checkpoint.
 
     Args:
-        ckpt_to_initialize_from: a checkpoint, or a folder: its newest.
-        vars_to_warm_start: which variables: a regular expression for trainable ones; a list of such for all global ones; a list of
-            variables; None: the trainable ones that `var_name_to_vocab_info` names.
-        var_name_to_vocab_info: for variables whose vocabulary is another one than in the checkpoint.
-        var_name_to_prev_var_name: the checkpoint's name for a variable, where it has another one there.
+        ckpt_to_initialize_from: a checkpoint, or a folder, whose newest checkpoint is used.
+        vars_to_warm_start: a regular expression that selects trainable variables; a list of these, for global variables; or a list of
+            variables. None: the trainable variables that `var_name_to_vocab_info` names.
+        var_name_to_vocab_info: name -> `VocabInfo`, for variables whose vocabulary differs from that of the checkpoint.
+        var_name_to_prev_var_name: name -> name in the checkpoint, where they differ.
 
     Raises:
-        ValueError: there is no checkpoint; it has no such variable, or another shape; or a dictionary names a variable that is not
-            to be started.
+        ValueError: there is no checkpoint; it lacks a variable, or has another shape; or a dictionary names a variable that is not
+            selected.
 
     >>> warm_start("/tmp/pretrained", vars_to_warm_start="encoder.*")
     """
@@ -91,21 +91,21 @@ def warm_start(
             _read_instead(path, shapes, old, parts)
 
 
-def _chosen(wanted: Any) -> dict[str, list[Any]]:
+def _chosen(selection: Any) -> dict[str, list[Any]]:
     """The variables that `vars_to_warm_start` means, by name; parts of one together."""
     graph = get_default_graph()
-    if wanted is None or isinstance(wanted, str):
-        found = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES, wanted)
-    elif not isinstance(wanted, (list, tuple)):
-        raise ValueError(f"`vars_to_warm_start must be a `list` or `str`.  Given type is {type(wanted)}")
-    elif all(isinstance(w, str) for w in wanted):
-        found = [v for w in wanted for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES, w)]
-    elif all(isinstance(w, (Variable, PartitionedVariable, list)) for w in wanted):
-        found = list(wanted)
+    if selection is None or isinstance(selection, str):
+        found = graph.get_collection(GraphKeys.TRAINABLE_VARIABLES, selection)
+    elif not isinstance(selection, (list, tuple)):
+        raise ValueError(f"`vars_to_warm_start must be a `list` or `str`.  Given type is {type(selection)}")
+    elif all(isinstance(w, str) for w in selection):
+        found = [v for w in selection for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES, w)]
+    elif all(isinstance(w, (Variable, PartitionedVariable, list)) for w in selection):
+        found = list(selection)
     else:
         raise ValueError(
             "If `vars_to_warm_start` is a list, it must be all `Variable` or all `str`.  Given types are "
-            f"{[type(w) for w in wanted]}"
+            f"{[type(w) for w in selection]}"
         )
     return _by_name(found)
 
@@ -176,16 +176,16 @@ def _read_instead(path: str, shapes: Mapping[str, Any], name: str, parts: list[A
 
 
 class VocabInfo(NamedTuple):
-    """How the vocabulary of a variable differs from that in a checkpoint, for `train.warm_start`.
+    """The vocabularies of a variable in a model and in a checkpoint, for `train.warm_start`.
 
     Attributes:
-        new_vocab: files with a word per line: of this model, and of the checkpoint's.
-        old_vocab: files with a word per line: of this model, and of the checkpoint's.
-        new_vocab_size: how many of their lines count; -1: all of the old ones.
-        old_vocab_size: how many of their lines count; -1: all of the old ones.
-        num_oov_buckets: how many entries follow the words', for words that are in no vocabulary.
-        backup_initializer: makes the values of entries that the checkpoint does not have; None: zeros.
-        axis: which axis of the variable is the vocabulary's: 0 or 1.
+        new_vocab: file with a word per line, of this model.
+        old_vocab: file with a word per line, of the checkpoint's model.
+        new_vocab_size: number of lines of `new_vocab` to use.
+        old_vocab_size: number of lines of `old_vocab` to use; -1: all.
+        num_oov_buckets: number of entries after those of the words, for words that are not in the vocabulary.
+        backup_initializer: initializer of entries that the checkpoint lacks; None: zeros.
+        axis: the axis of the variable that the vocabulary indexes: 0 or 1.
     """
 
     new_vocab: str
@@ -198,7 +198,7 @@ class VocabInfo(NamedTuple):
 
 
 def start_by_vocabulary(parts: Sequence[Variable], path: str, name: str, shape: Sequence[int], info: VocabInfo) -> None:
-    """Let the parts of a variable start with what a checkpoint's tensor of that name and shape has for their words.
+    """Initialize the parts of a variable from a checkpoint's tensor of that name and shape, remapped by word.
 
     Raises:
         ValueError: the axis is another one, or sizes do not fit.
