@@ -1,8 +1,8 @@
 """The current context: a strategy's scope, one of its replicas, or outside all strategies.
 
-Two contexts. *Cross-replica*: inside `strategy.scope()`, and in what `merge_call` runs; a value may be one per replica.
-*Replica*: inside the function that `strategy.run` runs, once per replica. Outside every scope the default strategy holds:
-one replica, and the program is in it.
+Two contexts. *Cross-replica*: inside `strategy.scope()`, and in the function of `merge_call`; a value may be per replica.
+*Replica*: inside the function that `strategy.run` runs, once per replica. Outside every scope the current strategy is the
+default one, with one replica, and the program is in this replica.
 
 The open contexts belong to a thread. A thread that runs a replica starts with the contexts of the caller of `run`.
 """
@@ -17,7 +17,7 @@ from ..graph.core.graph import Node, Tensor
 
 
 class StrategyProtocol(Protocol):
-    """What the modules below `strategy` use of a `Strategy`."""
+    """The interface of a `Strategy` for modules that `strategy` imports."""
 
     _devices: tuple[str, ...]
     _first_replica: int
@@ -59,12 +59,12 @@ def contexts() -> tuple[Any, ...]:
 
 
 def set_contexts(stack: tuple[Any, ...]) -> None:
-    """Make these the open contexts of this thread."""
+    """Set the open contexts of this thread."""
     _contexts.stack = stack
 
 
 class entered:  # noqa: N801  (used as `with entered(...)`)
-    """A block in which `strategy` is current: in a replica's context, or across replicas (None)."""
+    """A context in which `strategy` is current: in a replica's context, or across replicas (None)."""
 
     def __init__(self, strategy: StrategyProtocol, replica: Any) -> None:
         self._pair = strategy, replica
@@ -79,7 +79,7 @@ class entered:  # noqa: N801  (used as `with entered(...)`)
 
 
 class outside_strategies:  # noqa: N801  (used as `with outside_strategies()`)
-    """A block outside all strategies, whatever scopes are open: for a graph to which they do not apply."""
+    """A context outside all strategies, for a graph to which the open scopes do not apply."""
 
     def __enter__(self) -> None:
         self._outer = _contexts.stack
@@ -116,24 +116,24 @@ def has_strategy() -> bool:
 
 
 def get_strategy() -> Any:
-    """The current strategy; outside every scope, the default one: one replica."""
+    """The current strategy; outside every scope, the default strategy, which has one replica."""
     return _contexts.stack[-1][0] if _contexts.stack else _default()
 
 
 def get_replica_context() -> Any:
-    """The replica that is being built; None across replicas. Outside every scope: the default strategy's only one."""
+    """The context of the current replica; None across replicas. Outside every scope: that of the default strategy."""
     if _contexts.stack:
         return _contexts.stack[-1][1]
     return _default()._only_replica
 
 
 def in_cross_replica_context() -> bool:
-    """Whether the program is inside a strategy's scope, but in none of its replicas."""
+    """Whether the program is in a strategy's scope, and not in a replica."""
     return get_replica_context() is None
 
 
 def require_replica_context() -> Any:
-    """The replica that is being built; RuntimeError across replicas."""
+    """The context of the current replica. RuntimeError: the program is across replicas."""
     context = get_replica_context()
     if context is None:
         raise RuntimeError(

@@ -1,15 +1,15 @@
-"""`ClusterCoordinator`: one client hands out work to the workers of a cluster, whichever is free.
+"""`ClusterCoordinator`: one client dispatches function calls to the workers of a cluster, to whichever is free.
 
-The workers and parameter servers run bare servers (`dovetail server`). A scheduled function builds nodes. It is called once
+The workers and parameter servers run plain servers (`dovetail server`). A scheduled function builds nodes. It is called once
 per worker, under the worker's device. Each time the function is scheduled, these nodes are run with the arguments fed. A thread per
 worker takes calls from one queue and runs them in a session of its own.
 
-A call whose worker dies goes back into the queue, so each call is executed at least once. The other workers continue. The worker gets
-calls again when it and the parameter servers answer: its session sees no other tasks, and places no more than its own calls need. When
-a parameter server dies, its variables are lost: that is an error for the user.
+A call whose worker dies returns to the queue, so each call runs at least once. The other workers continue. The worker gets calls
+again when it and the parameter servers answer: its session uses no other tasks, and places only the nodes of its own calls. When a
+parameter server dies, its variables are lost, and the user gets an error.
 
-Where the strategy's resolver is elastic (`RayCluster.resolver`), workers that the cluster gains get calls, too, and those that it loses
-get none.
+Where the strategy's resolver is elastic (`RayCluster.resolver`), new workers of the cluster get calls, too, and removed
+workers get none.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CANCELLED = "The corresponding function is cancelled. Please reschedule the func
 
 
 class RemoteValue:
-    """The future result of a call that `ClusterCoordinator.schedule` has taken: `fetch()` waits for it."""
+    """The future result of a call of `ClusterCoordinator.schedule`; `fetch()` waits for it."""
 
     def __init__(self) -> None:
         self._ready = threading.Event()
@@ -58,7 +58,7 @@ class RemoteValue:
         self._error: OpError | None = None
 
     def fetch(self) -> Any:
-        """Wait for the call, and give its result as arrays.
+        """Wait for the call, and return its result as arrays.
 
         Raises:
             OpError: the call failed. CancelledError: it was cancelled because another one failed.
@@ -101,13 +101,13 @@ class _Traced:
 
 
 class ClusterCoordinator:
-    """Hands out calls to the workers of a `ParameterServerStrategy`'s cluster.
+    """Dispatches function calls to the workers of a `ParameterServerStrategy`'s cluster, and retries those of workers that die.
 
     Args:
-        strategy: made without a task (a resolver that names none): this process is a client.
+        strategy: a `ParameterServerStrategy` whose resolver has no task: this process is a client.
 
     Raises:
-        ValueError: the strategy has no cluster, or is of another kind.
+        ValueError: the strategy has no cluster, or is of another type.
 
     >>> coordinator = ClusterCoordinator(strategy)
     >>> with strategy.scope():
@@ -179,12 +179,12 @@ class ClusterCoordinator:
 
     @staticmethod
     def of(strategy: Any) -> ClusterCoordinator:
-        """The coordinator of a strategy in the default graph: the last one that was made there and is open, or a new one."""
+        """The coordinator of a strategy in the default graph: the last open one, or a new one."""
         found: ClusterCoordinator | None = getattr(strategy, "_coordinator", None)
         return found if found is not None and found.serves(get_default_graph()) else ClusterCoordinator(strategy)
 
     def serves(self, graph: Any) -> bool:
-        """Whether it is open, and its calls are built in this graph."""
+        """Whether the coordinator is open and builds its calls in this graph."""
         return not self._closed and self._graph is graph
 
     # --- scheduling -------------------------------------------------------------------------------------------------
@@ -192,17 +192,17 @@ class ClusterCoordinator:
     def schedule(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> RemoteValue:
-        """Have some worker do a call; waits only while very many are waiting.
+        """Schedule a function call on some worker, and return its future result. Blocks only while the queue of calls is full.
 
         Args:
-            fn: builds nodes from its arguments, and gives tensors, nodes or a structure of them. It is called once per worker for
-                each combination of types of the arguments; schedule the same function object again.
-            args: numbers and arrays, which are fed; tensors; and `PerWorkerValues`, of which each worker gets its own.
-            kwargs: see `args`.
+            fn: builds nodes from its arguments, and returns tensors, nodes or a structure of them. It is traced once per worker and
+                combination of argument types, so schedule the same function object each time.
+            args: numbers and arrays, which are fed; tensors; and `PerWorkerValues`, of which each worker gets its own value.
+            kwargs: keyword arguments, likewise.
 
         Raises:
-            TypeError: `fn` is not callable. ValueError: a `RemoteValue` among the arguments.
-            OpError: an earlier call has failed; said once.
+            TypeError: `fn` is not callable. ValueError: an argument is a `RemoteValue`.
+            OpError: an earlier call has failed. It is raised once.
         """
         if not callable(fn):
             raise TypeError(f"`coordinator.schedule` takes a function that builds nodes, not {fn!r}")
@@ -232,7 +232,7 @@ class ClusterCoordinator:
         """Wait until all calls are done.
 
         Raises:
-            OpError: the first error of a call; said once. The calls that waited are cancelled.
+            OpError: the first error of a call, raised once. Queued calls are cancelled.
         """
         while not self._drained():
             self._look_for_workers()
@@ -244,18 +244,20 @@ class ClusterCoordinator:
             return self._changed.wait_for(lambda: not self._queue and not self._running, 1.0)
 
     def done(self) -> bool:
-        """Whether all calls are done. Raises as `join`."""
+        """Whether all calls are done. Errors as in `join`."""
         self._raise_error()
         with self._changed:
             return not self._queue and not self._running
 
     def fetch(self, val: Any) -> Any:
-        """The results of `RemoteValue`s, or of a structure with some in it; waits for them."""
+        """Wait for a `RemoteValue`, or for those in a structure, and return the results."""
         return map_structure(lambda v: v.fetch() if isinstance(v, RemoteValue) else v, val)
 
     def create_per_worker_resource(self, fn: Callable[[], Any]) -> PerWorkerValues:
-        """`fn()` for each worker, under its device: tensors, queues, iterators. What has an `initializer` is initialized on the
-        worker, again when the worker comes back."""
+        """Call `fn()` for each worker, under its device, to create tensors, queues or iterators.
+
+        Results with an `initializer` are initialized on the worker, again after it has restarted.
+        """
         values = PerWorkerValues([])
 
         def make(n: int) -> None:
@@ -276,17 +278,17 @@ class ClusterCoordinator:
         return made
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
-        """A data set for each worker, which runs in the worker's process: its files are read there, its functions called there.
+        """A data set for each worker. It runs in the worker's process, which reads its files and calls its functions.
 
         Args:
-            dataset_fn: gives a `Dataset`, or what `strategy.experimental_distribute_dataset` or `distribute_datasets_from_function` makes
-                of one; or such a data set itself. It is called once for each worker. The `InputContext` of
-                `distribute_datasets_from_function` says which worker it is of how many, so that it can take its part:
-                `dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`. Tables and variables that it makes are the
-                worker's own, and are initialized before its iterators start.
+            dataset_fn: returns a `Dataset`, or a result of `strategy.experimental_distribute_dataset` or
+                `distribute_datasets_from_function`; or such a data set itself. It is called once for each worker. With
+                `distribute_datasets_from_function`, it can select the worker's shard by its `InputContext`:
+                `dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`. Tables and variables that it creates belong to
+                the worker, and are initialized before its iterators start.
 
         Returns:
-            What `iter` makes iterators of, for `schedule`.
+            The data sets. `iter(...)` of them is an argument for `schedule`.
 
         Raises:
             InvalidArgumentError: the data set has a Python function, which cannot leave this process.
@@ -336,13 +338,13 @@ class ClusterCoordinator:
 
     @property
     def session(self) -> Any:
-        """A session of this client that sees the parameter servers, for looking at variables."""
+        """A session of this client with the parameter servers, for reading and assigning variables."""
         if self._session is None:
             self._session = Session(self.strategy.session_target, graph=self._graph, config=_config())
         return self._session
 
     def close(self) -> None:
-        """Let the workers go. Calls that wait, and those that run, are cancelled."""
+        """Close the sessions on all workers. Queued and running calls are cancelled."""
         with self._changed:
             self._closed = True
             self._cancel()
@@ -423,7 +425,7 @@ class ClusterCoordinator:
                 if "/job:ps" not in e.message and not self._closed:  # the worker died: another one executes it
                     if not is_lost and n not in self._let_go:
                         is_lost = True
-                        logger.warning("/job:worker/task:%d is lost: another one does its call. %s", index, e.message)
+                        logger.warning("/job:worker/task:%d is lost: another worker runs its call. %s", index, e.message)
                     _close(self._sessions[n])
                     self._sessions[n] = None
                     with self._changed:
@@ -513,14 +515,14 @@ __all__ = ["ClusterCoordinator", "PerWorkerValues", "RemoteValue"]
 
 
 class PerWorkerValues:
-    """A value per worker, made on the worker by `create_per_worker_resource`."""
+    """A value per worker, created on the worker by `create_per_worker_resource`."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._values = list(values)
 
 
 class PerWorkerIterator(PerWorkerValues):
-    """An iterator per worker: `next(iterator)` in a scheduled function gives the next element of the worker that runs it."""
+    """An iterator per worker: `next(iterator)` in a scheduled function returns the next element on the worker that runs it."""
 
     def __next__(self) -> Any:
         """TypeError: outside a scheduled function there is no element."""
@@ -532,7 +534,7 @@ class PerWorkerIterator(PerWorkerValues):
 
 
 class PerWorkerDataset:
-    """A data set per worker, made by `create_per_worker_dataset`: `iter(dataset)` gives an iterator on each worker."""
+    """A data set per worker, created by `create_per_worker_dataset`. `iter(dataset)` returns an iterator on each worker."""
 
     def __init__(self, datasets: Sequence[Any], make: Callable[[PerWorkerDataset], PerWorkerIterator]) -> None:
         self._datasets, self._make = list(datasets), make
@@ -543,10 +545,10 @@ class PerWorkerDataset:
 
 
 def checked_dataset(found: Any, task: str) -> Any:
-    """The data set that a function has made for a worker.
+    """The data set that a function returned for a worker.
 
     Raises:
-        TypeError: it is none. InvalidArgumentError: it cannot run in the worker's process.
+        TypeError: it is no data set. InvalidArgumentError: it cannot run in the worker's process.
     """
     inner = found._dataset if isinstance(found, DistributedDataset) else found
     if not isinstance(inner, Dataset):

@@ -1,4 +1,4 @@
-"""Strategies under the names that TensorFlow gave them first: `dt.distribute.experimental`."""
+"""Strategies under their first names in TensorFlow: `dt.distribute.experimental`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ CommunicationImplementation = CollectiveCommunication
 
 @dataclass(frozen=True, slots=True)
 class CommunicationOptions:
-    """How workers reduce, as TensorFlow 2 says it: `MultiWorkerMirroredStrategy(communication_options=...)`.
+    """How workers reduce, in TensorFlow 2's form: `MultiWorkerMirroredStrategy(communication_options=...)`.
 
     Attributes:
-        bytes_per_pack, timeout_seconds: accepted: gradients travel in packs of a fixed size, and a dead worker is noticed anyway.
+        bytes_per_pack: accepted without effect; gradients are reduced in buckets of a fixed size.
+        timeout_seconds: accepted without effect; dead workers are detected.
         implementation: a `CollectiveCommunication`.
     """
 

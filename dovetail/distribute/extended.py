@@ -22,7 +22,7 @@ class Extended:
     """Further methods of a strategy (TensorFlow's `StrategyExtended`).
 
     Attributes:
-        experimental_enable_get_next_as_optional: replicas may get batches without rows; batch normalisation then leaves its averages.
+        experimental_enable_get_next_as_optional: replicas may get empty batches; batch normalization then does not update its averages.
     """
 
     def __init__(self, strategy: StrategyProtocol) -> None:
@@ -37,7 +37,7 @@ class Extended:
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
-        """The devices of a variable's copies; a device function is named by its class."""
+        """The devices of a variable's copies; for a device function, the name of its class."""
         return tuple(d if isinstance(d, str) else type(d).__name__ for d in self._strategy._variable_devices())
 
     @property
@@ -55,32 +55,32 @@ class Extended:
     def call_for_each_replica(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """As `Strategy.run`."""
+        """The same as `Strategy.run`."""
         return self._strategy.run(fn, args, kwargs)
 
     def experimental_run_steps_on_iterator(
         self, fn: Callable[..., Any], iterator: Any, iterations: Any = 1, initial_loop_values: Any = None
     ) -> MultiStepContext:
-        """Build a loop of training steps that is one step of a session.
+        """Build a loop that runs several training steps in one step of a session.
 
         Args:
-            fn: function of a `MultiStepContext` and of an element, called across replicas; it mostly calls `call_for_each_replica`.
-                The nodes that it returns run in each iteration.
-            iterator: gives the elements, one for each iteration.
-            iterations: how many iterations.
-            initial_loop_values: the same structure as the outputs of the last step, before the first one.
+            fn: function of a `MultiStepContext` and an element, called across replicas; it usually calls `call_for_each_replica`. The
+                nodes that it returns run in each iteration.
+            iterator: returns the elements, one for each iteration.
+            iterations: number of iterations.
+            initial_loop_values: initial values of the outputs, in the structure of the outputs of the last step.
 
         Returns:
-            The context: its `run_op` runs the loop.
+            The context; its `run_op` runs the loop.
         """
         self._strategy._require_cross_replica()
         with self._strategy._current():
             return run_steps(self._strategy, fn, iterator, iterations, initial_loop_values)
 
     def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
-        """`value` over all replicas, on the device of `destinations`: a variable, a tensor, or a device.
+        """Reduce `value` over all replicas. The result is on the device of `destinations`: a variable, a tensor, or a device.
 
-        Where these are several, as of mirrored variables, it comes back as a `PerReplica`, with a value on each device.
+        If there are several devices, as for mirrored variables, the result is a `PerReplica` with a value on each device.
         """
         strategy = self._strategy
         strategy._require_cross_replica()
@@ -90,7 +90,7 @@ class Extended:
     def batch_reduce_to(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any = None
     ) -> list[Any]:
-        """As `reduce_to`, for several pairs of value and destination."""
+        """Like `reduce_to`, for several pairs of value and destination."""
         return [self.reduce_to(reduce_op, value, destination) for value, destination in value_destination_pairs]
 
     def update(
@@ -101,10 +101,12 @@ class Extended:
         kwargs: Mapping[str, Any] | None = None,
         group: bool = True,
     ) -> Any:
-        """Call `fn(copy, *args, **kwargs)` for each copy of a variable, on its device; `PerReplica` arguments are picked apart.
+        """Call `fn(copy, *args, **kwargs)` for each copy of a variable, on its device.
+
+        For a `PerReplica` argument, each call gets the value of its replica.
 
         Returns:
-            One node for all, or (`group=False`) what the calls gave.
+            One node for all calls; with `group=False`, the results of the calls.
         """
         self._strategy._require_cross_replica()
         copies = var.values if isinstance(var, DistributedVariable) else (var,)
@@ -131,10 +133,10 @@ class Extended:
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """A block whose variables get the devices of `colocate_with_variable`, a variable of this strategy.
+        """A context whose variables get the devices of `colocate_with_variable`, a variable of this strategy.
 
         Raises:
-            ValueError: it is no variable of this strategy.
+            ValueError: the argument is no variable of this strategy.
         """
         found = colocate_with_variable
         if not isinstance(found, DistributedVariable) or found.distribute_strategy is not self._strategy:
@@ -161,7 +163,7 @@ class Extended:
         return v.value() if hasattr(v, "value") else v
 
     def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        """A value, for use on every device: it travels where it is used."""
+        """The value itself, which can be used on every device: it is sent where it is used."""
         return tensor
 
     # --- for the strategy -------------------------------------------------------------------------------------------
@@ -178,12 +180,12 @@ class Extended:
 
 
 class MultiStepContext:
-    """The outputs of the function of `experimental_run_steps_on_iterator`, besides its updates.
+    """Collects the outputs of the function in `experimental_run_steps_on_iterator`.
 
     Attributes:
         run_op: the node that runs all steps.
-        last_step_outputs: by name, what the last step set: a tensor where it was reduced, else a value per replica.
-        non_tensor_outputs: by name, what else it set, when the loop was built.
+        last_step_outputs: name -> value of the last step: a tensor if it was reduced, else a value per replica.
+        non_tensor_outputs: name -> other value, set when the loop was built.
     """
 
     def __init__(self) -> None:
@@ -192,14 +194,15 @@ class MultiStepContext:
         self.non_tensor_outputs: dict[str, Any] = {}
 
     def set_last_step_output(self, name: str, output: Any, reduce_op: Any = None) -> None:
-        """Give out a value of the last step.
+        """Output a value of the last step.
 
         Args:
-            name: by which it is found. output: the value; in a replica, or with `reduce_op`, that of each replica.
-            reduce_op: how the replicas' values become one; None: they do not, which can only be said across replicas.
+            name: key in `last_step_outputs`.
+            output: the value; in a replica, or with `reduce_op`, the value of each replica.
+            reduce_op: how the replicas' values are reduced. None: they are not, which is possible only across replicas.
 
         Raises:
-            ValueError: in a replica without `reduce_op`.
+            ValueError: it is called in a replica, without `reduce_op`.
         """
         replica = get_replica_context()
         if replica is None:

@@ -1,4 +1,4 @@
-"""Datasets under a strategy: an element is a batch for all replicas, of which each gets its rows, or for one of them."""
+"""Datasets under a strategy: an element is a batch for all replicas, which each get their rows, or for one replica."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from .values import PerReplica
 
 
 class DistributedDataset:
-    """A dataset for the replicas: made by `Strategy.experimental_distribute_dataset`, or `distribute_datasets_from_function`.
+    """A dataset for replicas, created by `Strategy.experimental_distribute_dataset` or `distribute_datasets_from_function`.
 
-    In the second case (`whole`) the replicas of this process take the elements round-robin, one element per replica.
+    In the first case each element is split between all replicas. Synchronous workers all compute the same elements, and each uses its own
+    rows, so shuffle with the same seed on all of them. The number of rows must be a multiple of the number of replicas.
 
-    In the first case each element is split over all replicas. Synchronous workers all make the same elements, and each takes its own
-    rows of each element: shuffle with the same seed on all of them. The number of rows must be a multiple of the number of
-    replicas.
+    In the second case (`whole`) the replicas of this process get elements round-robin, one element per replica.
     """
 
     def __init__(self, strategy: StrategyProtocol, dataset: Any, whole: bool = False) -> None:
@@ -38,7 +37,7 @@ class DistributedDataset:
         return DistributedIterator(self._strategy, made, self._whole)
 
     def make_one_shot_iterator(self) -> DistributedIterator:
-        """An iterator that goes through the dataset once."""
+        """An iterator that iterates over the dataset once."""
         return DistributedIterator(self._strategy, self._dataset.make_one_shot_iterator(), self._whole)
 
 
@@ -61,11 +60,11 @@ class DistributedIterator:
 
     @property
     def initializer(self) -> Any:
-        """The node that starts it."""
+        """The node that initializes the iterator."""
         return self._iterator.initializer
 
     def initialize(self) -> Any:
-        """The node that starts it (TF1's spelling)."""
+        """The node that initializes the iterator (TensorFlow 1's name)."""
         return self._iterator.initializer
 
     def __next__(self) -> Any:
@@ -101,12 +100,12 @@ class DistributedIterator:
 
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """What an input function can know about whom it makes input for.
+    """Describes the replicas for which an input function creates input.
 
     Attributes:
-        num_input_pipelines: how many processes each make input.
-        input_pipeline_id: which of them this is.
-        num_replicas_in_sync: how many replicas go in step, in all of them.
+        num_input_pipelines: number of processes that create input.
+        input_pipeline_id: index of this process among them.
+        num_replicas_in_sync: number of synchronous replicas in all processes.
     """
 
     num_input_pipelines: int = 1
@@ -115,7 +114,7 @@ class InputContext:
 
     @staticmethod
     def of(strategy: StrategyProtocol | None) -> InputContext:
-        """That of this process's part of a strategy."""
+        """The context of this process in a strategy."""
         if strategy is None:
             return InputContext()
         if strategy._input_pipeline is not None:
@@ -130,7 +129,7 @@ class InputContext:
         return InputContext(roles.worker_count(spec, job), roles.id_in_cluster(spec, job, index), replicas)
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """The batch size of one replica. ValueError: the whole is no multiple of the replicas."""
+        """The batch size of one replica. ValueError: the global batch size is no multiple of the number of replicas."""
         if global_batch_size % self.num_replicas_in_sync:
             raise ValueError(
                 f"The global_batch_size {global_batch_size} is not divisible by num_replicas_in_sync "

@@ -16,7 +16,7 @@ from .strategy import Strategy
 
 
 class OneDeviceStrategy(Strategy):
-    """All variables and all computing on one device: to try a program that is written for several.
+    """All variables and computation on one device, to test a program that is written for several devices.
 
     >>> strategy = OneDeviceStrategy("/cpu:0")
     """
@@ -29,12 +29,12 @@ class OneDeviceStrategy(Strategy):
 
 
 class MirroredStrategy(Strategy):
-    """A replica per device, and a copy of every variable on each: all copies change alike, by the mean of the gradients.
+    """Synchronous training on several devices: each has a replica and a copy of every variable. Updates use the mean of the gradients.
 
     Args:
-        devices: the devices, such as `["/gpu:0", "/gpu:1"]`; they may be of several tasks. None: all GPUs of this process, or
-            else its CPU.
-        cross_device_ops: how values are reduced; None: `NcclAllReduce` between GPUs, where this process has NCCL; else
+        devices: the devices, such as `["/gpu:0", "/gpu:1"]`, of one or several tasks. None: all GPUs of this process, or else its
+            CPU.
+        cross_device_ops: how values are reduced; None: `NcclAllReduce` between GPUs if NCCL is available, else
             `ReductionToOneDevice`.
     """
 
@@ -48,7 +48,7 @@ class MirroredStrategy(Strategy):
 
 
 class CentralStorageStrategy(Strategy):
-    """A replica per device; each variable is on one device, and changes there by the mean of the gradients.
+    """Synchronous training with a replica on each device; variables are on one device, and updated there with the mean of the gradients.
 
     Args:
         compute_devices: the replicas' devices; None: all GPUs of this process, or else its CPU.
@@ -68,10 +68,10 @@ class CentralStorageStrategy(Strategy):
 
 
 class TPUStrategy(Strategy):
-    """There is no TPU here.
+    """Not supported: Dovetail does not run on TPUs.
 
     Raises:
-        UnimplementedError: always; the text says what to use instead.
+        UnimplementedError: always; the message says what to use instead.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -83,7 +83,7 @@ class TPUStrategy(Strategy):
 
 
 def accelerators() -> list[str]:
-    """The GPUs of this process, by their short names."""
+    """The short names of the GPUs of this process."""
     from ..codegen.gpu.driver.api import present_gpus  # loads the CUDA bindings
 
     task = "/job:localhost/replica:0/task:0"

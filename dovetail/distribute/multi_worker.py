@@ -1,11 +1,11 @@
-"""`MultiWorkerMirroredStrategy`: the same program in every worker process, in step with the others.
+"""`MultiWorkerMirroredStrategy`: the same program in every worker process, synchronously.
 
 Each worker builds a graph of its own, with its own copies of the variables, and runs it on its own server. Before gradients are
 applied they are reduced, first over the replicas of the worker, then over the workers by a collective op; so all workers apply
-the same update to the same values. Those start out the same, because the first worker sends its initial values to the others.
+the same update to the same values. The initial values are the same, because the first worker sends its own to the others.
 
-All workers wait until the last one has started: the first collective blocks. An error or the death of one worker ends the step
-of all workers, with an error that names it. New sessions then resume from the last checkpoint.
+The first collective blocks until all workers have started. If a worker fails or dies, the step of all workers fails with an error
+that names it. New sessions then resume from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MADE = "__collectives"  # the collection in which those of a graph are counted
 
 
 class CollectiveCommunication(enum.Enum):
-    """How the workers of a `MultiWorkerMirroredStrategy` add up their gradients."""
+    """How the workers of a `MultiWorkerMirroredStrategy` reduce their gradients."""
 
     AUTO = "AUTO"
     """By NCCL between GPUs that have it; else by size: recursive doubling for small values, a ring for large ones."""
@@ -49,21 +49,21 @@ class CollectiveCommunication(enum.Enum):
 
 
 class MultiWorkerMirroredStrategy(Strategy):
-    """Replicas on all workers of a cluster go in step; each has its own copies of the variables, which change alike.
+    """Synchronous training on all workers of a cluster; each replica has a copy of the variables, and all copies get the same updates.
 
-    Run the same program in each worker; TF_CONFIG or the resolver gives each its task. Give sessions `strategy.session_target`: the
-    worker's server. It is the program's own `dt.train.Server` for the task, or else it is started then.
+    Run the same program in each worker; TF_CONFIG or the resolver defines its task. Create sessions with the target
+    `strategy.session_target`, the worker's server: the program's own `dt.train.Server` for the task, or one that is started on first use.
 
     Args:
-        communication: how workers reduce: a `CollectiveCommunication`.
-        cluster_resolver: describes the cluster; None: TF_CONFIG.
-        devices: devices of this worker's replicas, without task; None: its GPUs, or else its CPU.
-        communication_options: TensorFlow 2's way to say `communication`: an object with `implementation`.
+        communication: how workers reduce gradients: a `CollectiveCommunication`.
+        cluster_resolver: the cluster and this task; None: from TF_CONFIG.
+        devices: devices of this worker's replicas, without a task: `["/gpu:0"]`; None: all its GPUs, or else its CPU.
+        communication_options: TensorFlow 2's form of `communication`, an object with the attribute `implementation`.
         server: the server of the task; None: the one of this process, or a new one.
 
     Raises:
-        ValueError: the cluster has parameter servers, or no such task. FailedPreconditionError: NCCL, and replicas that are not
-            on GPUs.
+        ValueError: the cluster has parameter servers, or no such task. FailedPreconditionError: NCCL is requested, and a replica is
+            not on a GPU.
 
     >>> strategy = MultiWorkerMirroredStrategy()
     >>> with strategy.scope():
@@ -80,8 +80,8 @@ class MultiWorkerMirroredStrategy(Strategy):
         communication_options: Any = None,
         server: Any = None,
     ) -> None:
-        wanted = getattr(communication_options, "implementation", None) or communication
-        self._communication = CollectiveCommunication(str(getattr(wanted, "value", wanted)).upper())
+        chosen = getattr(communication_options, "implementation", None) or communication
+        self._communication = CollectiveCommunication(str(getattr(chosen, "value", chosen)).upper())
         self._resolver = cluster_resolver or TFConfigClusterResolver()
         self._spec = self._resolver.cluster_spec()
         local = list(accelerators() or ["/device:CPU:0"] if devices is None else devices)
@@ -118,21 +118,21 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Replicas of all workers."""
+        """The number of replicas of all workers."""
         return len(self._devices) * max(1, len(self._workers))
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """The resolver that describes the cluster."""
+        """The resolver of the cluster."""
         return self._resolver
 
     @property
     def session_target(self) -> str:
-        """This worker's server."""
+        """The target of this worker's server."""
         return "" if self._own is None else str(self._own.server.target)
 
     def update_config_proto(self, config: Any) -> Any:
-        """The config of a session that sees no other task: those are met by collectives alone."""
+        """A session's config with a filter for this task's devices: workers communicate only by collectives."""
         if self._own is not None:
             config.device_filters = [self._task]
         return config
@@ -256,7 +256,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         return self._collective(lambda i: collectives.broadcast(own, self._members, self._rank, 0, i))
 
     def barrier(self) -> Any:
-        """A node that ends when all workers have come to it."""
+        """A node that finishes when all workers have reached it."""
         if len(self._workers) <= 1:
             return no_op()
         return self._collective(lambda i: collectives.barrier(self._members, self._rank, i))
@@ -271,9 +271,9 @@ def _text(device: Any) -> str:
 
 
 class TaskServer:
-    """The server of a strategy's task, once it is needed: the program's own where it has one, else one that is started then.
+    """The server of a strategy's task: the program's own, or one that is started on first use.
 
-    So a program may make its `tf.train.Server` before the strategy or after it.
+    A program may therefore create its `tf.train.Server` before or after the strategy.
     """
 
     def __init__(self, spec: ClusterSpec, job: str, index: int, given: Any = None) -> None:
@@ -292,7 +292,7 @@ _started: dict[str, Any] = {}  # those that have no other owner, by address
 
 
 def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
-    """This process's server of a task: the one that listens, or a new one."""
+    """The server of a task in this process: the one that is running, or a new one."""
     from ..runtime.server.server import Server  # loads ZeroMQ
 
     address = spec.task_address(job, index)

@@ -1,8 +1,8 @@
-"""`ParameterServerStrategy`: variables on parameter servers, each worker at its own pace.
+"""`ParameterServerStrategy`: asynchronous training with variables on parameter servers.
 
-Every worker builds a graph of its own; variables have the same names in all of them and live on the `ps` job, so they are the
-same variables. A worker's replicas (its devices) go in step with each other, not with other workers: each applies its gradients
-to what the variables then are.
+Every worker builds its own graph. Variables have the same names in all graphs and are on the `ps` job, so they are the same variables.
+A worker's replicas (its devices) are synchronous with each other, but not with other workers: each worker applies its gradients to the
+current values of the variables.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from .strategy import Strategy
 
 
 class ParameterServerStrategy(Strategy):
-    """Variables on the tasks of job `ps`, round-robin; compute on this worker. Without a cluster: on this process's CPU.
+    """Asynchronous training: variables are on the tasks of job `ps`, round-robin, and computation is on this worker.
 
-    Tasks of job `ps` run `strategy.server.join()`, or any server. A device block in the scope says where ops go (as far as it says
-    more than the worker's device), and never moves variables.
+    Tasks of job `ps` run `strategy.server.join()`, or any server. Device blocks in the scope apply to ops, merged with the worker's device,
+    and not to variables. Without a cluster, all is on the CPU of this process.
 
     Args:
-        cluster_resolver: describes the cluster; None: TF_CONFIG.
-        variable_partitioner: partitions the variables of `get_variable`, except scalars, over the servers, round-robin: a function of
-            shape and dtype, such as `experimental.partitioners.MinSizePartitioner()`; None: variables are whole.
-        devices: devices of this worker's replicas, without task; None: its GPUs, or else its CPU.
-        ps_strategy: which server a variable goes to; None: round-robin.
+        cluster_resolver: the cluster and this task; None: from TF_CONFIG.
+        variable_partitioner: function of shape and dtype that partitions the variables of `get_variable`, except scalars, over the
+            servers, such as `experimental.partitioners.MinSizePartitioner()`; None: variables are not partitioned.
+        devices: devices of this worker's replicas, without a task: `["/gpu:0"]`; None: all its GPUs, or else its CPU.
+        ps_strategy: function that chooses the server of a variable; None: round-robin.
         server: the server of the task; None: the one of this process, or a new one.
 
-    With a cluster but no task (a resolver that names none), this process is a client: see `ClusterCoordinator`.
+    If the resolver has no task, this process is a client: see `ClusterCoordinator`.
 
     Raises:
-        ValueError: the cluster has no parameter server, or no such task; or the partitioner is no function.
+        ValueError: the cluster has no parameter server or no such task, or the partitioner is no function.
     """
 
     def __init__(
@@ -90,23 +90,23 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def server(self) -> Any:
-        """This task's server: the program's own where it has one, else one that is started at first use; None without a task."""
+        """This task's server: the program's own, or one that is started on first use; None without a task."""
         return None if self._own is None else self._own.server
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """The resolver that describes the cluster."""
+        """The resolver of the cluster."""
         return self._resolver
 
     @property
     def session_target(self) -> str:
-        """This worker's server; for a client without a task, the first parameter server."""
+        """The target of this worker's server; for a client without a task, of the first parameter server."""
         if self._own is None and "ps" in self._spec.jobs and self._resolver.task_type is None:
             return f"zmq://{self._spec.task_address('ps', self._spec.task_indices('ps')[0])}"
         return "" if self._own is None else str(self._own.server.target)
 
     def update_config_proto(self, config: Any) -> Any:
-        """The config of a session that sees this worker and the parameter servers, so that no other worker holds it up."""
+        """A session's config with a filter for this worker and the parameter servers, so that it does not depend on other workers."""
         if self._own is not None:
             config.device_filters = [self._task, "/job:ps"]
         return config

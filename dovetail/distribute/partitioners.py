@@ -1,4 +1,4 @@
-"""Partitioners for `ParameterServerStrategy(variable_partitioner=...)`, under TensorFlow 2's names: they cut along the first axis."""
+"""Partitioners for `ParameterServerStrategy(variable_partitioner=...)`, under TensorFlow 2's names: they partition along the first axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..graph.variables.partitioned import (
 
 
 class Partitioner:
-    """Says into how many parts a variable is cut: a function of shape and dtype that gives the number of parts along each axis."""
+    """A function of shape and dtype that returns the number of parts along each axis of a variable."""
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
         """The number of parts along each axis."""
@@ -20,7 +20,7 @@ class Partitioner:
 
 
 class FixedShardsPartitioner(Partitioner):
-    """A fixed number of parts; as many as the axis is long where that is less.
+    """A fixed number of parts, at most the length of the axis.
 
     >>> FixedShardsPartitioner(2)([10, 3], dt.float32)
     [2, 1]
@@ -34,7 +34,7 @@ class FixedShardsPartitioner(Partitioner):
 
 
 class MinSizePartitioner(Partitioner):
-    """As many parts as allowed, but none smaller than a minimum size in bytes.
+    """As many parts as allowed, each of at least a minimum size in bytes.
 
     >>> MinSizePartitioner(min_shard_bytes=4, max_shards=2)([6, 1], dt.float32)
     [2, 1]
@@ -49,7 +49,7 @@ class MinSizePartitioner(Partitioner):
 
 
 class MaxSizePartitioner(Partitioner):
-    """As few parts as possible, but none larger than a maximum size in bytes.
+    """As few parts as possible, each of at most a maximum size in bytes.
 
     >>> MaxSizePartitioner(max_shard_bytes=4)([6, 1], dt.float32)
     [6, 1]

@@ -1,4 +1,4 @@
-"""How values of several replicas become one: which function, on which device."""
+"""Reduction of the replicas' values: which function, on which device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MADE = "__replica_collectives"  # the collection in which those of a graph are 
 
 
 class ReduceOp(enum.Enum):
-    """How `strategy.reduce` makes one value of those of all replicas."""
+    """How `strategy.reduce` combines the values of all replicas."""
 
     SUM = "SUM"
     """Their sum."""
@@ -33,7 +33,7 @@ class ReduceOp(enum.Enum):
 
     @classmethod
     def of(cls, op: Any) -> ReduceOp:
-        """The member for a member, its name, or the equivalent `VariableAggregation`."""
+        """Convert a member, its name, or the equivalent `VariableAggregation`."""
         text = op if isinstance(op, str) else getattr(op, "name", op)
         try:
             return cls(str(text).upper())
@@ -42,12 +42,12 @@ class ReduceOp(enum.Enum):
 
 
 class CrossDeviceOps:
-    """How a strategy reduces values of several devices of one process. Subclasses say how one value is made of several."""
+    """Base of the ways in which a strategy reduces values of several devices. Subclasses override `to_one`."""
 
     def reduce(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any = None) -> Any:
-        """`per_replica_value` over its replicas, on the device of `destinations`: a variable, a tensor, or a device.
+        """Reduce `per_replica_value` over its replicas. The result is on the device of `destinations`: a variable, a tensor, or a device.
 
-        Where these are several, as of mirrored variables, it comes back as a `PerReplica`, with a value on each device.
+        If there are several devices, as for mirrored variables, the result is a `PerReplica` with a value on each device.
         """
         values = per_replica_value.values if isinstance(per_replica_value, DistributedValues) else (per_replica_value,)
         return on_each(self.to_one(values, device_of(destinations) or "", ReduceOp.of(reduce_op)), destinations)
@@ -55,17 +55,17 @@ class CrossDeviceOps:
     def batch_reduce(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any = None
     ) -> list[Any]:
-        """As `reduce`, for several pairs of value and destination."""
+        """Like `reduce`, for several pairs of value and destination."""
         return [self.reduce(reduce_op, value, destination) for value, destination in value_destination_pairs]
 
     def broadcast(self, tensor: Any, destinations: Any) -> Any:
-        """A value, for use on every device: it travels where it is used."""
+        """The value itself, which can be used on every device: it is sent where it is used."""
         return tensor
 
     # --- for strategies ---------------------------------------------------------------------------------------------
 
     def to_one(self, values: Sequence[Any], device: str, op: ReduceOp) -> Any:
-        """One value, on a device, for `values`, one per replica: tensors, or `IndexedSlices`."""
+        """Reduce `values`, one per replica, to one value on a device. They are tensors or `IndexedSlices`."""
         raise NotImplementedError
 
     def to_all(
@@ -80,11 +80,11 @@ class CrossDeviceOps:
 
 
 class ReductionToOneDevice(CrossDeviceOps):
-    """Bring all values to one device and reduce them there, in the order of replicas.
+    """Sends all values to one device, and reduces them there in order of replicas.
 
     Args:
-        reduce_to_device: that device; None: the destination of the result.
-        accumulation_fn: function of a list of tensors that adds them; None: `add_n`.
+        reduce_to_device: the device; None: the destination of the result.
+        accumulation_fn: function that adds a list of tensors; None: `add_n`.
     """
 
     def __init__(self, reduce_to_device: str | None = None, accumulation_fn: Any = None) -> None:
@@ -106,10 +106,10 @@ class ReductionToOneDevice(CrossDeviceOps):
 
 
 class HierarchicalCopyAllReduce(ReductionToOneDevice):
-    """TensorFlow's reduction over two levels of GPUs. Here one level does: the result is copied from device to device.
+    """TensorFlow's reduction over two levels of GPUs. Here it uses one level: reduce on one device, and copy the result to the others.
 
     Raises:
-        ValueError: `num_packs` is negative; it is of no effect.
+        ValueError: `num_packs` is negative. Otherwise it has no effect.
     """
 
     def __init__(self, num_packs: int = 1) -> None:
@@ -118,16 +118,16 @@ class HierarchicalCopyAllReduce(ReductionToOneDevice):
 
 
 class NcclAllReduce(ReductionToOneDevice):
-    """All-reduce by NCCL between the GPUs of the replicas.
+    """All-reduce with NCCL between the GPUs of the replicas.
 
-    Each replica's GPU takes part in a collective for each bucket of gradients, which begins as soon as the bucket's are there, during
-    the backward pass, and applies the result itself. Between GPUs without NCCL, the same goes through the host's memory.
+    There is one collective for each bucket of gradients. It starts as soon as the bucket's gradients are computed, during the backward
+    pass, and each GPU applies the result to its copies. GPUs without NCCL reduce through host memory.
 
-    Values with a single destination, `IndexedSlices`, and values of replicas that are not all on GPUs of their own, are reduced as
-    by `ReductionToOneDevice`.
+    Values with a single destination, `IndexedSlices`, and values of replicas that do not have a GPU each, are reduced as in
+    `ReductionToOneDevice`.
 
     Args:
-        num_packs: as TensorFlow's; of no effect: values travel in buckets of 4 MiB.
+        num_packs: accepted without effect; values are reduced in buckets of 4 MiB.
 
     Raises:
         ValueError: `num_packs` is negative.

@@ -1,4 +1,4 @@
-"""Replicas in step: how one function builds its nodes once per replica, and how replicas meet half-way.
+"""Synchronous replicas: a function builds its nodes once per replica, and replicas synchronize in merge calls.
 
 Theory of operation. `run_replicas` calls the function once per replica, each time under the replica's device and name scope.
 Where the function calls `merge_call`, it stops, and the other replicas are built up to the same call. Then the merge function
@@ -34,14 +34,14 @@ class _Stopped(BaseException):
 
 
 class ReplicaId(int):
-    """A replica's number. As in TensorFlow, where it is a tensor, a session can fetch it."""
+    """A replica's number. A session can fetch it, as in TensorFlow, where it is a tensor."""
 
     def _as_graph_element(self) -> Tensor:
         return convert(int(self), name="replica_id")
 
 
 class ReplicaContext:
-    """A replica's view of the strategy: its own number, and the values of the other replicas.
+    """A replica's view of its strategy: its number, and communication with other replicas.
 
     Attributes:
         strategy: the strategy that runs it.
@@ -56,27 +56,27 @@ class ReplicaContext:
 
     @property
     def replica_id_in_sync_group(self) -> int:
-        """Its number among all replicas that go in step, those of other workers included."""
+        """The number of the replica among all synchronous replicas, including those of other workers."""
         return ReplicaId(self.strategy._first_replica + self._local_id)
 
     @property
     def replica_id(self) -> int:
-        """As `replica_id_in_sync_group` (TF1's spelling)."""
+        """The same as `replica_id_in_sync_group` (TensorFlow 1's name)."""
         return self.replica_id_in_sync_group
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas go in step."""
+        """The number of synchronous replicas."""
         return self.strategy.num_replicas_in_sync
 
     @property
     def distribution_strategy(self) -> StrategyProtocol:
-        """As `strategy` (TF1's spelling)."""
+        """The same as `strategy` (TensorFlow 1's name)."""
         return self.strategy
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The replica's device."""
+        """The replica's device, in a tuple."""
         return (self.strategy._devices[self._local_id],)
 
     def counts(self, shared: dict[str, int]) -> dict[str, int]:
@@ -89,12 +89,12 @@ class ReplicaContext:
     def merge_call(
         self, merge_fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Wait for all replicas, run `merge_fn(strategy, *args, **kwargs)` once, across replicas, and give this replica's result.
+        """Wait for all replicas, call `merge_fn(strategy, *args, **kwargs)` once, across replicas, and return this replica's result.
 
-        The arguments arrive as `PerReplica` where the replicas passed different ones.
+        Arguments that differ between replicas are passed as `PerReplica`.
 
         Raises:
-            RuntimeError: another replica does not reach the call, or the call is in a branch or loop.
+            RuntimeError: another replica does not make the call, or the call is in a branch or loop.
         """
         if self._run is None:
             with entered(self.strategy, None):
@@ -102,11 +102,11 @@ class ReplicaContext:
         return self._run.meet(self, merge_fn, tuple(args), dict(kwargs or {}))
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """The sum or mean of what all replicas pass, in each of them; structures of tensors are reduced leaf by leaf."""
+        """The sum or mean of the values of all replicas, in each replica. Structures of tensors are reduced leaf by leaf."""
         return self.merge_call(lambda strategy, v: strategy._all_reduce(reduce_op, v), (value,))
 
     def all_gather(self, value: Any, axis: int = 0, options: Any = None) -> Any:
-        """What all replicas pass, joined along an axis, in each of them."""
+        """The values of all replicas, concatenated along an axis, in each replica."""
         return self.merge_call(lambda strategy, v: strategy.gather(v, axis), (value,))
 
     def __enter__(self) -> ReplicaContext:
@@ -117,7 +117,7 @@ class ReplicaContext:
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """The replica that is being built; None across replicas. Outside every scope: the default strategy's only one."""
+    """The context of the current replica; None across replicas. Outside every scope: that of the default strategy."""
     found: ReplicaContext | None = current_replica()
     return found
 
@@ -125,7 +125,7 @@ def get_replica_context() -> ReplicaContext | None:
 def run_replicas(
     strategy: StrategyProtocol, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call `fn` once per replica of this process, in step, and give the results together."""
+    """Call `fn` once per replica of this process, with merge calls, and return all results."""
     graph = get_default_graph()
     if strategy.num_replicas_in_sync > 1:
         return _Run(strategy, graph).all(fn, args, kwargs)

@@ -1,9 +1,9 @@
-"""Strategies: one model, built once, trained by several replicas. This is what all of them share.
+"""The base of distribution strategies: one model, built once, trained by several replicas.
 
-A strategy says three things: on which devices the replicas of this process compute (`_devices`), where the copies of a
-variable are (`_variable_devices`), and how values of the replicas become one (`_reduce_here`, and `_reduce_across` where other
-processes take part). The rest is the same for all: `scope` takes over the making of variables, `run` builds the replicas
-(`replica.py`), and an optimizer that applies gradients in a replica ends up in `apply_gradients` below.
+A strategy defines three things: on which devices the replicas of this process compute (`_devices`), where the copies of a
+variable are (`_variable_devices`), and how values of the replicas are reduced (`_reduce_here`, and `_reduce_across` where other
+processes take part). The rest is the same for all: `scope` intercepts the creation of variables, `run` builds the replicas
+(`replica.py`), and an optimizer that applies gradients in a replica calls `apply_gradients` below.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .values import DistributedValues, DistributedVariable, PerReplica, compared
 
 
 class Strategy:
-    """Base of the strategies. With one device and one process, it changes only the placement.
+    """Base of the strategies. With one device and one process, it only sets the placement.
 
     Args:
-        devices: the replicas' devices, in order; text, DeviceSpec.
-        cross_device_ops: how values of several devices are reduced; None: on one device.
+        devices: the replicas' devices, in order: strings or DeviceSpecs.
+        cross_device_ops: how values of several devices are reduced; None: `ReductionToOneDevice`.
 
     Raises:
         AssertionError: a device is named twice.
@@ -73,7 +73,7 @@ class Strategy:
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas go in step, those of other workers included."""
+        """The number of synchronous replicas, including those of other workers."""
         return len(self._devices)
 
     def _variable_devices(self) -> Sequence[Any]:
@@ -106,26 +106,26 @@ class Strategy:
 
     @property
     def cluster_resolver(self) -> Any:
-        """The resolver that describes the cluster; None where it needs none."""
+        """The resolver of the cluster; None if there is none."""
         return None
 
     @property
     def session_target(self) -> str:
-        """The target for sessions that run graphs built under it; '': a session of this process."""
+        """The target for sessions that run the strategy's graphs; '': this process."""
         return ""
 
     def update_config_proto(self, config: Any) -> Any:
-        """A session's config with what this strategy needs."""
+        """A copy of a session's config with the options that this strategy needs."""
         return config
 
     # --- scopes -----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def scope(self) -> Iterator[Strategy]:
-        """A block in which this strategy is current, and makes the variables of the default graph.
+        """A context in which this strategy is current, and creates the variables of the default graph.
 
         Raises:
-            RuntimeError: inside the scope of another strategy.
+            RuntimeError: the scope of another strategy is open.
         """
         for other, _ in contexts():
             if other is not self:
@@ -156,13 +156,13 @@ class Strategy:
         kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
     ) -> Any:
-        """Build `fn(*args, **kwargs)` once per replica, on the replica's device, and give the results together.
+        """Build `fn(*args, **kwargs)` once per replica, on the replica's device, and return all results.
 
-        `PerReplica` values among the arguments are given to their replicas one by one, and so do results that differ come
-        back. What the replicas share must happen in all of them: see `ReplicaContext.merge_call`.
+        Each replica gets its own value of a `PerReplica` argument, and results that differ are returned as `PerReplica`. All replicas must
+        make the same merge calls: see `ReplicaContext.merge_call`.
 
         Raises:
-            RuntimeError: inside a replica; or the replicas do not come to the same merge calls.
+            RuntimeError: it is called inside a replica, or the replicas make different merge calls.
         """
         if any(s is self and replica is not None for s, replica in contexts()[-1:]):
             raise RuntimeError(
@@ -176,12 +176,12 @@ class Strategy:
     """As `run` (an older spelling)."""
 
     def experimental_run(self, fn: Callable[..., Any], input_iterator: Any = None) -> Any:
-        """As `run`, where `fn` takes the next element of an iterator, or nothing where there is none (an older spelling)."""
+        """Like `run`, with the next element of an iterator as the argument of `fn`, if there is an iterator (an older name)."""
         with nullcontext() if self._is_open() else self.scope():
             return self.run(fn, () if input_iterator is None else (input_iterator.get_next(),))
 
     def call_for_each_replica(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """As `run`; takes `args` and `kwargs` by name, or the arguments themselves (TF1's spelling)."""
+        """Like `run`, with `args` and `kwargs` by name, or the arguments themselves (TensorFlow 1's name)."""
         if not args and set(kwargs) <= {"args", "kwargs"}:
             return self.run(fn, kwargs.get("args", ()), kwargs.get("kwargs"))
         return self.run(fn, args, kwargs)
@@ -189,15 +189,15 @@ class Strategy:
     # --- values of several replicas ---------------------------------------------------------------------------------
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """One value for a `PerReplica`, or for each in a structure of them: over all replicas.
+        """Reduce a `PerReplica`, or each in a structure of them, over all replicas to one value.
 
         Args:
             reduce_op: `ReduceOp.SUM` or `MEAN`, or its name.
             value: what to reduce.
-            axis: also over this axis of each replica's value, before. The mean then counts elements, not replicas.
+            axis: first reduce each replica's value over this axis. The mean is then over elements, not replicas.
 
         Raises:
-            ValueError: a value that is the same for all replicas cannot be summed.
+            ValueError: `value` is not per replica, and cannot be summed.
         """
         op = ReduceOp.of(reduce_op)
         self._require_cross_replica()
@@ -253,7 +253,7 @@ class Strategy:
         return self._reduced(op, value)
 
     def gather(self, value: Any, axis: int) -> Any:
-        """The replicas' values, joined along an axis, in the order of replicas."""
+        """The replicas' values, concatenated along an axis in order of replicas."""
         self._require_cross_replica()
 
         def joined(v: Any) -> Any:
@@ -264,13 +264,13 @@ class Strategy:
             return map_structure(joined, value)
 
     def unwrap(self, value: Any) -> list[Any]:
-        """The values of this process's replicas, as a list: what to fetch."""
+        """The values of this process's replicas, as a list to fetch."""
         if isinstance(value, (DistributedValues, DistributedVariable)):
             return list(value.values)
         return [value]
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """The values of this process's replicas, as a tuple: what to fetch."""
+        """The values of this process's replicas, as a tuple to fetch."""
         return tuple(self.unwrap(value))
 
     def group(self, value: Any, name: str | None = None) -> Node:
@@ -279,15 +279,14 @@ class Strategy:
         return node
 
     def experimental_distribute_values_from_function(self, value_fn: Callable[[Any], Any]) -> Any:
-        """`value_fn(context)` for each replica, together; `context.replica_id_in_sync_group` says which one."""
+        """Call `value_fn(context)` for each replica, and return a `PerReplica`; `context.replica_id_in_sync_group` is the replica."""
         values = [value_fn(ReplicaContext(self, i, None)) for i in range(len(self._devices))]
         return PerReplica(values) if len(values) > 1 else values[0]
 
     def split_batch(self, batch: Any) -> Any:
-        """A batch, or a structure of tensors of one first size, cut evenly for the replicas of this process.
+        """Split a batch, or a structure of tensors with the same batch size, evenly between the replicas of this process, in order.
 
-        Each replica's part keeps the order; the first size must be a multiple of the number of replicas here, which is
-        checked when the step runs where it is unknown before.
+        The batch size must be a multiple of the number of these replicas. If it is unknown, this is checked when the step runs.
         """
         count = len(self._devices)
         if count == 1:
@@ -298,14 +297,14 @@ class Strategy:
     # --- data -------------------------------------------------------------------------------------------------------
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """A dataset whose elements, global batches, are split over the replicas: see `DistributedDataset`."""
+        """A dataset whose elements, global batches, are split between the replicas: see `DistributedDataset`."""
         return DistributedDataset(self, dataset)
 
     def distribute_datasets_from_function(self, dataset_fn: Callable[[InputContext], Any], options: Any = None) -> Any:
-        """A dataset of this process's own: `dataset_fn` is called once per process, and its replicas take elements of it round-robin.
+        """A dataset for each process: `dataset_fn` is called once per process, and its replicas get elements round-robin.
 
         Args:
-            dataset_fn: gets an `InputContext`, by which it can take its part of the data, and gives a `Dataset` of batches for
+            dataset_fn: function of an `InputContext`, by which it selects this process's shard; returns a `Dataset` of batches for
                 one replica.
 
         >>> def pipeline(context):
@@ -319,11 +318,11 @@ class Strategy:
     """As `distribute_datasets_from_function` (an older spelling)."""
 
     def make_input_fn_iterator(self, input_fn: Callable[[InputContext], Any], replication_mode: Any = None) -> Any:
-        """An iterator of `distribute_datasets_from_function(input_fn)` (TF1's spelling)."""
+        """An iterator of `distribute_datasets_from_function(input_fn)` (TensorFlow 1's name)."""
         return self.distribute_datasets_from_function(input_fn).make_initializable_iterator()
 
     def make_dataset_iterator(self, dataset: Any) -> Any:
-        """An iterator of `experimental_distribute_dataset(dataset)` (TF1's spelling)."""
+        """An iterator of `experimental_distribute_dataset(dataset)` (TensorFlow 1's name)."""
         return self.experimental_distribute_dataset(dataset).make_initializable_iterator()
 
     # --- variables --------------------------------------------------------------------------------------------------
@@ -405,9 +404,9 @@ class Strategy:
     def apply_gradients(
         self, optimizer: Any, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: Any
     ) -> Node:
-        """Apply gradients in step: their mean over all replicas changes every copy of each variable, once.
+        """Apply the mean of all replicas' gradients once to every copy of each variable.
 
-        Called by optimizers, in a replica or across replicas; then a gradient may be a `PerReplica`.
+        Optimizers call it, in a replica or across replicas; across replicas a gradient may be a `PerReplica`.
         """
         context = get_replica_context()
         pairs = [(g, v) for g, v in grads_and_vars]
@@ -470,6 +469,6 @@ register_default(_DefaultStrategy)
 
 
 def get_strategy() -> Strategy:
-    """The current strategy; outside every scope, the default one: one replica."""
+    """The current strategy; outside every scope, the default strategy, which has one replica."""
     found: Strategy = current_strategy()
     return found

@@ -1,4 +1,4 @@
-"""Values of which there may be one per replica: `PerReplica`, and variables with copies, `DistributedVariable`."""
+"""Values that may differ between replicas: `PerReplica`, and variables with copies, `DistributedVariable`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COMPARED_EVERY = 100  # updates between two comparisons of copies
 
 
 class DistributedValues:
-    """Values of which there is one per replica.
+    """A value for each replica.
 
     Attributes:
-        values: them, by replica.
+        values: the values, in order of replicas.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -37,7 +37,7 @@ class DistributedValues:
 
 
 class PerReplica(DistributedValues):
-    """A value per replica of this process, in their order. What `Strategy.run` gives, and takes."""
+    """A value for each replica of this process, in order. `Strategy.run` takes and returns it."""
 
 
 def select(replica: int, structure: Any) -> Any:
@@ -65,12 +65,12 @@ def regroup(results: Sequence[Any]) -> Any:
 
 
 class DistributedVariable(ResourceVariable):
-    """A variable of which a strategy keeps a copy per replica, or one for all of them.
+    """A variable of a strategy, with a copy for each replica or one for all of them.
 
-    In a replica it is the replica's copy, elsewhere the first one. Cross-replica changes apply to all copies.
+    In a replica it stands for the replica's copy, elsewhere for the first one. Cross-replica updates apply to all copies.
 
     Attributes:
-        values: the copies, in the order of replicas; one, when all share it.
+        values: the copies, in order of replicas; one, if all replicas share it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class DistributedVariable(ResourceVariable):
 
     @property
     def name(self) -> str:
-        """The first copy's."""
+        """The name of the first copy."""
         return self.values[0].name
 
     @property
@@ -126,7 +126,7 @@ class DistributedVariable(ResourceVariable):
 
     @property
     def initializer(self) -> Node:
-        """The node that gives each copy its initial value."""
+        """The node that initializes all copies."""
         if self._starts_by is not None:
             return self._starts_by
         if self._initializers is None:
@@ -139,7 +139,7 @@ class DistributedVariable(ResourceVariable):
         return self._initializers
 
     def load(self, value: Any, session: Any = None) -> None:
-        """Give every copy a value now."""
+        """Assign a value to every copy, immediately."""
         for v in self.values:
             v.load(value, session)
 
@@ -153,13 +153,13 @@ class DistributedVariable(ResourceVariable):
         return not any(s is self._strategy and r is not None for s, r in contexts()[-1:])
 
     def value(self) -> Tensor:
-        """Its value as a tensor; across replicas, that of copies that differ is aggregated."""
+        """The value as a tensor; across replicas, copies that differ are aggregated."""
         if self._on_read and self._across:
             return self._strategy._read_aggregated(self)
         return super().value()
 
     def read_value(self) -> Tensor:
-        """A new node that reads its value."""
+        """A new node that reads the value."""
         if self._on_read and self._across:
             return self._strategy._read_aggregated(self)
         return self._here.read_value()

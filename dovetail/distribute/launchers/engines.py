@@ -1,11 +1,11 @@
-"""Clusters from a cluster file, on this machine, on Ray, or in a job of Slurm: what `dovetail up` and `dovetail run` start.
+"""Clusters from a cluster file, on this machine, on Ray, or in a Slurm job, for `dovetail up` and `dovetail run`.
 
 part of the file        on this machine           Ray                 Slurm
 devices                 CPUs, emulated GPUs       emulated GPUs       -
 resources: cpus         threads of kernels        num_cpus            --cpus-per-task
            gpus         -                         num_gpus            --gpus-per-task
-           memory       what plans see            memory              --mem-per-cpu
-keys                    the key of all tasks and clients; a new one where the folder has none
+           memory       memory in plans           memory              --mem-per-cpu
+keys                    the key of all tasks and clients; created if the folder has none
 checkpoint              CHECKPOINT_DIR of programs
 ps_replicas             DOVETAIL_PS_REPLICAS of all tasks; on Ray also the strategy SPREAD
 """
@@ -42,9 +42,9 @@ class Described:
     """A cluster file.
 
     Attributes:
-        text: what was given: its path, its text, or numbers of tasks.
+        text: the description: a path, the text of a file, or numbers of tasks.
         file: its content.
-        path: where it is; None: it is text.
+        path: the path of the file; None: `text` is no path.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Described:
 
     @staticmethod
     def read(text: str) -> Described:
-        """Read a cluster file. ValueError: it is none, or cannot be read."""
+        """Read a cluster file. ValueError: it is malformed, or cannot be read."""
         try:
             file = checked(described_by(text), ClusterFile)
         except (ValueError, OSError) as e:
@@ -62,18 +62,18 @@ class Described:
         return Described(text, file, path)
 
     def within(self, folder: str) -> str:
-        """A folder that the file names, as an absolute path; an address with `://` as it is."""
+        """A folder that the file names, as an absolute path; an address with `://` is not changed."""
         if "://" in folder:
             return folder
         return str((Path() if self.path is None else self.path.parent).joinpath(Path(folder).expanduser()).resolve())
 
     def environment(self) -> dict[str, str]:
-        """The variables of tasks and programs that are not the engine's matter: where checkpoints are, and how often variables are kept."""
+        """Environment variables of tasks and programs on all engines: the folder of checkpoints, and the replication of variables."""
         folder = {} if self.file.checkpoint is None else {"CHECKPOINT_DIR": self.within(self.file.checkpoint)}
         return {**folder, **({"DOVETAIL_PS_REPLICAS": str(self.file.ps_replicas)} if self.file.ps_replicas > 1 else {})}
 
     def keys(self, given: Path | None = None, default: str | None = None) -> Path | None:
-        """The folder of the cluster's key: as given, else of the file, else DOVETAIL_KEYS, else the default. A key is made if need be."""
+        """The folder of the cluster's key: `given`, else that of the file, else DOVETAIL_KEYS, else `default`. A missing key is created."""
         named = given or self.file.keys or os.environ.get("DOVETAIL_KEYS") or default
         if not named:
             return None
@@ -96,22 +96,22 @@ def running(
     restarts: int = 0,
     keys: Path | None = None,
 ) -> Iterator[tuple[RunningCluster, Keeper]]:
-    """A cluster of a file, and what watches over its tasks; both end with the block.
+    """A context in which the cluster of a file runs: yields the cluster and its keeper.
 
     Args:
         described: the cluster.
         on: "local", "ray" or "slurm".
-        say: called with what happens to tasks.
-        output: called with each line that a task prints; None: tasks print to this process's streams.
-        restart: start tasks again that have ended; an engine may do so anyway.
-        program: a command that all tasks run but those of the job "ps", in the place of a server. On Ray none can.
-        restarts: how often each such task is started again when it fails.
+        say: called with a message for each event of a task.
+        output: called with each line that a task prints; None: tasks print to the streams of this process.
+        restart: restart tasks that end; an engine may do so anyway.
+        program: a command that tasks run instead of a server, except those of the job "ps". Not possible on Ray.
+        restarts: how often each such task is restarted when it fails.
         keys: the folder of the cluster's key.
     """
     if on == "ray":
         if program:
             raise ValueError(
-                "On Ray the program is the one client. To call a function in each worker's process: RayCluster.run"
+                "On Ray the program is the only client. RayCluster.run calls a function in each worker's process"
             )
         with RayCluster(counts(described.file), **_grants(described.file), keys=described.keys(keys)) as ray:
             yield ray, Keeper()
@@ -134,7 +134,7 @@ def local_cluster(
     output: Output | None = None,
     keys: Path | None = None,
 ) -> LocalCluster:
-    """The cluster of a file, started on this machine; the other arguments are those of `LocalCluster`."""
+    """The cluster of a file, started on this machine. Other arguments as in `LocalCluster`."""
     jobs = _local_jobs(described.file)
     cpus, emulated = _devices(described.file)
     return LocalCluster(

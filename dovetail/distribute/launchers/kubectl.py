@@ -1,4 +1,4 @@
-"""A cluster on Kubernetes, by the command `kubectl`: started, waited for, given a program, deleted."""
+"""A cluster on Kubernetes, managed with `kubectl`: start, wait, run a program, delete."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ READY_S = 300  # how long pods may take until they are ready
 
 
 def apply(manifests: Iterable[Mapping[str, Any]]) -> None:
-    """Make what the manifests describe, and wait until all pods are ready.
+    """Apply manifests, and wait until all pods are ready.
 
     Raises:
-        OSError: there is no kubectl. CalledProcessError: it failed, and has said why.
+        OSError: kubectl is not installed. CalledProcessError: it failed, and has printed why.
     """
     _with_manifests("apply", manifests)
     for own in (m["metadata"]["name"] for m in manifests if m["kind"] == "StatefulSet"):
@@ -27,13 +27,13 @@ def apply(manifests: Iterable[Mapping[str, Any]]) -> None:
 
 
 def is_up(jobs: Iterable[str], name: str) -> bool:
-    """Whether there is a cluster of this name."""
+    """Whether a cluster of this name exists."""
     asked = ["kubectl", "get", f"statefulset/{name}-{masters_job(jobs)}"]
     return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
 def delete(manifests: Iterable[Mapping[str, Any]]) -> None:
-    """Delete what the manifests describe. Raises as `apply`."""
+    """Delete the objects of manifests. Errors as in `apply`."""
     _with_manifests("delete", manifests, "--ignore-not-found")
 
 
@@ -47,10 +47,10 @@ def run(program: Sequence[str], jobs: Sequence[str], name: str, environment: Map
     """Run a Python file as the client, in the pod of the task that sessions talk to.
 
     Args:
-        program: the path of the file, which goes there on standard input, and its arguments.
+        program: the path of the file, which is sent on standard input, and its arguments.
         jobs: the cluster's jobs.
         name: the prefix of the cluster's names.
-        environment: more environment variables of the program.
+        environment: additional environment variables of the program.
 
     Returns:
         The program's exit status.
@@ -68,12 +68,12 @@ def run(program: Sequence[str], jobs: Sequence[str], name: str, environment: Map
 
 
 def kubectl(*words: str, text: str | None = None) -> None:
-    """Run `kubectl`, whose words go to standard error. Raises as `apply`."""
+    """Run `kubectl`; its output goes to standard error. Errors as in `apply`."""
     try:
         subprocess.run(["kubectl", *words], input=text, text=True, stdout=STDERR, check=True)
     except FileNotFoundError:
         raise FileNotFoundError(
-            "There is no command kubectl here: install it, and give it a cluster of Kubernetes"
+            "kubectl was not found: install it, and configure it for a Kubernetes cluster"
         ) from None
 
 

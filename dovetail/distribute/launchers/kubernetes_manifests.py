@@ -1,10 +1,10 @@
-"""Manifests with which Kubernetes runs a cluster of Dovetail: plain data, for `kubectl apply`. It talks to no Kubernetes.
+"""Kubernetes manifests of a cluster, as plain data for `kubectl apply`. This module does not contact Kubernetes.
 
 Per cluster:  a ConfigMap with the cluster file, a Secret with the key that all tasks and clients share
 Per job:      a StatefulSet, whose pods keep their names; a headless Service, which gives each pod an address by its name;
               a PodDisruptionBudget, so that a drained node takes one task of a job at a time
 
-A pod that is started again, on whatever node, has the same name, so that its task keeps its address. It listens at its own IP.
+A restarted pod has the same name on any node, so that the address of its task stays. It listens on the pod's IP.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def manifests(described: Any, image: str, *, name: str = "dovetail", key: str | 
 
     Args:
         described: the content of a cluster file (`described_by`): `jobs` as numbers of tasks, and `resources`.
-        image: the container image; `docker/Dockerfile` makes one.
-        name: prefix of all names, which are the same in each namespace.
-        key: text of the key file for the secret; None: pods listen without keys, and any process that reaches them may run programs there.
+        image: the container image; `docker/Dockerfile` builds one.
+        name: prefix of the names of all objects.
+        key: text of the key file for the Secret; None: pods listen without keys, and any process that can reach them can run code there.
 
     Raises:
-        ValueError: it is no cluster file, has addresses in the place of numbers, or a name is none for Kubernetes.
+        ValueError: `described` is no cluster file, has addresses instead of numbers, or a name is invalid in Kubernetes.
 
     >>> [(m["kind"], m["metadata"]["name"]) for m in manifests({"jobs": {"ps": 1}}, "dovetail:1")]
     [('ConfigMap', 'dovetail'), ('Service', 'dovetail-ps'), ('StatefulSet', 'dovetail-ps'), ('PodDisruptionBudget', 'dovetail-ps')]
@@ -52,7 +52,7 @@ def manifests(described: Any, image: str, *, name: str = "dovetail", key: str | 
     for part in (name, *jobs):
         if not _NAME.fullmatch(part):
             raise ValueError(
-                f"{part!r} cannot name things in Kubernetes: use up to 40 lower-case letters, digits and '-', a letter first"
+                f"{part!r} is no valid name in Kubernetes: use up to 40 lower-case letters, digits and '-', a letter first"
             )
     unknown = sorted(set(file.resources or ()) - set(jobs))
     if unknown:

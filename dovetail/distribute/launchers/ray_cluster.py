@@ -1,21 +1,21 @@
 """`RayCluster`: a cluster whose tasks are actors of Ray.
 
 Each task is one actor in one bundle of a placement group, and its server runs in the actor's process, with the processors, GPUs and
-memory that Ray granted. An actor more, the *directory*, knows where all tasks listen:
+memory that Ray granted. Another actor, the *directory*, records where all tasks listen:
 
     a task starts     it reserves a port of its node, and joins the directory with it
     all have joined   each learns the cluster spec, and starts its server
     it is scaled      the directory gets more tasks, or fewer, and each server a new cluster spec (`Server.update_cluster`)
-    a task dies       Ray starts its actor again (`max_restarts`), on another node where its own has gone. It joins again, from another
-                      address. Its address in the cluster spec stays; the directory tells all processes its new location
+    a task dies       Ray restarts its actor (`max_restarts`), on another node if its node is lost. The task joins again from another
+                      location. Its address in the cluster spec stays the same; the directory sends its new location to all processes
                       (`runtime/transport/address.py`)
-    the directory dies  Ray starts it again, and it learns all this from those that ask it for news
+    the directory dies  Ray restarts it, and it recovers its state from the processes that poll it
 
-Every process of the cluster, this one too, has a thread that waits for the directory's news. What a task held is lost with it, unless
-`ps_replicas` keeps it twice: `MonitoredTrainingSession` restores it from the last checkpoint, `ClusterCoordinator` gives a dead worker's
-calls to another one.
+Every process of the cluster, including this one, has a thread that polls the directory. The variables of a dead task are lost unless
+`ps_replicas` is 2. `MonitoredTrainingSession` restores them from the last checkpoint; `ClusterCoordinator` reassigns a dead worker's
+calls to another worker.
 
-Unless all nodes are on loopback, a key pair is made for the cluster. The tasks get it through Ray; it is in no log.
+Unless all nodes are on loopback, a key pair is created for the cluster. Ray passes it to the tasks; it is not logged.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CALLS = 8  # calls that one task's actor serves at a time
 
 
 class Directory:
-    """Where the tasks of a cluster listen. An actor: its methods run in one thread, and may wait for each other.
+    """Records where the tasks of a cluster listen. An asynchronous actor: its methods run in one thread, and may wait for each other.
 
     Args:
         tasks: (job, index) of all tasks.
@@ -76,7 +76,7 @@ class Directory:
     async def join(self, job: str, index: int, location: str) -> dict[str, list[str]]:
         """Record where a task listens, wait until all tasks have been recorded, and return the cluster.
 
-        The first location of a task is its address for ever.
+        The first location of a task is its address in the cluster spec, also after restarts.
         """
         async with self._changed:
             await self._changed.wait_for(lambda: not self._is_forgetful)
@@ -87,7 +87,7 @@ class Directory:
         return self._cluster()
 
     async def scale(self, tasks: Sequence[tuple[str, int]]) -> None:
-        """Have these tasks from now on. Those that have not joined yet are waited for by all that join."""
+        """Set the tasks of the cluster. `join` waits for tasks that have not joined yet."""
         async with self._changed:
             self._tasks = list(tasks)
             self._addresses = {task: at for task, at in self._addresses.items() if task in set(tasks)}
@@ -96,12 +96,12 @@ class Directory:
     async def news(
         self, version: int, addresses: Mapping[tuple[str, int], str], here: tuple[str, str] | None
     ) -> tuple[int, dict[str, str]]:
-        """The locations by address, and their version, when that is another than `version`, or after `NEWS_S` seconds.
+        """Long poll: the locations by address and their version, once the version differs from `version`, or after `NEWS_S` seconds.
 
         Args:
-            version: of what the caller knows.
-            addresses: by task, of one that knows all; else {}.
-            here: the address and the location of the task that asks; None: it is none.
+            version: the version that the caller has.
+            addresses: task -> address, if the caller has all; else {}. A restarted directory recovers its state from it.
+            here: address and location of the calling task; None: the caller is no task.
         """
         async with self._changed:
             if addresses and self._is_forgetful:
@@ -127,13 +127,13 @@ class Task:
 
     Args:
         job: the task's job.
-        index: which of the job's tasks it is.
+        index: index of the task in its job.
         directory: the name of the directory's actor.
         key: the text of the cluster's key file; None: the cluster has no keys.
-        cpus: the processors that Ray granted; 0: as many as the machine has.
-        memory: the bytes that Ray granted; 0: nothing was said of them.
-        emulate_gpus: offer emulated GPUs in the place of those that Ray granted.
-        ps_replicas: in how many parameter servers each variable is kept.
+        cpus: number of processors that Ray granted; 0: all of the machine.
+        memory: bytes that Ray granted; 0: not specified.
+        emulate_gpus: serve emulated GPUs instead of those that Ray granted.
+        ps_replicas: number of parameter servers that have a copy of each variable.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Task:
         _follow(found, here=(cluster[job][index], at))
 
     def cluster(self) -> dict[str, Any]:
-        """The cluster, once this task serves."""
+        """The cluster spec; waits until this task is serving."""
         return self.server.cluster_spec.as_dict()
 
     def __repr__(self) -> str:
@@ -218,26 +218,26 @@ def _apply_news(
 
 
 class RayCluster(RunningCluster):
-    """A cluster of actors of Ray, one per task. It needs the extra `ray`.
+    """Starts a cluster on Ray, with an actor per task. Needs the extra `ray`: pip install 'dovetail[ray]'.
 
-    The program runs where Ray's driver runs: on a laptop that `ray.init(address=...)` connected, or under `ray job submit`. Without
-    `ray.init`, this connects to the Ray of `RAY_ADDRESS`, else to one of this machine, which is started if need be.
+    The program is Ray's driver: a process that called `ray.init(address=...)`, or one under `ray job submit`. Without `ray.init`, this
+    connects to `RAY_ADDRESS`, or else to a Ray on this machine, which is started if needed.
 
     Args:
-        jobs: how many tasks each job has: `{"ps": 2, "worker": 4}`.
-        resources: job -> what each of its tasks takes: `num_cpus` (1 unless given), `num_gpus`, `memory` (bytes), and `resources`, a
-            mapping of Ray's custom resources. A task offers so many GPUs, and plans see so much memory.
-        strategy: how the placement group puts tasks on nodes: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
-        max_restarts: how often Ray starts each task again; -1: always.
-        keys: make a key pair for the cluster, and refuse connections without it; or the folder of its key; None: make one, unless all of
-            Ray's nodes are on loopback.
-        emulate_gpus: the tasks' GPUs are emulated by the CPU's kernels, to try a program where Ray only counts GPUs.
-        ps_replicas: 2: each variable of the job "ps" is kept by two of its tasks, so that killing either loses no update
-            (`docs/guides/state.md`). With a `strategy` that spreads tasks, that holds for nodes, too.
-        start_timeout_s: how long to wait until Ray has granted everything and all tasks serve.
+        jobs: job -> number of tasks: `{"ps": 2, "worker": 4}`.
+        resources: job -> resources of each of its tasks: `num_cpus` (default 1), `num_gpus` (also the number of its GPU devices),
+            `memory` (bytes; also its memory in plans), and `resources`, a mapping of Ray's custom resources.
+        strategy: how Ray's placement group distributes tasks over nodes: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
+        max_restarts: how often Ray restarts each task; -1: without limit.
+        keys: True: create a key pair, and refuse connections without it; False: no keys; or the folder of a key. None: True, unless
+            all of Ray's nodes are on loopback.
+        emulate_gpus: emulate the tasks' GPUs on CPUs, to test a program on a Ray whose GPUs are only numbers.
+        ps_replicas: 2: two tasks of the job "ps" have each variable, so that no update is lost when one of them dies
+            (`docs/guides/state.md`), or its node if `strategy` spreads tasks.
+        start_timeout_s: seconds to wait until Ray has granted all resources and all tasks are serving.
 
     Raises:
-        TypeError, ValueError: malformed arguments. ImportError: Ray is not installed.
+        TypeError, ValueError: an argument is malformed. ImportError: Ray is not installed.
         UnavailableError: Ray has not granted the resources in time, or a task has not started.
 
     >>> with dt.RayCluster({"ps": 1, "worker": 2}) as cluster, dt.Session(cluster.target()) as session:  # doctest: +SKIP
@@ -313,27 +313,27 @@ class RayCluster(RunningCluster):
         self.cluster_spec = ClusterSpec(ray.get(started[0]))
 
     def scale(self, job: str, count: int, timeout_s: float = 120.0) -> None:
-        """Give a job so many tasks: start more, or end those with the highest indices.
+        """Change the number of tasks of a job: start more, or end those with the highest indices.
 
-        Sessions that are open keep the devices that they have. A `ClusterCoordinator` whose strategy has this cluster's `resolver`
-        takes new workers up, and lets go those that end: what they were doing is done by others. Resources go back to Ray when all tasks
-        of a placement group have ended: those of the start are one group, those of each call that adds tasks another one.
+        Open sessions keep their devices. If its strategy uses this cluster's `resolver`, a `ClusterCoordinator` uses new workers, and
+        reassigns the calls of workers that end. Resources return to Ray when all tasks of a placement group have ended. The initial tasks
+        are one group, and those of each call that adds tasks another one.
 
         Args:
-            job: one of the cluster's jobs but "ps", whose tasks hold variables.
-            count: how many tasks it has then, 1 or more.
-            timeout_s: how long to wait until new tasks serve.
+            job: a job of the cluster, except "ps", whose tasks own variables.
+            count: the new number of tasks, at least 1.
+            timeout_s: seconds to wait until new tasks are serving.
 
         Raises:
             ValueError: there is no such job, it is "ps", or the count is below 1.
-            UnavailableError: Ray has not granted the resources in time, or a task has not started. The cluster is as before.
+            UnavailableError: Ray has not granted the resources in time, or a task has not started. The cluster is unchanged.
         """
         if job not in self.cluster_spec.jobs or job == "ps":
             raise ValueError(
-                f"A job whose tasks may come and go is needed, one of {self.cluster_spec.jobs} but ps, not {job!r}"
+                f"scale needs a job of {self.cluster_spec.jobs} other than ps, not {job!r}"
             )
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"Job {job!r} must keep a task or more, not {count!r}")
+            raise ValueError(f"Job {job!r} must have at least one task, not {count!r}")
         before = self.tasks
         had = self.cluster_spec.num_tasks(job)
         more = [(job, i) for i in range(had, count)]
@@ -371,7 +371,7 @@ class RayCluster(RunningCluster):
                 self._groups.remove((group, members))
 
     def resolver(self) -> ClusterResolver:
-        """The cluster for strategies whose client is this process; it follows `scale`.
+        """A cluster resolver for strategies whose client is this process. It reflects later calls of `scale`.
 
         >>> strategy = dt.distribute.experimental.ParameterServerStrategy(cluster.resolver())  # doctest: +SKIP
         """
@@ -379,7 +379,7 @@ class RayCluster(RunningCluster):
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
-        """(job, index) of all tasks."""
+        """(job, index) of each task."""
         return list(self._actors)
 
     def _addresses(self) -> dict[tuple[str, int], str]:
@@ -387,11 +387,11 @@ class RayCluster(RunningCluster):
         return {(job, i): spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)}
 
     def node(self, job: str, task_index: int) -> str:
-        """The id of the Ray node that a task is on. It waits while the task is started again."""
+        """The id of the Ray node of a task. Waits while the task is being restarted."""
         return str(self._ray.get(self._actors[job, task_index].call.options(**ALWAYS).remote(_node)))
 
     def run(self, function: Callable[..., Any], *args: Any, job: str = "worker", **kwargs: Any) -> list[Any]:
-        """Call `function(server, *args, **kwargs)` in each task of a job, all at once, and return the results by task.
+        """Call `function(server, *args, **kwargs)` in each task of a job concurrently, and return the results in order of tasks.
 
         This is between-graph replication: each call builds its graph and opens its session at `server.target`. A call whose task
         dies is not repeated.
@@ -408,11 +408,11 @@ class RayCluster(RunningCluster):
             raise UnavailableError(None, None, f"A task of the job {job!r} died during its call: {e}") from None
 
     def kill(self, job: str, task_index: int) -> None:
-        """End a task's process, to try what happens: Ray starts it again."""
+        """Kill a task's process, to test recovery: Ray restarts it."""
         self._ray.kill(self._actors[job, task_index], no_restart=False)
 
     def close(self) -> None:
-        """End all tasks, and give their resources back to Ray. Closing twice does nothing."""
+        """End all tasks, and return their resources to Ray. A second call does nothing."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -436,18 +436,18 @@ class RayCluster(RunningCluster):
     def __repr__(self) -> str:
         return f"<dt.RayCluster {self.cluster_spec.as_dict()}>"
 
-    def _make_key(self, wanted: bool | str | Path | None) -> str | None:
-        """The text of the key file for all tasks and this process, where keys are wanted: a new one, unless a folder has it."""
-        if wanted is None:
-            wanted = not all(ip_address(n["NodeManagerAddress"]).is_loopback for n in self._ray.nodes() if n["Alive"])
-        if not wanted:
+    def _make_key(self, keys: bool | str | Path | None) -> str | None:
+        """The text of the key file for all tasks and this process, which is created unless `keys` is its folder; None: no keys."""
+        if keys is None:
+            keys = not all(ip_address(n["NodeManagerAddress"]).is_loopback for n in self._ray.nodes() if n["Alive"])
+        if not keys:
             return None
-        if wanted is True:
-            wanted = self._folder = tempfile.mkdtemp(prefix="dovetail-ray-")
-            write_keys(Path(wanted), "cluster", new_key_pair())
-        self.keys = Keys.load(wanted)
+        if keys is True:
+            keys = self._folder = tempfile.mkdtemp(prefix="dovetail-ray-")
+            write_keys(Path(keys), "cluster", new_key_pair())
+        self.keys = Keys.load(keys)
         serve_with(self.keys)  # sessions of this process use them
-        return (Path(wanted) / OWN).read_text(encoding="ascii")
+        return (Path(keys) / OWN).read_text(encoding="ascii")
 
     def _wait(self, promised: Iterable[Any], deadline: float, what: str) -> None:
         """Wait for objects of Ray. UnavailableError: not there in time, or their task failed."""

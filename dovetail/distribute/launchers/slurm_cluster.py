@@ -1,10 +1,10 @@
-"""A cluster of Dovetail in a job of Slurm, and the batch script of such a job.
+"""A cluster in a Slurm job, and the batch script of such a job.
 
     salloc or sbatch   reserve the machines: `allocation` says what the cluster file asks for
-    `SlurmCluster`     one job step with a task of Slurm per task of the cluster, each of which serves
-    the program        is the client, and runs where the job's script does; or each task runs it, and the parameter servers serve
+    `SlurmCluster`     one job step, with a Slurm task per task of the cluster, which runs a server
+    the program        the client, which runs where the job's script runs; or each task except parameter servers runs it
 
-All ends with the program. Slurm starts no single task again: `sbatch --requeue` starts the whole job again.
+The step ends with the program. Slurm cannot restart a single task; `sbatch --requeue` restarts the whole job.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ GRACE_S = 5.0  # how long srun may take to end its tasks
 
 
 def allocation(file: ClusterFile, options: Sequence[str] = ()) -> list[str]:
-    """The options of `salloc` and `sbatch` for a cluster.
+    """The options of `salloc` and `sbatch` that allocate a cluster.
 
     Args:
-        file: a cluster file with numbers of tasks. All tasks of a step of Slurm get the same, so each gets the most that a task of
-            any job takes.
-        options: more options, such as `--time=1:00:00`.
+        file: a cluster file with numbers of tasks. All tasks of a Slurm step have the same resources, namely the largest
+            that any job requests.
+        options: additional options, such as `--time=1:00:00`.
 
     Raises:
-        ValueError: jobs have addresses in the place of numbers.
+        ValueError: jobs have addresses instead of numbers.
     """
     takes = list((file.resources or {}).values()) or [TaskResources()]
     cpus = max(1, math.ceil(max(r.cpus or 0 for r in takes)))
@@ -55,7 +55,7 @@ def allocation(file: ClusterFile, options: Sequence[str] = ()) -> list[str]:
 
 
 def counts(file: ClusterFile) -> dict[str, int]:
-    """The number of tasks of each job. ValueError: a job has addresses, which an engine gives to tasks."""
+    """The number of tasks of each job. ValueError: a job has addresses, which Slurm assigns."""
     for job, tasks in file.jobs.items():
         if not isinstance(tasks, int):
             raise ValueError(
@@ -65,29 +65,29 @@ def counts(file: ClusterFile) -> dict[str, int]:
 
 
 def script(file: ClusterFile, command: Sequence[str], *, name: str = "dovetail", options: Sequence[str] = ()) -> str:
-    """A batch script.
+    """The batch script of a cluster and its program.
 
     Args:
         file: a cluster file with numbers of tasks.
-        command: what the job runs: `dovetail run --on slurm CLUSTER PROGRAM`.
-        name: the name of Slurm's job.
-        options: more options of `sbatch`.
+        command: the command that the job runs: `dovetail run --on slurm CLUSTER PROGRAM`.
+        name: the name of the Slurm job.
+        options: additional options of `sbatch`.
     """
     head = "".join(f"#SBATCH {line}\n" for line in [f"--job-name={name}", *allocation(file, options)])
     return f"#!/bin/bash\n{head}exec {shlex.join(command)}\n"
 
 
 class SlurmCluster(RunningCluster):
-    """The tasks of a cluster, as one step of the job of Slurm that this process is in.
+    """Starts a cluster as one step of the Slurm job that this process runs in.
 
     Args:
-        jobs: how many tasks each job has, as many as the job of Slurm has.
-        program: a command that tasks run in the place of a server, but for those of the job "ps".
+        jobs: job -> number of tasks; together as many as the Slurm job has.
+        program: a command that tasks run instead of a server, except those of the job "ps".
         output: called with (job, index, line) for each line that a task prints.
-        start_timeout_s: how long to wait until all tasks answer, where they serve.
+        start_timeout_s: seconds to wait until all servers answer.
 
     Raises:
-        ValueError: this process is in no job of Slurm, or the job has another number of tasks.
+        ValueError: this process is not in a Slurm job, or the job has another number of tasks.
         UnavailableError: a task ended, or did not answer in time.
     """
 
@@ -103,7 +103,7 @@ class SlurmCluster(RunningCluster):
             hosts, tasks = os.environ["SLURM_JOB_NODELIST"], os.environ["SLURM_TASKS_PER_NODE"]
             port = 20_000 + int(os.environ["SLURM_JOB_ID"]) % 20_000  # jobs that share a node must not share ports
         except KeyError as e:
-            raise ValueError(f"{e.args[0]} is not in the environment: this is no job of Slurm") from None
+            raise ValueError(f"{e.args[0]} is not set: this process is not in a Slurm job") from None
         self.keys = client_keys()
         self.cluster_spec = slurm_cluster(jobs, expand_hostlist(hosts), expand_tasks_per_node(tasks), port)
         # Programs; the others serve until the end.
@@ -147,11 +147,11 @@ class SlurmCluster(RunningCluster):
 
     @property
     def keeper(self) -> Keeper:
-        """What tells of the step's end."""
+        """The keeper, which reports the end of the step."""
         return _StepKeeper(self)
 
     def close(self) -> None:
-        """End all tasks. Closing twice does nothing."""
+        """End all tasks. A second call does nothing."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._step.poll() is None:
                 self._step.send_signal(number)

@@ -1,4 +1,4 @@
-"""Where a strategy learns of its cluster: `cluster_resolver` (TF_CONFIG, Slurm, Kubernetes and others).
+"""Cluster resolvers, from which a strategy gets its cluster: `cluster_resolver` (TF_CONFIG, Slurm, Kubernetes and others).
 
-`roles` parses the variable TF_CONFIG, and says what a task of a cluster does: chief, worker, evaluator, parameter server.
+`roles` parses the variable TF_CONFIG, and defines the roles of tasks: chief, worker, evaluator, parameter server.
 """

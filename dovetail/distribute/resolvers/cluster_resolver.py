@@ -1,4 +1,4 @@
-"""How a process finds out which cluster it belongs to, and which of its tasks it is: from variables of its environment, mostly."""
+"""Cluster resolvers: a process finds its cluster and its task, mostly in environment variables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class ClusterResolver:
     """Base of the resolvers.
 
     Attributes:
-        task_type, task_id: the task of this process; None: not given.
+        task_type: the job of this process; None: unknown.
+        task_id: the task index of this process; None: unknown.
         rpc_layer: the prefix before `://` in a target, such as "grpc"; None: no prefix.
-        environment: a word for where it runs, '' or "google".
-        is_elastic: whether the cluster may get other workers, which a `ClusterCoordinator` then takes up.
+        environment: the name of the environment, '' or "google".
+        is_elastic: whether workers may be added and removed, which a `ClusterCoordinator` follows.
     """
 
     task_type: str | None = None
@@ -29,11 +30,11 @@ class ClusterResolver:
     is_elastic: bool = False
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster."""
+        """The cluster as a `ClusterSpec`."""
         raise NotImplementedError
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """A session's target: the address of a task, by default of this one; '' where there is none.
+        """A session's target: the address of a task, by default of this one; '' if there is none.
 
         Raises:
             ValueError: the cluster has no such task.
@@ -47,7 +48,7 @@ class ClusterResolver:
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """How many accelerators each task has, by type: by default as many as this process."""
+        """The number of accelerators of each task, by type; by default that of this process."""
         count = len(accelerators())
         return {"GPU": count} if count else {}
 
@@ -57,7 +58,7 @@ def _target(address: str, rpc_layer: str | None) -> str:
 
 
 class SimpleClusterResolver(ClusterResolver):
-    """A cluster that is known already.
+    """Resolves to a cluster that is given.
 
     >>> resolver = SimpleClusterResolver(ClusterSpec({"worker": ["a:2222", "b:2222"]}), task_type="worker", task_id=1)
     >>> resolver.master()
@@ -84,7 +85,7 @@ class SimpleClusterResolver(ClusterResolver):
         return self._spec
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """The address of the task that is named, or else the master that was given, or this task's address."""
+        """The address of the named task; without one, the given master, or this task's address."""
         if task_type is None and task_id is None and self._master:
             return _target(self._master, rpc_layer or self.rpc_layer)
         return super().master(task_type, task_id, rpc_layer)
@@ -92,7 +93,7 @@ class SimpleClusterResolver(ClusterResolver):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """What was given, or else as many as this process has."""
+        """The given numbers, or else those of this process."""
         if self._accelerators is None:
             return super().num_accelerators(task_type, task_id, config_proto)
         return dict(self._accelerators)
@@ -102,10 +103,13 @@ class UnionResolver(ClusterResolver):
     """The union of the clusters of several resolvers. Everything else comes from the first resolver.
 
     Args:
-        resolvers: at least one. rpc_layer, task_type, task_id: win over what the first one says.
+        resolvers: one or more.
+        rpc_layer: overrides that of the first resolver.
+        task_type: likewise.
+        task_id: likewise.
 
     Raises:
-        ValueError: no resolver. TypeError: something else.
+        ValueError: there is no resolver. TypeError: an argument is no resolver.
 
     >>> one, two = (SimpleClusterResolver(ClusterSpec({"worker": [host]})) for host in ("a:1", "b:2"))
     >>> UnionResolver(one, two).cluster_spec()
@@ -129,10 +133,10 @@ class UnionResolver(ClusterResolver):
         self.rpc_layer, self.environment = rpc_layer or first.rpc_layer, first.environment
 
     def cluster_spec(self) -> ClusterSpec:
-        """All jobs: tasks of one job follow one another, or keep their indices where one resolver has gaps between them.
+        """All jobs. Tasks of a job are concatenated, or keep their indices if a resolver has gaps between them.
 
         Raises:
-            KeyError: two of the latter have the same index.
+            KeyError: in the latter case, two tasks have the same index.
         """
         parts: dict[str, list[list[str] | dict[int, str]]] = {}
         for resolver in self._resolvers:
@@ -141,7 +145,7 @@ class UnionResolver(ClusterResolver):
         return ClusterSpec({job: _union(job, tasks) for job, tasks in parts.items()})
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """The address of the task that is named, or else the first resolver's master."""
+        """The address of the named task; without one, the first resolver's master."""
         if task_type is not None and task_id is not None:
             return super().master(task_type, task_id, rpc_layer)
         return self._resolvers[0].master(rpc_layer=rpc_layer)
@@ -149,7 +153,7 @@ class UnionResolver(ClusterResolver):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """As the first resolver says."""
+        """The numbers of the first resolver."""
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
 
@@ -170,15 +174,18 @@ def _union(job: str, parts: Sequence[list[str] | dict[int, str]]) -> list[str] |
 
 
 class TFConfigClusterResolver(ClusterResolver):
-    """The cluster that the environment variable TF_CONFIG describes, as JSON:
+    """Resolves to the cluster in the environment variable TF_CONFIG, which is JSON:
 
         {"cluster": {"chief": [..], "worker": [..], "ps": [..]}, "task": {"type": "worker", "index": 0}}
 
     Args:
-        task_type, task_id, rpc_layer, environment: win over what TF_CONFIG says.
+        task_type: overrides the value in TF_CONFIG, as do the other arguments.
+        task_id: likewise.
+        rpc_layer: likewise.
+        environment: likewise.
 
     Raises:
-        ValueError: when TF_CONFIG is not of this form. It is read again each time.
+        ValueError: TF_CONFIG is malformed. It is read at each access.
     """
 
     def __init__(
@@ -202,7 +209,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     @property
     def task_id(self) -> int | None:
-        """The index of this task in its job; TF_CONFIG may have it as text."""
+        """The index of this task in its job; TF_CONFIG may have it as a string."""
         given = self._given["index"] if self._given["index"] is not None else tf_config().get("task", {}).get("index")
         return None if given is None else task_index(given)
 
@@ -222,16 +229,16 @@ class TFConfigClusterResolver(ClusterResolver):
 
     @property
     def environment(self) -> str:  # type: ignore[override]
-        """The word for where it runs."""
+        """The name of the environment."""
         given = self._given["environment"]
         return str(tf_config().get("environment", "") if given is None else given)
 
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster; the empty one where TF_CONFIG names none."""
+        """The cluster; empty if TF_CONFIG has none."""
         return ClusterSpec(tf_config().get("cluster", {}))
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """`session_master` of TF_CONFIG; else '' for at most one task, or the address of the task, by default this one.
+        """`session_master` of TF_CONFIG; else the address of the task, by default this one, or '' if there is at most one task.
 
         Raises:
             ValueError: the cluster has no such task.
@@ -249,19 +256,19 @@ class TFConfigClusterResolver(ClusterResolver):
 
 
 class SlurmClusterResolver(ClusterResolver):
-    """The cluster of a Slurm job step: its tasks, node by node, are given to the jobs in their order.
+    """Resolves to the cluster of a Slurm job step: its tasks are assigned to the jobs in order, node by node.
 
     Args:
-        jobs: how many tasks each job has, in order; None: all are workers.
-        port_base: port of the first task of each node; the others follow.
-        gpus_per_node, gpus_per_task: GPUs of a node, and how many of them each task gets; None: all of this machine's, and an equal
-            share.
-        tasks_per_node: how many tasks each node has; None: as SLURM_STEP_TASKS_PER_NODE says.
-        auto_set_gpu: whether to give this process its GPUs, by CUDA_VISIBLE_DEVICES.
+        jobs: job -> number of tasks, in order; None: all tasks are workers.
+        port_base: port of the first task on each node; other tasks have the following ports.
+        gpus_per_node: number of GPUs of a node; None: that of this machine.
+        gpus_per_task: number of GPUs of a task; None: an equal share.
+        tasks_per_node: number of tasks of each node; None: from SLURM_STEP_TASKS_PER_NODE.
+        auto_set_gpu: whether to set CUDA_VISIBLE_DEVICES of this process to its GPUs.
         rpc_layer: the prefix before `://` in targets.
 
     Raises:
-        RuntimeError: this is no step of Slurm, or it has another number of tasks than `jobs`.
+        RuntimeError: this process is not in a Slurm step, or the step and `jobs` have different numbers of tasks.
     """
 
     def __init__(
@@ -314,18 +321,18 @@ class SlurmClusterResolver(ClusterResolver):
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """The GPUs of each task."""
+        """The number of GPUs of each task."""
         return {"GPU": self._gpus}
 
 
 def slurm_cluster(jobs: Mapping[str, int], hosts: Sequence[str], counts: Sequence[int], port_base: int) -> ClusterSpec:
-    """The cluster whose tasks are given to nodes in order, node by node.
+    """The cluster whose tasks are assigned to nodes in order, node by node.
 
     Args:
-        jobs: how many tasks each job has, in order.
+        jobs: job -> number of tasks, in order.
         hosts: the nodes.
-        counts: how many tasks each node has.
-        port_base: port of the first task of each node; the others follow.
+        counts: number of tasks of each node.
+        port_base: port of the first task on each node; other tasks have the following ports.
 
     Raises:
         RuntimeError: the nodes have fewer tasks.
@@ -346,7 +353,7 @@ def _slurm(name: str) -> str:
 
 
 def expand_hostlist(text: str) -> list[str]:
-    """The hosts of a Slurm list; numbers keep their zeros.
+    """The hosts of a Slurm host list; numbers keep leading zeros.
 
     >>> expand_hostlist("n[1-2],m5,o[03-04,6]")
     ['n1', 'n2', 'm5', 'o03', 'o04', 'o6']
@@ -363,7 +370,7 @@ def expand_hostlist(text: str) -> list[str]:
 
 
 def expand_tasks_per_node(text: str) -> list[int]:
-    """Slurm's counts of tasks, one per node.
+    """Expand Slurm's task counts to one number per node.
 
     >>> expand_tasks_per_node("3(x2),2,1")
     [3, 3, 2, 1]
@@ -373,18 +380,18 @@ def expand_tasks_per_node(text: str) -> list[int]:
 
 
 class KubernetesClusterResolver(ClusterResolver):
-    """The cluster of a set of pods, found by their labels.
+    """Resolves to a cluster of pods, which are found by their labels.
 
     Args:
         job_to_label_mapping: job -> label selectors of its pods; None: `{"worker": ["job-name=tensorflow"]}`. Pods are sorted by
             name within each selector.
         tf_server_port: the port of each pod's server.
         rpc_layer: the prefix before `://` in targets.
-        override_client: a `CoreV1Api` of the package `kubernetes` to ask; None: one of its own.
-        executable_location: `WITHIN_CLUSTER` or `OFF_CLUSTER`: from where the pods are looked for.
+        override_client: a `CoreV1Api` of the package `kubernetes`; None: a new one.
+        executable_location: `WITHIN_CLUSTER` or `OFF_CLUSTER`: where this process runs.
 
     Raises:
-        ValueError: an unknown location. ImportError: the package `kubernetes` is needed, and not installed.
+        ValueError: the location is unknown. ImportError: the package `kubernetes` is needed and not installed.
     """
 
     WITHIN_CLUSTER, OFF_CLUSTER = 0, 1
@@ -405,7 +412,7 @@ class KubernetesClusterResolver(ClusterResolver):
         self._client = override_client or _kubernetes_client(location == self.WITHIN_CLUSTER)
 
     def cluster_spec(self) -> ClusterSpec:
-        """The pods as they are now.
+        """The cluster of the current pods.
 
         Raises:
             RuntimeError: one of them is not running.

@@ -1,9 +1,9 @@
-"""Who is what in a cluster: chief, worker, parameter server, evaluator.
+"""The roles of tasks in a cluster: chief, worker, parameter server, evaluator.
 
 The chief is the task that initializes, saves and writes summaries: `chief:0`, or `worker:0` where no chief is named. The
-evaluator follows the others from outside: it is not part of their cluster, and its own chief.
+evaluator is not part of the cluster of the others, and is its own chief.
 
-Launchers tell a process its cluster and its task as JSON, in the environment variable TF_CONFIG.
+Launchers pass the cluster and the task to a process as JSON, in the environment variable TF_CONFIG.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ EVALUATOR = "evaluator"
 
 
 def as_cluster_spec(cluster: Any) -> ClusterSpec:
-    """A `ClusterSpec` from one, or from what makes one; None is the empty one.
+    """A `ClusterSpec` from one, or from an argument of it; None is the empty cluster.
 
     Raises:
-        ValueError: anything else.
+        ValueError: the argument is anything else.
     """
     if cluster is None:
         return ClusterSpec({})
@@ -32,10 +32,10 @@ def as_cluster_spec(cluster: Any) -> ClusterSpec:
 
 
 def check_role(cluster: Any, task_type: str, task_id: int) -> ClusterSpec:
-    """Check that there is such a task; gives the cluster.
+    """Check that a task exists, and return the cluster.
 
     Raises:
-        ValueError: more than one chief, an unknown type, or an index that is too large.
+        ValueError: there is more than one chief, the type is unknown, or the index is too large.
     """
     spec = as_cluster_spec(cluster)
     if task_type not in ("chief", "worker", "ps", EVALUATOR):
@@ -56,7 +56,7 @@ def check_role(cluster: Any, task_type: str, task_id: int) -> ClusterSpec:
 
 
 def is_chief(cluster: Any = None, task_type: str | None = None, task_id: int | None = None) -> bool:
-    """Whether the task is the chief of its cluster. Without a cluster, it is."""
+    """Whether a task is the chief of its cluster; True without a cluster."""
     spec = as_cluster_spec(cluster)
     if not spec or task_type is None:
         return True
@@ -68,7 +68,7 @@ def is_chief(cluster: Any = None, task_type: str | None = None, task_id: int | N
 
 
 def worker_count(cluster: Any, task_type: str) -> int:
-    """How many tasks compute together with this one: chiefs and workers, or evaluators. ValueError for a ps."""
+    """The number of tasks that compute together with this one: chiefs and workers, or evaluators. ValueError for a ps."""
     spec = check_role(cluster, task_type, 0)
     if task_type == EVALUATOR:
         return _count(spec, EVALUATOR)
@@ -78,7 +78,7 @@ def worker_count(cluster: Any, task_type: str) -> int:
 
 
 def id_in_cluster(cluster: Any, task_type: str, task_id: int) -> int:
-    """The task's number among those that compute together: the chief is 0, workers follow."""
+    """The task's number among those that compute together: the chief is 0, followed by workers."""
     spec = check_role(cluster, task_type, task_id)
     if task_type == "worker":
         return task_id + _count(spec, "chief")
@@ -104,7 +104,7 @@ _LOOKS_SO = '{"cluster": {"ps": ["host:2222"], "worker": ["host:2223"]}, "task":
 
 
 def tf_config() -> dict[str, Any]:
-    """The current content of TF_CONFIG; empty where it is not set.
+    """The current content of TF_CONFIG; empty if it is not set.
 
     Raises:
         ValueError: it is not valid JSON, or not of the form `{"cluster": {...}, "task": {...}}`.
@@ -127,7 +127,7 @@ def tf_config() -> dict[str, Any]:
 
 
 def task_index(given: Any) -> int:
-    """The index of a task as TF_CONFIG has it, which may be text. ValueError: it is no whole number."""
+    """The index of a task as TF_CONFIG has it, which may be a string. ValueError: it is no integer."""
     try:
         return int(given)
     except (TypeError, ValueError):

@@ -55,7 +55,7 @@ def test_options_after_the_file_are_the_programs() -> None:
 def test_tasks_and_clients_take_the_same_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
-    with pytest.raises(ValueError, match="no job of Slurm"):
+    with pytest.raises(ValueError, match="not in a Slurm job"):
         SlurmCluster({"ps": 1, "worker": 2})
     with pytest.raises(ValueError, match="srun"):
         from_slurm("ps=1,worker=2", 20_000)
