@@ -88,14 +88,14 @@ def _whole(shape: Any, sizes: Any) -> Dims:
     return tuple([None if n is None or int(n) == -1 else int(n) for n in sizes])
 
 
-def check_padded(dims: Dims, wanted: Any) -> None:
+def check_padded(dims: Dims, padded: Any) -> None:
     """ValueError: elements of a shape cannot be filled up to another one."""
-    if dims is None or wanted is None or wanted == "given":
+    if dims is None or padded is None or padded == "given":
         return
-    fits = len(dims) == len(wanted) and all(n is None or m is None or n <= m for n, m in zip(dims, wanted, strict=True))
+    fits = len(dims) == len(padded) and all(n is None or m is None or n <= m for n, m in zip(dims, padded, strict=True))
     if not fits:
         raise ValueError(
-            f"The padded shape {TensorShape(wanted)} is not compatible with the corresponding input component shape {TensorShape(dims)}."
+            f"The padded shape {TensorShape(padded)} is not compatible with the corresponding input component shape {TensorShape(dims)}."
         )
 
 

@@ -1,7 +1,7 @@
 """`Dataset`: a pipeline of elements.
 
 Theory. A data set is a description: a kind, parameters, and the data sets that it is made from. It is lazy: nothing runs until an
-iterator takes an element. `element_iterators.py`, `files.py` and `records.py` define how each kind makes its elements. A
+iterator requests an element. `element_iterators.py`, `files.py` and `records.py` define how each kind makes its elements. A
 description can be sent (`serialize.py`), so an iterator runs where it is placed: in this process, or in a worker's.
 """
 
@@ -37,7 +37,10 @@ from .spec import Component, Element, flatten, pack, same_form, sparse_starts
 
 
 class Dataset(Described):
-    """Elements of one structure: nested tuples and dictionaries of arrays.
+    """An input pipeline: a sequence of elements with the same structure, nested tuples and dictionaries of arrays.
+
+    Transformations return a new data set. Elements are computed when an iterator requests them. Counts and sizes may also be tensors, which
+    are evaluated when an iterator starts.
 
     >>> dataset = Dataset.range(10).shuffle(10, seed=1).batch(4)
     >>> x = dataset.make_one_shot_iterator().get_next()
@@ -83,14 +86,14 @@ class Dataset(Described):
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> Dataset:
-        """One element for each index of the first axis of arrays in a structure.
+        """A data set with one element for each index of the first axis of the given arrays.
 
         Args:
-            tensors: arrays, sparse tensors, or tensors such as placeholders: their values are those that the initializer of
-                `make_initializable_iterator` finds or is fed.
+            tensors: a structure of arrays, sparse tensors, or graph tensors such as placeholders. Graph tensors are evaluated by the
+                initializer of `make_initializable_iterator`, which may be fed.
 
         Raises:
-            ValueError: not one number of rows.
+            ValueError: the first axes have different sizes.
 
         >>> x = dt.placeholder(dt.float32, [None, 784])
         >>> iterator = dt.data.Dataset.from_tensor_slices(x).batch(32).make_initializable_iterator()
@@ -112,13 +115,13 @@ class Dataset(Described):
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset:
-        """One element: the arrays, or tensors, as they are; see `from_tensor_slices`."""
+        """A data set with one element: the given arrays or tensors. See `from_tensor_slices`."""
         source = Source(flatten(tensors))
         return Dataset("tensors", tensors, source.components, (), 1, arrays=source.arrays, given=source.given)
 
     @staticmethod
     def range(*args: Any) -> Dataset:
-        """int64 numbers, as Python's `range` has them. They may be tensors: see `from_tensor_slices`."""
+        """The int64 numbers of Python's `range(*args)`. The arguments may be tensors: see `from_tensor_slices`."""
         numbers = [whole_number(n) for n in args]
         if not 1 <= len(numbers) <= 3:
             raise ValueError(f"Invalid `args`. The length of `args` should be between 1 and 3 but was {len(numbers)}.")
@@ -130,13 +133,13 @@ class Dataset(Described):
     def from_generator(
         generator: Callable[..., Any], output_types: Any, output_shapes: Any = None, args: Sequence[Any] = ()
     ) -> Dataset:
-        """What a Python function generates, each time it is called. It runs in this process only.
+        """The elements that a Python function yields. The function runs in this process only, so the iterator must be in this process.
 
         Args:
-            generator: gives something to iterate over.
-            args: arrays or tensors that it is called with, as arrays.
+            generator: called in each iteration over the data set; returns an iterable.
+            args: arrays or tensors that are passed to it, as arrays.
             output_types: the element types, in the structure of an element.
-            output_shapes: their shapes; None: unknown.
+            output_shapes: the shapes, in the same structure; None: unknown.
         """
         if not callable(generator):
             raise TypeError("`generator` must be callable.")
@@ -148,14 +151,15 @@ class Dataset(Described):
 
     @staticmethod
     def list_files(file_pattern: Any, shuffle: bool | None = None, seed: Any = None) -> Dataset:
-        """The names of the files that match a pattern, or one of several: `/data/train-*.tfrecord`.
+        """The names of the files that match a pattern, such as `/data/train-*.tfrecord`, or one of several patterns.
 
-        The pattern is matched when an iterator starts, on the task where it runs: InvalidArgumentError in that step if no file matches.
+        The pattern is matched when an iterator starts, on the task where it runs. If no file matches, the step fails with
+        InvalidArgumentError.
 
         Args:
-            file_pattern: text, several, or a tensor of them.
-            shuffle: in random order, another one in each round; None: so, too. False: sorted.
-            seed: as of `shuffle`.
+            file_pattern: a string, several, or a tensor of them.
+            shuffle: True or None: random order, different in each round. False: sorted.
+            seed: as in `Dataset.shuffle`.
         """
         if isinstance(file_pattern, (list, tuple)):
             file_pattern = [os.fsdecode(p) if isinstance(p, os.PathLike) else p for p in file_pattern]
@@ -167,7 +171,7 @@ class Dataset(Described):
 
     @staticmethod
     def zip(datasets: Any) -> Dataset:
-        """Elements of several data sets side by side, in a tuple or dictionary, as long as the shortest."""
+        """Combine the elements of several data sets in the structure of `datasets`. The shortest data set determines the length."""
         parts: list[Any] = flatten(datasets)
         for part in parts:
             if not isinstance(part, Dataset):
@@ -182,21 +186,22 @@ class Dataset(Described):
     # --- one by one ------------------------------------------------------------------------------------------------
 
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
-        """`transformation_func(self)`."""
+        """Apply a transformation: `transformation_func(self)`."""
         found = transformation_func(self)
         if not isinstance(found, Dataset):
             raise TypeError(f"`transformation_func` must return a Dataset, not {found!r}")
         return found
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: Any = None) -> Dataset:
-        """A function of each element, made of graph ops; a tuple is given as several arguments.
+        """Apply a function of graph ops to each element. A tuple is passed as several arguments.
 
-        The function is called once, with placeholders in a graph of its own, and gives tensors in any structure. It may use what the
-        graph around it has: variables, tables and queues as they are at each call, in the task where the iterator is; other tensors
-        with the values that they have when the iterator starts.
+        The function is traced once in its own graph, and returns tensors in any structure. It may use variables, tables and queues of the
+        outer graph that are in the iterator's task, with their values at each call; and other tensors of the outer graph, with their values
+        when the iterator starts.
 
         Args:
-            num_parallel_calls: how many elements are worked on at once; their order stays. AUTOTUNE: one per processor.
+            map_func: function of an element.
+            num_parallel_calls: number of elements to process in parallel; the order is kept. AUTOTUNE: one per processor.
         """
         return self._mapped(map_func, num_parallel_calls, "Dataset.map()", ends=True)
 
@@ -211,7 +216,7 @@ class Dataset(Described):
     """`map` (TensorFlow has an older way to trace functions under this name)."""
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
-        """The elements for which a function of graph ops gives True."""
+        """The elements for which a function of graph ops returns True."""
         return self._then("filter", function=self._predicate(predicate, "Dataset.filter()"))
 
     filter_with_legacy_function = filter
@@ -231,11 +236,13 @@ class Dataset(Described):
         return found
 
     def shuffle(self, buffer_size: Any, seed: Any = None, reshuffle_each_iteration: bool | None = None) -> Dataset:
-        """In random order: each element is drawn from the next `buffer_size` ones.
+        """Shuffle the elements: each one is drawn at random from a buffer of the next `buffer_size` elements.
 
         Args:
-            seed: for the same order in each run; None: that of the graph (`set_random_seed`), or else another order with each start.
-            reshuffle_each_iteration: another order in each round of a `repeat`; None: so. Numbers may be tensors.
+            buffer_size: size of the buffer.
+            seed: makes the order the same in each run; None: the seed of the graph (`set_random_seed`), or else another order each time
+                that an iterator starts.
+            reshuffle_each_iteration: whether each round of a `repeat` has another order; None: True.
         """
         size = whole_number(buffer_size)
         at_least_one("buffer_size", size)
@@ -243,11 +250,15 @@ class Dataset(Described):
         return self._then("shuffle", self._size, buffer_size=size, seed=seed_of(seed), reshuffle=again)
 
     def enumerate(self, start: Any = 0) -> Dataset:
-        """Each element with its number: `(number, element)`."""
+        """Pairs `(number, element)`, with numbers from `start` on."""
         return Dataset.zip((Dataset.range(start, 2**63 - 1), self))
 
     def unbatch(self) -> Dataset:
-        """The rows of each element, one by one. ValueError: its components are known to have different numbers of rows."""
+        """Split each element into its rows.
+
+        Raises:
+            ValueError: the components have different numbers of rows.
+        """
         sparse = sparse_starts(self._structure)
         dense = [c for i, c in enumerate(self._components) if not any(start <= i < start + 3 for start in sparse)]
         counts = {c.dims[:1] for c in dense if c.dims is not None} - {(None,)}
@@ -257,7 +268,7 @@ class Dataset(Described):
         return Dataset("unbatch", self._structure, components, (self,), sparse=sparse)
 
     def repeat(self, count: Any = None) -> Dataset:
-        """The elements again and again: `count` rounds; None or -1: without end. The number may be a tensor: see `from_tensor_slices`."""
+        """Repeat the elements `count` times; None or -1: without end."""
         rounds = whole_number(-1 if count is None else count)
         number, size = as_known(rounds), self._size
         total: float | None = None
@@ -266,14 +277,14 @@ class Dataset(Described):
         return self._then("repeat", total, count=rounds)
 
     def take(self, count: Any) -> Dataset:
-        """The first `count` elements; -1: all. The number may be a tensor: see `from_tensor_slices`."""
+        """The first `count` elements; -1: all."""
         number = whole_number(count)
         first = as_known(number)
         size = self._size if first is not None and first < 0 else _least(first, self._size)
         return self._then("take", size, count=number)
 
     def skip(self, count: Any) -> Dataset:
-        """All but the first `count` elements; -1: none. The number may be a tensor: see `from_tensor_slices`."""
+        """All elements except the first `count`; -1: no elements."""
         number = whole_number(count)
         first = as_known(number)
         size: float | None = None
@@ -282,9 +293,9 @@ class Dataset(Described):
         return self._then("skip", size, count=number)
 
     def shard(self, num_shards: Any, index: Any) -> Dataset:
-        """Every `num_shards`-th element, from `index` on: each worker its own. Shuffle after it, or with a seed before it.
+        """Every `num_shards`-th element, from number `index` on, so that each worker reads its own part.
 
-        The numbers may be tensors: see `from_tensor_slices`.
+        Shuffle after it, or with a seed before it.
         """
         shards, which = whole_number(num_shards), whole_number(index)
         count, first = as_known(shards), as_known(which)
@@ -298,10 +309,10 @@ class Dataset(Described):
         return self._then("shard", size, num_shards=shards, index=which)
 
     def cache(self, filename: Any = "") -> Dataset:
-        """Keep the elements of the first round, and give the same ones in the rounds after it.
+        """Store the elements of the first round, and return them again in later rounds.
 
         Args:
-            filename: a file to keep them in, which later runs of the program find; "": in memory. It is written when a round is complete.
+            filename: file for the elements, which later runs of the program reuse; it is written when a round is complete. "": in memory.
         """
         name = known(filename)
         if isinstance(name, str) and not name:
@@ -310,7 +321,7 @@ class Dataset(Described):
         return self._then("cache", self._size, filename=source.arrays, given=source.given)
 
     def prefetch(self, buffer_size: Any) -> Dataset:
-        """Make up to `buffer_size` elements ahead, in a thread, where the iterator is; AUTOTUNE or 0: two."""
+        """Compute up to `buffer_size` elements ahead, in a thread of the iterator's task. AUTOTUNE or 0: two."""
         size = whole_number(buffer_size)
         number = as_known(size)
         if number is not None and number < AUTOTUNE:
@@ -318,23 +329,27 @@ class Dataset(Described):
         return self._then("prefetch", self._size, buffer_size=size)
 
     def with_options(self, options: Options) -> Dataset:
-        """The same with options. Only `experimental_deterministic` changes something: False lets the elements of parallel calls come in
-        any order."""
+        """The same data set with options.
+
+        Only `experimental_deterministic` has an effect: if False, elements of parallel calls may come in any order.
+        """
         sloppy = options.experimental_deterministic is False
         found = self._then("with_options", self._size, sloppy=sloppy)
         found._options = options if self._options is None else self._options.merge(options)
         return found
 
     def options(self) -> Options:
-        """Those of `with_options`."""
+        """The options of the data set."""
         return self._options or Options()
 
     # --- batches ---------------------------------------------------------------------------------------------------
 
     def batch(self, batch_size: Any, drop_remainder: Any = False) -> Dataset:
-        """`batch_size` elements stacked; the last batch may have fewer, unless `drop_remainder`. Shapes must agree.
+        """Stack `batch_size` consecutive elements along a new first axis.
 
-        The arguments may be tensors: see `from_tensor_slices`.
+        Args:
+            batch_size: number of elements per batch; their shapes must agree.
+            drop_remainder: drop a last batch with fewer elements.
         """
         return self._batched(
             "batch",
@@ -351,20 +366,22 @@ class Dataset(Described):
         padding_values: Any = None,
         drop_remainder: Any = False,
     ) -> Dataset:
-        """The same for elements of different sizes, filled up at their ends.
+        """Like `batch`, for elements of different sizes, which are padded at the end of each axis.
 
         Args:
-            padded_shapes: shapes to fill up to, in the structure of an element, or int64 tensors of them; None or -1 in a shape: the
-                largest of the batch.
-            padding_values: what with, in the same structure; None: zeros, or empty text.
+            batch_size: number of elements per batch.
+            padded_shapes: shapes after padding, in the structure of an element, or int64 tensors of them. None or -1 in a shape: the
+                largest size in the batch.
+            padding_values: scalars in the same structure; None: zeros, or empty strings.
+            drop_remainder: drop a last batch with fewer elements.
         """
         if sparse_starts(self._structure):
             raise TypeError("Batching of padded sparse tensors is not currently supported: use batch")
         shapes: list[Any] = [c.dims for c in self._components]
         late: list[Tensor] = []
         if padded_shapes is not None:
-            wanted = zip(shapes_for(padded_shapes, self._structure), self._components, strict=True)
-            shapes = [dims_of_shape(s, late, c.dims) for s, c in wanted]
+            padded = zip(shapes_for(padded_shapes, self._structure), self._components, strict=True)
+            shapes = [dims_of_shape(s, late, c.dims) for s, c in padded]
         values = [None] * len(shapes) if padding_values is None else flatten(padding_values)
         if len(values) != len(shapes):
             values = values * len(shapes) if len(values) == 1 else values
@@ -397,7 +414,11 @@ class Dataset(Described):
     # --- several ---------------------------------------------------------------------------------------------------
 
     def concatenate(self, dataset: Dataset) -> Dataset:
-        """The elements of another data set after these. TypeError: they have another structure, other keys or other types."""
+        """The elements of this data set, then those of another one.
+
+        Raises:
+            TypeError: structures or types differ.
+        """
         mine, theirs = self._components, dataset._components
         if not same_form(self._structure, dataset._structure) or [c.dtype for c in mine] != [c.dtype for c in theirs]:
             raise TypeError(
@@ -417,13 +438,13 @@ class Dataset(Described):
         block_length: Any = 1,
         num_parallel_calls: Any = None,
     ) -> Dataset:
-        """A data set for each element, `cycle_length` of them at once, `block_length` elements of each, round-robin.
+        """Map each element to a data set, and interleave the elements of `cycle_length` data sets round-robin.
 
         Args:
-            map_func: gives a `Dataset` for an element; it is traced as the function of `map`.
-            cycle_length: AUTOTUNE: one per processor.
-            num_parallel_calls: make the elements of the data sets that are open ahead, each in a thread. The order
-                stays. Numbers may be tensors.
+            map_func: returns a `Dataset` for an element; it is traced like the function of `map`.
+            cycle_length: number of data sets that are open at a time. AUTOTUNE: one per processor.
+            block_length: number of consecutive elements of each data set.
+            num_parallel_calls: if given, each open data set computes elements ahead in its own thread. The order is kept.
         """
         cycle, block = whole_number(cycle_length), whole_number(block_length)
         if as_known(cycle) != AUTOTUNE:
@@ -436,7 +457,7 @@ class Dataset(Described):
         )  # fmt: skip
 
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
-        """The elements of a data set for each element, one data set after the other; see `interleave`."""
+        """Map each element to a data set, and concatenate these; see `interleave`."""
         return self.interleave(map_func, cycle_length=1)
 
     def _dataset_traced(self, function: Callable[..., Any]) -> DatasetFunction:
@@ -445,11 +466,11 @@ class Dataset(Described):
     # --- folded ----------------------------------------------------------------------------------------------------
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """What a function of the state and an element gives at the last element, as tensors. Each step goes through all elements.
+        """Reduce all elements to one state, as tensors. Each step iterates over the whole data set.
 
         Args:
-            initial_state: in any structure.
-            reduce_func: (state, element) -> the next state; traced as the function of `map`.
+            initial_state: the first state, in any structure.
+            reduce_func: (state, element) -> next state; traced like the function of `map`.
 
         >>> session.run(Dataset.range(5).reduce(np.int64(0), lambda total, x: total + x))
         10
@@ -460,11 +481,11 @@ class Dataset(Described):
     # --- iterators -------------------------------------------------------------------------------------------------
 
     def make_one_shot_iterator(self, name: str | None = None) -> Iterator:
-        """An iterator that starts by itself."""
+        """An iterator that needs no initialization and iterates once."""
         return Iterator(self, True, name)
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> Iterator:
-        """An iterator that starts when its `initializer` runs, and starts again each time."""
+        """An iterator that starts, or starts again, when its `initializer` runs."""
         return Iterator(self, False, shared_name)
 
     def __iter__(self) -> Walk[Any]:

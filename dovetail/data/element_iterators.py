@@ -314,16 +314,16 @@ def _padded_batch(d: Described, at: At, skip: int) -> Walk[Element]:
 def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: Array, component: int) -> Array:
     """Arrays filled up at their ends, to one shape, and stacked."""
     rank = arrays[0].ndim
-    wanted = (None,) * rank if dims is None else tuple(dims)
-    if any(a.ndim != len(wanted) for a in arrays):
+    padded = (None,) * rank if dims is None else tuple(dims)
+    if any(a.ndim != len(padded) for a in arrays):
         raise InvalidArgumentError(
             None, None,
             f"All elements in a batch must have the same rank as the padded shape for component {component}: expected rank "
-            f"{len(wanted)} but got element with rank {next(a.ndim for a in arrays if a.ndim != len(wanted))}",
+            f"{len(padded)} but got element with rank {next(a.ndim for a in arrays if a.ndim != len(padded))}",
         )  # fmt: skip
-    if not wanted:
+    if not padded:
         return np.stack(arrays)
-    largest = [max(a.shape[k] for a in arrays) if n is None else n for k, n in enumerate(wanted)]
+    largest = [max(a.shape[k] for a in arrays) if n is None else n for k, n in enumerate(padded)]
     out = np.full((len(arrays), *largest), value.item(), arrays[0].dtype)
     for row, a in zip(out, arrays, strict=True):
         if any(n > m for n, m in zip(a.shape, largest, strict=True)):

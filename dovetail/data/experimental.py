@@ -30,9 +30,9 @@ from .transformations import (
 def make_saveable_from_iterator(iterator: Iterator) -> Any:
     """Save the position of an iterator in checkpoints. Returns the variable that holds the position.
 
-    From then on its position is a global variable: `global_variables_initializer` starts it, each `Saver` without a list of
-    variables saves it, and after a restore the next element is the one that would have come. In training of several clients only
-    the chief's position gets into the chief's checkpoints, so call this on the chief alone.
+    The position becomes a global variable: `global_variables_initializer` initializes it, each `Saver` without a list of variables saves
+    it, and after a restore the iterator continues at the saved position. With several clients, call this only on the chief, whose
+    checkpoints have only the chief's position.
     """
     position = iterator.position
     graph = position.graph

@@ -52,16 +52,16 @@ class _FromFiles(Dataset):
 
 
 class TextLineDataset(_FromFiles):
-    """The lines of text files, without their ends, as bytes: one file after the other.
+    """The lines of text files as bytes, without line ends.
 
     Args:
-        filenames: a file, or several; also a tensor of names: see `Dataset.from_tensor_slices`; or a data set of names.
-        compression_type: "", "ZLIB" or "GZIP"; None: none.
-        buffer_size: accepted.
-        num_parallel_reads: number of files that are read at once, one line of each, round-robin.
+        filenames: a file name, several, a tensor of them, or a data set of them.
+        compression_type: "", "ZLIB" or "GZIP"; None: no compression.
+        buffer_size: accepted without effect.
+        num_parallel_reads: number of files to read in parallel, interleaved by line; None: one file after another.
 
     Raises:
-        NotFoundError: in a step: a file is not there.
+        NotFoundError: in a step: a file does not exist.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class TextLineDataset(_FromFiles):
 
 
 class TFRecordDataset(_FromFiles):
-    """The records of TensorFlow's record files, as bytes: one file after the other.
+    """The records of TFRecord files, as bytes.
 
     Args:
-        filenames: a file, or several, or a tensor of names, or a data set of names.
-        compression_type: "", "ZLIB" or "GZIP"; None: none.
-        buffer_size: accepted.
-        num_parallel_reads: number of files that are read at once, one record of each, round-robin.
+        filenames: a file name, several, a tensor of them, or a data set of them.
+        compression_type: "", "ZLIB" or "GZIP"; None: no compression.
+        buffer_size: accepted without effect.
+        num_parallel_reads: number of files to read in parallel, interleaved by record; None: one file after another.
 
     Raises:
-        NotFoundError: in a step: a file is not there. DataLossError: when it comes to a record that is damaged.
+        NotFoundError: in a step: a file does not exist. DataLossError: in a step: a record is damaged.
 
     >>> dataset = TFRecordDataset("train.tfrecord").map(lambda record: dt.io.parse_single_example(record, features))
     """
@@ -100,19 +100,19 @@ class TFRecordDataset(_FromFiles):
 
 
 class FixedLengthRecordDataset(_FromFiles):
-    """Records of one size, as bytes: one file after the other.
+    """Records of a fixed size, as bytes.
 
     Args:
-        filenames: as of `TFRecordDataset`.
-        record_bytes: the size of a record.
-        header_bytes: bytes to skip at the beginning and the end of each file. Numbers may be tensors.
-        footer_bytes: bytes to skip at the beginning and the end of each file. Numbers may be tensors.
-        buffer_size: accepted.
-        compression_type: as of `TFRecordDataset`.
-        num_parallel_reads: as of `TFRecordDataset`.
+        filenames: as in `TFRecordDataset`.
+        record_bytes: the size of a record in bytes.
+        header_bytes: bytes to skip at the beginning of each file.
+        footer_bytes: bytes to skip at the end of each file.
+        buffer_size: accepted without effect.
+        compression_type: as in `TFRecordDataset`.
+        num_parallel_reads: as in `TFRecordDataset`.
 
     Raises:
-        NotFoundError: in a step: a file is not there. InvalidArgumentError: likewise: a file holds no whole number of records.
+        NotFoundError: in a step: a file does not exist. InvalidArgumentError: in a step: a file has no whole number of records.
     """
 
     def __init__(
@@ -136,10 +136,10 @@ class FixedLengthRecordDataset(_FromFiles):
 
 
 class NpyDataset(Dataset):
-    """The rows of `.npy` files, read as they are needed: one file after the other. TensorFlow has no such data set.
+    """The rows of `.npy` files, read lazily. Not in TensorFlow.
 
     Raises:
-        NotFoundError: a file is not there. ValueError: rows of different shapes or types.
+        NotFoundError: a file does not exist. ValueError: the files have rows of different shapes or types.
     """
 
     def __init__(self, filenames: Any) -> None:

@@ -1,6 +1,6 @@
-"""`Iterator`: takes elements of a data set in a graph, from a position that is a variable.
+"""`Iterator`: returns elements of a data set in a graph. Its position is a variable.
 
-Where the position is placed, the data set runs: its files are read there, its functions called, its elements made ahead. An iterator
+The data set runs on the task where the position is placed: it reads files, calls functions and prefetches elements there. An iterator
 without a device is in the task of the session's target.
 """
 
@@ -48,10 +48,10 @@ _PASS_ON = frozenset(
 
 
 class Iterator:
-    """Takes elements of a data set in a graph. Steps that take from one iterator get elements in the order in which they run.
+    """Returns the elements of a data set, one per step. Concurrent steps get elements in the order in which they run.
 
     Attributes:
-        initializer: starts it.
+        initializer: the node that starts the iterator.
         position: the variable that holds its position: a seed, the number of elements given so far and, after
             `from_structure`, the data set.
     """
@@ -83,13 +83,13 @@ class Iterator:
         shared_name: str | None = None,
         output_classes: Any = None,
     ) -> Iterator:
-        """An iterator for any data set of this structure: `make_initializer` chooses one.
+        """An iterator for any data set of this structure; `make_initializer` binds it to one.
 
         Args:
-            output_types: of the elements, in their structure; None: shapes are unknown.
-            output_shapes: of the elements, in their structure; None: shapes are unknown.
+            output_types: element types, in the structure of an element.
+            output_shapes: shapes, in the same structure; None: unknown.
             shared_name: name of its nodes.
-            output_classes: accepted: elements are tensors.
+            output_classes: accepted without effect; components are tensors.
 
         >>> iterator = dt.data.Iterator.from_structure(train.output_types, train.output_shapes)
         >>> to_train, to_test = iterator.make_initializer(train), iterator.make_initializer(test)
@@ -108,13 +108,13 @@ class Iterator:
     def from_string_handle(
         string_handle: Any, output_types: Any, output_shapes: Any = None, output_classes: Any = None
     ) -> HandleIterator:
-        """An iterator that takes elements of the iterator whose handle is fed.
+        """An iterator that returns elements of the iterator whose handle is fed.
 
         Args:
-            string_handle: a placeholder of one text, for what `session.run(iterator.string_handle())` gave.
-            output_types: as of `from_structure`.
-            output_shapes: as of `from_structure`.
-            output_classes: as of `from_structure`.
+            string_handle: a scalar string placeholder, fed with the value of another iterator's `string_handle()`.
+            output_types: as in `from_structure`.
+            output_shapes: as in `from_structure`.
+            output_classes: as in `from_structure`.
         """
         return HandleIterator(string_handle, *described(output_types, output_shapes))
 
@@ -142,16 +142,16 @@ class Iterator:
 
     @property
     def initializer(self) -> Node:
-        """A node that starts it; only of `make_initializable_iterator`."""
+        """The node that starts the iterator, if `make_initializable_iterator` created it. ValueError: it did not."""
         if self._one_shot or self._datasets is not None:
             raise ValueError("Iterator does not have an initializer.")
         return self._initializer
 
     def make_initializer(self, dataset: Described, name: str | None = None) -> Node:
-        """A node that lets it start with a data set; only of `from_structure`.
+        """A node that starts the iterator with a data set, if `from_structure` created it.
 
         Raises:
-            ValueError: it belongs to one data set, or the elements have another structure. TypeError: they have other types or shapes.
+            ValueError: the iterator belongs to one data set, or the structures differ. TypeError: types or shapes differ.
         """
         datasets = self._datasets
         if datasets is None:
@@ -192,7 +192,7 @@ class Iterator:
             return start
 
     def string_handle(self, name: str | None = None) -> Tensor:
-        """One text that names this iterator, for a node of `from_string_handle` in the same session."""
+        """A string that names this iterator, for an iterator of `from_string_handle` in the same session."""
         if name is None and self._handle is not None:
             return self._handle
         op, graph = self.position.op, self.position.graph
@@ -203,21 +203,21 @@ class Iterator:
 
     @property
     def output_types(self) -> Any:
-        """As of the data set."""
+        """Element types, in the structure of an element."""
         return pack(self._structure, [c.dtype for c in self._components])
 
     @property
     def output_shapes(self) -> Any:
-        """As of the data set."""
+        """Static shapes, in the structure of an element."""
         return pack(self._structure, [TensorShape(c.dims) for c in self._components])
 
     @property
     def output_classes(self) -> Any:
-        """As of the data set."""
+        """Classes of the components, in the structure of an element."""
         return pack(self._structure, [Tensor] * len(self._components))
 
     def get_next(self, name: str | None = None) -> Any:
-        """The next element, as tensors in its structure. OutOfRangeError in the step that finds none."""
+        """The next element, as tensors in its structure. A step without a next element fails with OutOfRangeError."""
         attrs = {**self._attrs, "one_shot": self._one_shot, "seed": self._seed, **_outputs(self._components)}
         if self._full_batch is not None:
             attrs[FULL_BATCH] = self._full_batch
@@ -242,7 +242,7 @@ class Iterator:
 
 
 class HandleIterator:
-    """Takes elements of the iterator whose handle it is fed: `Iterator.from_string_handle`."""
+    """Returns elements of the iterator whose handle is fed: `Iterator.from_string_handle`."""
 
     def __init__(self, handle: Any, structure: Any, components: Sequence[Component]) -> None:
         self._handle = convert(handle)
@@ -256,7 +256,7 @@ class HandleIterator:
     output_classes = Iterator.output_classes
 
     def get_next(self, name: str | None = None) -> Any:
-        """The next element, as tensors in its structure. OutOfRangeError in the step that finds none."""
+        """The next element, as tensors in its structure. A step without a next element fails with OutOfRangeError."""
         with get_default_graph().colocate_with(self._anchor):
             node = make("IteratorGetNextByHandle", (self._handle,), _outputs(self._components), name)
         return pack(self._structure, node.outputs)

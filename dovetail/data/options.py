@@ -1,4 +1,4 @@
-"""`Options` of data sets. Most of TensorFlow's options switch its optimizations. Here they are stored and have no effect."""
+"""`Options` of data sets. Most of TensorFlow's options control its optimizations; here they are stored and have no effect."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DistributeOptions(_Group):
 
 
 class Options(_Group):
-    """Options of a data set, for `Dataset.with_options`; all None at first.
+    """Options of a data set, for `Dataset.with_options`; all are None by default.
 
     >>> options = Options()
     >>> options.experimental_deterministic = False

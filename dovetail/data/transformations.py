@@ -32,7 +32,8 @@ def map_and_batch(
     """`map` and then `batch`.
 
     Args:
-        num_parallel_batches: how many batches are worked on at once; or num_parallel_calls: how many elements.
+        num_parallel_batches: number of batches to process in parallel.
+        num_parallel_calls: number of elements to process in parallel; give at most one of the two.
     """
     if num_parallel_batches is not None and num_parallel_calls is not None:
         raise ValueError("The `num_parallel_batches` and `num_parallel_calls` arguments are mutually exclusive.")
@@ -55,17 +56,18 @@ def parallel_interleave(
     buffer_output_elements: int | None = None,
     prefetch_input_elements: int | None = None,
 ) -> Transformation:
-    """`interleave`, always in the same order.
+    """`Dataset.interleave` with threads, always in the same order.
 
     Args:
-        sloppy, buffer_output_elements, prefetch_input_elements: accepted: they tell how TensorFlow's threads work.
+        sloppy: accepted without effect.
+        buffer_output_elements: accepted without effect.
+        prefetch_input_elements: accepted without effect.
     """
     return lambda dataset: dataset.interleave(map_func, cycle_length, block_length, cycle_length)
 
 
 def prefetch_to_device(device: str, buffer_size: int | None = None) -> Transformation:
-    """`prefetch`, on the task where the iterator is placed. Elements are in its host memory; copies to the device overlap with
-    other kernels."""
+    """`Dataset.prefetch` in the iterator's task. Elements are in host memory; copies to the device overlap with kernels."""
     return lambda dataset: dataset.prefetch(buffer_size or 2)
 
 
@@ -92,12 +94,12 @@ def Counter(start: int = 0, step: int = 1, dtype: Any = int64) -> Dataset:
 
 
 def take_while(predicate: Callable[..., Any]) -> Transformation:
-    """The elements before the first one for which a function of graph ops gives False."""
+    """The elements before the first one for which a function of graph ops returns False."""
     return lambda dataset: dataset._then("take_while", function=dataset._predicate(predicate, "take_while"))
 
 
 def scan(initial_state: Any, scan_func: Callable[[Any, Any], Any]) -> Transformation:
-    """The outputs of a function of a state and each element: (state, element) -> (next state, output)."""
+    """The outputs of `scan_func`: (state, element) -> (next state, output), called for each element in order."""
 
     def scanned(dataset: Dataset) -> Dataset:
         fold = folded(dataset, initial_state, scan_func, "scan_func", outputs=True)
@@ -126,13 +128,13 @@ def _alike(datasets: Sequence[Dataset]) -> list[Component]:
 def sample_from_datasets(
     datasets: Sequence[Dataset], weights: Sequence[float] | None = None, seed: Any = None
 ) -> Dataset:
-    """Elements of data sets drawn at random, until all have ended; each keeps its order.
+    """Interleave data sets at random until all have ended. The elements of each one stay in order.
 
     Args:
-        weights: how likely each one is, while it lasts; None: alike.
+        weights: relative probability of each data set; None: equal.
 
     Raises:
-        ValueError: not a weight for each one. TypeError: the elements are of different types.
+        ValueError: there is not one weight for each data set. TypeError: elements have different types.
     """
     components = _alike(datasets)
     shares = np.ones(len(datasets)) if weights is None else np.asarray(weights, float)
@@ -147,10 +149,10 @@ def sample_from_datasets(
 
 
 def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -> Dataset:
-    """Elements of the data sets that `choice_dataset` selects by number. It ends with `choice_dataset`.
+    """Interleave data sets: each element of `choice_dataset` is the number of the next one. It ends with `choice_dataset`.
 
     Raises:
-        TypeError: `choice_dataset` does not give int64 numbers, or the elements are of different types.
+        TypeError: `choice_dataset` has no int64 scalars, or elements have different types.
     """
     components = _alike(datasets)
     if [c.dtype for c in choice_dataset._components] != [int64]:
@@ -168,12 +170,13 @@ def group_by_window(
     window_size: int | None = None,
     window_size_func: Callable[[Any], int] | None = None,
 ) -> Transformation:
-    """Collects elements by key. A function turns each full window into a data set, whose elements are the output.
+    """Group elements by key into windows, map each full window to a data set, and output the elements of these.
 
     Args:
-        key_func: of graph ops; gives an int64 for an element.
-        reduce_func: of graph ops: (the key, a data set of the window's elements) -> a data set.
-        window_size: how many elements a window has; or window_size_func: that for a key, of graph ops.
+        key_func: function of graph ops: element -> int64 key.
+        reduce_func: function of graph ops: (key, data set of the window's elements) -> data set.
+        window_size: number of elements of a window.
+        window_size_func: function of graph ops: key -> number of elements; give one of the two.
 
     Raises:
         ValueError: neither or both sizes are given.
@@ -216,17 +219,21 @@ def bucket_by_sequence_length(
     no_padding: bool = False,
     drop_remainder: bool = False,
 ) -> Transformation:
-    """Batches of elements of about the same length.
+    """Batch elements of similar length together.
 
     Args:
-        element_length_func: of graph ops; gives an element's length.
-        bucket_boundaries: the lengths at which a next bucket begins, rising. bucket_batch_sizes: the batch size of each bucket, one more.
-        padded_shapes, padding_values, drop_remainder: as of `Dataset.padded_batch`.
-        pad_to_bucket_boundary: fill up sizes that are None to the bucket's upper boundary less one, not to the batch's largest; elements
-            of the last bucket are an error then. no_padding: `batch` them as they are.
+        element_length_func: function of graph ops: element -> its length.
+        bucket_boundaries: the lengths at which the next bucket begins, in increasing order.
+        bucket_batch_sizes: the batch size of each bucket: one more than boundaries.
+        padded_shapes: as in `Dataset.padded_batch`.
+        padding_values: as in `Dataset.padded_batch`.
+        drop_remainder: as in `Dataset.padded_batch`.
+        pad_to_bucket_boundary: pad sizes that are None to the bucket's upper boundary minus 1, instead of the largest in the batch.
+            Elements of the last bucket are then an error.
+        no_padding: use `batch` instead of `padded_batch`.
 
     Raises:
-        ValueError: not one batch size more than boundaries.
+        ValueError: there is not one batch size more than boundaries.
     """
     if len(bucket_batch_sizes) != len(bucket_boundaries) + 1:
         raise ValueError("len(bucket_batch_sizes) must equal len(bucket_boundaries) + 1")
@@ -266,7 +273,7 @@ def _filled(shapes: Any, dataset: Dataset, size: int) -> Any:
 def get_single_element(dataset: Dataset) -> Any:
     """The element of a data set that has one, as tensors.
 
-    Each run of the graph takes it again. InvalidArgumentError in the step: there is none, or there are several.
+    It is computed again in each step. The step fails with InvalidArgumentError if there is no element, or more than one.
     """
 
     return single_element(dataset._then("single"))

@@ -1,4 +1,4 @@
-"""Files, records, and what is in them (`dt.io`)."""
+"""Files, records, and their parsing (`dt.io`)."""
 
 from ..graph.ops.image.files import (
     decode_and_crop_jpeg,

@@ -1,7 +1,7 @@
 """Files, under TensorFlow 1's names (`dt.gfile`).
 
 Files of this machine are read and written by Python's own functions. Names such as `s3://bucket/file`, `gs://bucket/file` and
-`memory://file` mean files of other systems, by fsspec: `pip install 'dovetail[s3]'`, `[gcs]`, or `[remote]` for the rest.
+`memory://file` are files of other systems, accessed through fsspec: `pip install 'dovetail[s3]'`, `[gcs]`, or `[remote]` for the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..graph.formats.atomic_files import is_remote, path_of
 
 
 class FileStatistics(NamedTuple):
-    """What is known about a file: its size in bytes, when it was changed (ns since 1970), and whether it is a folder."""
+    """Statistics of a file: its size in bytes, modification time (ns since 1970), and whether it is a folder."""
 
     length: int
     mtime_nsec: int
@@ -25,7 +25,7 @@ class FileStatistics(NamedTuple):
 
 
 def GFile(name: str, mode: str = "r") -> IO[Any]:
-    """An open file; text is UTF-8. NotFoundError: it is not there."""
+    """Open a file; text is UTF-8. NotFoundError: it does not exist."""
     try:
         return path_of(name).open(mode, encoding=None if "b" in mode else "utf-8")
     except FileNotFoundError as e:
@@ -36,27 +36,27 @@ Open = FastGFile = GFile
 
 
 def Exists(filename: str) -> bool:
-    """Whether a file or folder of that name is there."""
+    """Whether a file or folder of that name exists."""
     return path_of(filename).exists()
 
 
 def IsDirectory(dirname: str) -> bool:
-    """Whether a folder of that name is there."""
+    """Whether a folder of that name exists."""
     return path_of(dirname).is_dir()
 
 
 def MkDir(dirname: str) -> None:
-    """Make a folder in one that is there."""
+    """Create a folder in an existing one."""
     path_of(dirname).mkdir()
 
 
 def MakeDirs(dirname: str) -> None:
-    """Make a folder, and those above it; it may be there."""
+    """Create a folder and its parents. It may already exist."""
     path_of(dirname).mkdir(parents=True, exist_ok=True)
 
 
 def ListDirectory(dirname: str) -> list[str]:
-    """Names in a folder, sorted. NotFoundError: it is not there."""
+    """The sorted names in a folder. NotFoundError: it does not exist."""
     try:
         return sorted(p.name for p in path_of(dirname).iterdir())
     except FileNotFoundError as e:
@@ -64,7 +64,7 @@ def ListDirectory(dirname: str) -> list[str]:
 
 
 def Glob(filename: str) -> list[str]:
-    """Files whose names fit a pattern (`*`, `?`, `[...]`), sorted."""
+    """The files whose names match a pattern (`*`, `?`, `[...]`), sorted."""
     if is_remote(filename):
         fs, path = _file_system(filename)
         return sorted(fs.unstrip_protocol(found) for found in fs.glob(path))
@@ -72,7 +72,7 @@ def Glob(filename: str) -> list[str]:
 
 
 def Stat(filename: str) -> FileStatistics:
-    """What is known about a file. NotFoundError: it is not there."""
+    """The `FileStatistics` of a file. NotFoundError: it does not exist."""
     try:
         found = path_of(filename).stat()
     except FileNotFoundError as e:
@@ -81,7 +81,7 @@ def Stat(filename: str) -> FileStatistics:
 
 
 def Walk(top: str, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
-    """(folder, names of folders, names of files) for a folder and those below it; `in_order`: a folder before what is in it."""
+    """(folder, subfolder names, file names) for a folder and all below it. `in_order`: a folder comes before its subfolders."""
     if is_remote(top):
         fs, path = _file_system(top)
         found = [
@@ -95,7 +95,7 @@ def Walk(top: str, in_order: bool = True) -> Iterator[tuple[str, list[str], list
 
 
 def Remove(filename: str) -> None:
-    """Remove a file. NotFoundError: it is not there."""
+    """Remove a file. NotFoundError: it does not exist."""
     try:
         path_of(filename).unlink()
     except FileNotFoundError as e:
@@ -103,7 +103,7 @@ def Remove(filename: str) -> None:
 
 
 def DeleteRecursively(dirname: str) -> None:
-    """Remove a folder with all that is in it. NotFoundError: it is not there."""
+    """Remove a folder with its contents. NotFoundError: it does not exist."""
     try:
         if is_remote(dirname):
             fs, path = _file_system(dirname)
@@ -115,7 +115,7 @@ def DeleteRecursively(dirname: str) -> None:
 
 
 def Copy(oldpath: str, newpath: str, overwrite: bool = False) -> None:
-    """Copy a file. AlreadyExistsError: the new one is there, unless `overwrite`."""
+    """Copy a file. AlreadyExistsError: the new file exists, and `overwrite` is False."""
     _check_free(newpath, overwrite)
     if is_remote(oldpath) or is_remote(newpath):
         with path_of(oldpath).open("rb") as source, path_of(newpath).open("wb") as target:
@@ -125,7 +125,7 @@ def Copy(oldpath: str, newpath: str, overwrite: bool = False) -> None:
 
 
 def Rename(oldname: str, newname: str, overwrite: bool = False) -> None:
-    """Rename a file. AlreadyExistsError: the new one is there, unless `overwrite`."""
+    """Rename a file. AlreadyExistsError: the new file exists, and `overwrite` is False."""
     _check_free(newname, overwrite)
     if is_remote(oldname) or is_remote(newname):
         Copy(oldname, newname, overwrite=True)

@@ -22,12 +22,12 @@ stat = _v1.Stat
 
 
 def walk(top: str, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
-    """(folder, names of folders, names of files) for a folder and those below it; `topdown`: a folder before what is in it."""
+    """(folder, subfolder names, file names) for a folder and all below it. `topdown`: a folder comes before its subfolders."""
     return _v1.Walk(top, topdown)
 
 
 def join(path: str, *paths: str) -> str:
-    """Parts of a path, together."""
+    """Join the parts of a path."""
     return str(path_of(path).joinpath(*paths))
 
 

@@ -9,9 +9,9 @@ from ..graph.variables.variable import Variable
 
 
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:
-    """A local variable with the names of the client's files that match a pattern, or one of several: string `[n]`.
+    """A local variable, string `[n]`, with the names of the client's files that match one or several patterns.
 
-    The pattern is matched when local variables are initialised, so every epoch of a producer has the same files.
+    The pattern is matched when local variables are initialised, so that every epoch has the same files.
     """
     return Variable(
         matching_files(pattern),

@@ -1,11 +1,11 @@
-"""TensorFlow's record files: any bytes, one record after the other.
+"""TensorFlow's record files: a sequence of records of bytes.
 
     length    8 bytes, little endian
     CRC       of the length, 4 bytes
-    record    so many bytes
+    record    length bytes
     CRC       of the record, 4 bytes
 
-A file as a whole may be compressed, by zlib or gzip.
+The whole file may be compressed with zlib or gzip.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHUNK = 1 << 20  # bytes that are read at once from a file that zlib has compres
 
 
 class TFRecordCompressionType:
-    """How a file is compressed."""
+    """The compression of a record file."""
 
     NONE, ZLIB, GZIP = 0, 1, 2
 
@@ -34,14 +34,14 @@ class TFRecordOptions:
 
     Args:
         compression_type: a `TFRecordCompressionType`, or "", "ZLIB" or "GZIP".
-        compression_level: from 0 to 9; None: zlib's own.
-        flush_mode: accepted.
-        input_buffer_size: accepted.
-        output_buffer_size: accepted.
-        window_bits: accepted.
-        compression_method: accepted.
-        mem_level: accepted.
-        compression_strategy: accepted.
+        compression_level: from 0 to 9; None: zlib's default.
+        flush_mode: accepted without effect.
+        input_buffer_size: accepted without effect.
+        output_buffer_size: accepted without effect.
+        window_bits: accepted without effect.
+        compression_method: accepted without effect.
+        mem_level: accepted without effect.
+        compression_strategy: accepted without effect.
     """
 
     compression_type_map = {0: "", 1: "ZLIB", 2: "GZIP"}
@@ -76,11 +76,11 @@ def compression_of(given: Any) -> str:
 
 
 class TFRecordWriter:
-    """Writes a record file.
+    """Writes records to a file.
 
     Args:
-        path: the file; what was there is gone.
-        options: a `TFRecordOptions`, or the compression.
+        path: the file; an existing file is overwritten.
+        options: a `TFRecordOptions`, or a compression type: "ZLIB" or "GZIP".
 
     >>> with TFRecordWriter("/tmp/data.tfrecord") as writer:
     ...     writer.write(example.SerializeToString())
@@ -108,7 +108,7 @@ class TFRecordWriter:
         self._file.write(self._deflate.compress(data) if self._deflate is not None else data)
 
     def flush(self) -> None:
-        """Let what was written be in the file."""
+        """Write buffered records to the file."""
         if self._file is None:
             raise ValueError("The writer is closed.")
         if self._deflate is not None:
@@ -116,7 +116,7 @@ class TFRecordWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Write what was not written yet, and close the file."""
+        """Write buffered records, and close the file."""
         if self._file is None:
             return
         if self._deflate is not None:
@@ -149,14 +149,14 @@ class _Inflated:
 
 
 def tf_record_iterator(path: Any, options: Any = None) -> Iterator[bytes]:
-    """The records of a file, one after the other.
+    """Iterate over the records of a file.
 
     Args:
         path: the file.
-        options: a `TFRecordOptions`, or the compression.
+        options: a `TFRecordOptions`, or a compression type: "ZLIB" or "GZIP".
 
     Raises:
-        NotFoundError: there is no such file. DataLossError: it is damaged, or ends in a record.
+        NotFoundError: there is no such file. DataLossError: it is damaged or truncated.
     """
     compression = compression_of(options)
     try:
