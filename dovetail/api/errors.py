@@ -42,12 +42,12 @@ _CLASSES: dict[int, type[OpError]] = {kind.error_code: kind for kind in OpError.
 
 
 def exception_type_from_error_code(error_code: int) -> type[OpError]:
-    """The class of an error by its number. KeyError: there is none."""
+    """The class of an error code. KeyError: there is none."""
     return _CLASSES[error_code]
 
 
 def error_code_from_exception_type(cls: type[OpError]) -> int:
-    """The number of an error's class."""
+    """The error code of an error class."""
     return cls.error_code
 
 

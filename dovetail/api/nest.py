@@ -13,7 +13,7 @@ def _parts(structure: Any) -> list[Any] | None:
 
 
 def is_nested(seq: Any) -> bool:
-    """Whether it is a structure, and no leaf."""
+    """Whether the argument is a structure, and not a leaf."""
     return _parts(seq) is not None
 
 
@@ -34,7 +34,7 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     """A structure of the same form with other leaves.
 
     Raises:
-        ValueError: there are more or fewer leaves than the structure has.
+        ValueError: the number of leaves differs from that of the structure.
 
     >>> pack_sequence_as([0, (0, 0)], [1, 2, 3])
     [1, (2, 3)]
@@ -60,13 +60,13 @@ def _rebuilt(structure: Any, parts: Sequence[Any]) -> Any:
 
 
 def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:
-    """Check that two structures have one form.
+    """Check that two structures have the same form.
 
     Args:
-        check_types: a list and a tuple differ, and two kinds of tuple; else only how deep and long they are counts.
+        check_types: also compare types, such as list and tuple; if False, only depth and lengths are compared.
 
     Raises:
-        ValueError: they have other lengths, depths or keys. TypeError: they are of other types.
+        ValueError: lengths, depths or keys differ. TypeError: types differ.
     """
     a, b = _parts(nest1), _parts(nest2)
     if a is None and b is None:
@@ -100,13 +100,13 @@ def flatten_up_to(shallow_tree: Any, input_tree: Any, check_types: bool = True) 
 
 
 def map_structure_up_to(shallow_tree: Any, func: Callable[..., Any], *inputs: Any) -> Any:
-    """The shallow structure, with `func` of the others' substructures at each of its leaves."""
+    """The shallow structure, with `func` of the other structures' substructures in place of each leaf."""
     found = [func(*x) for x in zip(*(flatten_up_to(shallow_tree, i) for i in inputs), strict=True)]
     return pack_sequence_as(shallow_tree, found)
 
 
 def assert_shallow_structure(shallow_tree: Any, input_tree: Any, check_types: bool = True) -> None:
-    """Check that a structure begins as a shallower one. ValueError, TypeError: it does not."""
+    """Check that a shallower structure is a prefix of a structure. ValueError, TypeError: it is not."""
     parts, inner = _parts(shallow_tree), _parts(input_tree)
     if parts is None:
         return

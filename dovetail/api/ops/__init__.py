@@ -1,6 +1,6 @@
 """Public modules of ops, one per family: `math`, `nn`, `linalg`, `sparse`, `image`, `strings`, `sets`, `random`, `dtypes`.
 
-They only name what `graph/ops` defines. Three have code of their own: `initializers` (classes), `debugging` (assertions), `lookup`
+They export what `graph/ops` defines. Three also have code: `initializers` (classes), `debugging` (assertions), `lookup`
 (tables from keys to values). A new op is defined in `graph/ops` and named here.
 """
 

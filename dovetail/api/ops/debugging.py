@@ -1,6 +1,6 @@
-"""`dt.debugging`: checks of values, made when the graph is built where they can be, else when a step runs.
+"""`dt.debugging`: assertions about values. They are checked while the graph is built if possible, and else when a step runs.
 
-Each returns a node. It checks only if it runs: make dependent nodes wait for it by control edges.
+Each returns a node, which checks only if it runs: make dependent nodes wait for it with control dependencies.
 
 >>> with dt.control_dependencies([dt.assert_positive(x)]):
 ...     y = dt.log(x)
@@ -176,7 +176,7 @@ def assert_rank(
     x: TensorLike, rank: TensorLike, data: Data = None, summarize: int | None = None, message: str | None = None,
     name: str | None = None,
 ) -> Node:  # fmt: skip
-    """A node that fails its step unless x has a rank. ValueError here, where the rank is known."""
+    """A node that fails its step unless x has a rank. ValueError: the static rank is another one."""
     rest = data, summarize, message, name or "assert_rank"
     number = _number(rank)
     return _rank(x, [number], lambda r: r == number, lambda r: equal(r, number), str(number), *rest)
@@ -186,7 +186,7 @@ def assert_rank_at_least(
     x: TensorLike, rank: TensorLike, data: Data = None, summarize: int | None = None, message: str | None = None,
     name: str | None = None,
 ) -> Node:  # fmt: skip
-    """A node that fails its step unless x has a rank, or a higher one. ValueError here, where the rank is known."""
+    """A node that fails its step unless x has a rank, or a higher one. ValueError: the static rank is another one."""
     rest = data, summarize, message, name or "assert_rank_at_least"
     number = _number(rank)
     return _rank(x, [number], lambda r: r >= number, lambda r: greater_equal(r, number), f"at least {number}", *rest)
@@ -196,7 +196,7 @@ def assert_rank_in(
     x: TensorLike, ranks: Sequence[TensorLike], data: Data = None, summarize: int | None = None, message: str | None = None,
     name: str | None = None,
 ) -> Node:  # fmt: skip
-    """A node that fails its step unless x has one of several ranks. ValueError here, where the rank is known."""
+    """A node that fails its step unless x has one of several ranks. ValueError: the static rank is another one."""
     rest = data, summarize, message, name or "assert_rank_in"
     numbers = [_number(rank) for rank in ranks]
     one_of = f"in {tuple(numbers)}"
@@ -213,12 +213,12 @@ def _any(conditions: Sequence[Tensor]) -> Tensor:
 def assert_shapes(
     shapes: Any, data: Data = None, summarize: int | None = None, message: str | None = None, name: str | None = None
 ) -> Node:
-    """A node that fails its step unless tensors have the sizes that are said. ValueError here, where they are known.
+    """A node that fails its step unless tensors have the given sizes. ValueError: static sizes differ.
 
     Args:
-        shapes: pairs of a tensor and its sizes, or a dict. A size is a number, None or "." for any, or a letter or a word: the same
-            symbol is the same size everywhere. `...` or "*" in front matches any axes. Sizes may be written as one text: "2N". A
-            scalar counts as a vector of one. Sizes of None: the tensor is not checked.
+        shapes: pairs of a tensor and its sizes, or a dict. A size is a number; None or "." for any size; or a symbol, which must be
+            the same size everywhere. `...` or "*" in front matches any axes. Sizes may be one string: "2N". A scalar counts as a
+            vector of one element. Sizes of None: the tensor is not checked.
 
     >>> check = assert_shapes([(x, ("batch", 3)), (y, ("batch",))])
     """
@@ -275,11 +275,12 @@ def _sizes(
         if not number and symbol not in seen:
             seen[symbol] = size, f"Specified by tensor {x.name} dimension {axis}"
             continue
-        wanted, said = (int(symbol), "Specified explicitly") if number else seen[symbol]
-        if not isinstance(wanted, Tensor) and not isinstance(size, Tensor):
-            if wanted != size:
+        expected, said = (int(symbol), "Specified explicitly") if number else seen[symbol]
+        if not isinstance(expected, Tensor) and not isinstance(size, Tensor):
+            if expected != size:
                 raise ValueError(
-                    f"{message}.  {said}.  Tensor {x.name} dimension {axis} must have size {wanted}.  Received size {size}, shape {x.shape}"
+                    f"{message}.  {said}.  Tensor {x.name} dimension {axis} must have size {expected}.  "
+                    f"Received size {size}, shape {x.shape}"
                 )
             continue
         shown = [
@@ -288,16 +289,16 @@ def _sizes(
             f"Tensor {x.name} dimension",
             axis,
             "must have size",
-            wanted,
+            expected,
             "Received shape: ",
             shape(x),
         ]
-        checks.append(Assert(equal(size, wanted), shown if data is None else data, summarize))
+        checks.append(Assert(equal(size, expected), shown if data is None else data, summarize))
     return checks
 
 
 def assert_scalar(tensor: TensorLike, name: str | None = None, message: str | None = None) -> Tensor:
-    """The tensor. ValueError: its static shape is none of a scalar."""
+    """The tensor. ValueError: its static shape is not that of a scalar."""
     found = convert(tensor)
     if found.shape.rank not in (None, 0):
         raise ValueError(f"{message or ''}Expected scalar shape for {found.name}, saw shape: {found.shape}.")
@@ -306,14 +307,14 @@ def assert_scalar(tensor: TensorLike, name: str | None = None, message: str | No
 
 def assert_type(tensor: TensorLike, tf_type: Any, message: str | None = None, name: str | None = None) -> Node:
     """A node that does nothing. TypeError: the tensor has another element type."""
-    found, wanted = convert(tensor), as_dtype(tf_type)
-    if found.dtype.base is not wanted.base:
-        raise TypeError(f"{message or ''} {found.name} must be of type {wanted.name}, not {found.dtype.name}".strip())
+    found, expected = convert(tensor), as_dtype(tf_type)
+    if found.dtype.base is not expected.base:
+        raise TypeError(f"{message or ''} {found.name} must be of type {expected.name}, not {found.dtype.name}".strip())
     return no_op(name=name or "static_checks_determined_all_ok")
 
 
 def assert_integer(x: TensorLike, message: str | None = None, name: str | None = None) -> Node:
-    """A node that does nothing. TypeError: the tensor does not hold integers."""
+    """A node that does nothing. TypeError: the tensor has no integer type."""
     found = convert(x)
     if not found.dtype.base.is_integer:
         raise TypeError(f"{message or ''} Expected integer type, {found.name} is {found.dtype.name}".strip())
@@ -324,7 +325,7 @@ def assert_integer(x: TensorLike, message: str | None = None, name: str | None =
 
 
 def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
-    """The tensor; its step fails with InvalidArgumentError and the message where it has a NaN or an infinity."""
+    """The tensor; if it has a NaN or an infinity, the step fails with InvalidArgumentError and the message."""
     graph = get_default_graph()
     with graph.name_scope(name or "CheckNumerics"):
         found = convert(tensor)
@@ -335,7 +336,7 @@ def check_numerics(tensor: TensorLike, message: str, name: str | None = None) ->
 
 
 def assert_all_finite(t: TensorLike, msg: str, name: str | None = None) -> Tensor:
-    """As `check_numerics`."""
+    """The same as `check_numerics`."""
     return check_numerics(t, msg, name or "VerifyFinite")
 
 
@@ -381,7 +382,7 @@ def _steps(x: TensorLike, holds: Callable[[Tensor, Tensor], Tensor], name: str) 
 
 
 def assert_proper_iterable(values: Any) -> None:
-    """TypeError: it is no iterable of several things; a tensor, an array and a text are one."""
+    """Raise a TypeError unless the argument is an iterable that is no tensor, array or string."""
     if isinstance(values, (Tensor, SparseTensor, np.ndarray, str, bytes)):
         raise TypeError(f'Expected argument "values" to be a "proper" iterable.  Found: {type(values)}')
     if not hasattr(values, "__iter__"):
@@ -389,10 +390,10 @@ def assert_proper_iterable(values: Any) -> None:
 
 
 def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = None) -> DType:
-    """The floating type of all tensors, and `dtype` if given; float32 where there are none.
+    """The common floating type of all tensors, and `dtype` if given; float32 if there are none.
 
     Raises:
-        ValueError: there are two types, or it is no floating one.
+        ValueError: types differ, or the type is not floating.
     """
     found = None if dtype is None else as_dtype(dtype).base
     for tensor in tensors or ():
@@ -409,7 +410,7 @@ def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = N
 
 
 def is_numeric_tensor(tensor: Any) -> bool:
-    """Whether it is a tensor of numbers."""
+    """Whether the argument is a tensor of numbers."""
     return isinstance(tensor, Tensor) and (
         tensor.dtype.base.is_integer or tensor.dtype.base.is_floating or tensor.dtype.base.is_complex
     )

@@ -1,4 +1,4 @@
-"""`dt.image`: pictures as tensors."""
+"""`dt.image`: operations on images."""
 
 from ...graph.ops.image.boxes import (
     non_max_suppression,

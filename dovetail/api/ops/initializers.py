@@ -1,4 +1,4 @@
-"""`dt.initializers`: first values for variables."""
+"""`dt.initializers`: initial values of variables."""
 
 from ...graph.variables.initializers import (
     constant_initializer as constant,

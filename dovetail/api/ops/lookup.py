@@ -1,6 +1,6 @@
 """`dt.lookup`: tables from keys to values, such as a vocabulary.
 
-A table is filled by its `initializer`, or with all others by `dt.tables_initializer()`, which monitored sessions run by themselves.
+A table is initialized by its `initializer`, or together with all others by `dt.tables_initializer()`, which monitored sessions run.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class TextFileIndex:
 
 
 class KeyValueTensorInitializer:
-    """What fills a table: keys and values.
+    """Initializes a table with given keys and values.
 
     Args:
-        keys: as many of one as of the other.
-        values: as many of one as of the other.
-        key_dtype: their types; None: their own.
-        value_dtype: their types; None: their own.
+        keys: the keys, a vector.
+        values: their values, a vector of the same length.
+        key_dtype: type of the keys; None: their own.
+        value_dtype: type of the values; None: their own.
     """
 
     def __init__(
@@ -53,27 +53,27 @@ class KeyValueTensorInitializer:
         self._shared_name = ""
 
     def initialize(self, table: Any) -> Node:
-        """The node that fills a table."""
+        """A node that initializes `table`."""
         return make("LookupTableImportV2", (table.resource_handle, self.keys, self.values), None, "table_init")
 
 
 class TextFileInitializer:
-    """What fills a table from a file, which the table's task reads when the table is filled.
+    """Initializes a table from a text file, which the table's task reads at that time.
+
+    If the file is named by a string, tables of the same columns share their contents in a task.
 
     Args:
-        filename: the file, a text or a tensor.
-        key_dtype: int64 or string, or float32 for values.
-        value_dtype: int64 or string, or float32 for values.
-        key_index: the part of each line: a column, `TextFileIndex.WHOLE_LINE` or `TextFileIndex.LINE_NUMBER`, from 0.
-        value_index: see `key_index`.
+        filename: the file name, a string or a tensor.
+        key_dtype: type of the keys: int64 or string.
+        value_dtype: type of the values: int64, string or float32.
+        key_index: where keys are in a line: a column, from 0, `TextFileIndex.WHOLE_LINE` or `TextFileIndex.LINE_NUMBER`.
+        value_index: where values are, likewise.
         vocab_size: number of lines to read; None: all.
-        delimiter: between columns.
-
-    Tables of the same parts of one file share their contents in a task, where the file is named by a text.
+        delimiter: the separator of columns.
 
     Raises:
-        ValueError: there is no name, or an index of a part that there is not. When it fills a table: NotFoundError: the file is not
-            there. InvalidArgumentError: a line has no such column, the file fewer lines, or what is there is no number.
+        ValueError: the name is empty, or an index is invalid. In the step that initializes a table: NotFoundError: the file does not
+            exist. InvalidArgumentError: a line has no such column or no number there, or the file has fewer lines.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class TextFileInitializer:
         self._shared_name = f"hash_table_{filename}{size}_{key_index}_{value_index}" if named else ""
 
     def initialize(self, table: Any) -> Node:
-        """The node that fills a table."""
+        """A node that initializes `table`."""
         attrs = {**self._attrs, "key_dtype": self.key_dtype, "value_dtype": self.value_dtype}
         found = make("InitializeTableFromTextFileV2", (table.resource_handle, self._file), attrs, "table_init")
         if static_value(self._file) is not None:
@@ -129,16 +129,16 @@ Initializer = KeyValueTensorInitializer | TextFileInitializer
 
 
 class StaticHashTable:
-    """A table that is filled once.
+    """An immutable table from keys to values.
 
     Args:
         initializer: a `KeyValueTensorInitializer` or `TextFileInitializer`.
-        default_value: what belongs to other keys.
+        default_value: the value of keys that are not in the table.
 
     Attributes:
-        initializer: the node that fills it.
-        resource_handle: the handle.
-        default_value: as given, a tensor.
+        initializer: the node that initializes the table.
+        resource_handle: the handle of the table.
+        default_value: the value of other keys, a tensor.
 
     >>> table = StaticHashTable(KeyValueTensorInitializer(["a", "b"], [1, 2]), default_value=-1)
     >>> table.lookup(dt.constant(["b", "c"]))   # evaluates to [2, -1]
@@ -162,12 +162,12 @@ class StaticHashTable:
 
     @property
     def init(self) -> Node:
-        """The node that fills it."""
+        """The node that initializes the table."""
         return self.initializer
 
     @property
     def name(self) -> str:
-        """Name of the node that makes it, without the blocks around it."""
+        """The name of the table's node, without name scopes."""
         return self.resource_handle.op.name.rpartition("/")[2]
 
     @property
@@ -181,14 +181,14 @@ class StaticHashTable:
         return self._types["value_dtype"]
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many keys it has, int64."""
+        """The number of keys, int64."""
         return apply("LookupTableSizeV2", (self.resource_handle,), None, name)
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
         """The values of keys: a tensor of their shape, or a `SparseTensor` for one.
 
         Raises:
-            TypeError: keys of another type. FailedPreconditionError, in a step: the table has not been filled.
+            TypeError: keys have another type. FailedPreconditionError, in a step: the table has not been initialized.
         """
         if isinstance(keys, SparseTensor):
             return keys._mapped(lambda values: self.lookup(values, name))
@@ -196,7 +196,7 @@ class StaticHashTable:
         return apply("LookupTableFindV2", operands, dict(self._types), name)
 
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
-        """(all keys, their values), in one order."""
+        """All keys and their values, as two tensors in the same order."""
         node = make("LookupTableExportV2", (self.resource_handle,), dict(self._types), name)
         return node.outputs[0], node.outputs[1]
 
@@ -205,10 +205,11 @@ HashTable = StaticHashTable
 
 
 class HasherSpec(NamedTuple):
-    """How words get their hash buckets (`tf.contrib.lookup`).
+    """The hash function of buckets for unknown words (`tf.contrib.lookup`).
 
     Attributes:
-        hasher: "fasthash", or "stronghash" (SipHash). key: two numbers, for "stronghash".
+        hasher: "fasthash", or "stronghash" (SipHash).
+        key: two integers, for "stronghash".
     """
 
     hasher: str
@@ -219,7 +220,7 @@ FastHashSpec = HasherSpec("fasthash")
 
 
 def StrongHashSpec(key: Sequence[int]) -> HasherSpec:
-    """Buckets that only a holder of the key, two numbers, can predict. ValueError: not two. TypeError: not whole numbers."""
+    """A keyed hash: buckets cannot be predicted without the key, two integers. ValueError: not two. TypeError: not integers."""
     if len(key) != 2:
         raise ValueError(f"key must have size 2, got {len(key)}.")
     if not all(isinstance(k, (int, np.integer)) for k in key):
@@ -228,17 +229,17 @@ def StrongHashSpec(key: Sequence[int]) -> HasherSpec:
 
 
 class IdTableWithHashBuckets:
-    """Ids of words: those of a table, then hash buckets for all other words.
+    """Maps words to ids: those of a table, and hash buckets for all other words.
 
     Args:
-        table: from words (or int64) to ids from 0 on; None: only buckets.
-        num_oov_buckets: how many.
+        table: maps words (or int64) to ids from 0 on; None: only buckets.
+        num_oov_buckets: number of hash buckets.
         hasher_spec: a `HasherSpec`.
-        key_dtype: type of the keys; None: the table's, or string. int32 and int64 go with tables of int64.
+        key_dtype: type of the keys; None: that of the table, or string. A table of int64 accepts int32 and int64.
 
     Raises:
-        ValueError: no buckets and no table; when words are looked up: an unknown hasher. TypeError: ids that are not int64,
-            keys of another type, or a `hasher_spec` that is none.
+        ValueError: there are no buckets and no table; in `lookup`: the hasher is unknown. TypeError: ids are not int64, keys have
+            another type, or `hasher_spec` is no `HasherSpec`.
     """
 
     def __init__(
@@ -265,13 +266,13 @@ class IdTableWithHashBuckets:
 
     @property
     def initializer(self) -> Node:
-        """The node that fills it; a no-op without a table to fill."""
+        """The node that initializes the table; a no-op without a table."""
         found: Node = no_op() if self._table is None else self._table.initializer
         return found
 
     @property
     def init(self) -> Node:
-        """The node that fills it."""
+        """The node that initializes the table."""
         return self.initializer
 
     @property
@@ -280,12 +281,12 @@ class IdTableWithHashBuckets:
         return None if self._table is None else self._table.resource_handle
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many ids there are, int64."""
+        """The number of ids, int64."""
         known = convert(0, int64) if self._table is None else self._table.size()
         return add(known, convert(self._buckets, int64), name=name)
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """The ids of keys, int64, of their shape; of a `SparseTensor` a `SparseTensor`."""
+        """The ids of keys, int64 of the same shape, or a `SparseTensor` for one."""
         if isinstance(keys, SparseTensor):
             return keys._mapped(lambda values: self.lookup(values, name))
         with name_scope(name or "lookup"):
@@ -311,15 +312,15 @@ class IdTableWithHashBuckets:
 
 
 class StaticVocabularyTable(IdTableWithHashBuckets):
-    """Ids of words: those of a vocabulary, then hash buckets for all other words.
+    """Maps words to ids: those of a vocabulary, and hash buckets for all other words.
 
     Args:
-        initializer: from words (or int64) to ids from 0 on; None: only buckets.
-        num_oov_buckets: how many.
-        lookup_key_dtype: type of the keys; None: the vocabulary's, or string.
+        initializer: initializer of a table from words (or int64) to ids from 0 on; None: only buckets.
+        num_oov_buckets: number of hash buckets.
+        lookup_key_dtype: type of the keys; None: that of the vocabulary, or string.
 
     Raises:
-        ValueError: no buckets. TypeError: ids that are not int64.
+        ValueError: there are no buckets. TypeError: ids are not int64.
     """
 
     def __init__(
@@ -338,16 +339,16 @@ class StaticVocabularyTable(IdTableWithHashBuckets):
 
 
 class DenseHashTable:
-    """A table that may be changed while it is used, of tensors of one shape.
+    """A mutable table from keys to values; keys have one shape, and values have one shape.
 
     Args:
-        key_dtype: their types.
-        value_dtype: their types.
-        default_value: what belongs to other keys; its shape is that of all values.
-        empty_key: two keys of one shape, which no key of the table may equal.
-        deleted_key: two keys of one shape, which no key of the table may equal.
-        checkpoint: savers save it beside the variables, as `<table>-keys` and `<table>-values`.
-        initial_num_buckets: accepted.
+        key_dtype: type of the keys.
+        value_dtype: type of the values.
+        default_value: the value of keys that are not in the table; it has the shape of all values.
+        empty_key: a reserved key, which has the shape of all keys and cannot be inserted.
+        deleted_key: another reserved key.
+        checkpoint: savers save the table with the variables, as `<table>-keys` and `<table>-values`.
+        initial_num_buckets: accepted without effect.
 
     >>> table = DenseHashTable(dt.int64, dt.float32, 0.0, empty_key=-1, deleted_key=-2)
     >>> session.run(table.insert([7], [0.5]))
@@ -382,27 +383,27 @@ class DenseHashTable:
 
     @property
     def name(self) -> str:
-        """Name of the node that makes it, without the blocks around it."""
+        """The name of the table's node, without name scopes."""
         return self.resource_handle.op.name.rpartition("/")[2]
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many keys it has, int64."""
+        """The number of keys, int64."""
         return apply("LookupTableSizeV2", (self.resource_handle,), None, name)
 
     def lookup(self, keys: Any, name: str | None = None) -> Tensor:
-        """The values of keys, of their shape and then a value's."""
+        """The values of keys; the shape is that of the keys, followed by that of a value."""
         operands = self.resource_handle, convert(keys, self.key_dtype, name="keys"), self.default_value
         return apply("LookupTableFindV2", operands, dict(self._types), name)
 
     def insert(self, keys: Any, values: Any, name: str | None = None) -> Node:
-        """A node that puts in keys with values, or new values of keys. InvalidArgumentError, in a step: a key that none may equal."""
+        """A node that inserts keys with values, or replaces their values. InvalidArgumentError, in a step: a key is reserved."""
         operands = convert(keys, self.key_dtype, name="keys"), convert(values, self.value_dtype, name="values")
         return make("LookupTableInsertV2", (self.resource_handle, *operands), None, name)
 
     insert_or_assign = insert
 
     def remove(self, keys: Any, name: str | None = None) -> Node:
-        """A node that takes out keys; those that are not there are passed over."""
+        """A node that removes keys; keys that are not in the table are ignored."""
         return make(
             "LookupTableRemoveV2", (self.resource_handle, convert(keys, self.key_dtype, name="keys")), None, name
         )
@@ -410,7 +411,7 @@ class DenseHashTable:
     erase = remove
 
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
-        """(all keys, their values), in one order."""
+        """All keys and their values, as two tensors in the same order."""
         node = make("LookupTableExportV2", (self.resource_handle,), dict(self._types), name)
         return node.outputs[0], node.outputs[1]
 
@@ -437,7 +438,7 @@ def index_table_from_tensor(
     dtype: Any = string,
     name: str | None = None,
 ) -> StaticHashTable | IdTableWithHashBuckets:
-    """Ids of the words of a list: their indices in it. Others get the default, or a hash bucket (`tf.contrib.lookup`)."""
+    """A table from the words of a list to their indices. Other words get the default, or a hash bucket (`tf.contrib.lookup`)."""
     if vocabulary_list is None:
         raise ValueError("vocabulary_list must be specified.")
     if num_oov_buckets < 0:
@@ -454,7 +455,7 @@ def index_table_from_tensor(
 def index_to_string_table_from_tensor(
     vocabulary_list: Sequence[Any], default_value: str = "UNK", name: str | None = None
 ) -> StaticHashTable:
-    """Words by their places in a list (`tf.contrib.lookup`)."""
+    """A table from indices to the words of a list (`tf.contrib.lookup`)."""
     if vocabulary_list is None:
         raise ValueError("vocabulary_list must be specified.")
     words = convert(vocabulary_list, string)
@@ -483,7 +484,7 @@ def index_table_from_file(
     value_column_index: int = TextFileIndex.LINE_NUMBER,
     delimiter: str = "\t",
 ) -> StaticHashTable | IdTableWithHashBuckets:
-    """Ids of the words of a file, one a line: the numbers of their lines, from 0, or a column of numbers (`tf.contrib.lookup`)."""
+    """A table from the words of a file, one per line, to line numbers from 0, or to a column of numbers (`tf.contrib.lookup`)."""
     _check_file(vocabulary_file, vocab_size)
     if num_oov_buckets < 0:
         raise ValueError(f"num_oov_buckets must be greater or equal than 0, got {num_oov_buckets}.")
@@ -506,7 +507,7 @@ def index_to_string_table_from_file(
     value_column_index: int = TextFileIndex.WHOLE_LINE,
     delimiter: str = "\t",
 ) -> StaticHashTable:
-    """Words by the numbers of their lines in a file, from 0, or by a column of numbers (`tf.contrib.lookup`)."""
+    """A table from line numbers of a file, from 0, or from a column of numbers, to words (`tf.contrib.lookup`)."""
     _check_file(vocabulary_file, vocab_size)
     fill = TextFileInitializer(
         vocabulary_file, int64, key_column_index, string, value_column_index, vocab_size, delimiter

@@ -1,4 +1,4 @@
-"""`dt.nn`: what neural networks are made of."""
+"""`dt.nn`: operations of neural networks."""
 
 from typing import TYPE_CHECKING, Any
 

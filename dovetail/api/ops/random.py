@@ -1,4 +1,4 @@
-"""`dt.random`: random numbers that do not depend on where they are made."""
+"""`dt.random`: random numbers that do not depend on placement."""
 
 from ...graph.core.default_graph import set_random_seed
 from ...graph.ops.nn.candidate_sampling import (

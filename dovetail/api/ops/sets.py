@@ -1,4 +1,4 @@
-"""`dt.sets`: sets in the rows of tensors."""
+"""`dt.sets`: set operations on the rows of tensors."""
 
 from ...graph.ops.sparse.sets import (
     set_difference,

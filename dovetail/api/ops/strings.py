@@ -1,4 +1,4 @@
-"""`dt.strings`: text."""
+"""`dt.strings`: string operations."""
 
 from ...graph.ops.strings.printing import string_format as format
 from ...graph.ops.strings.regular_expressions import regex_full_match, regex_replace

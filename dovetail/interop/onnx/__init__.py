@@ -1,7 +1,7 @@
-"""`dt.onnx`: models in ONNX's format, in and out.
+"""`dt.onnx`: import and export of ONNX models.
 
-`load` puts a model into the default graph, where it is placed, run and trained like any other. `save` writes tensors of a graph,
-and all that they need, as a model. Both need the package onnx: `pip install 'dovetail[onnx]'`.
+`load` adds a model to the default graph, where it is placed, run and trained like any other nodes. `save` writes tensors of a graph,
+and all nodes that they need, as a model. Both need the package onnx: `pip install 'dovetail[onnx]'`.
 """
 
 from .loading import Model, load

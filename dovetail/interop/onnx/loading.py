@@ -1,4 +1,4 @@
-"""`dt.onnx.load`: a model from elsewhere as nodes of the default graph."""
+"""`dt.onnx.load`: adds an ONNX model to the default graph."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _STATISTICS = {"BatchNormalization": (3, 4)}
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model in the graph.
+    """An ONNX model that was added to a graph.
 
     Attributes:
-        inputs: the tensors that it takes, by their names in the model: those given to `load`, or placeholders.
-        outputs: the tensors that it makes, by their names in the model.
-        variables: the variables that hold its weights, by their names in the model.
-        values: all its values outside branches and loops: inputs, weights, and what nodes make, by their names in the model.
-        nodes: name of a node of the model -> the first value that it makes. Nodes that have no name are left out.
+        inputs: name in the model -> input tensor: as given to `load`, or a placeholder.
+        outputs: name in the model -> output tensor.
+        variables: name in the model -> variable of a weight.
+        values: name in the model -> tensor, for all values outside branches and loops: inputs, weights and results of nodes.
+        nodes: name of a node in the model -> its first output. Nodes without a name are left out.
     """
 
     inputs: Mapping[str, Tensor]
@@ -66,30 +66,29 @@ def load(
 ) -> Model:
     """Add an ONNX model to the default graph.
 
-    Device blocks around the call apply to its nodes, as to any others; so the model can be placed, split over devices, run by a
-    cluster, and trained further.
+    Device blocks around the call apply to the model's nodes, so it can be partitioned over devices, run on a cluster, and trained.
 
     Args:
-        model: a file, or a `ModelProto`.
-        inputs: tensors or values for the model's inputs, by name. Inputs that are left out become placeholders.
-        outputs: names of the values to return, also intermediate ones; only the nodes that they need are built. None: the
+        model: the path of a file, or a `ModelProto`.
+        inputs: name -> tensor or value of an input. Other inputs become placeholders.
+        outputs: names of the values to return, which may be intermediate ones; only the nodes that they need are added. None: the
             model's outputs.
-        weights: "variables": its floating-point arrays become variables (but for scalars, and for what must be known when the
-            graph is built, such as the factors of Resize). "constants": all stay constants.
-        trainable: whether the variables are trained; or a predicate on a weight's name. Running means and
-            variances of batch normalisation never are.
+        weights: "variables": floating-point weights become variables, except scalars and values that must be known while the graph is
+            built, such as the factors of Resize. "constants": all weights are constants.
+        trainable: whether the variables are trainable; or a predicate on a weight's name. Running means and variances of batch
+            normalization are never trainable.
         name: the name scope of its nodes; None: the name of the model's graph.
 
     Returns:
-        A `Model`: its `inputs`, `outputs` and `variables`, each by the names that they have in the model.
+        A `Model` with its `inputs`, `outputs` and `variables` by their names in the model.
 
     Raises:
-        UnimplementedError: the package onnx is not installed; or the model asks for what cannot be imported: the text names all ops
-            and nodes. InvalidArgumentError: it is no valid model, or of another version. ValueError, TypeError: an input or output
-            has no such name, type or shape. The graph has not changed then.
+        UnimplementedError: the package onnx is not installed; or ops of the model are not supported: the message lists all of them with
+            their nodes. InvalidArgumentError: it is no valid model, or of an unsupported version. ValueError, TypeError: the name, type
+            or shape of an input or output is wrong. In all cases the graph is unchanged.
 
     >>> model = dt.onnx.load("model.onnx", {"x": images})
-    >>> loss = dt.reduce_mean(dt.square(model.outputs["y"] - wanted))
+    >>> loss = dt.reduce_mean(dt.square(model.outputs["y"] - labels))
     """
     if weights not in ("variables", "constants"):
         raise ValueError(f"weights must be 'variables' or 'constants', not {weights!r}")

@@ -1,4 +1,4 @@
-"""`dt.onnx.save`: tensors of a graph, and all that they need, as a model for elsewhere."""
+"""`dt.onnx.save`: writes tensors of a graph, and all nodes that they need, as an ONNX model."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ Ends: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
 
 def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, name: str = "dovetail") -> Any:
-    """An ONNX model of tensors and all that they need.
+    """Export tensors, and all nodes that they need, as an ONNX model.
 
     Args:
-        outputs: tensors; with names for them, if it is a mapping. They keep those of their nodes otherwise.
-        inputs: the tensors that the model takes, in the same way; None: the placeholders that the outputs need.
-        session: gives the current values of variables; None: the default session. A graph without variables needs none.
+        outputs: tensors, or a mapping from names in the model to tensors; default: the names of their nodes.
+        inputs: the input tensors, likewise; None: the placeholders that the outputs need.
+        session: the session with the values of variables; None: the default session. Not needed without variables.
         name: the name of the model's graph.
 
     Returns:
-        A `ModelProto` of opset 18. Sizes that are not known have names: `batch` for the first axis, `<input>_<axis>` for others.
+        A `ModelProto` of opset 18. Unknown sizes are symbolic: `batch` for the first axis, `<input>_<axis>` for others.
 
     Raises:
-        UnimplementedError: the package onnx is not installed; or a node has no counterpart: the text names all of them, with the lines
-            that made them. FailedPreconditionError: there are variables, but no session; or they have no values.
-        ValueError: an output needs a placeholder that is not among the inputs; two have one name.
+        UnimplementedError: the package onnx is not installed; or a node has no counterpart in ONNX: the message lists all of them, with
+            their source lines. FailedPreconditionError: there are variables, but no session, or they have no values.
+        ValueError: an output needs a placeholder that is not among the inputs, or two have the same name.
     """
     ends, starts = _named(outputs), None if inputs is None else _named(inputs)
     nodes = _needed([t for _, t in ends], {t for _, t in starts or ()})
@@ -61,9 +61,9 @@ def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, na
 
 
 def save(path: str | os.PathLike[str], outputs: Ends, inputs: Ends | None = None, session: Any = None) -> None:
-    """Write an ONNX model of tensors and all that they need: what `export` gives, into a file.
+    """Write tensors, and all nodes that they need, as an ONNX model to a file. Arguments and errors as in `export`.
 
-    A model that is too large for one message (2 GiB) has its arrays in a second file next to it, `<path>.data`.
+    If the model is too large for one message (2 GiB), its arrays are in a second file, `<path>.data`.
 
     >>> dt.onnx.save("model.onnx", outputs={"y": y}, inputs={"x": x}, session=session)
     """

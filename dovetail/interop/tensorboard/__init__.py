@@ -1,4 +1,4 @@
-"""Summaries for TensorBoard: nodes that make them, and writers that put them into event files (`dt.summary`).
+"""Summaries for TensorBoard: nodes that create them, and writers of event files (`dt.summary`).
 
 Event files are written by tensorboardX (`pip install 'dovetail[tensorboard]'`), which is loaded by the first writer.
 """

@@ -1,4 +1,4 @@
-"""Nodes that make summaries, under TensorFlow 1's names."""
+"""Nodes that create summaries, under TensorFlow 1's names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ...graph.ops.io import summaries as _summaries  # noqa: F401  (defines the 
 def scalar(
     name: str, tensor: TensorLike, collections: Sequence[str] | None = None, family: str | None = None
 ) -> Tensor:
-    """A number to be drawn over the steps.
+    """A summary of a scalar, which TensorBoard plots over steps.
 
     Args:
-        name: of the node; its full name is the tag.
+        name: name of the node; its full name is the tag.
         tensor: a scalar.
-        collections: where to keep the summary; None: where `merge_all` finds it.
-        family: comes before the tag.
+        collections: collections to add the summary to; None: the one that `merge_all` uses.
+        family: prefix of the tag.
 
     Returns:
-        a string scalar: a serialised `Summary`.
+        A string scalar: a serialized `Summary`.
     """
     return _summary("ScalarSummary", name, tensor, collections, family, {})
 
@@ -33,7 +33,11 @@ def scalar(
 def histogram(
     name: str, values: TensorLike, collections: Sequence[str] | None = None, family: str | None = None
 ) -> Tensor:
-    """How values of any shape are spread. Arguments as of `scalar`. A NaN or an infinity is an InvalidArgumentError when it runs."""
+    """A summary of the distribution of values of any shape. Arguments as in `scalar`.
+
+    Raises:
+        InvalidArgumentError: in a step: a value is NaN or infinite.
+    """
     return _summary("HistogramSummary", name, values, collections, family, {})
 
 
@@ -44,9 +48,10 @@ def image(
     collections: Sequence[str] | None = None,
     family: str | None = None,
 ) -> Tensor:
-    """Images [n, height, width, 1, 3 or 4]: the first `max_outputs` of them. uint8, or floats that are scaled to the range of bytes.
+    """A summary of the first `max_outputs` images of a batch.
 
-    Other arguments as of `scalar`.
+    `tensor` has the shape [n, height, width, channels], with 1, 3 or 4 channels, and uint8 values, or floats, which are scaled to the range
+    of bytes. Other arguments as in `scalar`.
     """
     return _summary("ImageSummary", name, tensor, collections, family, {"max_images": int(max_outputs)})
 
@@ -60,11 +65,11 @@ def tensor_summary(
     family: str | None = None,
     display_name: str | None = None,
 ) -> Tensor:
-    """A tensor of any type and shape, for plugins of TensorBoard.
+    """A summary of a tensor of any type and shape, for plugins of TensorBoard.
 
     Args:
-        summary_metadata: a `SummaryMetadata` that says which plugin is meant; summary_description and display_name go into it.
-            Other arguments as of `scalar`.
+        summary_metadata: a `SummaryMetadata` that names the plugin; summary_description and display_name are added to it. Other
+            arguments as in `scalar`.
     """
     if summary_metadata is None and not (summary_description or display_name):
         metadata = b""
@@ -101,13 +106,13 @@ def _summary(
 
 
 def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name: str | None = None) -> Tensor:
-    """One summary of several. A tag that comes twice is an InvalidArgumentError when it runs."""
+    """Merge several summaries into one. The step fails with InvalidArgumentError if two have the same tag."""
     found = apply("MergeSummary", tuple([convert(x) for x in inputs]), None, name)
     found.graph.add_to_collections(collections or [], found)
     return found
 
 
 def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
-    """All summaries that a collection of the default graph keeps, in one; None: there are none."""
+    """Merge all summaries in a collection of the default graph into one; None: there are none."""
     kept = get_default_graph().get_collection(key, scope)
     return merge(kept, name=name) if kept else None

@@ -1,4 +1,4 @@
-"""Writers of event files: what TensorBoard reads."""
+"""Writers of event files, which TensorBoard reads."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class _RemoteFile:
 
 
 class FileWriter:
-    """Writes one event file into a folder; in another file system (`s3://`), several, none of which is long.
+    """Writes summaries, graphs and plans to an event file in a folder. In remote file systems (`s3://`) it writes several short files.
 
     Args:
-        logdir: the folder; made if it is not there.
-        graph: a graph to write at once, or None.
-        max_queue: how many events may wait before they are on the disk.
-        flush_secs: or for how long, in seconds.
-        filename_suffix: end of the file's name.
+        logdir: the folder; created if needed.
+        graph: a graph to write immediately, or None.
+        max_queue: number of buffered events after which they are written to disk.
+        flush_secs: seconds after which buffered events are written to disk.
+        filename_suffix: suffix of the file's name.
 
     Raises:
         UnimplementedError: tensorboardX is not installed.
@@ -95,7 +95,7 @@ class FileWriter:
         )
 
     def open(self, path: str) -> _RemoteFile:
-        """What tensorboardX calls to open an event file of another system."""
+        """Open an event file of a remote file system, for tensorboardX."""
         self._remote = [_RemoteFile(path)]
         return self._remote[0]
 
@@ -104,13 +104,13 @@ class FileWriter:
         return self._logdir
 
     def add_summary(self, summary: Any, global_step: Any = None) -> None:
-        """Write a summary: what a summary node gave (bytes), or a `Summary` message."""
+        """Write a summary: the value of a summary node (bytes), or a `Summary` message."""
         pb = messages()
         message = pb.Summary.FromString(bytes(summary)) if isinstance(summary, bytes) else summary
         self._add(self._events.Event(summary=message), global_step)
 
     def add_scalar(self, tag: str, value: float, global_step: Any = None) -> None:
-        """Write a number that is known here; TensorFlow has no such shortcut."""
+        """Write a number as a summary. Not in TensorFlow 1."""
         self.add_summary(scalar_summary(tag, value), global_step)
 
     def add_meta_graph(self, meta_graph_def: Any, global_step: Any = None) -> None:
@@ -134,10 +134,10 @@ class FileWriter:
         self._waiting, self._flushed = 0, time.monotonic()
 
     def add_graph(self, graph: Any, global_step: Any = None, graph_def: Any = None) -> None:
-        """Write a graph: its nodes, with the device that each asks for.
+        """Write a graph: its nodes with their requested devices.
 
         Args:
-            graph: a graph, or a `GraphDef`; None where `graph_def` is one.
+            graph: a graph or a `GraphDef`; None if `graph_def` is given.
         """
         given = graph if graph_def is None else graph_def
         if hasattr(given, "SerializeToString"):
@@ -147,7 +147,7 @@ class FileWriter:
         self._add(self._events.Event(graph_def=data), global_step)
 
     def add_plan(self, plan: Plan, global_step: Any = None, tag: str = "plan") -> None:
-        """Write a plan: its graph with the device on which each node was placed, and the plan as text.
+        """Write a plan: its graph with the device of each node, and the plan as text.
 
         TensorBoard shows the first under Graphs (color by device), the second under Text.
         """
@@ -177,7 +177,7 @@ class FileWriter:
                 self._file = None
 
     def reopen(self) -> None:
-        """Go on, in a new file, after `close`."""
+        """Continue in a new file after `close`."""
         with self._lock:
             if self._file is None:
                 self._file = self._opened()
@@ -234,14 +234,14 @@ def _shape(tensor: Any) -> Any:
 
 
 class FileWriterCache:
-    """One writer per folder, shared by all users."""
+    """A cache with one shared writer per folder."""
 
     _cache: dict[str, FileWriter] = {}
     _lock = threading.Lock()
 
     @staticmethod
     def get(logdir: str) -> FileWriter:
-        """The folder's writer, made if there is none."""
+        """The folder's writer, created if there is none."""
         key = str(path_of(logdir).absolute())
         with FileWriterCache._lock:
             if key not in FileWriterCache._cache:
@@ -252,7 +252,7 @@ class FileWriterCache:
 
     @staticmethod
     def clear() -> None:
-        """Close all writers, and forget them."""
+        """Close all writers, and empty the cache."""
         with FileWriterCache._lock:
             for writer in FileWriterCache._cache.values():
                 writer.close()

@@ -1,4 +1,4 @@
-"""`tf.graph_util`: parts of a `GraphDef`, and graphs whose variables have become constants ("frozen" ones)."""
+"""`tf.graph_util`: subgraphs of a `GraphDef`, and frozen graphs, whose variables are constants."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TRAINING = frozenset(("CheckNumerics", "Identity", "StopGradient", "PreventGrad
 
 
 def extract_sub_graph(graph_def: Any, dest_nodes: Sequence[str]) -> Any:
-    """The nodes that these nodes need, and they.
+    """The subgraph of these nodes and all nodes that they need.
 
     Args:
         graph_def: a `GraphDef`.
         dest_nodes: names of nodes.
 
     Raises:
-        TypeError: `dest_nodes` is a text. AssertionError: a node is not in the graph, as in TensorFlow.
+        TypeError: `dest_nodes` is a string. AssertionError: a node is not in the graph, as in TensorFlow.
 
     >>> extract_sub_graph(graph.as_graph_def(), ["logits"])
     """
@@ -57,10 +57,10 @@ def convert_variables_to_constants(
 
     Args:
         sess: a session in which the variables have values.
-        input_graph_def: the `GraphDef` of its graph.
+        input_graph_def: the `GraphDef` of the session's graph.
         output_node_names: names of the output nodes.
         variable_names_whitelist: names of variables that become constants; None: all.
-        variable_names_blacklist: those that do not.
+        variable_names_blacklist: names of variables that do not.
 
     Raises:
         FailedPreconditionError: a variable has no value. AssertionError: a node is not in the graph.
@@ -129,11 +129,11 @@ def _is_of_handle(node: Any) -> bool:
 
 
 def remove_training_nodes(input_graph: Any, protected_nodes: Iterable[str] | None = None) -> Any:
-    """The graph without identities and checks, which matter only for training. Their consumers take their inputs instead.
+    """Remove identities and checks, which are only needed for training. Their consumers use their inputs instead.
 
     Args:
         input_graph: a `GraphDef`.
-        protected_nodes: names of nodes that stay.
+        protected_nodes: names of nodes to keep.
 
     >>> remove_training_nodes(frozen, protected_nodes=["logits"])
     """

@@ -28,7 +28,7 @@ VARIABLES = (
 
 
 def is_meta_graph(data: bytes) -> Any:
-    """The `MetaGraphDef` that bytes are, or None."""
+    """Parse bytes as a `MetaGraphDef`; None: they are none."""
     found = message("MetaGraphDef")()
     try:
         found.ParseFromString(data)
@@ -40,11 +40,12 @@ def is_meta_graph(data: bytes) -> Any:
 def import_tensorflow_meta_graph(
     meta: Any, import_scope: str | None = None, clear_devices: bool = False
 ) -> list[Variable]:
-    """Add the nodes and collections of a `MetaGraphDef` to the default graph; gives the variables.
+    """Add the nodes and collections of a `MetaGraphDef` to the default graph, and return the variables.
 
-    The nodes that save are left out: a `Saver` makes its own. Those that restore come along, and read TensorFlow's checkpoints.
+    Nodes that save checkpoints are left out, because a `Saver` creates its own. Nodes that restore are added, and read TensorFlow's
+    checkpoints.
 
-    Errors as of `import_graph_def`.
+    Errors as in `import_graph_def`.
     """
     graph = get_default_graph()
     definition = without(meta.graph_def, lambda node: node.op in SAVERS)
@@ -124,7 +125,7 @@ SAVERS = frozenset(("MergeV2Checkpoints", "SaveV2", "ShardedFilename"))
 
 
 def add_saving_nodes(graph_def: Any, variables: Mapping[str, Variable]) -> Any:
-    """Add nodes that save and restore these variables, by their names in the checkpoint; gives the `SaverDef` that names them."""
+    """Add nodes that save and restore these variables, by their names in the checkpoint; returns the `SaverDef` that names them."""
     writer = _Writer(graph_def)
     names = list(variables)
     prefix = writer.node("Const", attrs={"dtype": ("type", "string"), "value": ("tensor", _texts(["model"], ()))})

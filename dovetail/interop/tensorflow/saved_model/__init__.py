@@ -3,8 +3,8 @@
     folder/saved_model.pb                     graphs, each with its tags and signatures
     folder/variables/variables.index, .data-  a checkpoint of the variables
 
-TensorFlow, and what reads its saved models, reads what `simple_save` and `Builder` write. `load` reads them and TensorFlow 1's.
-Models of TensorFlow 2, which are made of functions, are refused.
+TensorFlow can read what `simple_save` and `Builder` write. `load` reads these and saved models of TensorFlow 1. Models of TensorFlow 2,
+which consist of functions, are refused.
 """
 
 from __future__ import annotations

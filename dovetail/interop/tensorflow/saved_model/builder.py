@@ -29,10 +29,10 @@ class Builder:
     """Writes a saved model: one or more graphs, and the values of one set of variables.
 
     Args:
-        export_dir: a folder that does not exist, or is empty. It is made.
+        export_dir: a folder that does not exist, or is empty. It is created.
 
     Raises:
-        AssertionError: there is something in the folder, as in TensorFlow.
+        AssertionError: the folder is not empty, as in TensorFlow.
 
     >>> builder = saved_model.Builder("/tmp/model")
     >>> builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
@@ -59,22 +59,22 @@ class Builder:
         strip_default_attrs: bool = False,
         saver: Any = None,
     ) -> None:
-        """Add the graph of a session, and write the values that its variables have now.
+        """Add the graph of a session, and write the current values of its variables.
 
         Args:
-            sess: variables have values in it.
-            tags: what this graph is for, such as `[tag_constants.SERVING]`.
+            sess: the session with the values of variables.
+            tags: the tags of this graph, such as `[tag_constants.SERVING]`.
             signature_def_map: name -> `SignatureDef`.
             assets_collection: not supported: must be empty.
-            main_op: a node that runs once the model is loaded.
-            legacy_init_op: a node that runs once the model is loaded.
-            clear_devices: ask for no devices.
-            strip_default_attrs: accepted; attributes that a node does not have are not written anyway.
-            saver: its variables are written; None: all that can be saved.
+            main_op: a node to run after the model is loaded.
+            legacy_init_op: an older name of `main_op`.
+            clear_devices: remove device requests.
+            strip_default_attrs: accepted without effect.
+            saver: selects the variables to write; None: all that can be saved.
 
         Raises:
-            RuntimeError: variables were written before: use `add_meta_graph`. UnimplementedError: protobuf is not installed.
-            InvalidArgumentError: a signature names what is not in the graph.
+            RuntimeError: variables have already been written: use `add_meta_graph`. UnimplementedError: protobuf is not installed.
+            InvalidArgumentError: a signature names a tensor that is not in the graph.
         """
         if self._has_variables:
             raise RuntimeError(
@@ -103,7 +103,11 @@ class Builder:
         strip_default_attrs: bool = False,
         saver: Any = None,
     ) -> None:
-        """Add the default graph, of the same variables. AssertionError: they were not written yet. Else as the method above."""
+        """Add the default graph, which uses the same variables. Arguments as in `add_meta_graph_and_variables`.
+
+        Raises:
+            AssertionError: the variables have not been written.
+        """
         if not self._has_variables:
             raise AssertionError(
                 "Graph state including variables and assets has not been saved yet. Please invoke `add_meta_graph_and_variables()` first."
@@ -147,7 +151,7 @@ class Builder:
         return meta
 
     def save(self, as_text: bool = False) -> str:
-        """Write the graphs; gives the path of the file. The variables have been written before."""
+        """Write the graphs, and return the path of the file."""
         if as_text:
             from google.protobuf.text_format import MessageToString
 
@@ -164,13 +168,13 @@ def simple_save(
     """Write a session's graph and variables as a saved model for serving.
 
     Args:
-        session: variables have values in it.
+        session: the session with the values of variables.
         export_dir: a new folder.
         inputs: name -> tensor.
         outputs: name -> tensor.
-        legacy_init_op: a node that runs once the model is loaded.
+        legacy_init_op: a node to run after the model is loaded.
 
-    Errors as of `Builder`.
+    Errors as in `Builder`.
 
     >>> saved_model.simple_save(session, "/tmp/model", {"x": x}, {"y": y})
     """

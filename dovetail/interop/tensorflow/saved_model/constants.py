@@ -1,4 +1,4 @@
-"""Names of the files of a saved model, and of what a graph keeps for it."""
+"""Names of the files and collections of a saved model."""
 
 SAVED_MODEL_SCHEMA_VERSION = 1
 SAVED_MODEL_FILENAME_PB = "saved_model.pb"

@@ -14,7 +14,7 @@ from . import constants
 
 
 def contains_saved_model(export_dir: str | os.PathLike[str]) -> bool:
-    """Whether there is a saved model in a folder."""
+    """Whether a folder contains a saved model."""
     folder = Path(export_dir)
     return any(
         (folder / n).is_file() for n in (constants.SAVED_MODEL_FILENAME_PB, constants.SAVED_MODEL_FILENAME_PBTXT)
@@ -31,21 +31,21 @@ def load(
     import_scope: str | None = None,
     **saver_kwargs: Any,
 ) -> Any:
-    """Add a saved model's graph to that of a session, and give its variables their values.
+    """Add the graph of a saved model to a session's graph, and restore its variables.
 
     Args:
         sess: the session.
-        tags: exactly the tags of the graph to load.
-        export_dir: the folder.
-        import_scope: put before all names.
-        saver_kwargs: accepted, for TensorFlow's sake.
+        tags: the tags of the graph to load, which must match exactly.
+        export_dir: the folder of the saved model.
+        import_scope: prefix of all names.
+        saver_kwargs: accepted without effect.
 
     Returns:
-        the `MetaGraphDef`, whose `signature_def` names inputs and outputs.
+        The `MetaGraphDef`, whose `signature_def` names inputs and outputs.
 
     Raises:
-        OSError: there is none, or it is damaged. RuntimeError: no graph has these tags; the text lists those that there are.
-        UnimplementedError: it has ops that Dovetail does not have, as models of TensorFlow 2 do; the text lists them.
+        OSError: the folder has no saved model, or it is damaged. RuntimeError: no graph has these tags; the message lists the tags.
+        UnimplementedError: it has ops that Dovetail lacks, as models of TensorFlow 2 do; the message lists them.
 
     >>> with Session(graph=Graph()) as session:
     ...     meta = saved_model.load(session, ["serve"], "/tmp/model")

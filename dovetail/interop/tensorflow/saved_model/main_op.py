@@ -1,4 +1,4 @@
-"""What a saved model runs once it is loaded: local variables and tables are made ready."""
+"""The op that a saved model runs after it is loaded: it initializes local variables and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of signatures, of methods, and of what these take and give."""
+"""Names of signatures, of methods, and of their inputs and outputs."""
 
 DEFAULT_SERVING_SIGNATURE_DEF_KEY = "serving_default"
 CLASSIFY_INPUTS = "inputs"

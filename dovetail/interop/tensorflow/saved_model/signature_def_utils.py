@@ -1,4 +1,4 @@
-"""Signatures: what a model takes and gives, by name."""
+"""Signatures: the named inputs and outputs of a model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .utils import build_tensor_info
 def build_signature_def(
     inputs: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None, method_name: str = ""
 ) -> Any:
-    """A `SignatureDef`.
+    """Create a `SignatureDef`.
 
     Args:
         inputs: name -> `TensorInfo` (`build_tensor_info`).
         outputs: name -> `TensorInfo` (`build_tensor_info`).
-        method_name: how it is to be called.
+        method_name: the serving method, such as `PREDICT_METHOD_NAME`.
     """
     found = message("SignatureDef")(method_name=method_name or "")
     for told, field in ((inputs, found.inputs), (outputs, found.outputs)):
@@ -29,7 +29,7 @@ def build_signature_def(
 
 
 def predict_signature_def(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
-    """The signature of a function from tensors to tensors, by name. ValueError: there are none."""
+    """The signature of a function from named tensors to named tensors. ValueError: there are none."""
     if not inputs or not outputs:
         raise ValueError("Prediction inputs and outputs cannot be None or empty")
     takes, gives = ({n: build_tensor_info(t) for n, t in of.items()} for of in (inputs, outputs))
@@ -37,7 +37,7 @@ def predict_signature_def(inputs: Mapping[str, Any], outputs: Mapping[str, Any])
 
 
 def regression_signature_def(examples: Any, predictions: Any) -> Any:
-    """The signature of a model that gives numbers for serialised `Example`s."""
+    """The signature of a model that predicts numbers from serialized `Example`s."""
     _need_text(examples, "Regression examples")
     return build_signature_def(
         {names.REGRESS_INPUTS: build_tensor_info(examples)},
@@ -47,7 +47,7 @@ def regression_signature_def(examples: Any, predictions: Any) -> Any:
 
 
 def classification_signature_def(examples: Any, classes: Any, scores: Any) -> Any:
-    """The signature of a model that gives classes, their scores or both, for serialised `Example`s."""
+    """The signature of a model that predicts classes, scores or both from serialized `Example`s."""
     _need_text(examples, "Classification examples")
     if classes is None and scores is None:
         raise ValueError("Classification classes and scores cannot both be None")
@@ -60,7 +60,7 @@ def classification_signature_def(examples: Any, classes: Any, scores: Any) -> An
 
 
 def is_valid_signature(signature_def: Any) -> bool:
-    """Whether a signature can be called by its method: it has the inputs and outputs that this wants."""
+    """Whether a signature has the inputs and outputs that its method requires."""
     inputs, outputs = set(signature_def.inputs), set(signature_def.outputs)
     match signature_def.method_name:
         case names.PREDICT_METHOD_NAME:

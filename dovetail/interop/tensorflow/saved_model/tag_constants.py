@@ -1,4 +1,4 @@
-"""Tags that tell graphs of one saved model apart."""
+"""Tags of the graphs of a saved model."""
 
 SERVING = "serve"
 TRAINING = "train"
