@@ -84,12 +84,12 @@ def _registered(value: Any, dtype: DType | None, name: str | None, prefer: DType
 
 
 def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefer: DType | None = None) -> Tensor:
-    """Convert a value to a tensor (TF1's `convert_to_tensor`).
+    """Convert a value to a tensor (TensorFlow 1's `convert_to_tensor`).
 
     Args:
-        value: a tensor, a variable (its value), an array, a number, text, or nested lists of those.
-        dtype: the element type it must have; None: its own.
-        name: name of the Const made for a value.
+        value: a tensor, a variable (its value), an array, a number, a string, or nested lists of these.
+        dtype: the required element type; None: its own.
+        name: name of the Const node for a value.
         prefer: element type for a Python value, tried first; a value that it cannot hold keeps its own type.
 
     Raises:
@@ -140,7 +140,18 @@ def _with_registered(value: Any) -> Any:
 def convert_to_tensor(
     value: TensorLike, dtype: Any = None, name: str | None = None, preferred_dtype: Any = None, dtype_hint: Any = None
 ) -> Tensor:
-    """`convert`, under TensorFlow 1's names; `preferred_dtype` and `dtype_hint` are its `prefer`."""
+    """Convert a value to a tensor.
+
+    Args:
+        value: a tensor, a variable (its value), an array, a number, a string, or nested lists of these.
+        dtype: the required element type; None: its own.
+        name: name of the Const node for a value.
+        preferred_dtype: element type for a Python value, tried first; a value that it cannot represent keeps its own type.
+        dtype_hint: the same as `preferred_dtype`.
+
+    Raises:
+        TypeError: the value has another type than `dtype`, or no element type. ValueError: it has no regular shape.
+    """
     prefer = preferred_dtype if preferred_dtype is not None else dtype_hint
     return convert(value, dtype, name, None if prefer is None else as_dtype(prefer).base)
 
@@ -302,14 +313,14 @@ define("Const", lambda inputs, attrs: [(as_dtype(attrs["value"].dtype), attrs["v
 def constant(
     value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
 ) -> Tensor:
-    """A tensor with this value.
+    """A tensor with a constant value.
 
     Args:
-        value: array, number, text or nested lists. Python floats become float32, ints int32, as in TensorFlow 1.
+        value: an array, a number, a string, or nested lists. Python floats become float32, and ints int32, as in TensorFlow 1.
         dtype: element type; None: the value's own.
-        shape: if given, the value is repeated (its last element fills the rest, as in TensorFlow 1) to this shape.
+        shape: if given, the value is extended to this shape; its last element fills the rest, as in TensorFlow 1.
         name: name of the node.
-        verify_shape: refuse a value that has not exactly `shape`.
+        verify_shape: raise a TypeError if the value does not have exactly `shape`.
 
     Raises:
         TypeError: the value has no element type, or does not fit into `dtype`. ValueError: it has more elements than `shape`.
@@ -356,6 +367,11 @@ define("Placeholder", lambda inputs, attrs: [(attrs["dtype"], attrs["shape"])], 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
     """A tensor whose value must be fed in every step that needs it.
+
+    Args:
+        dtype: the element type.
+        shape: the static shape, with None for unknown sizes; None: unknown rank.
+        name: name of the node.
 
     >>> x = placeholder("float32", [None, 784])
     """

@@ -17,7 +17,7 @@ _global: list[Graph] = []  # the process's default graph, made on first use; in 
 
 
 def get_default_graph() -> Graph:
-    """The innermost `with graph.as_default()` of this thread, or else the process's own graph."""
+    """The graph of the innermost `with graph.as_default()` of this thread, or else the process's own graph."""
     graphs: list[Graph] = open_blocks.graphs
     if graphs:
         return graphs[-1]
@@ -27,7 +27,7 @@ def get_default_graph() -> Graph:
 
 
 def reset_default_graph() -> None:
-    """Start a new default graph. AssertionError inside a `with graph.as_default()` block, as in TensorFlow."""
+    """Replace the default graph by a new one. AssertionError inside a `with graph.as_default()` block, as in TensorFlow."""
     if open_blocks.graphs:
         raise AssertionError("Do not use reset_default_graph() inside a `with graph.as_default()` block")
     _global[:] = [Graph()]
@@ -45,16 +45,16 @@ def default_session(session: Any) -> AbstractContextManager[Any]:
 
 # --- the same on the default graph, as users write it --------------------------------------------------------------
 def device(device_name_or_function: Any) -> AbstractContextManager[None]:
-    """A block whose nodes request a device, in the default graph.
+    """A context whose nodes in the default graph request a device.
+
+    Blocks nest; fields of inner blocks take precedence.
 
     Args:
-        device_name_or_function: a device spec (`"/job:ps/task:0"`, `"/gpu:1"`), a `DeviceSpec`, a function from a node to one, or None:
-            no request, which hides the outer blocks.
-
-    Blocks nest, and inner ones win field by field.
+        device_name_or_function: a device spec (`"/job:ps/task:0"`, `"/gpu:1"`), a `DeviceSpec`, a function from a node to one of these, or
+            None, which hides outer blocks.
 
     Raises:
-        ValueError: malformed text, when the block opens.
+        ValueError: the name is malformed.
 
     >>> with dt.device("/job:worker"), dt.device("/gpu:0"):
     ...     x = dt.constant(1.0)
@@ -65,7 +65,7 @@ def device(device_name_or_function: Any) -> AbstractContextManager[None]:
 
 
 def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-    """A block whose nodes share the device of `op` (a node, tensor or variable), whatever that will be; in the default graph.
+    """A context whose nodes in the default graph share the device of `op` (a node, tensor or variable).
 
     Device blocks around it do not apply inside. `ignore_existing` also hides outer `colocate_with` blocks; only then may `op` be None.
 
@@ -76,9 +76,9 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextMana
 
 
 def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """A block whose nodes run after the given nodes, tensors or variables; in the default graph.
+    """A context whose nodes in the default graph run after the given nodes, tensors or variables.
 
-    It holds for nodes that are *made* inside: a tensor that was made before does not wait. None hides the blocks around it.
+    It applies to nodes that are *created* inside: a tensor that was created before does not wait. None hides outer blocks.
 
     >>> with dt.control_dependencies([update]):
     ...     value = dt.identity(w)  # read after the update
@@ -87,7 +87,7 @@ def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContex
 
 
 def container(container_name: str) -> AbstractContextManager[str]:
-    """A block whose variables and queues keep their state in this container of their task, in the default graph.
+    """A context whose variables and queues in the default graph have their state in this container of their task.
 
     `dt.Session.reset(target, [container_name])` clears it.
     """
@@ -97,15 +97,15 @@ def container(container_name: str) -> AbstractContextManager[str]:
 def name_scope(
     name: str | None, default_name: str | None = None, values: Sequence[Any] | None = None
 ) -> AbstractContextManager[str]:
-    """A block whose nodes' names start with `<name>/`; gives that prefix.
+    """A context whose nodes' names start with `<name>/`; yields that prefix.
 
     Args:
-        name: the scope; a name that ends in '/' is used unchanged, which re-enters a scope. '' or None leaves all scopes.
+        name: the scope; a name that ends with '/' is used unchanged, which re-enters a scope. '' or None leaves all scopes.
         default_name: used if `name` is None.
         values: tensors that determine the graph; none: the default graph.
 
     Raises:
-        ValueError: an invalid name.
+        ValueError: the name is invalid.
 
     >>> with dt.name_scope("layer"):
     ...     print(dt.constant(1.0, name="x").name)
@@ -131,16 +131,16 @@ def get_collection_ref(key: str) -> list[Any]:
 
 
 def set_random_seed(seed: int | None) -> None:
-    """Set the graph-level seed of the default graph; nodes made afterwards use it."""
+    """Set the graph-level seed of the default graph; nodes that are created afterwards use it."""
     get_default_graph().seed = seed
 
 
 def merge_device(spec: Any) -> Callable[[Node], Any]:
-    """A device function that merges `spec` as a text block would; for use as `with dt.device(merge_device(spec))`."""
-    wanted = as_canonical(spec if spec is not None else "")
+    """A device function that merges `spec` as a device block does; for use as `with dt.device(merge_device(spec))`."""
+    requested = as_canonical(spec if spec is not None else "")
 
     def merge(node: Node) -> str:
-        return merge_names(wanted, node.device)
+        return merge_names(requested, node.device)
 
     return merge
 

@@ -158,8 +158,8 @@ class _Spec:
 class DeviceSpec(_Spec):
     """A partial device name, as a device block requests it. Immutable; unset fields are None.
 
-    Arguments are converted with `str` and `int` (`task=1.7` is task 1), and the types `cpu` and `gpu` are
-    upper-cased. Specs are equal when they print the same.
+    Arguments are converted with `str` and `int` (`task=1.7` is task 1), and the types `cpu` and `gpu` are upper-cased. Specs are equal if
+    they print the same.
 
     Attributes:
         job: name of a job, such as `ps`.
@@ -191,7 +191,7 @@ class DeviceSpec(_Spec):
         raise AttributeError(f"A DeviceSpec cannot be changed (deleting {name!r})")
 
     def parse_from_string(self, spec: str | None) -> DeviceSpec:
-        """The spec that `spec` spells; this one stays as it is (in TensorFlow 1's class it changes)."""
+        """Parse a device name as a new spec. This object does not change; in TensorFlow 1's class it does."""
         return self.from_string(spec)
 
 
@@ -214,12 +214,12 @@ class DeviceSpecV1(_Spec):
         object.__setattr__(self, name, _converted(name, value))
 
     def parse_from_string(self, spec: str | None) -> DeviceSpecV1:
-        """Replace all fields by what `spec` spells, and return this object. A bad `spec` changes nothing."""
+        """Replace all fields by those of a device name, and return this object. An invalid name changes nothing."""
         self._set(_components(spec))
         return self
 
     def merge_from(self, dev: DeviceFields) -> None:
-        """Take over the fields that `dev` sets."""
+        """Replace the fields that `dev` sets."""
         self._set(_merged(self, dev))
 
     def _set(self, values: _Components) -> None:
@@ -349,7 +349,7 @@ class DeviceName(str):
 
     @classmethod
     def parse(cls, name: str) -> DeviceName:
-        """The device that `name` spells (`parse_strict`'s grammar, all five fields set).
+        """Parse a complete device name (`parse_strict`'s grammar, all five fields set).
 
         Raises:
             InvalidArgumentError: `name` is malformed or leaves a field unset.
@@ -358,7 +358,7 @@ class DeviceName(str):
 
     @classmethod
     def of(cls, spec: DeviceFields) -> DeviceName:
-        """The device that a spec with all five fields set names.
+        """The device of a spec with all five fields set.
 
         Raises:
             InvalidArgumentError: a field is unset.
@@ -397,11 +397,11 @@ _STRICT_PARTS = tuple(
 
 @lru_cache(_CACHE_SIZE)
 def parse_strict(name: str) -> DeviceSpec:
-    """The spec that `name` spells in the runtime's grammar: each part with its slash, names checked.
+    """Parse a device name in the runtime's grammar, with a slash before each part and checked names.
 
     Parts: `/job:NAME`, `/replica:N`, `/task:N`, `/device:TYPE`, `/device:TYPE:N`, and `/cpu:N`, `/CPU:N`,
     `/gpu:N`, `/GPU:N`; NAME and TYPE are a letter and then letters, digits and `_`; `*` in place of a value
-    leaves it unset. Any order; a repeated part overrides. `""` and `"/"` constrain nothing.
+    leaves it unset. Any order; of a repeated part, the last one counts. `""` and `"/"` constrain nothing.
 
     Raises:
         InvalidArgumentError: "Malformed device specification ...".
@@ -459,8 +459,8 @@ _PLURALS = {
 def merge(target: DeviceFields, other: DeviceFields, *, soft: bool = False) -> DeviceSpec:
     """`target` with the fields of `other` added; neither argument changes.
 
-    `soft` gives up a conflicting type together with the index, or a conflicting index alone, instead of
-    failing. Job, replica and task are never given up.
+    With `soft`, a conflicting type is dropped together with the index, or a conflicting index alone, instead of failing. Job, replica and
+    task are never dropped.
 
     Raises:
         InvalidArgumentError: "Cannot merge devices with incompatible jobs: 'a' and 'b'", likewise for
@@ -481,7 +481,7 @@ def merge(target: DeviceFields, other: DeviceFields, *, soft: bool = False) -> D
 
 
 def override(target: DeviceFields, other: DeviceFields) -> DeviceSpec:
-    """`target` overridden by the fields of `other`: where both set one, `other` wins. Never fails."""
+    """`target` with the fields of `other`, which take precedence. Never fails."""
     return DeviceSpec(*_merged(target, other))
 
 
@@ -511,7 +511,7 @@ def canonical_name(name: str | None) -> str:
 
 @lru_cache(_CACHE_SIZE)
 def merge_names(outer: str, inner: str) -> str:
-    """The canonical name that an inner request gives inside an outer one: the inner one's fields win.
+    """The canonical name of an inner request inside an outer one; the inner one's fields take precedence.
 
     Raises like `DeviceSpec.from_string`.
 

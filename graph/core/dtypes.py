@@ -20,7 +20,7 @@ _ABOVE_REF = 100  # TensorFlow's convention: enum value of a reference type = va
 
 
 class DType:
-    """One element type.
+    """An element type of tensors, such as `dt.float32`.
 
     Attributes:
         name: canonical name, `float32` or `float32_ref`.
@@ -58,7 +58,7 @@ class DType:
 
     @property
     def base_dtype(self) -> DType:
-        """The value type (TensorFlow's spelling of `base`)."""
+        """The value type (TensorFlow's name of `base`)."""
         return self.base
 
     @property

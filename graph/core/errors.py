@@ -19,8 +19,8 @@ class OpError(Exception):
 
     Attributes:
         node_def: the node (or its name) that failed, or None.
-        op: alias of `node_def`, TensorFlow 1's second spelling.
-        message: the text without class name.
+        op: the same as `node_def`, TensorFlow 1's second name.
+        message: the message without class name.
         error_code: TensorFlow's integer status code.
         fault: the origin of the error: "user", "peer" or "dovetail".
         task: the task where it happened, if that is not the task that reports it.
@@ -77,7 +77,7 @@ class InvalidArgumentError(OpError):
 
 
 class DeadlineExceededError(OpError):
-    """A time limit ran out before the work was done."""
+    """A timeout expired before the work was done."""
 
     code, error_code, fault = "DEADLINE_EXCEEDED", 4, "peer"
 
@@ -89,13 +89,13 @@ class NotFoundError(OpError):
 
 
 class AlreadyExistsError(OpError):
-    """An object to be created exists already."""
+    """An object to be created already exists."""
 
     code, error_code, fault = "ALREADY_EXISTS", 6, "user"
 
 
 class PermissionDeniedError(OpError):
-    """The caller may not do this."""
+    """The caller is not allowed to do this."""
 
     code, error_code, fault = "PERMISSION_DENIED", 7, "user"
 
@@ -107,7 +107,7 @@ class ResourceExhaustedError(OpError):
 
 
 class FailedPreconditionError(OpError):
-    """The state is not ready for this, such as a variable that was never initialised."""
+    """The state is not ready for the operation, such as an uninitialized variable."""
 
     code, error_code, fault = "FAILED_PRECONDITION", 9, "user"
 
@@ -149,7 +149,7 @@ class DataLossError(OpError):
 
 
 class UnauthenticatedError(OpError):
-    """The caller did not show a key that the server accepts."""
+    """The caller has no key that the server accepts."""
 
     code, error_code, fault = "UNAUTHENTICATED", 16, "user"
 
@@ -168,7 +168,7 @@ _BY_CODE = {cls.code: cls for cls in _CLASSES}
 
 
 def from_code(code: str, message: str, node: Any = None) -> OpError:
-    """The error with this code; an unknown code gives `UnknownError`, so that newer peers are understood.
+    """The error with this code; an unknown code gives `UnknownError`, for compatibility with newer peers.
 
     >>> from_code("UNAVAILABLE", "gone")
     UnavailableError(...)

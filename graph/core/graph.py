@@ -53,9 +53,9 @@ class Tensor(TensorOperators["Tensor"]):
         op: the node that produces it.
         value_index: which of the node's outputs it is.
         dtype: element type; a reference type for a TF1 variable's own output.
-        dims: static shape as plain data: sizes or None, or None altogether when the rank is unknown.
+        dims: static shape as plain data: a tuple of sizes, None for an unknown size; or None if the rank is unknown.
 
-    Two tensors are equal only if they are the same one (`==` does not build a node, as in TensorFlow 1; use `dt.equal`).
+    As in TensorFlow 1, `==` compares identity and does not build a node; use `dt.equal` to compare elements.
     """
 
     __slots__ = ("dims", "dtype", "op", "value_index")
@@ -78,7 +78,7 @@ class Tensor(TensorOperators["Tensor"]):
 
     @property
     def device(self) -> str:
-        """The device that its node requests: a canonical, possibly partial device name, or ''."""
+        """The requested device of its node: a canonical, possibly partial device name, or ''."""
         return self.op.device
 
     @property
@@ -87,24 +87,24 @@ class Tensor(TensorOperators["Tensor"]):
         return TensorShape(self.dims)
 
     def get_shape(self) -> TensorShape:
-        """The static shape (TF1's spelling)."""
+        """The static shape (TensorFlow 1's name of `shape`)."""
         return TensorShape(self.dims)
 
     def set_shape(self, shape: Any) -> None:
-        """Refine the static shape; ValueError if `shape` contradicts it."""
+        """Refine the static shape. ValueError: `shape` contradicts it."""
         self.dims = merge(self.dims, TensorShape(shape).dims_tuple)
 
     def consumers(self) -> list[Node]:
-        """Nodes that take this tensor as a data input, in order of creation."""
+        """The nodes with this tensor as a data input, in order of creation."""
         return [n for n in self.graph.get_operations() if any(t is self for t in n.inputs)]
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
-        """Run the default (or given) session for this tensor's value."""
+        """The value of this tensor, computed in the default (or given) session."""
         return self.graph.session_for(session, "eval").run(self, feed_dict)
 
     @property
     def assign(self) -> Callable[..., Tensor]:
-        """Of a slice of a variable, `v[1:]`: `assign(value)` sets it. AttributeError: it is another tensor."""
+        """Assigns to a slice of a variable: `v[1:].assign(value)`. AttributeError: the tensor is no slice of a variable."""
         return assignments[0](self)
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -142,16 +142,16 @@ Grads: TypeAlias = list[Tensor | None]
 
 
 class Node:
-    """One operation in a graph. TensorFlow 1 calls it `Operation`.
+    """An operation in a graph. TensorFlow 1 calls it `Operation`.
 
     Attributes:
         graph: the graph it belongs to.
-        index: position in order of creation; inputs always come earlier, but for a loop's back edge.
+        index: position in order of creation; inputs always come earlier, except for a loop's back edge.
         opdef: the definition of its op.
         name: unique in the graph.
-        inputs: the tensors it takes.
-        controls: nodes that must have run before it. `control_inputs` gives them as a list, as TensorFlow does.
-        outputs: the tensors it produces.
+        inputs: its input tensors.
+        controls: nodes that must run before it. `control_inputs` returns them as a list, as in TensorFlow.
+        outputs: its output tensors.
         attrs: constants of this node (`{"transpose_a": False}`).
         device: the requested device: a canonical, possibly partial device name, or ''.
         colocation: names of colocation groups besides its own.
@@ -183,7 +183,7 @@ class Node:
 
     @property
     def control_inputs(self) -> list[Node]:
-        """The nodes that must have run before it, in a new list."""
+        """The nodes that must run before it, as a new list."""
         return list(self.controls)
 
     @control_inputs.setter
@@ -230,11 +230,11 @@ class Node:
         return [b"loc:@" + g.encode() for g in self.colocation or (self.name,)]
 
     def values(self) -> tuple[Tensor, ...]:
-        """The outputs (TF1's spelling)."""
+        """The outputs (TensorFlow 1's name)."""
         return self.outputs
 
     def run(self, feed_dict: Any = None, session: Any = None) -> None:
-        """Run the default (or given) session for this node's effect."""
+        """Run this node for its effect in the default (or given) session."""
         self.graph.session_for(session, "run").run(self, feed_dict)
 
     def _add_control_input(self, node: Node) -> None:
@@ -255,7 +255,7 @@ Operation = Node
 
 
 class Graph:
-    """A dataflow graph.
+    """A dataflow graph: nodes and the tensors between them. It only grows.
 
     >>> g = Graph()
     >>> with g.as_default(), g.device("/job:ps"):
@@ -305,11 +305,11 @@ class Graph:
         """The graph as TensorFlow's `GraphDef`, which `import_graph_def`, TensorFlow, TensorBoard and Netron read.
 
         Args:
-            from_version: nodes from this number on.
-            add_shapes: tell the shapes of outputs, as `_output_shapes`.
+            from_version: write only nodes from this number on.
+            add_shapes: write the shapes of outputs as attribute `_output_shapes`.
 
         Raises:
-            UnimplementedError: the package `protobuf` is not installed. InvalidArgumentError: a node cannot be written (a `py_func`).
+            UnimplementedError: the package `protobuf` is not installed. InvalidArgumentError: a node cannot be serialized (a `py_func`).
 
         >>> open("graph.pb", "wb").write(g.as_graph_def().SerializeToString())
         """
@@ -320,9 +320,9 @@ class Graph:
         return pushed(open_blocks.graphs, self)
 
     def op_scope(self, name: str) -> AbstractContextManager[str]:
-        """The block in which a function builds one op with its operands: a name scope, with this as the default graph.
+        """A context in which a function builds one op with its operands: a name scope, with this as the default graph.
 
-        So the constants of `x + 1` are added to x's graph, whichever graph is the default one.
+        Thus the constants of `x + 1` are added to x's graph, whichever graph is the default one.
         """
         graph = self._traced() or self
         return OpContext(graph._stack, name, graph)
@@ -360,8 +360,9 @@ class Graph:
             origin: the location in the user's program; None: found on the call stack.
 
         Raises:
-            TypeError, ValueError: the op refuses the inputs' types, shapes or the attrs, or the name is invalid; the graph is unchanged
-                then.
+            TypeError, ValueError: the inputs' types or shapes, or the attributes, are invalid for the op, or the name is invalid. The graph
+            is
+                unchanged then.
             RuntimeError: the graph is finalized.
         """
         definition = op if isinstance(op, OpDef) else find_opdef(op)
@@ -455,13 +456,13 @@ class Graph:
         Args:
             op_type: name of the op.
             inputs: tensors of this graph.
-            name: as of `create`.
+            name: as in `create`.
             attrs: `AttrValue` messages, by name, for attributes that differ from the op's defaults.
-            dtypes: accepted for compatibility with TensorFlow and ignored.
-            input_types: accepted for compatibility with TensorFlow and ignored.
-            op_def: accepted for compatibility with TensorFlow and ignored.
-            compute_shapes: accepted for compatibility with TensorFlow and ignored.
-            compute_device: accepted for compatibility with TensorFlow and ignored.
+            dtypes: accepted without effect.
+            input_types: accepted without effect.
+            op_def: accepted without effect.
+            compute_shapes: accepted without effect.
+            compute_device: accepted without effect.
 
         Raises:
             ValueError: there is no such op, or it consists of several nodes. Others: as for `create`.
@@ -515,7 +516,7 @@ class Graph:
 
     @contextmanager
     def building_loop(self) -> Iterator[None]:
-        """A block in which a loop is built. Until it is left, other threads wait, and the graph cannot be saved or sent."""
+        """A context in which a loop is built. Until it is left, other threads wait, and the graph cannot be saved or sent."""
         with self._lock:
             self._open_loops += 1
             try:
@@ -585,7 +586,7 @@ class Graph:
         node.controls = (*node.controls, before)
 
     def set_device(self, node: Node, device: Any) -> None:
-        """Replace a node's requested device (TF1's `op._set_device`)."""
+        """Replace a node's requested device (TensorFlow 1's `op._set_device`)."""
         node.device = as_canonical(device) if device is not None else ""
 
     # --- nodes -----------------------------------------------------------------------------------------------------
@@ -597,34 +598,34 @@ class Graph:
 
     @property
     def version(self) -> int:
-        """Grows with every node: the number of nodes."""
+        """The number of nodes, which increases with every new node."""
         return len(self._table.nodes)
 
     @property
     def finalized(self) -> bool:
-        """Whether the graph refuses to grow."""
+        """Whether the graph is finalized: no node can be added."""
         return self._table.is_finalized
 
     def finalize(self) -> None:
-        """Make the graph refuse new nodes, so that a training loop that adds nodes by mistake fails."""
+        """Refuse new nodes from now on, so that a training loop that adds nodes by mistake fails."""
         self._table.is_finalized = True
 
     def unfinalize(self) -> None:
-        """Let the graph grow again."""
+        """Allow new nodes again."""
         self._table.is_finalized = False
 
     def get_operations(self) -> list[Node]:
-        """All nodes in order of creation (a copy)."""
+        """All nodes in order of creation, as a new list."""
         return list(self._table.nodes)
 
     def get_operation_by_name(self, name: str) -> Node:
-        """The node of that name; KeyError when there is none, ValueError when it is a tensor's name."""
+        """The node of that name. KeyError: there is none. ValueError: it is a tensor's name."""
         node = self.as_graph_element(name, allow_tensor=False)
         assert isinstance(node, Node)
         return node
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """The tensor of that name (`add:0`); KeyError when there is none, ValueError when it is a node's name."""
+        """The tensor of that name (`add:0`). KeyError: there is none. ValueError: it is a node's name."""
         tensor = self.as_graph_element(name, allow_operation=False)
         assert isinstance(tensor, Tensor)
         return tensor
@@ -635,7 +636,7 @@ class Graph:
         Raises:
             KeyError: the name is not in this graph.
             ValueError: the object belongs to another graph, or the name is malformed.
-            TypeError: neither name nor graph element, or of the kind that is not allowed.
+            TypeError: it is neither a name nor a graph element, or of the kind that is not allowed.
         """
         as_element = getattr(obj, "_as_graph_element", None)
         if as_element is not None:
@@ -650,15 +651,15 @@ class Graph:
                 made_at = _node_of(obj).source
                 raise ValueError(f"{obj!r} is not an element of this graph; it was made in another one (at {made_at})")
             return obj
-        wanted = " or ".join(w for w, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
-        raise TypeError(f"Can not convert a {type(obj).__name__} into a {wanted}: {obj!r}")
+        expected = " or ".join(w for w, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
+        raise TypeError(f"Can not convert a {type(obj).__name__} into a {expected}: {obj!r}")
 
     def is_feedable(self, tensor: Any) -> bool:
-        """Whether a value may be fed for it."""
+        """Whether a value may be fed for the tensor."""
         return tensor not in self._table.unfeedable
 
     def is_fetchable(self, element: Any) -> bool:
-        """Whether its value may be fetched."""
+        """Whether the value of an element may be fetched."""
         node = element.op if isinstance(element, Tensor) else element
         return node not in self._table.unfetchable
 
@@ -673,12 +674,12 @@ class Graph:
     # --- collections -----------------------------------------------------------------------------------------------
 
     def add_to_collection(self, name: str, value: Any) -> None:
-        """Append to a collection. RuntimeError when the graph is finalized."""
+        """Append to a collection. RuntimeError: the graph is finalized."""
         self._table.check_not_finalized(f"adding to collection '{name}'")
         self._collections.add(name, value)
 
     def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
-        """Append to several collections, once each. RuntimeError when the graph is finalized."""
+        """Append to several collections, once each. RuntimeError: the graph is finalized."""
         for name in {names} if isinstance(names, str) else dict.fromkeys(names):
             self.add_to_collection(name, value)
 
@@ -691,13 +692,13 @@ class Graph:
         return self._collections.lists.setdefault(name, [])
 
     def get_all_collection_keys(self) -> list[str]:
-        """Names of the collections that hold something."""
+        """Names of the collections that are not empty."""
         return [k for k, v in self._collections.lists.items() if v]
 
     collections = property(get_all_collection_keys)
 
     def clear_collection(self, name: str) -> None:
-        """Empty a collection. RuntimeError when the graph is finalized."""
+        """Empty a collection. RuntimeError: the graph is finalized."""
         self._table.check_not_finalized(f"emptying collection '{name}'")
         self._collections.lists.pop(name, None)
 
@@ -733,28 +734,28 @@ class Graph:
         return graphs[-1] if graphs[-1].encloses(self) else None
 
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
-        """A block whose nodes request a device: text, DeviceSpec, function of the node, or None to clear.
+        """A context whose nodes request a device: a string, a DeviceSpec, a function of the node, or None to clear.
 
-        Blocks nest; fields of inner blocks win. `requested_device` (scopes.py) has the rules.
+        Blocks nest; fields of inner blocks take precedence. `requested_device` (scopes.py) has the rules.
 
         Raises:
-            ValueError: malformed text, at entry. RuntimeError: blocks left in the wrong order.
+            ValueError: the name is malformed, at entry. RuntimeError: blocks are exited in the wrong order.
         """
         return DeviceContext((self._traced() or self)._stack, device_name_or_function)
 
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
-        """A block whose nodes of these ops have other gradients.
+        """A context whose nodes of the given ops have other gradients.
 
         Args:
-            op_type_map: op -> the name under which `RegisterGradient` has the rule.
+            op_type_map: op -> name of a gradient that `RegisterGradient` registered.
 
         Raises:
-            TypeError: no such dictionary. LookupError: no gradient of that name.
+            TypeError: it is no such dictionary. LookupError: there is no gradient of that name.
         """
         return overriding_gradients(self._stack, op_type_map)
 
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
-        """A block whose nodes share the device of `op` (a node, tensor or variable). Device blocks around it do not apply inside.
+        """A context whose nodes share the device of `op` (a node, tensor or variable). Device blocks around it do not apply inside.
 
         `ignore_existing=True` also hides outer `colocate_with` blocks; only then may `op` be None.
         """
@@ -770,16 +771,16 @@ class Graph:
         return _node_of(self.as_graph_element(op if handle is None else handle()))
 
     def init_scope(self) -> AbstractContextManager[None]:
-        """A block for nodes that outlive a step, such as variables: no control edges from the blocks around it.
+        """A context for nodes that outlive a step, such as variables: control dependencies of outer blocks do not apply.
 
-        Directly inside `colocate_with`, the device blocks that this hides apply again, as in TensorFlow.
+        Directly inside `colocate_with`, the device blocks that it hides apply again, as in TensorFlow.
         """
         return outside_the_step((self._traced() or self)._stack)
 
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-        """A block whose nodes run after the given nodes, tensors or variables.
+        """A context whose nodes run after the given nodes, tensors or variables.
 
-        None hides the blocks around it and the branches and loops: nodes made inside are outside all of them.
+        None hides outer blocks, branches and loops: nodes that are created inside are outside all of them.
         """
         traced = self._traced()
         if traced is not None:
@@ -791,18 +792,18 @@ class Graph:
         return _node_of(self.as_graph_element(control_input if element is None else element()))
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
-        """A block whose nodes' names start with `<name>/`. Gives the scope's name with a slash at the end.
+        """A context whose nodes' names start with `<name>/`. Yields the scope's name with a trailing slash.
 
-        A name that ends in '/' is taken as it stands (re-entering a scope); None or '' leaves all scopes.
+        A name that ends with '/' is used unchanged, which re-enters a scope; None or '' leaves all scopes.
         """
         return NameContext((self._traced() or self)._stack, name)
 
     def get_name_scope(self) -> str:
-        """Name of the open scopes, without a slash at the end; '' outside of all."""
+        """The name of the open scopes, without a trailing slash; '' outside all scopes."""
         return self._stack.current.name
 
     def container(self, container_name: str) -> AbstractContextManager[str]:
-        """A block whose stateful nodes keep their state in this container."""
+        """A context whose stateful nodes have their state in this container."""
         return in_container(self._stack, container_name)
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:

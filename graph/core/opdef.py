@@ -200,7 +200,7 @@ def opdef(name: str) -> OpDef:
     """The definition of an op.
 
     Raises:
-        KeyError: no such op; the text lists close names.
+        KeyError: there is no such op; the message lists similar names.
     """
     found = _REGISTRY.get(name)
     if found is None:
@@ -210,7 +210,7 @@ def opdef(name: str) -> OpDef:
 
 
 def registered() -> dict[str, OpDef]:
-    """All ops, by name (a copy)."""
+    """All ops, by name, as a new dictionary."""
     return dict(_REGISTRY)
 
 

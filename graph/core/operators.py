@@ -100,7 +100,7 @@ def _warn_of_comparison(other: object) -> None:
 
 
 class TensorOperators(Generic[_T]):
-    """Python's operators, and NumPy's commonest methods, for tensors and variables. `_T` is their result type: `Tensor`."""
+    """Python's operators and common NumPy methods for tensors and variables. `_T` is their result type: `Tensor`."""
 
     __slots__ = ()
     __array_priority__ = 100  # so that `ndarray + tensor` calls the tensor's operator
@@ -228,22 +228,22 @@ class TensorOperators(Generic[_T]):
 
     @explains_arguments
     def sum(self, axis: Any = None, keepdims: bool = False, dtype: Any = None, out: None = None) -> _T:
-        """The sum over axes: a number, several, or None for all. `out` is there for NumPy's functions, and must be None."""
+        """The sum over axes: a number, several, or None for all. `out` must be None; NumPy's functions pass it."""
         return self._reduced("sum", axis, keepdims, dtype, out)
 
     @explains_arguments
     def mean(self, axis: Any = None, keepdims: bool = False, dtype: Any = None, out: None = None) -> _T:
-        """The mean over axes, as `sum`."""
+        """The mean over axes, as in `sum`."""
         return self._reduced("mean", axis, keepdims, dtype, out)
 
     @explains_arguments
     def max(self, axis: Any = None, keepdims: bool = False, out: None = None) -> _T:
-        """The largest element over axes, as `sum`."""
+        """The largest element over axes, as in `sum`."""
         return self._reduced("max", axis, keepdims, None, out)
 
     @explains_arguments
     def min(self, axis: Any = None, keepdims: bool = False, out: None = None) -> _T:
-        """The smallest element over axes, as `sum`."""
+        """The smallest element over axes, as in `sum`."""
         return self._reduced("min", axis, keepdims, None, out)
 
     def _reduced(self, how: str, axis: Any, keepdims: bool, dtype: Any, out: None) -> _T:

@@ -250,5 +250,5 @@ def setting(name: str) -> Any:
     try:
         return type(row.default)(text)
     except ValueError:
-        wanted = "a whole number" if isinstance(row.default, int) else "a number"
-        raise ValueError(f"The setting {name}={text!r} must be {wanted}. It means: {row.meaning}") from None
+        expected = "a whole number" if isinstance(row.default, int) else "a number"
+        raise ValueError(f"The setting {name}={text!r} must be {expected}. It means: {row.meaning}") from None

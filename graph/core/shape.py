@@ -41,7 +41,7 @@ def of_rank(rank: int | None) -> Dims:
 
 
 def compatible(a: Dims, b: Dims) -> bool:
-    """Whether some complete shape fits both."""
+    """Whether some complete shape is compatible with both."""
     if a is None or b is None or a == b:
         return True
     return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
@@ -105,7 +105,7 @@ def text(dims: Dims) -> str:
 
 
 def as_dims(value: Any) -> Dims:
-    """Plain data from whatever a user gives as a shape: None, an int, a sequence, a TensorShape, an array of sizes.
+    """The plain data of a shape as users write it: None, an int, a sequence, a TensorShape, an array of sizes.
 
     -1 and None both mean an unknown size in a sequence.
 
@@ -159,7 +159,7 @@ def dims_of_proto(proto: Any) -> Dims:
 
 
 class Dimension:
-    """One size of a `TensorShape`, possibly unknown. Behaves like its int; `.value` is the int or None (TF1's spelling).
+    """One size of a `TensorShape`, possibly unknown. Behaves like its int; `.value` is the int or None, as in TensorFlow 1.
 
     Arithmetic with an unknown size gives an unknown size. Comparing with one gives None, as in TensorFlow 1.
     """
@@ -197,7 +197,7 @@ class Dimension:
         return compatible((self.value,), (_as_size(other),))
 
     def assert_is_compatible_with(self, other: Any) -> None:
-        """ValueError unless `is_compatible_with(other)`."""
+        """Raise a ValueError unless `is_compatible_with(other)`."""
         if not self.is_compatible_with(other):
             raise ValueError(f"Dimensions {self} and {other} are not compatible")
 
@@ -281,7 +281,7 @@ def _no_fraction(a: str, b: str) -> TypeError:
 
 
 class TensorShape:
-    """A static shape, under TensorFlow 1's name.
+    """The static shape of a tensor: its sizes, as far as they are known before the graph runs.
 
     >>> TensorShape([None, 3]).as_list()
     [None, 3]
@@ -323,7 +323,7 @@ class TensorShape:
         return is_static(self.dims_tuple)
 
     def is_compatible_with(self, other: Any) -> bool:
-        """Whether some complete shape fits both."""
+        """Whether some complete shape is compatible with both."""
         return compatible(self.dims_tuple, as_dims(other))
 
     def assert_is_compatible_with(self, other: Any) -> None:
@@ -358,34 +358,34 @@ class TensorShape:
         return proto
 
     def with_rank(self, rank: int) -> TensorShape:
-        """This shape, known to have that rank; ValueError when it has another."""
+        """This shape with that rank. ValueError: it has another rank."""
         return self.merge_with((None,) * rank)
 
     def with_rank_at_least(self, rank: int) -> TensorShape:
-        """This shape; ValueError when it is known to have fewer axes."""
+        """This shape. ValueError: it is known to have a smaller rank."""
         if self.dims_tuple is not None and len(self.dims_tuple) < rank:
             raise ValueError(f"Shape {self} must have rank at least {rank}")
         return self
 
     def with_rank_at_most(self, rank: int) -> TensorShape:
-        """This shape; ValueError when it is known to have more axes."""
+        """This shape. ValueError: it is known to have a larger rank."""
         if self.dims_tuple is not None and len(self.dims_tuple) > rank:
             raise ValueError(f"Shape {self} must have rank at most {rank}")
         return self
 
     def assert_has_rank(self, rank: int) -> None:
-        """ValueError when it is known to have another number of axes."""
+        """Raise a ValueError if the shape is known to have another rank."""
         if self.dims_tuple is not None and len(self.dims_tuple) != rank:
             raise ValueError(f"Shape {self} must have rank {rank}")
 
     def assert_same_rank(self, other: Any) -> None:
-        """ValueError when both are known to have different numbers of axes."""
+        """Raise a ValueError if the ranks are known and differ."""
         dims = as_dims(other)
         if self.dims_tuple is not None and dims is not None and len(self.dims_tuple) != len(dims):
             raise ValueError(f"Shapes {self} and {TensorShape(dims)} must have the same rank")
 
     def assert_is_fully_defined(self) -> None:
-        """ValueError when a size, or the number of axes, is not known."""
+        """Raise a ValueError if a size or the rank is not known."""
         if not self.is_fully_defined():
             raise ValueError(f"Shape {self} is not fully defined")
 
