@@ -45,7 +45,7 @@ def test_fetches_come_first_and_bring_their_graph(y):
 @pytest.mark.parametrize(
     ("more", "error", "text"),
     [
-        ({"budget_s": -1}, ValueError, "budget_s must be a finite number of seconds from 0 on, not -1"),
+        ({"budget_s": -1}, ValueError, "budget_s must be a finite number of seconds, at least 0, not -1"),
         ({"budget_s": float("nan")}, ValueError, "budget_s must be a finite number"),
         ({"budget_s": "5"}, TypeError, "budget_s must be a number of seconds, not '5'"),
         ({"seed": 1.5}, TypeError, "seed must be an integer"),

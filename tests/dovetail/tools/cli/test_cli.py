@@ -261,7 +261,7 @@ class TestKeys:
     def test_a_cluster_lets_in_and_throws_out(self, tmp_path: Path) -> None:
         folder, alice = str(tmp_path / "c"), tmp_path / "a"
         made = invoke("keys", "new", folder, "--cluster", self.CLUSTER)
-        assert "Made keys for 3 tasks and client" in made.output
+        assert "Created keys for 3 tasks and client" in made.output
         invoke("keys", "new", str(alice), "--name", "alice")
         allowed = invoke("keys", "allow", str(alice / "alice.pub"), "--keys", folder)
         assert allowed.output.count("Allowed alice") == 3
