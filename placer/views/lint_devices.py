@@ -113,8 +113,8 @@ def uneven_work(facts: Facts) -> Iterator[PlanWarning]:
             heavy, cure, change = _spread(facts, most)
             yield PlanWarning(
                 "uneven-work",
-                f"{short(most)} does {number_text(work[most])}flop per step, {times:.1f} times the mean of the {len(work)} devices like "
-                f"it that work; they wait for it, mostly for '{heavy.name}'",
+                f"{short(most)} does {number_text(work[most])}flop per step, {times:.1f} times the mean of the {len(work)} used "
+                f"devices of its kind; the others wait for it, mostly for '{heavy.name}'",
                 heavy.source,
                 cure,
                 (most,),
@@ -175,15 +175,15 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
         if facts.plan.decisions.decision(largest).rule is Rule.SEARCHED:
             continue
         names = [n.name for _, n in sorted(stored[most], key=lambda entry: (-entry[0], entry[1].name))[:LISTED]]
-        what = f"{short(most)} holds {sizes[most] / total:.0%} of the {size_text(total)} of state that {len(sizes)} devices of its job "
-        change: Change | str = "a variable is cut where the program makes it"
+        what = f"{short(most)} stores {sizes[most] / total:.0%} of the {size_text(total)} of state that {len(sizes)} devices of its job "
+        change: Change | str = "a variable is partitioned where the program creates it"
         if sizes[most] > BALANCED * least:
             setter = "replica_device_setter(ps_strategy=dt.train.BalancedStrategy(...))"
             is_set = setter_block(largest) is not None
             cure = f"Balance by size: {setter}" if is_set else f"Balance by size, with device blocks or with {setter}"
             change = moved(facts.plan, {n: d for n, d in balanced.items() if facts.state[n] != d})
         elif size >= LARGE_VARIABLE:
-            cure = f"Cut '{largest.name}' ({size_text(size)}) into parts with a partitioner: no other order of whole variables is better"
+            cure = f"Partition '{largest.name}' ({size_text(size)}), with a partitioner: no other distribution of whole variables is better"
         else:
             continue
         yield PlanWarning(
@@ -265,7 +265,7 @@ def memory(facts: Facts) -> Iterator[PlanWarning]:
             large = max(facts.plan.partitions[device].nodes, key=lambda n: sum(facts.bytes_of(t) for t in n.outputs))
             yield PlanWarning(
                 "memory",
-                f"{short(device)} is predicted to hold {size_text(peak, facts.is_exact)} at once, values and state, but has "
+                f"{short(device)} is predicted to need {size_text(peak, facts.is_exact)} at once for values and state, but has "
                 f"{size_text(memory)} of memory; the largest value is that of '{large.name}'",
                 large.source,
                 'Spread its nodes, with device blocks or with strategy="auto", or make the batch smaller',

@@ -94,7 +94,7 @@ def read_again(facts: Facts) -> Iterator[PlanWarning]:
                 (channels[0].source, *dict.fromkeys(c.destination for c in channels)),
                 (place.name,),
                 wasted,
-                "which reads may see the same value is the program's to say",
+                "only the program knows which reads may see the same value",
             )
 
 
@@ -118,10 +118,10 @@ def slow_reads(facts: Facts) -> Iterator[PlanWarning]:
         places = sorted({_place_of(facts, c) for c in channels}, key=lambda n: (-state_bytes(n)[0], n.name))
         yield PlanWarning(
             "slow-read",
-            f"{quoted(places)} {verb(places, 'crosses', 'cross')} from {short(source)} to {short(destination)} "
-            f"in each step: {size_text(size)}, which takes the link {time_text(seconds)} of the step's {time_text(facts.seconds)}",
+            f"{quoted(places)} {verb(places, 'is', 'are')} sent from {short(source)} to {short(destination)} "
+            f"in each step: {size_text(size)}, which takes {time_text(seconds)} of the step's {time_text(facts.seconds)}",
             places[0].source,
-            f"Put {verb(places, 'it', 'them')} where {verb(places, 'it is', 'they are')} read: with "
+            f"Place {verb(places, 'it', 'them')} where {verb(places, 'it is', 'they are')} read: with "
             f'dt.device("{short(task_of(destination))}")',
             (source, destination),
             tuple(n.name for n in places[:LISTED]),
@@ -153,10 +153,10 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
     needed = -(-int(rows * sent / max(busy, 1e-9)) // rows) * rows
     yield PlanWarning(
         "small-batch",
-        f"A batch of {rows} keeps {short(device)} busy for {time_text(busy)}, while the variables and gradients that cross for it in "
-        f"each step ({size_text(size)}) take the link {time_text(sent)}, whatever the batch",
+        f"A batch of {rows} keeps {short(device)} busy for {time_text(busy)}, while sending its variables and gradients in each step "
+        f"({size_text(size)}) takes {time_text(sent)} for any batch size",
         batch.op.source,
-        f"Feed larger batches: at {needed} computing is predicted to take as long as the link",
+        f"Feed larger batches: at {needed} rows computation is predicted to take as long as these transfers",
         (device,),
         (batch.op.name,),
         size,
@@ -170,10 +170,10 @@ def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:
     if tensors:
         yield PlanWarning(
             "unknown-sizes",
-            f"The placement was searched for sizes that are unknown and count as 1: {listed_tensors(tensors, sizes)}. For the "
-            "sizes of a run another one may be far better",
+            f"The search for the placement counted unknown sizes as 1: {listed_tensors(tensors, sizes)}. For the sizes of a run "
+            "another placement may be far better",
             tensors[0].op.source,
-            f"Give them: dt.place(..., {how_to_give(tensors, sizes)}), or dovetail plan {shape_options(tensors, sizes)}",
+            f"Give the sizes: dt.place(..., {how_to_give(tensors, sizes)}), or dovetail plan {shape_options(tensors, sizes)}",
             nodes=tuple(dict.fromkeys(t.op.name for t in tensors[:LISTED])),
             change="only the program knows how large its batches are",
         )
@@ -187,10 +187,10 @@ def constants_sent(facts: Facts) -> Iterator[PlanWarning]:
             if node.type == "Const":
                 yield PlanWarning(
                     "constant-sent",
-                    f"The constant '{node.name}' crosses from {short(c.source)} to {short(c.destination)} in each step "
+                    f"The constant '{node.name}' is sent from {short(c.source)} to {short(c.destination)} in each step "
                     f"({size_text(c.bytes)})",
                     node.source,
-                    f"Make it, or a variable, on {short(c.destination)}",
+                    f"Create it, or a variable, on {short(c.destination)}",
                     (c.source, c.destination),
                     (node.name,),
                     c.bytes,
@@ -213,13 +213,13 @@ def loops(facts: Facts) -> Iterator[PlanWarning]:
         yield PlanWarning(
             "loop",
             f"Each iteration of '{loop}' sends {count} message{'s' * (count > 1)} ({amount}) between "
-            f"{listed(tasks, LISTED)}: {listed((c.name for c in largest), LISTED)}. An iteration cannot end before they have come",
+            f"{listed(tasks, LISTED)}: {listed((c.name for c in largest), LISTED)}. An iteration cannot end before they have arrived",
             facts.plan.graph.get_operation_by_name(next(iter(nodes))).source,
-            "Keep its body and its condition on one task, where they need not be on several",
+            "Place its body and its condition on one task, unless they must be on several",
             tuple(dict.fromkeys(d for c in channels for d in (c.source, c.destination))),
             tuple(nodes),
             size,
-            "which part of the loop has to be where is the program's to say",
+            "only the program knows on which tasks the parts of the loop must run",
         )
 
 

@@ -84,7 +84,7 @@ def test_a_server_that_holds_most():
     g, made = model(balanced=False)
     (found,) = [w for w in place(g, CLUSTER, fetches=made).check() if w.kind == "uneven-bytes"]
     assert found.devices == (PS0,) and found.nodes == ("v0", "v1") and found.bytes == 160_000
-    assert "holds 100% of the 312.5 KiB" in found.text
+    assert "stores 100% of the 312.5 KiB" in found.text
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -188,7 +188,7 @@ def test_copies_of_what_is_read_in_place_count_as_memory():
             y = dt.add_n([dt.reduce_sum(v) for v in (*held, own)])
         plan = dt.place(y, {"worker": 2}, devices=devices)
     assert any(c.direct for c in plan.channels)
-    assert "/job:worker/task:1/CPU:0 is predicted to hold 1.3 MiB at once" in only(plan, "memory").what
+    assert "/job:worker/task:1/CPU:0 is predicted to need 1.3 MiB at once" in only(plan, "memory").what
 
 
 def test_an_idle_card():
@@ -209,7 +209,7 @@ def test_uneven_work():
             small = dt.matmul(dt.ones([8, 8]), dt.ones([8, 8]))
         plan = place(None, {"worker": 2}, fetches=[*made, small])
         found = only(plan, "uneven-work", fix=True)
-        assert found.devices == (W0,) and "1.1 Gflop per step, 2.0 times the mean of the 2 devices" in found.what
+        assert found.devices == (W0,) and "1.1 Gflop per step, 2.0 times the mean of the 2 used devices" in found.what
         assert found.where.line == line("product_{i}") and found.nodes == ("product_0",)
         assert found.cure.startswith(f"Leave out the device block at {__file__}:") and 'strategy="auto"' in found.cure
         assert dt.simulate(found.fixed).makespan < 0.6 * dt.simulate(plan).makespan
@@ -332,8 +332,8 @@ def test_a_variable_that_is_read_over_a_slow_link(slow_link):
             y = dt.exp(v)
         plan = place(None, slow_link, fetches=y)
         found = only(plan, "slow-read", fix=True)
-        assert "'v' crosses from /job:ps/task:0/CPU:0 to /job:worker/task:0/CPU:0 in each step: 256.0 KiB" in found.what
-        assert found.cure == 'Put it where it is read: with dt.device("/job:worker/task:0")'
+        assert "'v' is sent from /job:ps/task:0/CPU:0 to /job:worker/task:0/CPU:0 in each step: 256.0 KiB" in found.what
+        assert found.cure == 'Place it where it is read: with dt.device("/job:worker/task:0")'
         assert found.where.line == line("# far away") and found.fixed.placement["v"] == W0
         assert found.fixed.channels == [] and "0 B instead of 256.0 KiB" in found.result
         with dt.device("/job:worker/task:1"):
@@ -431,8 +431,8 @@ def test_one_variable_that_is_most_of_a_server_is_to_be_cut():
     with dt.Graph().as_default(), dt.device(dt.train.replica_device_setter(ps_tasks=2)):
         read = [dt.reduce_sum(dt.get_variable(f"v{i}", [n, 128])) for i, n in enumerate([4096, 10])]
         found = only(place(None, CLUSTER, fetches=read), "uneven-bytes", fix=True)
-        assert "Cut 'v0' (2.0 MiB) into parts with a partitioner" in found.cure
-        assert found.result == "Not applied: a variable is cut where the program makes it"
+        assert "Partition 'v0' (2.0 MiB), with a partitioner" in found.cure
+        assert found.result == "Not applied: a variable is partitioned where the program creates it"
 
 
 def test_values_that_do_not_fit_at_one_moment():
@@ -444,7 +444,7 @@ def test_values_that_do_not_fit_at_one_moment():
             late = dt.add_n([dt.reduce_sum(m) for m in made])
         found = only(place(None, {"worker": 2}, fetches=late, devices=devices), "memory", fix=True)
         assert (
-            "/job:worker/task:0/CPU:0 is predicted to hold 6.0 MiB at once, values and state, but has 5.0 MiB"
+            "/job:worker/task:0/CPU:0 is predicted to need 6.0 MiB at once for values and state, but has 5.0 MiB"
             in found.what
         )
         assert len(found.fixed.partitions) == 2 and "memory" not in kinds(found.fixed)
