@@ -64,7 +64,7 @@ class PartialRun:
         return not self._left
 
     def run(self, requested: Fetches, feeds: Mapping[str, Any], step: Step) -> dict[str, Any]:
-        """One call: the values of `wanted.tensors`.
+        """Run one call, and return the values of `requested.tensors`.
 
         Raises:
             InvalidArgumentError: a feed or fetch was not declared, was used before, or needs a tensor that has not been fed.
