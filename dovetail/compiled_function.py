@@ -193,7 +193,7 @@ class _Home:
         self._open.close()
 
     def check_processes(self) -> None:
-        """UnavailableError: a process of the cluster that was started here has ended."""
+        """Raise an UnavailableError if a process of the cluster that this process started has ended."""
         ended = self._started.first_ended() if self._started is not None else None
         if ended is not None:
             raise UnavailableError(
@@ -342,7 +342,7 @@ class CompiledFunction(Generic[P]):
 
     @property
     def graph(self) -> Graph:
-        """The graph that holds all traces."""
+        """The graph of all traces."""
         return self._home.graph
 
     @property

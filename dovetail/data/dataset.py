@@ -73,7 +73,7 @@ class Dataset(Described):
         return Dataset(kind, like._structure, like._components, (self,), size, **params)
 
     def _from(self, *seeds: int) -> Walk[Element]:
-        """All elements, here and now."""
+        """All elements, computed in this process."""
         return self._walk(At(seeds))
 
     def walk_from(self, seed: int, skip: int, values: Sequence[Any], task: Resources) -> Walk[Element]:
@@ -489,7 +489,7 @@ class Dataset(Described):
         return Iterator(self, False, shared_name)
 
     def __iter__(self) -> Walk[Any]:
-        """The elements as NumPy arrays, here and now, without a graph."""
+        """Iterate over the elements as NumPy arrays, in this process and without a graph."""
         for element in self._from(np.random.SeedSequence().entropy % 2**62):  # type: ignore[operator]
             yield pack(self._structure, element)
 

@@ -28,7 +28,7 @@ from .transformations import (
 
 
 def make_saveable_from_iterator(iterator: Iterator) -> Any:
-    """Save the position of an iterator in checkpoints. Returns the variable that holds the position.
+    """Save the position of an iterator in checkpoints. Returns the variable with the position.
 
     The position becomes a global variable: `global_variables_initializer` initializes it, each `Saver` without a list of variables saves
     it, and after a restore the iterator continues at the saved position. With several clients, call this only on the chief, whose

@@ -90,7 +90,7 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         value: a tensor, a variable (its value), an array, a number, a string, or nested lists of these.
         dtype: the required element type; None: its own.
         name: name of the Const node for a value.
-        prefer: element type for a Python value, tried first; a value that it cannot hold keeps its own type.
+        prefer: element type for a Python value, tried first; a value that it cannot represent keeps its own type.
 
     Raises:
         TypeError: the value has another type than `dtype`, or no element type. ValueError: it has no regular shape.

@@ -206,7 +206,7 @@ _OLD_NAME = {new: old for old, new in RENAMED.items()}
 
 
 def cache_folder() -> Path:
-    """Where what was made or measured once is kept: DOVETAIL_CACHE_DIR, or `dovetail` in the user's cache folder."""
+    """The folder of cached kernels and measurements: DOVETAIL_CACHE_DIR, or `dovetail` in the user's cache folder."""
     named = str(setting("DOVETAIL_CACHE_DIR"))
     return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dovetail"
 

@@ -34,7 +34,7 @@ Data = Sequence[TensorLike] | None
 def _checked(
     holds: Tensor, said: str, given: dict[str, Tensor], data: Data, summarize: int | None, message: str | None
 ) -> Node:
-    """A node that fails unless all elements of `holds` are true; where that is known already, the error is raised here."""
+    """A node that fails unless all elements of `holds` are true. If their values are constants, the error is raised immediately."""
     text = f"{message}\n{said}" if message else said
     known = static_value(holds)
     if known is not None and np.all(known):
@@ -69,11 +69,14 @@ def _of_two(name: str, holds: Callable[[Tensor, Tensor], Tensor], said: str) -> 
     check.__doc__ = f"""A node that fails its step unless x {said} y, element by element.
 
     Args:
-        x, y: numbers of shapes that broadcast. data: what to show; None: both. summarize: how many elements of each.
-        message: comes first in the text.
+        x: numbers.
+        y: numbers; their shape must broadcast with that of x.
+        data: tensors to print in the error; None: x and y.
+        summarize: number of elements to print of each tensor.
+        message: the beginning of the error's message.
 
     Raises:
-        InvalidArgumentError: here, where both are known before anything runs.
+        InvalidArgumentError: in the step; or while the graph is built, if both values are constants.
     """
     return check
 
@@ -96,7 +99,7 @@ def _of_one(name: str, holds: Callable[[Tensor], Tensor], said: str) -> Callable
 
     check.__name__ = check.__qualname__ = name
     check.__doc__ = (
-        f"""A node that fails its step unless x {said}, for all elements. Other arguments as of `assert_equal`."""
+        f"""A node that fails its step unless x {said}, for all elements. Other arguments as in `assert_equal`."""
     )
     return check
 

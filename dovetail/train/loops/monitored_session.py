@@ -200,7 +200,7 @@ class _Monitored:
         self._make()
 
     def _make(self) -> LiveSession:
-        """A live session; while tasks are lost, again and again."""
+        """Create a session; retry while tasks are lost."""
         while True:
             try:
                 with self._graph.as_default():
@@ -214,7 +214,7 @@ class _Monitored:
 
     @property
     def graph(self) -> Graph:
-        """The graph that it runs."""
+        """The graph of the session."""
         return self._graph
 
     def _lost(self, e: OpError) -> None:
@@ -242,20 +242,21 @@ class _Monitored:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """Run a step, with the hooks around it. Arguments and errors as of `Session.run`.
+        """Run a step with the hooks. Arguments and other errors as in `Session.run`.
 
         Raises:
-            RuntimeError: after `should_stop()` was true, or `close()`; or two hooks, or a hook and you, feed one tensor.
+            RuntimeError: the session is closed or should stop, or a tensor is fed twice, by hooks or the caller.
         """
         return self._with_session(lambda live: live.run(fetches, feed_dict, options, run_metadata))
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
-        """Call `step_fn(step_context)`: it may run steps without hooks by `step_context.session`, and one with them by
-        `step_context.run_with_hooks`.
+        """Call `step_fn(step_context)`.
+
+        The function may run steps without hooks in `step_context.session`, and one step with hooks by `step_context.run_with_hooks`.
 
         Raises:
-            StopIteration: the function called `step_context.request_stop()`. It ends the `with` block of the session, without an error.
-            ValueError: the function does not take the one argument.
+            StopIteration: the function called `step_context.request_stop()`. It ends the `with` block of the session normally.
+            ValueError: the function does not have exactly one parameter.
         """
         taken = tuple(inspect.signature(step_fn).parameters)
         if len(taken) != 1:
@@ -281,7 +282,7 @@ class _Monitored:
         return self._with_session(do)
 
     def should_stop(self) -> bool:
-        """Whether the loop is to end: a hook said so, a thread failed, or the session is closed."""
+        """Whether the training loop should end: a hook requested it, a thread failed, or the session is closed."""
         if self._closed:
             return True
         if self._live is None:
@@ -298,7 +299,7 @@ class _Monitored:
             return True
 
     def close(self) -> None:
-        """End the session: the hooks' `end`, then the threads, then the session itself."""
+        """Call `end` of the hooks, stop the threads, and close the session."""
         self._end(None)
 
     def _end(self, error: type[BaseException] | None) -> None:

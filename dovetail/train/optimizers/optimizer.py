@@ -30,14 +30,14 @@ from ...graph.variables.variable import Variable
 from .slot_creator import create_slot, create_slot_with_initializer, create_zeros_slot
 
 Hyperparameter: TypeAlias = "float | np.generic | np.ndarray[Any, Any] | Tensor | Variable | Callable[[], Any]"
-"""A setting of an optimizer: a number, a scalar tensor or variable, or a function that gives one."""
+"""A setting of an optimizer: a number, a scalar tensor or variable, or a function that returns one."""
 _INSTEAD = {
     "init": "minimize(loss): the slots are variables, which it makes",
     "step": "minimize(loss): running the node that it returns takes a step",
     "update": "apply_gradients(pairs of gradient and variable)",
     "zero_grad": "nothing: gradients do not add up from step to step",
 }
-"""Attribute that optimizers of other libraries have -> what to do here."""
+"""Attribute of optimizers of other libraries -> what to use in Dovetail."""
 
 
 class Optimizer:
