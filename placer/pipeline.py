@@ -436,7 +436,9 @@ def place(
         graph = results
     elif results is not None:
         if fetches is not None:
-            raise ValueError("The first argument already has the fetches: leave out `fetches`, or pass a graph as the first argument")
+            raise ValueError(
+                "The first argument already has the fetches: leave out `fetches`, or pass a graph as the first argument"
+            )
         fetches = results
     if graph is None:
         graph = next((e.graph for e in _leaves((fetches, targets)) if hasattr(e, "graph")), None) or get_default_graph()

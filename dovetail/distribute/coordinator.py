@@ -425,7 +425,9 @@ class ClusterCoordinator:
                 if "/job:ps" not in e.message and not self._closed:  # the worker died: another one executes it
                     if not is_lost and n not in self._let_go:
                         is_lost = True
-                        logger.warning("/job:worker/task:%d is lost: another worker runs its call. %s", index, e.message)
+                        logger.warning(
+                            "/job:worker/task:%d is lost: another worker runs its call. %s", index, e.message
+                        )
                     _close(self._sessions[n])
                     self._sessions[n] = None
                     with self._changed:

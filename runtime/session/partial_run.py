@@ -76,7 +76,9 @@ class PartialRun:
             known = self._values | {self._feeds[name]: value for name, value in feeds.items()}
             nodes = self._to_run(fetched, known)
             kept = self._kept(nodes, self._left - fetched)
-            names = dict.fromkeys([t.name for t in kept] + [n for n in requested.tensors if self._tensor(n) not in known])
+            names = dict.fromkeys(
+                [t.name for t in kept] + [n for n in requested.tensors if self._tensor(n) not in known]
+            )
             targets = tuple(n for n in requested.targets if self._graph.get_operation_by_name(n) not in self._done)
             values: dict[Tensor, Any] = {}
             if names or targets:

@@ -329,9 +329,7 @@ class RayCluster(RunningCluster):
             UnavailableError: Ray has not granted the resources in time, or a task has not started. The cluster is unchanged.
         """
         if job not in self.cluster_spec.jobs or job == "ps":
-            raise ValueError(
-                f"scale needs a job of {self.cluster_spec.jobs} other than ps, not {job!r}"
-            )
+            raise ValueError(f"scale needs a job of {self.cluster_spec.jobs} other than ps, not {job!r}")
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"Job {job!r} must have at least one task, not {count!r}")
         before = self.tasks

@@ -54,7 +54,9 @@ def up(
     detach: Annotated[
         bool,
         typer.Option(
-            "--detach", "-d", help="Run the tasks in the background and return once all answer. Their output goes to FILE.log."
+            "--detach",
+            "-d",
+            help="Run the tasks in the background and return once all answer. Their output goes to FILE.log.",
         ),
     ] = False,
     option: SlurmOption = None,
@@ -173,7 +175,9 @@ def allocated(described: Described, on: str, options: list[str]) -> None:
     try:
         os.execvp(command[0], command)
     except FileNotFoundError:
-        raise FileNotFoundError("salloc was not found: Slurm is not installed on this machine, or not in PATH") from None
+        raise FileNotFoundError(
+            "salloc was not found: Slurm is not installed on this machine, or not in PATH"
+        ) from None
 
 
 def use_keys(described: Described, on: str, given: Path | None) -> Path | None:

@@ -22,7 +22,8 @@ def devices(
         str, typer.Option(help="A running cluster: zmq://host:port, or its file. Default: this machine.")
     ] = "",
     cluster: Annotated[
-        str | None, typer.Option(help="Description of a cluster, as for `dovetail plan`; the cluster need not be running.")
+        str | None,
+        typer.Option(help="Description of a cluster, as for `dovetail plan`; the cluster need not be running."),
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure the speeds of devices and links. Takes some seconds for each.")

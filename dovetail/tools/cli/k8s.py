@@ -56,7 +56,9 @@ def _key(folder: Path | None) -> str:
 
     where = folder or (Path(setting("DOVETAIL_KEYS")) if setting("DOVETAIL_KEYS") else None)
     if where is None:
-        raise ValueError("Other machines can reach the pods, so they need a key: pass --keys FOLDER, or --insecure to run without")
+        raise ValueError(
+            "Other machines can reach the pods, so they need a key: pass --keys FOLDER, or --insecure to run without"
+        )
     where = where.expanduser()
     if not (where / OWN).exists():
         write_keys(where, "cluster", new_key_pair())

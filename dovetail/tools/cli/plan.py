@@ -29,7 +29,9 @@ def plan(
     placing: Placing,
     report: Annotated[
         bool,
-        typer.Option("--report", help="Print an evaluation first: predicted step time, lower bound, memory, bottleneck."),
+        typer.Option(
+            "--report", help="Print an evaluation first: predicted step time, lower bound, memory, bottleneck."
+        ),
     ] = False,
     explain: Annotated[
         list[str] | None,
@@ -44,7 +46,10 @@ def plan(
         bool, typer.Option("--check", help="Print the warnings instead of the tables. Exit status 4 if there are any.")
     ] = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Like --check, and print the predicted gain of the change that each warning suggests.")
+        bool,
+        typer.Option(
+            "--fix", help="Like --check, and print the predicted gain of the change that each warning suggests."
+        ),
     ] = False,
     html: PageOption = None,
     svg: Annotated[
@@ -52,7 +57,11 @@ def plan(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Save the plan to a file that the other commands accept as PROGRAM.", dir_okay=False, callback=output_file),
+        typer.Option(
+            help="Save the plan to a file that the other commands accept as PROGRAM.",
+            dir_okay=False,
+            callback=output_file,
+        ),
     ] = None,
 ) -> None:
     """Show which device runs each part of a program and why, without running it.

@@ -61,7 +61,9 @@ FetchOption = Annotated[
 ]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option(help="Shape of an input: x=64,784. May be repeated. Figures that depend on unknown sizes are marked with ≥."),
+    typer.Option(
+        help="Shape of an input: x=64,784. May be repeated. Figures that depend on unknown sizes are marked with ≥."
+    ),
 ]
 SoftOption = Annotated[
     bool,
@@ -278,7 +280,9 @@ class Placing:
     """The placement options, which `takes_placing` adds to a command."""
 
     cluster: ClusterOption = None
-    master: Annotated[str | None, typer.Option(help="Task that the session connects to, such as /job:worker/task:0.")] = None
+    master: Annotated[
+        str | None, typer.Option(help="Task that the session connects to, such as /job:worker/task:0.")
+    ] = None
     fetch: FetchOption = None
     shape: ShapeOption = None
     allow_soft_placement: SoftOption = False
@@ -338,7 +342,9 @@ class Placing:
         """The plan with the given shapes."""
         for option in fields(self):
             if option.name not in ("shape", "costs") and getattr(self, option.name) not in (option.default, []):
-                raise UsageError(f"--{option.name.replace('_', '-')} applies to programs only: a plan is already placed")
+                raise UsageError(
+                    f"--{option.name.replace('_', '-')} applies to programs only: a plan is already placed"
+                )
         return plan.at(shapes=shapes) if shapes else plan
 
 

@@ -58,9 +58,7 @@ def run(
             "--each", help="Run the program in each task, with its TF_CONFIG. Tasks of the job ps are servers."
         ),
     ] = False,
-    restarts: Annotated[
-        int, typer.Option(min=0, help="On local: how many times a failed program is restarted.")
-    ] = 0,
+    restarts: Annotated[int, typer.Option(min=0, help="On local: how many times a failed program is restarted.")] = 0,
     keys: KeyFolder = None,
     option: SlurmOption = None,
     image: Image = "",
@@ -234,7 +232,9 @@ def _in_this_process(program: Sequence[str], environment: Mapping[str, str]) -> 
     is_module = program[0] == "-m"
     name, *arguments = program[1:] if is_module else program
     if not is_module and not name.endswith(".py"):
-        raise UsageError(f"On ray the program runs in this process: it must be a Python file or `-m module`, not {name}")
+        raise UsageError(
+            f"On ray the program runs in this process: it must be a Python file or `-m module`, not {name}"
+        )
     sys.argv = [name, *arguments]
     try:
         with program_errors():

@@ -96,7 +96,9 @@ def server(
             set_up_log(running.job_name, running.task_index)
             running.start()
         except PermissionError as e:
-            raise UsageError(f"{e} (on the command line: --keys and --insecure)" if "insecure" in str(e) else str(e)) from None
+            raise UsageError(
+                f"{e} (on the command line: --keys and --insecure)" if "insecure" in str(e) else str(e)
+            ) from None
         with running:
             try:
                 for device in running.devices:
@@ -111,7 +113,8 @@ def demo(
     in_graph: Annotated[
         bool,
         typer.Option(
-            "--in-graph", help="In-graph replication: one client and one graph, with a copy of the computation for each worker."
+            "--in-graph",
+            help="In-graph replication: one client and one graph, with a copy of the computation for each worker.",
         ),
     ] = False,
     steps: Annotated[int | None, typer.Option(min=1, help="Total number of updates by all workers.")] = None,
