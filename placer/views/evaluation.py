@@ -114,17 +114,17 @@ class Evaluation:
         if self.throughput is not None:
             every, bound = self.throughput
             limit = f"; no placement can be below {time_text(bound)}" if exact else ""
-            lines.append(f"with many steps under way, one ends every {time_text(every, exact)}, predicted{limit}")
+            lines.append(f"with overlapping steps, one ends every {time_text(every, exact)}, predicted{limit}")
         lines += [
             f"one step takes {time_text(self.objective, exact)}, predicted{', slower than one device' * slower}; placed by {self.found_by}"
         ]
         if self.unknown:
             lines.append(f"  {self.unknown}")
         elif self.gap < 1e-9:
-            lines.append("  nothing can be faster: that is also the lower bound")
+            lines.append("  optimal: this is also the lower bound")
         else:
             lines.append(
-                f"  no placement can be below {time_text(self.lower_bound)}: at most {self.gap:.0%} is to be gained"
+                f"  no placement can be below {time_text(self.lower_bound)}: at most {self.gap:.0%} can be gained"
             )
         if self.best_single is not None:
             device, seconds = self.best_single

@@ -66,8 +66,8 @@ def heading(plan: PlanData) -> str:
     for task, device in plan.moved_parts.items():
         by_device.setdefault(device, []).append(short(task))
     for device, moved in by_device.items():
-        whose = "its" if len(moved) == 1 else "their"
-        text += f"; {short(device)} does the part of {', '.join(sorted(moved))} where {whose} variables lie"
+        whose = "that task" if len(moved) == 1 else "those tasks"
+        text += f"; {short(device)} runs the part of {', '.join(sorted(moved))} in the memory of {whose}"
     adding = Counter(device for node, device in plan.added_to.items() if node.type == ACCUMULATOR)
     for device, count in adding.items():
         text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in their memory"

@@ -103,7 +103,7 @@ def test_it_is_told_what_is_run_where(pair, tmp_path):
         )
     assert plan.moved_parts == {"/job:ps/replica:0/task:0": ONLY_WORKER[0]}
     assert plan.placement["v"] == plan.placement[up.op.name] == "/job:ps/replica:0/task:0/device:CPU:0"
-    assert "/job:worker/task:0/CPU:0 does the part of /job:ps/task:0 where its variables lie" in " ".join(
+    assert "/job:worker/task:0/CPU:0 runs the part of /job:ps/task:0 in the memory of that task" in " ".join(
         str(plan).split()
     )
     for name in ("v", up.op.name):

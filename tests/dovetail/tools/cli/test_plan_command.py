@@ -412,7 +412,7 @@ def test_a_model_from_elsewhere_is_planned_by_its_own_names(folder: Path) -> Non
         "small.onnx", *sized, "--strategy", "auto", "--objective", "throughput", "--report", cluster='{"worker": 4}'
     )
     assert done.exit_code == 0 and "≥" not in done.output and "slower than one device" not in done.output
-    assert "with many steps under way, one ends every" in done.output and "no placement can be below" in done.output
+    assert "with overlapping steps, one ends every" in done.output and "no placement can be below" in done.output
     assert "memory" in done.output and "/job:worker/task:0/CPU:0" in done.output
     made_by = {
         "First/Gemm": "'First/Gemm' (Gemm)",
