@@ -407,7 +407,7 @@ def place(
         objective: what a search minimizes. `makespan`: the time of one step on the devices. `latency`: the time of one step for its
             client, including feeds and fetches. `throughput`: the largest load of a device, which is the time between the starts of
             overlapping steps.
-        contended: for a search: whether transfers over the same link share its bandwidth.
+        contended: for a search: whether transfers over the same link wait for each other.
         costs: for a search: measured costs of nodes and links, a `dt.Profile` or the path of one; None: analytic costs.
         profile: the machine profile (`dovetail calibrate`) for processors without described speeds: a path or a `Calibration`; `none`: no
             profile; None: that of this machine, if measured, for its tasks and for tasks on unknown hosts.
