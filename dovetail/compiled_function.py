@@ -80,8 +80,7 @@ class _Trace:
 
     Attributes:
         feeds: placeholders, in the order of the arguments' arrays.
-        results: the structure that the function returned.
-        fetches: the leaves of `results` that a session fetches.
+        results: the structure that the function returned. fetches: its leaves that a session fetches.
         effects: nodes that change state or have another side effect. They run in each step, whether returned or not.
     """
 
@@ -96,8 +95,7 @@ class _Home:
 
     Attributes:
         made: (scope, name, count in the scope) -> the variable that a trace created there.
-        makers: the function that created each variable.
-        first_arguments: the arguments of the first trace.
+        makers: the function that created each variable. first_arguments: those of the first trace.
     """
 
     def __init__(self, scope: str, cluster: Any, strategy: str, config: ConfigProto | None) -> None:
@@ -286,10 +284,7 @@ def _shows_users_frames(method: Callable[Q, R]) -> Callable[Q, R]:
 
 
 class CompiledFunction(Generic[P]):
-    """A function compiled by `dt.compile`. Call it like the original function; results are NumPy arrays.
-
-    As a context manager it calls `close` at the end of the block.
-    """
+    """A function that `dt.compile` made. Call it like the original one; results are NumPy arrays. `with` closes it at the end."""
 
     def __init__(self, function: Callable[P, Any], home: _Home, symbolic_batch: bool, is_owner: bool) -> None:
         functools.update_wrapper(self, function)
@@ -301,26 +296,15 @@ class CompiledFunction(Generic[P]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run one step with these arguments.
 
-        Args:
-            *args: arguments of the function. Arrays, numbers and anything else that NumPy converts to an array (such as a PyTorch tensor)
-                are fed to the step; Python numbers as int32 and float32. None, strings, booleans and functions are constants: another
-                value makes another trace.
-            **kwargs: keyword arguments of the function, likewise.
-
-        Returns:
-            What the function returned, with an array in place of each tensor and variable, and None in place of each operation.
-
-        Raises:
-            TypeError: an argument is missing, or can be neither fed nor a constant. OpError: the step failed.
+        Arrays, numbers and other values that NumPy converts to arrays (such as a PyTorch tensor) are fed; Python numbers as int32 and
+        float32. None, strings, booleans and functions are constants: another value makes another trace. Results have the structure that the
+        function returned, with an array for each tensor and variable, and None for each operation.
         """
         return self._run(args, kwargs)
 
     @_shows_users_frames
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
-        """The plan of the step for these arguments and their shapes: a `Plan`.
-
-        It traces the function if needed, and starts no cluster. If `cluster` is a target, it opens the session.
-        """
+        """The `Plan` of the step for these arguments and their shapes. No cluster is started; of a target, the session is opened."""
         home = self._home
         with home.lock:
             trace, values = self._traced(args, kwargs)
@@ -358,13 +342,7 @@ class CompiledFunction(Generic[P]):
 
     @_shows_users_frames
     def save(self, path: str) -> str:
-        """Write a checkpoint of all variables.
-
-        Args:
-            path: the prefix of the checkpoint's files.
-
-        Returns:
-            The path, for `restore`.
+        """Write a checkpoint of all variables whose files begin with `path`, and return its path, for `restore`.
 
         Raises:
             ValueError: the function has no variables yet. OSError: the files cannot be written.
@@ -374,13 +352,10 @@ class CompiledFunction(Generic[P]):
 
     @_shows_users_frames
     def restore(self, path: str) -> None:
-        """Read all variables from a checkpoint.
+        """Read all variables from the checkpoint `path`, as `save` returned it.
 
         The first trace creates the variables. Before it, `restore` only records the path, and the first call reads the checkpoint.
         Variables that later traces create are read, too, if the checkpoint has them.
-
-        Args:
-            path: as `save` returned it.
 
         Raises:
             ValueError: there is no such checkpoint. NotFoundError, here or in the first call: it lacks a variable; the message says if
@@ -405,10 +380,7 @@ class CompiledFunction(Generic[P]):
             raise AttributeError(text + (f": use {INSTEAD[name]}" if name in INSTEAD else ""), name=name, obj=self)
 
     def close(self) -> None:
-        """End the session, and the cluster if this function started it.
-
-        A later call starts both again, with variables at their initial values.
-        """
+        """End the session, and the cluster if this function started it. A later call starts both again, with initial values."""
         with self._home.lock:
             self._home.close()
 

@@ -209,8 +209,8 @@ class TestServer:
     @pytest.mark.parametrize(
         ("arguments", "config", "said"),
         [
-            ([], "", "Give --cluster, --job and --task, or set TF_CONFIG"),
-            ([], "{", "it is '{'"),
+            ([], "", "No cluster is given: pass --cluster, --job and --task, or set TF_CONFIG"),
+            ([], "{", "TF_CONFIG is '{'"),
             (["--cluster", "{"], "", "{ is neither JSON nor YAML"),
             (["--cluster", "[1]"], "", "[1] describes no cluster"),
             (
@@ -276,7 +276,7 @@ class TestKeys:
         ("arguments", "says"),
         [
             (["new"], "No folder of keys is given"),
-            (["new", "x", "--client", "bob"], "--client goes with --cluster"),
+            (["new", "x", "--client", "bob"], "--client is for --cluster"),
             (["new", "x", "--cluster", '{"ps": 2}'], "give the address of each task"),
             (["new", "x", "--cluster", "{"], "is neither JSON nor YAML"),
             (["list", "--keys", "x"], "does not exist"),
