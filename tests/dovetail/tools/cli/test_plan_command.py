@@ -186,7 +186,7 @@ def test_a_step_is_traced_on_a_cluster_that_is_started_for_it(folder: Path) -> N
     ):
         done = run("trace", "sum_it.py:build", *wrong, cluster="")
         assert done.exit_code == 2 and told in done.stderr
-    assert "t takes string" in run("trace", "sum_it.py:text", cluster="").stderr.replace("t:0", "t")
+    assert "t needs values of type string" in run("trace", "sum_it.py:text", cluster="").stderr.replace("t:0", "t")
     assert run("trace", "train_it.py:nothing", cluster="").exit_code == 2  # it names no step
     failed = run("trace", "sum_it.py:build", "--shape", "x=2,9", cluster="")
     assert failed.exit_code == 2 and "(?, 8)" in failed.stderr
