@@ -36,9 +36,10 @@ class ChunkedSnapshot:
     __slots__ = (
         "__weakref__",
         "_at",
+        "_count",
         "_current",
         "_first",
-        "_is_kept",
+        "_index",
         "_kept",
         "_lock",
         "_rest",
@@ -53,8 +54,10 @@ class ChunkedSnapshot:
         self._lock, self._current = lock, current
         self._step = max(1, CHUNK_BYTES * len(value) // value.nbytes)  # rows of a chunk
         self._at = 0  # the first row that has not been read
-        self._is_kept = np.zeros(len(value), np.bool_)
-        self._kept: dict[int, list[tuple[Array, Array]]] = {}  # by chunk: rows, and what they were
+        # The rows that have been kept, in the order of their changes, and for each row 1 + its place there; 0: it is not there. Both are
+        # large, but the operating system allocates only the pages that are written.
+        self._kept, self._count = np.empty_like(value), 0
+        self._index = np.zeros(len(value), np.intp)
         self._rest: Array | None = None  # the rows from `_first` on, once the variable may change them
         self._first = 0
 
@@ -71,9 +74,9 @@ class ChunkedSnapshot:
                 np.copyto(chunk, source[begin - self._first : end - self._first])
                 del source  # a reference would keep the variable from being changed in place
                 self._at = end
-                kept = self._kept.pop(begin // self._step, ())
-            for rows, values in kept:
-                chunk[rows - begin] = values
+            index = self._index[begin:end]  # which does not change any more
+            if (rows := np.flatnonzero(index)).size:
+                chunk[rows] = self._kept[index[rows] - 1]
             yield chunk
 
     def keep(self, value: Array, rows: Array | None) -> None:
@@ -85,14 +88,10 @@ class ChunkedSnapshot:
             return
         rows = np.unique(rows)
         rows = rows[(rows >= self._at) & (rows < len(value))].astype(np.intp, copy=False)
-        rows = rows[~self._is_kept[rows]]
-        if not rows.size:
-            return
-        values = value[rows]
-        self._is_kept[rows] = True
-        cuts = np.flatnonzero(np.diff(rows // self._step)) + 1
-        for some, were in zip(np.split(rows, cuts), np.split(values, cuts), strict=True):
-            self._kept.setdefault(int(some[0]) // self._step, []).append((some, were))
+        rows = rows[self._index[rows] == 0]
+        begin, self._count = self._count, self._count + rows.size
+        self._kept[begin : self._count] = value[rows]
+        self._index[rows] = np.arange(begin + 1, self._count + 1)
 
     def leave(self, value: Array) -> None:
         """The variable no longer needs its value, which does not change from now on. The lock is held."""

@@ -180,7 +180,7 @@ def test_a_dropped_snapshot_keeps_nothing():
     snapshot = state.read_in_chunks()
     state.read_in_chunks().chunks()
     add_to(state, np.array([7]))
-    assert snapshot._kept
+    assert snapshot._count == 1
     del snapshot
     assert [s() for s in state._snapshots] == [None, None]
     held = state.read_in_chunks()
