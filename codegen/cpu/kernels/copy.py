@@ -23,18 +23,20 @@ from ..work_ranges import ranges_of
 Array: TypeAlias = np.ndarray[Any, Any]
 
 OPS = frozenset(("Reshape", "Pack", "ConcatV2"))
+FRESH = 32 << 20
+"""Results from so many bytes on get fresh memory from the C library. A smaller one gets memory that was used before, which is as fast."""
 
 
 def copy_kernel(node: Node, reference: Kernel, threads: int) -> Kernel:
     """The reference, but with large results in reused memory."""
 
     def reshape(x: Any, shape: Any) -> Any:
-        return reference(_joined([x], 0, threads) if _are_large([x]) and not x.flags.c_contiguous else x, shape)
+        return reference(_joined([x], 0, threads) if _bytes_of([x]) >= FRESH and not x.flags.c_contiguous else x, shape)
 
     def concat(*inputs: Any) -> Any:
         *parts, along = inputs
         rank = np.ndim(parts[0])
-        if not _are_large(parts) or not -rank <= int(along) < rank:
+        if _bytes_of(parts) < FRESH or not -rank <= int(along) < rank:
             return reference(*inputs)
         axis = int(along) % rank
         rest = {(*x.shape[:axis], *x.shape[axis + 1 :]) if x.ndim == rank else None for x in parts}
@@ -54,7 +56,8 @@ class Pack:
     threads: int
 
     def __call__(self, *parts: Any) -> Any:
-        if not _are_large(parts) or any(x.shape != parts[0].shape for x in parts):
+        size = _bytes_of(parts)
+        if size < LARGE or any(x.shape != parts[0].shape for x in parts):
             return self.reference(*parts)
         axis = self.axis % (parts[0].ndim + 1)
         memory = parts[0].base
@@ -62,14 +65,16 @@ class Pack:
             whole = as_they_lie(parts, axis, memory)
             if whole is not None:
                 return whole
+        if size < FRESH:
+            return self.reference(*parts)
         return _joined([np.expand_dims(x, axis) for x in parts], axis, self.threads)
 
 
-def _are_large(parts: Sequence[Any]) -> bool:
-    """Whether these are arrays of one type, of numbers, and together large."""
-    if not all(type(x) is np.ndarray and x.dtype == parts[0].dtype for x in parts):
-        return False
-    return not parts[0].dtype.hasobject and sum(x.nbytes for x in parts) >= LARGE
+def _bytes_of(parts: Sequence[Any]) -> int:
+    """The size of arrays of one type, of numbers; 0 if they are anything else."""
+    if not all(type(x) is np.ndarray and x.dtype == parts[0].dtype for x in parts) or parts[0].dtype.hasobject:
+        return 0
+    return sum(x.nbytes for x in parts)
 
 
 def as_they_lie(parts: Sequence[Array], axis: int, memory: Array) -> Array | None:
