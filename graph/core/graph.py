@@ -361,8 +361,7 @@ class Graph:
 
         Raises:
             TypeError, ValueError: the inputs' types or shapes, or the attributes, are invalid for the op, or the name is invalid. The graph
-            is
-                unchanged then.
+                is unchanged then.
             RuntimeError: the graph is finalized.
         """
         definition = op if isinstance(op, OpDef) else find_opdef(op)
