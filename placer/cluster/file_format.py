@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ...graph.core.gpu_models import GPU_MODELS
+from .spec import check_ps_replicas
 
 T = TypeVar("T")
 
@@ -117,8 +118,7 @@ class ClusterFile(Struct, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         servers = self.jobs.get("ps", 0)
         count = servers if isinstance(servers, int) else len(servers)
-        if self.ps_replicas > 1 and count < 2:
-            raise ValueError(f"`ps_replicas: {self.ps_replicas}` needs a job ps of 2 tasks or more, and it has {count}")
+        check_ps_replicas(self.ps_replicas, count)
 
 
 def checked(content: object, kind: type[T]) -> T:

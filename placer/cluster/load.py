@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...graph.core.device import DeviceName, DeviceSpec, parse_strict
 from ...graph.core.errors import InvalidArgumentError
-from .spec import Cluster, ClusterDef, ClusterSpec, DeviceInfo, Link, masters_job
+from .spec import Cluster, ClusterDef, ClusterSpec, DeviceInfo, Link, masters_job, task_addresses
 
 if TYPE_CHECKING:
     from .file_format import LinkFacts
@@ -121,8 +121,7 @@ def _hosts(jobs: Jobs | None) -> dict[tuple[str, int], str]:
     """(job, task index) of every task -> the host in its address; empty where tasks are given by number."""
     if jobs is None:
         return {("localhost", 0): ""}
-    spec = as_cluster_spec(jobs)
-    found = {(job, i): _host(spec.task_address(job, i)) for job in spec.jobs for i in spec.task_indices(job)}
+    found = {task: _host(address) for task, address in task_addresses(as_cluster_spec(jobs)).items()}
     if not found:
         raise ValueError("The cluster has no tasks")
     return found

@@ -143,10 +143,22 @@ class ClusterSpec:
         return f"ClusterSpec({self.as_dict()!r})"
 
 
+def task_addresses(spec: ClusterSpec) -> dict[tuple[str, int], str]:
+    """(job, task index) -> address of every task, sorted."""
+    return {(job, i): address for job, tasks in spec._jobs.items() for i, address in tasks.items()}
+
+
 def addresses_of(spec: ClusterSpec) -> dict[str, str]:
     """Task -> address: `/job:ps/replica:0/task:0` -> `host:port`."""
-    tasks = [(job, i) for job in spec.jobs for i in spec.task_indices(job)]
-    return {f"/job:{job}/replica:0/task:{i}": spec.task_address(job, i) for job, i in tasks}
+    return {f"/job:{job}/replica:0/task:{i}": address for (job, i), address in task_addresses(spec).items()}
+
+
+def check_ps_replicas(replicas: int, servers: int) -> None:
+    """ValueError unless each variable of a job `ps` with so many tasks can be kept in `replicas` of them."""
+    if replicas != 1 and (replicas != 2 or servers < 2):
+        raise ValueError(
+            f"`ps_replicas` (DOVETAIL_PS_REPLICAS) is 1, or 2 with a job ps of 2 tasks or more, not {replicas!r} with {servers} in job ps"
+        )
 
 
 def _job_name(job: object) -> str:

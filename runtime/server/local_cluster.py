@@ -32,7 +32,7 @@ from typing import IO, Any
 from ...graph.core.argument_names import explains_arguments
 from ...graph.core.errors import UnavailableError
 from ...graph.core.interpreter_state import process_id
-from ...placer.cluster.spec import ClusterSpec
+from ...placer.cluster.spec import ClusterSpec, task_addresses
 from ..rpc.pending_call import child_processes
 from ..transport.address import is_loopback
 from ..transport.keys import client_keys
@@ -55,6 +55,8 @@ class LocalCluster(RunningCluster):
         environment: additional environment variables of the tasks; or job -> those of its tasks.
         keys: folder of keys for all tasks and this process (`dovetail keys new`); None: the folder in DOVETAIL_KEYS, or no keys.
         piped: jobs whose standard output and error go to a pipe that the caller must read (`process(job, i).stdout`).
+        output: called with each line that a task prints: (job, task index, line). The output goes nowhere else then.
+        ps_replicas: 2: each variable of the job "ps" is kept by two of its tasks, so that killing either loses no update.
 
     Raises:
         TypeError, ValueError: `jobs` or another argument is malformed.
@@ -124,8 +126,9 @@ class LocalCluster(RunningCluster):
                     if count
                 }
             )
-            addresses = {task: self.cluster_spec.task_address(*task) for task in tasks}
-            self._finalizer = weakref.finalize(self, _take_down, self._processes, addresses, process_id())
+            self._finalizer = weakref.finalize(
+                self, _take_down, self._processes, task_addresses(self.cluster_spec), process_id()
+            )
             atexit.register(self._finalizer)
             try:
                 for job, i in tasks:

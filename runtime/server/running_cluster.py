@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ...graph.core.errors import UnavailableError
-from ...placer.cluster.spec import ClusterSpec, DeviceInfo, masters_job
+from ...placer.cluster.spec import ClusterSpec, DeviceInfo, masters_job, task_addresses
 from ..rpc.pending_call import ConnectionPool, call
 from ..transport.keys import Keys
 from ..wire.messages import Message
@@ -55,7 +55,7 @@ class RunningCluster:
     @property
     def tasks(self) -> list[tuple[str, int]]:
         """(job, index) of each task."""
-        return [(job, i) for job in self.cluster_spec.jobs for i in self.cluster_spec.task_indices(job)]
+        return list(task_addresses(self.cluster_spec))
 
     def target(self, job: str | None = None, task_index: int = 0) -> str:
         """The session target of a task: `zmq://host:port`.
@@ -76,8 +76,7 @@ class RunningCluster:
         found: list[DeviceInfo] = []
         pool = ConnectionPool(self.keys)
         with contextlib.closing(pool), pool.borrow() as connections:
-            for number, (job, i) in enumerate(self.tasks):
-                address = self.cluster_spec.task_address(job, i)
+            for number, ((job, i), address) in enumerate(task_addresses(self.cluster_spec).items()):
                 asked = Message("status", {"request": number})
                 reply = call(connections, address, f"/job:{job}/task:{i}", asked, "devices", ANSWER_S, ANSWER_S)
                 found += [device_from_fields(d) for d in reply.fields["devices"]]
@@ -100,7 +99,7 @@ class RunningCluster:
         Raises:
             UnavailableError: a task has ended, or does not answer in time.
         """
-        waiting = {self.cluster_spec.task_address(job, i): (job, i) for job, i in self.tasks}
+        waiting = {address: task for task, address in task_addresses(self.cluster_spec).items()}
         deadline = time.monotonic() + timeout_s
         pool = ConnectionPool(self.keys)
         figures: dict[str, Mapping[str, Any]] = {}  # of the tasks that have answered, by address
@@ -116,10 +115,7 @@ class RunningCluster:
                     ask_at[address] = time.monotonic() + LOOK_S
                 incarnations = {found.get("incarnation") for found in figures.values()}
                 # Its backup may have been started again, which it may not know yet.
-                for (
-                    address,
-                    found,
-                ) in figures.items():
+                for address, found in figures.items():
                     if found.get("replicated_by") in (None, *incarnations):
                         waiting.pop(address, None)
                 for address in self._finished(waiting):

@@ -39,7 +39,7 @@ from ...graph.core.errors import NotFoundError, UnknownError, invalid
 from ...graph.core.interpreter_state import process_id
 from ...graph.core.settings import setting
 from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
-from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, addresses_of, local_devices
+from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, addresses_of, local_devices, task_addresses
 from ..collectives.coordinator import Coordinator
 from ..collectives.launch import CollectiveLauncher
 from ..config import ConfigProto, Options, check_config
@@ -176,11 +176,9 @@ class Server:
         self._insecure = insecure
         self._keys = server_keys(keys, part_of(self.job_name, self.task_index))
         if self._keys is not None:
-            for job in self.cluster_spec.jobs:
-                for address in self.cluster_spec.job_tasks(job):
-                    if address and address != self._address:
-                        # A missing key is an error now, not when the first tensor is sent there.
-                        self._keys.server(address)
+            for address in task_addresses(self.cluster_spec).values():
+                if address and address != self._address:
+                    self._keys.server(address)  # a missing key is an error now, not when the first tensor is sent there
         self.task = f"/job:{self.job_name}/replica:0/task:{self.task_index}"
         self.devices: tuple[DeviceInfo, ...] = local_devices(
             self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpus=present_gpus(),
@@ -222,13 +220,10 @@ class Server:
         """
         spec = ClusterSpec(server_or_cluster_def)
         _which_task(spec, self.job_name, self.task_index)
-        for job in spec.jobs:
-            for i in spec.task_indices(job):
-                stays = job in self.cluster_spec.jobs and i in self.cluster_spec.task_indices(job)
-                if stays and (here := self.cluster_spec.task_address(job, i)) != (there := spec.task_address(job, i)):
-                    raise invalid(
-                        f"/job:{job}/task:{i} is at {here}, not at {there}: remaining tasks must keep their addresses"
-                    )
+        before = task_addresses(self.cluster_spec)
+        for (job, i), there in task_addresses(spec).items():
+            if (here := before.get((job, i), there)) != there:
+                raise invalid(f"/job:{job}/task:{i} is at {here}, not at {there}: remaining tasks must keep their addresses")
         self.cluster_spec = spec
         self._workers.set_cluster(spec)
 

@@ -48,7 +48,7 @@ from ...graph.core.errors import AbortedError, OpError, UnavailableError, invali
 from ...graph.core.settings import setting
 from ...graph.resources.resource_manager import Resources
 from ...graph.resources.variable import VariableState
-from ...placer.cluster.spec import ClusterSpec
+from ...placer.cluster.spec import ClusterSpec, check_ps_replicas
 from ..rpc.dispatch import RequestExecutor, Responder
 from ..timeouts import BEAT_S, COMMIT_TIMEOUT_S, RETRY_S, WARN_S
 from ..wire.messages import Message
@@ -78,10 +78,10 @@ def backup_of(cluster: ClusterSpec, job: str, index: int) -> str | None:
     if replicas == 1 or job != PS_JOB:
         return None
     servers = cluster.task_indices(job)
-    if replicas != 2 or len(servers) < 2:
-        raise invalid(
-            f"DOVETAIL_PS_REPLICAS={replicas}, and job '{PS_JOB}' has {len(servers)} tasks: it can be 1, or 2 with at least 2 tasks"
-        )
+    try:
+        check_ps_replicas(replicas, len(servers))
+    except ValueError as e:
+        raise invalid(str(e)) from None
     after = servers[(servers.index(index) + 1) % len(servers)]
     return f"/job:{job}/replica:0/task:{after}"
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from ...graph.core.errors import UnavailableError
-from ...placer.cluster.spec import ClusterSpec
+from ...placer.cluster.spec import ClusterSpec, check_ps_replicas, task_addresses
 from ...runtime.config import ConfigProto
 from ...runtime.logs import set_up_log
 from ...runtime.server.local_cluster import port_of, reserved_port
@@ -284,7 +284,7 @@ class RayCluster(RunningCluster):
                 .remote(tasks)
             )
             self._start(tasks, deadline)
-            self._follower = _follow(self._directory, self._ended, self._addresses)
+            self._follower = _follow(self._directory, self._ended, lambda: task_addresses(self.cluster_spec))
         except BaseException:
             self.close()
             raise
@@ -379,10 +379,6 @@ class RayCluster(RunningCluster):
     def tasks(self) -> list[tuple[str, int]]:
         """(job, index) of each task."""
         return list(self._actors)
-
-    def _addresses(self) -> dict[tuple[str, int], str]:
-        spec = self.cluster_spec
-        return {(job, i): spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)}
 
     def node(self, job: str, task_index: int) -> str:
         """The id of the Ray node of a task. Waits while the task is being restarted."""
@@ -502,10 +498,7 @@ def _checked(
         raise ValueError(f"A RayCluster needs at least one task: {dict(jobs)}")
     if strategy not in STRATEGIES:
         raise ValueError(f"`strategy` is one of {', '.join(STRATEGIES)}, not {strategy!r}")
-    if ps_replicas not in (1, 2) or (ps_replicas == 2 and jobs.get("ps", 0) < 2):
-        raise ValueError(
-            f"`ps_replicas` is 1, or 2 with a job 'ps' of 2 tasks or more, not {ps_replicas!r} with {dict(jobs)}"
-        )
+    check_ps_replicas(ps_replicas, jobs.get("ps", 0))
     unknown = sorted(set(resources) - set(jobs))
     if unknown:
         raise ValueError(f"`resources` names jobs that are not in `jobs`: {', '.join(unknown)}")

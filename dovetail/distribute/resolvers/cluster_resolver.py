@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...placer.cluster.spec import ClusterSpec
+from ...placer.cluster.spec import ClusterSpec, task_addresses
 from ..mirrored import accelerators
 from .roles import task_index, tf_config
 
@@ -247,8 +247,7 @@ class TFConfigClusterResolver(ClusterResolver):
         if "session_master" in config:
             return str(config["session_master"])
         spec = self.cluster_spec()
-        tasks = [a for job in spec.jobs for a in spec.job_tasks(job) if a is not None]
-        if len(tasks) <= 1:
+        if len(task_addresses(spec)) <= 1:
             return ""
         kind = self.task_type if task_type is None else task_type
         index = self.task_id if task_id is None else task_id

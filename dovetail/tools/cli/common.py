@@ -24,7 +24,7 @@ from ...graph.core.errors import InvalidArgumentError, NotFoundError, OpError, U
 from ...graph.core.settings import setting
 from ...graph.core.source_location import hide_own_frames
 from ...placer.cluster.load import as_cluster_spec, described_by
-from ...placer.cluster.spec import masters_job
+from ...placer.cluster.spec import masters_job, task_addresses
 
 if TYPE_CHECKING:
     from ...runtime.server.monitor import ClusterMonitor
@@ -259,10 +259,8 @@ def addresses(cluster: str) -> list[str]:
         with suppress(FileNotFoundError):  # the file may be left behind by a cluster that was killed
             up_at = {name: target.removeprefix("zmq://") for name, target in read_up(Path(cluster))["targets"].items()}
             return _masters_first({(parse_strict(name).job or "", name): address for name, address in up_at.items()})
-    spec = as_cluster_spec(read_jobs(cluster))
-    found = _masters_first(
-        {(job, str(i)): spec.task_address(job, i) for job in spec.jobs for i in spec.task_indices(job)}
-    )
+    tasks = task_addresses(as_cluster_spec(read_jobs(cluster)))
+    found = _masters_first({(job, str(i)): address for (job, i), address in tasks.items()})
     if any(address.startswith(":") for address in found):
         raise UsageError(
             f"{cluster} has numbers of tasks instead of addresses, and is not up: start it with `dovetail up {cluster}`, or name the "

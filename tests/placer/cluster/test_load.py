@@ -68,7 +68,7 @@ def test_a_file_is_a_cluster(file):
             "jobs: {ps: 1}\nspeed: 3",
             "known are: jobs, master, devices, resources, keys, checkpoint, ps_replicas, links",
         ),
-        ("jobs: {ps: 1}\nps_replicas: 2", "needs a job ps of 2 tasks or more, and it has 1"),
+        ("jobs: {ps: 1}\nps_replicas: 2", "2 with a job ps of 2 tasks or more, not 2 with 1"),
         ("jobs: {ps: 2}\nps_replicas: 3", "ps_replicas`: Expected `int` <= 2"),
         ("jobs: {ps: x}", "at `$.jobs[ps]`: Expected `int | mapping | list`, got `str`"),
         ("jobs: {ps: 0}", "no tasks"),

@@ -216,7 +216,7 @@ def test_types_that_need_care_come_back() -> None:
 
 def test_what_cannot_be_kept_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_PS_REPLICAS", "2")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="job 'ps' has 1 tasks"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a job ps of 2 tasks or more, not 2 with 1"):
         tf.train.Server({"ps": ["localhost:0"]}, start=False)
     tf.train.Server({"worker": ["localhost:0"]}, start=False)  # which has nothing to keep
 

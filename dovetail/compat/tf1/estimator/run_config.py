@@ -10,7 +10,7 @@ from ....distribute.resolvers import roles
 from ....distribute.resolvers.roles import task_index, tf_config
 from ....distribute.strategy import Strategy
 from ....graph.core.errors import UnimplementedError
-from ....placer.cluster.spec import ClusterSpec
+from ....placer.cluster.spec import ClusterSpec, task_addresses
 from ....placer.rules.replica_device_setter import replica_device_setter
 from ....runtime.config import ConfigProto, check_config
 
@@ -212,7 +212,7 @@ class RunConfig:
         strategy = self._train_distribute
         if strategy is not None and strategy.session_target:
             return strategy.session_target
-        if not self._cluster_spec or self._count(self._task_type) == 0 or len(_tasks(self._cluster_spec)) <= 1:
+        if not self._cluster_spec or self._count(self._task_type) == 0 or len(task_addresses(self._cluster_spec)) <= 1:
             return ""
         return f"zmq://{self._cluster_spec.task_address(self._task_type, self._task_id)}"
 
@@ -297,10 +297,6 @@ class RunConfig:
     def __repr__(self) -> str:
         place = f"/job:{self._task_type}/task:{self._task_id}" if self._cluster_spec else self._task_type
         return f"<dt.estimator.RunConfig of {place}, model_dir={self._model_dir!r}>"
-
-
-def _tasks(spec: ClusterSpec) -> list[tuple[str, int]]:
-    return [(job, i) for job in spec.jobs for i in spec.task_indices(job)]
 
 
 def _strategies(train: Any, evaluate: Any, both: DistributeConfig | None) -> tuple[Strategy | None, Strategy | None]:

@@ -103,7 +103,7 @@ def eventually(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
         ({"ps": 0}, {}, ValueError, "at least one task"),
         ({"ps": 1}, {"strategy": "NEAR"}, ValueError, "one of PACK, SPREAD"),
         ({"ps": 1}, {"resources": {"worker": {}}}, ValueError, "not in `jobs`: worker"),
-        ({"ps": 1}, {"ps_replicas": 2}, ValueError, "a job 'ps' of 2 tasks or more"),
+        ({"ps": 1}, {"ps_replicas": 2}, ValueError, "a job ps of 2 tasks or more"),
         ({"ps": 1}, {"resources": {"ps": {"gpus": 1}}}, ValueError, "num_cpus, num_gpus, memory, resources, not gpus"),
     ],
 )
