@@ -33,7 +33,7 @@ from .render.timeline import Bar, Chart, Track, time_text
 from .schedule.from_search import changes_state
 from .search import evaluate
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
-from .search.in_order import InOrder, Travels
+from .search.in_order import Travels, run_in_order
 from .search.memory_profile import Held
 from .search.problem import Objective, Problem, summed
 from .search.types import Floats, Ints
@@ -418,8 +418,8 @@ def timeline(
     device = np.asarray(assignment, np.int32)
     names = [str(i) for i in range(problem.nodes)] if names is None else names
     if in_order:
-        step = InOrder(problem, device)
-        start, finish, travels = np.array(step.start), np.array(step.finish), step.travels
+        starts, finishes, travels = run_in_order(problem, device)
+        start, finish = np.array(starts), np.array(finishes)
         makespan = finish.max()
         if problem.back_after is not None:
             makespan = (finish + problem.back_after[device, np.arange(problem.nodes)]).max()

@@ -7,14 +7,11 @@ when its module is imported.
 
 from __future__ import annotations
 
-import ast
-import itertools
-import linecache
+import dis
 import sys
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
-from dis import opmap
 from numbers import Number
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
@@ -58,27 +55,14 @@ class Reference:
 
 
 def _compares_containers(frame: FrameType) -> bool:
-    """Whether an operand of the comparison that a frame makes is a list or its like, whose elements Python compares for it.
+    """Whether a frame compares two lists or their like, whose elements Python compares for it.
 
-    Python tells nothing of operands, so the source does: a display such as `[t]`, or a name whose value is a container.
+    The instruction before the comparison loads the right one: a display such as `[t]`, or a name whose value is a container.
     """
-    code = frame.f_code
-    line, end_line, column, end = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))
-    if line is None or end_line is None or column is None:
-        return False
-    lines = [linecache.getline(code.co_filename, n, frame.f_globals).encode() for n in range(line, end_line + 1)]
-    lines[-1] = lines[-1][:end]
-    try:
-        tree = ast.parse(b"(" + b"".join(lines)[column:] + b")", mode="eval").body
-    except SyntaxError:
-        return False
-    operands = [tree.left, *tree.comparators] if isinstance(tree, ast.Compare) else []
+    *_, load = (i for i in dis.get_instructions(frame.f_code) if i.offset < frame.f_lasti)
+    name = load.argval[-1] if isinstance(load.argval, tuple) else load.argval  # Python 3.13 loads two names at once
     values = {**frame.f_globals, **frame.f_locals}
-    return any(
-        isinstance(o, (ast.List, ast.Tuple, ast.Dict, ast.ListComp))
-        or (isinstance(o, ast.Name) and isinstance(values.get(o.id), (list, tuple, dict)))
-        for o in operands
-    )
+    return load.opname.startswith(("BUILD_", "LIST_")) or isinstance(values.get(name), (list, tuple, dict))
 
 
 def _warn_of_comparison(other: object) -> None:
@@ -87,7 +71,7 @@ def _warn_of_comparison(other: object) -> None:
     code, at = frame.f_code, frame.f_lasti
     if (
         isinstance(other, (TensorOperators, ndarray, Number))
-        and code.co_code[at] == opmap["COMPARE_OP"]
+        and code.co_code[at] == dis.opmap["COMPARE_OP"]
         and code.co_name not in ("__eq__", "__ne__")  # of a class that holds tensors
         and not is_own(code.co_filename)
         and not _compares_containers(frame)

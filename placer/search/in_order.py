@@ -21,14 +21,22 @@ Travels = dict[tuple[int, int], tuple[float, float]]
 """(value, destination) -> when it leaves and arrives."""
 
 
-class InOrder:
+def run_in_order(problem: Problem, device: Ints) -> tuple[list[float], list[float], Travels]:
     """The step of an assignment (n,) on which devices run nodes by number, which must be a topological order.
 
-    Events have codes: x < n, the inputs of node x are there; n + x, it has ended; 2 n + 2 k, the latency of transfer k is over, and
-    2 n + 2 k + 1, all of it has arrived. An event whose time has moved is pushed anew, and the old one is passed over.
+    Returns:
+        (n,) when each node starts, and when it ends; what is sent, and when.
+    """
+    step = _InOrder(problem, device)
+    step.run()
+    return step.start, step.finish, step.travels
 
-    Attributes:
-        start, finish: (n,) of each node. travels: what is sent, and when.
+
+class _InOrder:
+    """The events of a step, which have codes.
+
+    x < n: the inputs of node x are there; n + x: it has ended; 2 n + 2 k: the latency of transfer k is over; 2 n + 2 k + 1: all of it has
+    arrived. An event whose time has moved is pushed anew, and the old one is passed over.
     """
 
     def __init__(self, problem: Problem, device: Ints) -> None:
@@ -61,7 +69,6 @@ class InOrder:
         self._over: set[int] = set()  # codes that are not to be minded again
         self._events = [(self._data_at[x], x) for x in range(n) if not self._waiting[x]]
         heapify(self._events)
-        self._run()
 
     def _until_it_sends_or_pauses(self) -> list[float]:
         """(n,) seconds from the end of each node until its device sends again or waits for another one."""
@@ -78,7 +85,8 @@ class InOrder:
                 ahead = 0.0 if receives[x] else self._takes[x] + (0.0 if sends[x] else ahead)
         return out
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Let all events happen, in the order of time."""
         n, events = self._n, self._events
         while events:
             now = events[0][0]
