@@ -32,9 +32,8 @@ HEARTBEAT_TIMEOUT_MS: Final = 4_000
 ADMISSION_S: Final = 5.0
 """A server that has accepted a connection with keys, and is silent for so long, has refused the key: a busy one is as silent."""
 STREAM_SILENCE_MS: Final = 4_000  # the same for a stream over TCP, by the kernel's keep-alive
-MONITOR_GRACE_S: Final = (
-    0.75  # a disconnection seen this long after a moment may have happened before it: the monitor is polled
-)
+MONITOR_GRACE_S: Final = 0.75
+"""A disconnection seen this long after a moment may have happened before it: the monitor is polled."""
 
 # Tensors between workers (`rpc/loss_detection.py`).
 ASK_S: Final = 1.0  # between two questions about the same overdue tensor
@@ -48,9 +47,8 @@ DEAF_S: Final = 2.0  # a member that hears nothing of us for so long is cut off 
 COUNT_S: Final = 1.0  # between two comparisons of the counts of messages sent and received
 
 # Replication (`worker/replication.py`).
-BEAT_S: Final = (
-    0.5  # between two messages to the backup while nothing changes: so it notices a backup that has started anew
-)
+BEAT_S: Final = 0.5
+"""Between two messages to the backup while nothing changes: so it notices a backup that has started anew."""
 COMMIT_TIMEOUT_S: Final = 30.0
 """A step whose updates the backup does not confirm fails after this: long enough to start a task again."""
 RETRY_S: Final = 0.2  # between two calls of a backup that does not answer
@@ -58,13 +56,9 @@ WARN_S: Final = 10.0  # between two warnings that it does not
 
 # Locks of shared variables (`shared_memory/shared_variable.py`).
 LOCK_TIMEOUT_S: Final = 2.5  # half of the default peer timeout
-CLOSE_LOCK_TIMEOUT_S: Final = (
-    0.2  # when the owner takes the variable back: a holder that runs releases the lock at once
-)
+CLOSE_LOCK_TIMEOUT_S: Final = 0.2  # when the owner takes the variable back: a running holder releases the lock at once
 
 # Clients, as servers see them (`rpc/liveness.py`).
 SILENT_S: Final = 30.0  # steps of a client end when it has given no sign of life for so long
-LEASE_S: Final = (
-    300.0  # a session lives so long after its client mentioned it last, and longer while the connection is up
-)
+LEASE_S: Final = 300.0  # a session lives so long after its client named it last, and longer while the connection is up
 TOUCH_S: Final = 60.0  # a client that runs steps mentions its session this often

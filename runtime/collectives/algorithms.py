@@ -81,13 +81,11 @@ class RecursiveDoubling(MessageAlgorithm):
         self._waits_in = rank < self._extra
 
     def begin(self) -> list[Part]:
-        """As `MessageAlgorithm.begin`."""
         if self.rank >= self._power:
             return [(self.rank - self._power, self.IN, self._now)]
         return [] if self._waits_in else self._offer()
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `MessageAlgorithm.receive`."""
         if tag == self.OUT:
             self._finish(array)
             return []
@@ -117,7 +115,6 @@ class RecursiveDoubling(MessageAlgorithm):
         return [(self.rank + self._power, self.OUT, self._now)] if self.rank < self._extra else []
 
     def expects(self) -> set[int]:
-        """As `MessageAlgorithm.expects`."""
         if self.is_done:
             return set()
         if self.rank >= self._power:
@@ -141,12 +138,10 @@ class RingAllReduce(MessageAlgorithm):
         self._came: dict[int, Array] = {}
 
     def begin(self) -> list[Part]:
-        """As `MessageAlgorithm.begin`."""
         self._out = buffers.empty(self._value.shape, self._value.dtype)
         return self._send()
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `MessageAlgorithm.receive`."""
         self._came[tag] = array
         out: list[Part] = []
         while self._received in self._came:
@@ -184,7 +179,6 @@ class RingAllReduce(MessageAlgorithm):
         return slice(self._bounds[at], self._bounds[at + 1])
 
     def expects(self) -> set[int]:
-        """As `MessageAlgorithm.expects`."""
         return set() if self.is_done else {(self.rank - 1) % self.size}
 
 
@@ -202,18 +196,15 @@ class DirectExchange(MessageAlgorithm):
         self._came: dict[int, Array] = {rank: parts[rank]}
 
     def begin(self) -> list[Part]:
-        """As `MessageAlgorithm.begin`."""
         return [((self.rank + i) % self.size, 0, self._parts[(self.rank + i) % self.size]) for i in range(1, self.size)]
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `MessageAlgorithm.receive`."""
         self._came[sender] = array
         if len(self._came) == self.size:
             self._finish(self._combine([self._came[r] for r in range(self.size)]))
         return []
 
     def expects(self) -> set[int]:
-        """As `MessageAlgorithm.expects`."""
         return set(range(self.size)) - self._came.keys()
 
 
@@ -226,11 +217,9 @@ class TreeBroadcast(MessageAlgorithm):
         self._number = (rank - root) % size  # the root is 0; the parent's number lacks the lowest bit
 
     def begin(self) -> list[Part]:
-        """As `MessageAlgorithm.begin`."""
         return self._pass_on(self._value) if self._number == 0 else []
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `MessageAlgorithm.receive`."""
         return self._pass_on(array)
 
     def _pass_on(self, value: Array) -> list[Part]:
@@ -244,7 +233,6 @@ class TreeBroadcast(MessageAlgorithm):
         return out
 
     def expects(self) -> set[int]:
-        """As `MessageAlgorithm.expects`."""
         return set() if self.is_done else {(self._number - (self._number & -self._number) + self._root) % self.size}
 
 

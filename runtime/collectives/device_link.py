@@ -77,7 +77,6 @@ class LinkAgreement(MessageAlgorithm):
         self.is_under_way = False
 
     def begin(self) -> list[Part]:
-        """As `MessageAlgorithm.begin`."""
         identity = NO_LINK if self._link is None else self._link.identity
         if self.rank == 0:
             self._ready[0] = identity, self._rows
@@ -85,7 +84,6 @@ class LinkAgreement(MessageAlgorithm):
         return [(0, self.READY, np.array([identity.version, *identity.device, self._rows], np.int64))]
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `MessageAlgorithm.receive`."""
         if array.dtype != np.int64 or array.ndim != 1:
             return []
         if tag == self.READY and self.rank == 0 and len(array) == 4:
@@ -133,7 +131,6 @@ class LinkAgreement(MessageAlgorithm):
             self._link.stop()
 
     def expects(self) -> set[int]:
-        """As `MessageAlgorithm.expects`."""
         if self.is_done:
             return set()
         if self.is_under_way:

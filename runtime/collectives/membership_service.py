@@ -18,13 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ...graph.core.errors import (
-    AbortedError,
-    OpError,
-    ResourceExhaustedError,
-    UnavailableError,
-    invalid,
-)
+from ...graph.core.errors import AbortedError, OpError, ResourceExhaustedError, UnavailableError, invalid
 from .algorithms import Array
 from .device_link import LinkAgreement
 from .membership import COUNTED, MAX_EARLY_PARTS, CollectiveRequest, Group, Membership, stop_link

@@ -215,7 +215,6 @@ class BufferHandshake(MessageAlgorithm):
         self._opened: dict[int, bool] = {}
 
     def begin(self) -> list[Part]:
-        """As `MessageAlgorithm.begin`."""
         if self.rank != 0:
             return []
         numbers = self._make()
@@ -237,7 +236,6 @@ class BufferHandshake(MessageAlgorithm):
         return []
 
     def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        """As `MessageAlgorithm.receive`."""
         if tag == self.OFFER and sender == 0 != self.rank:
             numbers = [int(x) for x in array]
             if len(numbers) < 3:
@@ -260,7 +258,6 @@ class BufferHandshake(MessageAlgorithm):
         return []
 
     def expects(self) -> set[int]:
-        """As `MessageAlgorithm.expects`."""
         if self.is_done:
             return set()
         return set(range(1, self.size)) - self._opened.keys() if self.rank == 0 else {0}

@@ -369,7 +369,6 @@ class _SingleWaitRounds(SharedMemoryAllReduce, ABC):
         self._flat_value, self._shape = np.ascontiguousarray(value).reshape(-1), value.shape
 
     def start(self, buffer: SharedBuffer, run: int, label: bytes) -> None:
-        """As `SharedMemoryAllReduce.start`."""
         self._buffer, self._run, self._label = buffer, run, label
         self._flat = self._common = False
         self._per_round = self._room(buffer)

@@ -132,7 +132,7 @@ class ClusterWorkers(WorkerClients):
                         if any(d.name.task_name != task for d in devices):
                             raise invalid(
                                 f"The server at {address} says that it is {devices[0].name.task_name}, not {task}: "
-                                "the cluster specs differ",
+                                "the cluster specs differ"
                             )
                         found.extend(devices)
                         del wanted[task]
@@ -172,7 +172,6 @@ class ClusterWorkers(WorkerClients):
         return found
 
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
-        """As `WorkerClients.sees`."""
         direct, mine = self._worker.direct, self._worker.task
         if owner == mine:
             page = direct.page()
@@ -186,7 +185,6 @@ class ClusterWorkers(WorkerClients):
         self, task: str, session: str, seed: int, isolated: bool, names: Sequence[VariableName], peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:  # fmt: skip
-        """As `WorkerClients.post`."""
         if task == self._worker.task:
             return super().post(task, session, seed, isolated, names, peer_timeout_s, changed)
         fields = {
@@ -196,21 +194,18 @@ class ClusterWorkers(WorkerClients):
         return reply["incarnation"], reply["places"]
 
     def release(self, task: str, programs: Sequence[str]) -> None:
-        """As `WorkerClients.release`."""
         if task == self._worker.task:
             super().release(task, programs)
         else:
             self._tell(task, Message("release", {"programs": list(programs)}))
 
     def close_session(self, task: str, session: str) -> None:
-        """As `WorkerClients.close_session`."""
         if task == self._worker.task:
             super().close_session(task, session)
         else:
             self._tell(task, Message("forget_session", {"session": session}))
 
     def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
-        """As `WorkerClients.reset`."""
         if task == self._worker.task:
             super().reset(task, containers, sessions, peer_timeout_s)
         else:

@@ -30,13 +30,7 @@ logger = logging.getLogger(__name__)
 class MasterHandlers:
     """The requests to one master, and the leases of its sessions."""
 
-    def __init__(
-        self,
-        master: Master,
-        executor: RequestExecutor,
-        responder: Responder,
-        defaults: ConfigProto,
-    ) -> None:
+    def __init__(self, master: Master, executor: RequestExecutor, responder: Responder, defaults: ConfigProto) -> None:
         self._defaults = defaults  # session options
         self._master = master
         self._executor = executor
@@ -66,10 +60,10 @@ class MasterHandlers:
 
     def on_create_session(self, peer: bytes, message: Message) -> None:
         """A client opens a session."""
-        owner, request = self._responder.owner(peer), message.fields["request"]
+        owner = self._responder.owner(peer)
 
         def tell(missing: Sequence[str]) -> None:
-            self._responder.reply(peer, Message("waiting", {"request": request, "tasks": list(missing)}))
+            self._responder.reply(peer, message.reply("waiting", tasks=list(missing)))
 
         def create(message: Message) -> Message:
             return self._create_session(message, peer, owner, tell)
@@ -117,13 +111,11 @@ class MasterHandlers:
         finally:
             self._opening.pop(call, None)
         self._leases.seen(session.handle, peer, time.monotonic())
-        devices = [device_fields(d) for d in session.cluster.devices]
-        fields = {
-            "request": message.fields["request"], "session": session.handle, "devices": devices,
-            "limit_ms": config.operation_timeout_in_ms, "peer_timeout_s": config.peer_timeout_s,
-            "is_replicated": setting("DOVETAIL_PS_REPLICAS") > 1,
-        }  # fmt: skip
-        return Message("session_created", fields)
+        return message.reply(
+            "session_created", session=session.handle, devices=[device_fields(d) for d in session.cluster.devices],
+            limit_ms=config.operation_timeout_in_ms, peer_timeout_s=config.peer_timeout_s,
+            is_replicated=setting("DOVETAIL_PS_REPLICAS") > 1,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def _session_of(self, owner: str) -> Iterator[list[str]]:
@@ -178,25 +170,24 @@ class MasterHandlers:
                     f"The session's graph has version {session.graph.version}; the client expected {fields['from_version']}",
                 )
             extend_from_bytes(session.graph, fields["graph"])
-            return Message("extended", {"request": fields["request"], "version": session.graph.version})
+            return message.reply("extended", version=session.graph.version)
 
     def _prepare(self, message: Message) -> Message:
         fields = message.fields
         how = bool(fields.get("warm")), bool(fields.get("deterministic"))
         parts = self._master.prepare(fields["session"], _signature(message), *how)
         address = self._responder.peers.address
-        described = [p.to_fields(address(p.task)) for p in parts]
-        return Message("prepared", {"request": fields["request"], "parts": described})
+        return message.reply("prepared", parts=[p.to_fields(address(p.task)) for p in parts])
 
     def _plan(self, message: Message) -> Message:
         fields = message.fields
         plan = self._master.plan(fields["session"], _signature(message), fields["program"])
         text = "\n".join(plan_lines(plan, with_graph=False))
-        return Message("planned", {"request": fields["request"], "plan": text.encode()})
+        return message.reply("planned", plan=text.encode())
 
     def _close_session(self, message: Message) -> Message:
         self._master.close_session(message.fields["session"])
-        return Message("closed", {"request": message.fields["request"]})
+        return message.reply("closed")
 
     def _reset(self, message: Message) -> Message:
         try:
@@ -204,7 +195,7 @@ class MasterHandlers:
         except TypeError as e:
             raise invalid(f"Malformed config: {e}") from None
         self._master.reset(message.fields["containers"], config)
-        return Message("closed", {"request": message.fields["request"]})
+        return message.reply("closed")
 
 
 def _signature(message: Message) -> Signature:

@@ -20,18 +20,7 @@ import msgpack
 import numpy as np
 
 from ...codegen.ir.partition import RecvTensor
-from ...codegen.ir.program import (
-    Await,
-    Begin,
-    Call,
-    Instruction,
-    Kernel,
-    Loop,
-    Predicated,
-    Program,
-    Send,
-    one_by_one,
-)
+from ...codegen.ir.program import Await, Begin, Call, Instruction, Kernel, Loop, Predicated, Program, Send, one_by_one
 from ...graph.core.errors import InternalError
 from ..wire.messages import ChannelKey
 from ..wire.schema import check_record

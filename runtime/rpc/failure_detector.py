@@ -16,11 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from ..timeouts import DEAF_S, PING_S
 
 
-def _never(task: str, since: float) -> bool:
-    """No process is known to run."""
-    return False
-
-
 class FailureDetector:
     """One task's view of the liveness of others.
 
@@ -98,7 +93,7 @@ class FailureDetector:
         self._asked = self.now
         return [(task, self.silence(task) > self._patience_s) for task in self.awaited]
 
-    def silent(self, lives: Callable[[str, float], bool] = _never) -> list[tuple[str, float]]:
+    def silent(self, lives: Callable[[str, float], bool] = lambda task, since: False) -> list[tuple[str, float]]:
         """Awaited tasks that were heard before and are silent for too long; with the seconds.
 
         Args:

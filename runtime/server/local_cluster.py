@@ -26,7 +26,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from ...graph.core.argument_names import explains_arguments
@@ -432,9 +431,7 @@ class UpFile:
     def __enter__(self) -> UpFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         with contextlib.suppress(OSError):
             self.path.unlink()
         os.close(self._descriptor)

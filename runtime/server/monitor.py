@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from ...graph.core.errors import UnavailableError
@@ -136,7 +135,5 @@ class ClusterMonitor:
     def __enter__(self) -> ClusterMonitor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()

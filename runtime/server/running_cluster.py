@@ -6,7 +6,6 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from ...graph.core.errors import UnavailableError
@@ -135,7 +134,5 @@ class RunningCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()

@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import threadpoolctl
@@ -345,9 +344,7 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -361,7 +358,8 @@ class Server:
     def _table(self) -> dict[str, Handler]:
         """The handler of each kind of message: the method `on_KIND` of its part. A kind without one is a late answer, and is dropped."""
         worker = WorkerHandlers(self._worker, self._executor, self._responder, self.incarnation)
-        parts = (self._step_handlers, self._exchange, self._master_handlers, worker, self._copies)
+        exchange = self._exchange
+        parts = (self._step_handlers, exchange, exchange.loans, self._master_handlers, worker, self._copies)
         found = {kind: getattr(part, f"on_{kind}") for kind in KINDS for part in parts if hasattr(part, f"on_{kind}")}
         found |= dict.fromkeys((kind for kind in KINDS if kind.startswith("collective_")), self._on_collective)
         return found | {"ping": self._on_ping, "status": self._on_status, "stats": self._on_stats}
@@ -409,16 +407,11 @@ class Server:
     def _on_status(self, peer: bytes, message: Message) -> None:
         if self._recovers():
             return  # the master asks again
-        fields = {
-            "request": message.fields["request"],
-            "devices": [device_fields(d) for d in self.devices],
-            "incarnation": self.incarnation,
-        }
-        self._responder.reply(peer, Message("devices", fields))
+        devices = [device_fields(d) for d in self.devices]
+        self._responder.reply(peer, message.reply("devices", devices=devices, incarnation=self.incarnation))
 
     def _on_stats(self, peer: bytes, message: Message) -> None:
-        figures = self.figures()
-        self._responder.reply(peer, Message("figures", {"request": message.fields["request"], "figures": figures}))
+        self._responder.reply(peer, message.reply("figures", figures=self.figures()))
 
     def _not_live(self) -> str:
         """Why this task cannot work any more; empty: it can."""

@@ -23,6 +23,7 @@ from ...graph.resources.cancellation import active_cancellation
 from ...graph.resources.resource_manager import Resources, SessionState
 from ...placer.cluster.spec import local_devices
 from ...placer.plan import Plan
+from ...placer.search.from_graph import IN_PROCESS
 from ..config import ConfigProto
 from ..master.master import Master
 from ..master.session_state import Signature, TaskPart
@@ -30,14 +31,12 @@ from ..master.worker_clients import WorkerClients
 from ..observability.step_notes import Gathered, Recorder
 from ..worker.worker import Worker
 
-LOCAL_TASK = "/job:localhost/replica:0/task:0"
-
 
 def make_local_backend(graph: Graph, config: ConfigProto) -> LocalBackend:
     """The backend of a session without a target."""
     emulated = setting("DOVETAIL_EMULATE_GPUS")
-    devices = local_devices(LOCAL_TASK, config.device_count, emulated, gpus=present_gpus())
-    worker = Worker(LOCAL_TASK, devices, default_container="localhost", data_folders=None)
+    devices = local_devices(IN_PROCESS, config.device_count, emulated, gpus=present_gpus())
+    worker = Worker(IN_PROCESS, devices, default_container="localhost", data_folders=None)
     return _with_worker(worker, graph, config)
 
 
@@ -46,9 +45,9 @@ def make_backend_within_task(
 ) -> LocalBackend:
     """The backend of a session that a task's own kernels run: on the CPU, with the task's state."""
     config = ConfigProto()
-    devices = local_devices(LOCAL_TASK, config.device_count)
+    devices = local_devices(IN_PROCESS, config.device_count)
     worker = Worker(
-        LOCAL_TASK, devices, default_container=resources.default_container, resources=resources, make_state=make_state
+        IN_PROCESS, devices, default_container=resources.default_container, resources=resources, make_state=make_state
     )
     found = _with_worker(worker, graph, config)
     resources.inner.add(found)
@@ -56,7 +55,7 @@ def make_backend_within_task(
 
 
 def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> LocalBackend:
-    return LocalBackend(Master(LOCAL_TASK, WorkerClients(worker, worker.devices[0].incarnation)), worker, graph, config)
+    return LocalBackend(Master(IN_PROCESS, WorkerClients(worker, worker.devices[0].incarnation)), worker, graph, config)
 
 
 class LocalBackend:

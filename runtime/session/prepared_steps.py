@@ -68,15 +68,12 @@ class Backend(Protocol):
 
     def extend(self, graph: Graph) -> None:
         """Send the nodes that were added to the graph to the master."""
-        ...
 
     def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
         """Make a signature ready to run; `warm`: with all its kernels compiled; `deterministic`: see `KernelOptions`."""
-        ...
 
     def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
         """The plan of a signature, or of the prepared one with handle `program`; `graph` is the session's graph."""
-        ...
 
     def run(
         self,
@@ -86,11 +83,9 @@ class Backend(Protocol):
         gathered: Gathered | None = None,
     ) -> dict[str, Any]:
         """Run one step, and return the values of all fetches by name. With `gathered`, the step is traced into it."""
-        ...
 
     def close(self) -> None:
         """End the session."""
-        ...
 
 
 CLOSED = "Attempted to use a closed Session."
@@ -178,18 +173,13 @@ class PreparedSteps:
         self._is_warned = False  # whether the caller has got an error that may be due to the restart of a task
         self._last: tuple[Signature, list[TaskPart]] | None = None
         self._fed_shapes: dict[Signature, list[Dims]] = {}  # of the last step of each signature
-        self._told: tuple[str, dict[str, Dims], Plan] | None = (
-            None  # the last program that was traced, what it was fed, and its plan
-        )
+        # The last program that was traced, what it was fed, and its plan.
+        self._traced_plan: tuple[str, dict[str, Dims], Plan] | None = None
         self._changing: dict[Signature, bool] = {}
         self.gate = StepGate(self._changes)
 
     def run(
-        self,
-        wanted: Fetches,
-        feeds: Mapping[str, Any],
-        options: RunOptions | None,
-        metadata: RunMetadata | None = None,
+        self, wanted: Fetches, feeds: Mapping[str, Any], options: RunOptions | None, metadata: RunMetadata | None = None
     ) -> dict[str, Any]:
         """Run a step, preparing it first if it is new. Returns the values of its fetches by name."""
         fetched, values = wanted.tensors, {}
@@ -299,9 +289,9 @@ class PreparedSteps:
         if gathered is None and not partitions:
             return
         traced_as = parts[0].program, self._last_shapes(key)
-        if self._told is None or self._told[:2] != traced_as:
-            self._told = (*traced_as, self._plan_of(key, parts).resized(traced_as[1]))
-        plan = self._told[2]
+        if self._traced_plan is None or self._traced_plan[:2] != traced_as:
+            self._traced_plan = (*traced_as, self._plan_of(key, parts).resized(traced_as[1]))
+        plan = self._traced_plan[2]
         if partitions:
             metadata.partition_graphs = dict(plan.partitions)
         if gathered is not None:

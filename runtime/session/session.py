@@ -13,7 +13,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 from ...graph.core.argument_names import explains_arguments
@@ -372,11 +371,9 @@ class Session:
             self._contexts.append(context)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: Any) -> None:
         while self._contexts:
-            self._contexts.pop().__exit__(kind, error, trace)
+            self._contexts.pop().__exit__(*exc)
         self.close()
 
     def __del__(self) -> None:

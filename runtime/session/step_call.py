@@ -89,17 +89,15 @@ class StepCall:
 
     def _start(self, feeds: Mapping[str, Any]) -> None:
         """Send the `run` messages, and start the parts in this process."""
+        number = self._number
         for address, part in self._owing.items():
-            self._pending.send(self._connections, address, self._run_message(part, feeds))
+            fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
+            if self._gathered is not None:
+                fields["trace"] = True
+            message = Message("run", fields, tuple([feeds[n] for n in part.feeds]))
+            self._pending.send(self._connections, address, message)
         if self._colocated:
             self._start_colocated(feeds)
-
-    def _run_message(self, part: TaskPart, feeds: Mapping[str, Any]) -> Message:
-        number = self._number
-        fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
-        if self._gathered is not None:
-            fields["trace"] = True
-        return Message("run", fields, tuple([feeds[n] for n in part.feeds]))
 
     def _start_colocated(self, feeds: Mapping[str, Any]) -> None:
         outcomes, wake, this_thread = self._outcomes, self._connections.waker(), get_ident()

@@ -18,9 +18,8 @@ from functools import cache
 from typing import Any
 
 from ...graph.core.settings import setting
-from .segment import MappingError, Reference, is_available, map_segment, new_segment
+from .segment import PAGE, MappingError, Reference, is_available, map_segment, new_segment
 
-_PAGE = 4096
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system call
 _WAIT, _WAKE = 0, 1
 _AGAIN_S = 50e-6
@@ -47,7 +46,7 @@ class CollectiveMemory:
         if not is_available() or not _take(size):
             return None
         try:
-            segment = new_segment(-(-size // _PAGE) * _PAGE, 1)
+            segment = new_segment(-(-size // PAGE) * PAGE, 1)
         except OSError:  # no descriptors or no memory left
             _take(-size)
             return None
@@ -55,8 +54,8 @@ class CollectiveMemory:
         weakref.finalize(segment.memory, _take, -size)
         # Other processes open the file during the handshake. It stays open until the mapping is freed.
         weakref.finalize(segment.memory, os.close, segment.fd)
-        reference = Reference(os.getpid(), segment.fd, segment.number, 0, _PAGE)
-        return reference, whole[_PAGE : _PAGE + size]
+        reference = Reference(os.getpid(), segment.fd, segment.number, 0, PAGE)
+        return reference, whole[PAGE : PAGE + size]
 
     def open(self, place: Sequence[int], size: int) -> memoryview | None:
         """The memory that another process made. None: this process cannot or must not map it."""
@@ -66,7 +65,7 @@ class CollectiveMemory:
             memory = map_segment(Reference(*place))
         except (MappingError, TypeError):
             return None
-        return memoryview(memory)[_PAGE : _PAGE + size] if len(memory) >= _PAGE + size else None
+        return memoryview(memory)[PAGE : PAGE + size] if len(memory) >= PAGE + size else None
 
     def sleep(self, word: memoryview, value: int, seconds: float) -> None:
         """Block while the word has this value, for up to `seconds`. It may return earlier."""

@@ -32,13 +32,12 @@ from ...codegen.gpu.driver.api import CudaError
 from ...codegen.gpu.driver.ipc import Incoming, Outgoing, closed, handle_of, opened
 from ...graph.core import dtypes
 from ...graph.core.settings import setting
-from ..wire.messages import ChannelKey
-from .segment import Mapper, Reference, is_alive, is_available, new_segment
+from ..wire.messages import ChannelKey, Message
+from .segment import PAGE, Mapper, Reference, is_alive, is_available, new_segment
 
 logger = logging.getLogger(__name__)
 
-_PAGE = 4096
-MOST_BLOCKS = _PAGE  # exported at once
+MOST_BLOCKS = PAGE  # exported at once
 _HELLO = 0  # the word that no loan has: its page shows which processes can map the table
 
 Loan: TypeAlias = list[Any]
@@ -59,7 +58,7 @@ class ExportTable:
     """The GPU memory that this process lends. Thread-safe."""
 
     def __init__(self) -> None:
-        self._segment = new_segment(_PAGE, 1)
+        self._segment = new_segment(PAGE, 1)
         self._segment.mark(_HELLO, os.getpid())
         self._lock = threading.Lock()
         self._exports: dict[tuple[int, int], _Export] = {}  # (GPU, address) -> block
@@ -68,7 +67,7 @@ class ExportTable:
 
     def place(self, loan: int = _HELLO, number: int = 0) -> list[int]:
         """The addresses of a loan's word and of a block's byte, as plain data."""
-        return list(Reference(os.getpid(), self._segment.fd, self._segment.number, loan, _PAGE + number))
+        return list(Reference(os.getpid(), self._segment.fd, self._segment.number, loan, PAGE + number))
 
     def lend(self, tensor: Outgoing, reader: int, task: str, gpu: int) -> list[Any] | None:
         """Lend an `Outgoing` to a process. Returns handle, size and number of its block, and both addresses. None: the table is full.
@@ -90,7 +89,7 @@ class ExportTable:
                 number = next((n for n in range(MOST_BLOCKS) if n not in taken), -1)
                 if number < 0:
                     return None
-                self._segment.memory[_PAGE + number] = 0
+                self._segment.memory[PAGE + number] = 0
                 known = self._exports[key] = _Export(number, handle, block.size)
             who = reader, task, gpu
             word = known.readers.get(who, -1)
@@ -116,7 +115,7 @@ class ExportTable:
             key = gpu, pointer
             export = self._exports.pop(key, None)
             if export is not None:
-                self._segment.memory[_PAGE + export.number] = 1
+                self._segment.memory[PAGE + export.number] = 1
                 self._closing.setdefault(key, []).append(export)
             self._settle()
             return key not in self._closing
@@ -240,16 +239,18 @@ class CudaIpc:
             return None
         return [channel, int(gpu), dtypes.as_dtype(array.dtype).name, list(array.shape), tensor.offset, *lent]
 
-    def on_reader(self, fields: Mapping[str, Any]) -> None:
-        """Handle `gpu_reader`: whether a task can map the export table. A driver opens no memory of its own process."""
+    def on_gpu_reader(self, peer: bytes, message: Message) -> None:
+        """Another task says whether it can map the export table. A driver opens no memory of its own process."""
+        fields = message.fields
         pid = 0 if fields["pid"] == os.getpid() else fields["pid"]
         self._readers[fields["task"]] = pid
         if pid:
             logger.info("%s lends GPU memory to %s", self.task, fields["task"])
 
-    def on_refused(self, fields: Mapping[str, Any]) -> None:
-        """Handle `gpu_refused`: send the refused tensors through host memory, and lend that GPU no more."""
-        task, ledger = fields["task"], exports_of_process()
+    def on_gpu_refused(self, peer: bytes, message: Message) -> None:
+        """Another task could not read what it was lent: send that through host memory, and lend to that GPU no more."""
+        fields, ledger = message.fields, exports_of_process()
+        task = fields["task"]
         tensors: dict[ChannelKey, Outgoing] = {}
         for channel, gpu, loan in fields["loans"]:
             self._refused.add((task, gpu))
@@ -262,8 +263,9 @@ class CudaIpc:
 
     # --- borrowing -------------------------------------------------------------------------------------------------
 
-    def on_hello(self, fields: Mapping[str, Any]) -> None:
-        """Handle `gpu_hello`: answer whether this task can map the sender's export table."""
+    def on_gpu_hello(self, peer: bytes, message: Message) -> None:
+        """Another task asks whether this one can map its export table."""
+        fields = message.fields
         readable = bool(self.gpus) and bool(setting("DOVETAIL_CUDA_IPC"))
         if readable:
             try:
@@ -272,7 +274,7 @@ class CudaIpc:
                 readable = False
         self._send(fields["task"], "gpu_reader", {"task": self.task, "pid": os.getpid() if readable else 0})
 
-    def on_loans(self, fields: Mapping[str, Any]) -> dict[ChannelKey, Any]:
+    def take(self, fields: Mapping[str, Any]) -> dict[ChannelKey, Any]:
         """Handle `gpu_loans`: return the tensors of a message, by channel, and refuse those that cannot be opened."""
         arrived: dict[ChannelKey, Any] = {}
         refused: list[list[ChannelKey]] = []

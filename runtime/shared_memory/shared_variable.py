@@ -53,17 +53,7 @@ from ...graph.resources.buffer_pool import buffers
 from ...placer.partition.one_sided_access import MOST_BYTES
 from ..timeouts import CLOSE_LOCK_TIMEOUT_S, LOCK_TIMEOUT_S
 from .pool import address_of
-from .record_layout import (
-    CODES,
-    HOLDER,
-    MOST_DIMS,
-    NUMBER,
-    RECORD_BYTES,
-    TURN,
-    VERSION,
-    WANTED,
-    RecordAddress,
-)
+from .record_layout import CODES, HOLDER, MOST_DIMS, NUMBER, RECORD_BYTES, TURN, VERSION, WANTED, RecordAddress
 from .segment import MappingError
 
 _READ_ATTEMPTS: Final = 20  # others would have to change the value twice during each of them
@@ -305,7 +295,6 @@ class OwnSharedVariable(SharedVariable):
         words[NUMBER] = place.number
 
     def layout(self) -> Layout | None:
-        """As `SharedVariable.layout`."""
         return self._layout
 
     def share(self, value: Array) -> SharedVariable | None:

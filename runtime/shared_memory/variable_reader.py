@@ -76,7 +76,6 @@ class RemoteSharedVariable(SharedVariable):
         self._layout: Layout | None = None
 
     def layout(self) -> Layout | None:
-        """As `SharedVariable.layout`."""
         words, layout = self.words, self._layout
         version = words[VERSION]
         if version & 1 or words[NUMBER] != self.place.number:

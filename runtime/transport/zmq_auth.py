@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import struct
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
 
 import zmq
 from zmq.utils import z85
 
 from .access_control import LOOK_EVERY_S, AccessControl
 from .keys import KeyPair, Keys
+from .zmq_liveness import EVENT, Socket
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +27,12 @@ RETRY_MS = 2_000  # a client repeats an unanswered handshake after this time
 
 _ZAP = "inproc://zeromq.zap.01"  # ZeroMQ's address for authentication requests: RFC 27
 _DOMAIN = b"dovetail"
-_EVENT = struct.Struct("<HI")  # the prefix of a monitor message: event, value
 _TOLD = (
     zmq.EVENT_ACCEPTED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-
-_Socket: TypeAlias = "zmq.Socket[bytes]"
 
 
 def new_key_pair() -> KeyPair:
@@ -45,7 +41,7 @@ def new_key_pair() -> KeyPair:
     return KeyPair(z85.decode(public).hex(), z85.decode(secret).hex())
 
 
-def prove(sock: _Socket, keys: Keys, address: str) -> None:
+def prove(sock: Socket, keys: Keys, address: str) -> None:
     """Set a client socket's key and the key that the server at an address must prove. Call it before connecting.
 
     Raises:
@@ -70,7 +66,7 @@ class ZapHandler:
     """
 
     def __init__(
-        self, context: zmq.Context[_Socket], sock: _Socket, access: AccessControl, leave: Callable[[list[bytes]], None]
+        self, context: zmq.Context[Socket], sock: Socket, access: AccessControl, leave: Callable[[list[bytes]], None]
     ) -> None:
         self._access = access
         self._leave = leave
@@ -113,7 +109,7 @@ class ZapHandler:
                     if sock is self._questions:
                         sock.send_multipart(self._access.answer(frames))
                     else:
-                        event, value = _EVENT.unpack_from(frames[0])
+                        event, value = EVENT.unpack_from(frames[0])
                         self._access.happened(zmq.Event(event).name or "", value)
                 self._access.look()
                 gone = self._access.expel()

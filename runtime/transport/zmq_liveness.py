@@ -18,8 +18,8 @@ import zmq
 
 from ..timeouts import MONITOR_GRACE_S
 
-_EVENT: Final = struct.Struct("<HI")  # the prefix of a monitor message: event, value
-_Socket: TypeAlias = "zmq.Socket[bytes]"
+EVENT: Final = struct.Struct("<HI")  # the prefix of a monitor message: event, value
+Socket: TypeAlias = "zmq.Socket[bytes]"
 
 
 class ConnectionMonitor:
@@ -29,7 +29,7 @@ class ConnectionMonitor:
     blocks forever on the events of a socket whose monitor is gone.
     """
 
-    def __init__(self, sock: _Socket) -> None:
+    def __init__(self, sock: Socket) -> None:
         self._socket = sock
         self._monitor = sock.get_monitor_socket(
             zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -42,7 +42,7 @@ class ConnectionMonitor:
         """Whether the connection is up and admitted now."""
         with contextlib.suppress(zmq.Again):
             while True:
-                event, _ = _EVENT.unpack_from(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
+                event, _ = EVENT.unpack_from(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
                 self._seen |= event
                 if event == zmq.EVENT_CONNECTED:
                     continue

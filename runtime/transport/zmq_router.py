@@ -22,11 +22,10 @@ from .access_control import AccessControl
 from .event_loop import EventLoop
 from .keys import Keys
 from .zmq_auth import ZapHandler
-from .zmq_liveness import ConnectionMonitor
+from .zmq_liveness import ConnectionMonitor, Socket
 from .zmq_sockets import (
     LINGER_MS,
     AddressInUse,
-    Socket,
     descriptor,
     dial,
     new_context,
@@ -154,8 +153,7 @@ class ZmqRouter:
                     f"`ss -ltnp 'sport = :{port}'`), choose another port, or let port 0 pick a free one",
                 ) from None
             raise OSError(
-                error.errno,
-                f"cannot listen on {address}: {error.strerror}. Is it an address of this machine?",
+                error.errno, f"cannot listen on {address}: {error.strerror}. Is it an address of this machine?"
             ) from None
         return router
 

@@ -6,7 +6,7 @@ import atexit
 import os
 import weakref
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import zmq
 
@@ -18,14 +18,12 @@ from ..wire.tensors import BORROW_BYTES, Frame
 from .address import location_of, split_address
 from .keys import Keys
 from .zmq_auth import prove
-from .zmq_liveness import ConnectionMonitor
+from .zmq_liveness import ConnectionMonitor, Socket
 
 HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
 MAX_FRAME_BYTES = 2 * CHUNK_BYTES  # ZeroMQ allocates a whole frame when its size arrives; larger messages are chunked
 LINGER_MS = 1_000  # how long a closed socket may go on sending
 RETRY_MS = 5  # retry interval while messages wait for a slow peer
-
-Socket: TypeAlias = "zmq.Socket[bytes]"
 
 
 class AddressInUse(OSError):  # noqa: N818  (the name says it)

@@ -241,17 +241,8 @@ class Reassembler:
     """
 
     __slots__ = (
-        "_message",
-        "_most_bytes",
-        "_most_frames",
-        "_number",
-        "_over",
-        "_place",
-        "next_ack",
-        "received_before",
-        "acks",
-        "received",
-    )
+        "_message", "_most_bytes", "_most_frames", "_number", "_over", "_place", "acks", "next_ack", "received", "received_before",
+    )  # fmt: skip
 
     def __init__(self, most_frames: int, most_bytes: int) -> None:
         self.received = self.acks = self.received_before = 0
@@ -300,8 +291,14 @@ class Reassembler:
             )
         elif place != self._place or len(label) != _LABEL.size:
             raise self._refused(number, f"its index is {place}, and the next chunk has index {self._place}")
-        assert self._message is not None
-        message = self._fill(number, frames[1:], self._message)
+        message, parts = self._message, frames[1:]
+        assert message is not None
+        if not any(map(len, parts)):
+            raise self._refused(number, "it is empty")
+        if sum(map(len, parts)) > message.left:
+            raise self._refused(number, "it is longer than what is left of its message")
+        for part in parts:
+            message.put(part)
         self._place += 1
         refused = message.refusal()
         if refused is not None:
@@ -323,15 +320,6 @@ class Reassembler:
             raise self._refused(number, "its message is empty")
         self._number, self._place = number, 0
         self._message = PartialMessage(sizes, self._most_bytes)
-
-    def _fill(self, number: int, parts: Sequence[Frame], message: PartialMessage) -> PartialMessage:
-        if not any(map(len, parts)):
-            raise self._refused(number, "it is empty")
-        if sum(map(len, parts)) > message.left:
-            raise self._refused(number, "it is longer than what is left of its message")
-        for part in parts:
-            message.put(part)
-        return message
 
     def _end(self) -> None:
         self._number = 0

@@ -84,6 +84,10 @@ class Message:
     fields: dict[str, Any] = field(default_factory=dict)
     tensors: tuple[Tensor, ...] = ()
 
+    def reply(self, kind: str, /, tensors: tuple[Tensor, ...] = (), **fields: Any) -> Message:
+        """The reply of this kind to this request."""
+        return Message(kind, {"request": self.fields["request"], **fields}, tensors)
+
     def __repr__(self) -> str:
         parts = [repr(self.kind)]
         for name, value in self.fields.items():

@@ -175,7 +175,7 @@ class WorkerHandlers:
                 "such task. Start all tasks with the same cluster",
             )  # fmt: skip
         self._worker.register(registration)
-        return Message("registered", {"request": message.fields["request"], "incarnation": self._incarnation})
+        return message.reply("registered", incarnation=self._incarnation)
 
     def on_release(self, peer: bytes, message: Message) -> None:
         """Forget programs."""
@@ -188,21 +188,18 @@ class WorkerHandlers:
     def on_reset_containers(self, peer: bytes, message: Message) -> None:
         """Clear containers, and forget sessions."""
         self._worker.reset(message.fields["containers"], message.fields["sessions"])
-        self._responder.reply(peer, Message("closed", {"request": message.fields["request"]}))
+        self._responder.reply(peer, message.reply("closed"))
 
     # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
 
     def on_expose_memory(self, peer: bytes, message: Message) -> None:
         """Reply with the address at which others can try to read this process's memory."""
-        page = self._worker.direct.page()
-        self._responder.reply(peer, Message("memory_exposed", {"request": message.fields["request"], "page": page}))
+        self._responder.reply(peer, message.reply("memory_exposed", page=self._worker.direct.page()))
 
     def on_map_memory(self, peer: bytes, message: Message) -> None:
         """Try to read the memory of another process."""
         readable = self._worker.direct.sees(message.fields["page"])
-        self._responder.reply(
-            peer, Message("memory_mapped", {"request": message.fields["request"], "readable": readable})
-        )
+        self._responder.reply(peer, message.reply("memory_mapped", readable=readable))
 
     def on_publish(self, peer: bytes, message: Message) -> None:
         """Publish variables for others to read, or to update."""
@@ -211,8 +208,8 @@ class WorkerHandlers:
     def _publish(self, message: Message) -> Message:
         fields = message.fields
         places = self._worker.post(*(fields[name] for name in ("session", "seed", "isolated", "names", "changed")))
-        posted = {"incarnation": self._incarnation, "places": [p if p is None else list(p) for p in places]}
-        return Message("published", {"request": fields["request"], **posted})
+        found = [p if p is None else list(p) for p in places]
+        return message.reply("published", incarnation=self._incarnation, places=found)
 
 
 def _partners(units: Iterable[PartitionGraph]) -> Iterator[str]:

@@ -149,7 +149,7 @@ class _Copy:
         return self.node(merge, (merge.inputs[0], merge.inputs[0]))
 
     def token(self, what: Node | int) -> tuple[int, int]:
-        """A node of the unit, or a channel, in the form that `_unpack` reads."""
+        """A node of the unit, or a channel, in the form that `_Unpacking` reads."""
         return (0, self.copied[what].index) if isinstance(what, Node) else (1, what)
 
     def _add(self, op: str, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any], original: Node) -> Node:
@@ -226,13 +226,9 @@ def unpack_units(data: bytes) -> list[PartitionGraph]:
     try:
         # A unit's graph is one byte string of any size; wrong lengths are detected because the data end too early.
         described = msgpack.unpackb(data, use_list=False, strict_map_key=True)
-        return [_unpack(d) for d in described]
+        return [_Unpacking(extend_from_bytes(Graph(), d["graph"])).unit(d) for d in described]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.UnpackException) as e:
         raise invalid(f"Malformed partition in a message: {type(e).__name__}: {e}") from None
-
-
-def _unpack(described: Any) -> PartitionGraph:
-    return _Unpacking(extend_from_bytes(Graph(), described["graph"])).unit(described)
 
 
 class _Unpacking:

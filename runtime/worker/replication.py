@@ -217,15 +217,12 @@ class CopyHandlers:
         self._executor.answer(self._pool, peer, message, self._recover)
 
     def _replicate(self, message: Message) -> Message:
-        whole = self._copies.take(message)
-        fields = {"request": message.fields["request"], "whole": whole, "incarnation": self._incarnation}
-        return Message("replicated", fields)
+        return message.reply("replicated", whole=self._copies.take(message), incarnation=self._incarnation)
 
     def _recover(self, message: Message) -> Message:
         whole, last, part = self._copies.claim(message)
         entries, tensors = packed(part)
-        fields = {"request": message.fields["request"], "whole": whole, "last": last, "entries": entries}
-        return Message("recovered", fields, tensors)
+        return message.reply("recovered", tensors, whole=whole, last=last, entries=entries)
 
     def close(self) -> None:
         """Serve no more."""

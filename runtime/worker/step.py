@@ -33,27 +33,21 @@ class StepRuntime(Protocol):
 
     def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
         """Send a tensor to a device of another task. The value may be `DEAD`."""
-        ...
 
     def schedule(self, executor: Executor) -> None:
         """An executor can continue: some thread calls its `run()`, now or soon."""
-        ...
 
     def resume(self, executor: Executor) -> None:
         """The same for an executor whose request was settled or whose asynchronous kernel has ended, from any thread."""
-        ...
 
     def offload(self, work: Callable[[], None]) -> None:
         """Do work that may run concurrently with the programs, in another thread if there is one."""
-        ...
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
         """Ask other tasks for variables that could not be read in those tasks' memory; the values arrive on their channels."""
-        ...
 
     def finish(self, step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
         """The step has ended, with the fetched values or the error. Called once."""
-        ...
 
 
 class TaskStep:
@@ -77,12 +71,7 @@ class TaskStep:
     )  # fmt: skip
 
     def __init__(
-        self,
-        number: int,
-        session: str,
-        programs: Sequence[Program],
-        feeds: Mapping[str, Any],
-        runtime: StepRuntime,
+        self, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], runtime: StepRuntime
     ) -> None:
         self.number = number
         self.session = session

@@ -103,21 +103,9 @@ class TensorExchange:
 
     # --- tensors in GPU memory: see `cuda_ipc.py` -------------------------------------------------------------------
 
-    def on_gpu_hello(self, peer: bytes, message: Message) -> None:
-        """Another task asks whether its GPU memory can be read here."""
-        self.loans.on_hello(message.fields)
-
-    def on_gpu_reader(self, peer: bytes, message: Message) -> None:
-        """The other task can read this one's GPU memory."""
-        self.loans.on_reader(message.fields)
-
-    def on_gpu_refused(self, peer: bytes, message: Message) -> None:
-        """The other task could not read what it was lent."""
-        self.loans.on_refused(message.fields)
-
     def on_gpu_loans(self, peer: bytes, message: Message) -> None:
         """Another task lends tensors in GPU memory."""
-        arrived = self.loans.on_loans(message.fields)
+        arrived = self.loans.take(message.fields)
         if arrived:
             self.traffic.received(sum(value.nbytes for value in arrived.values()))
             self.worker.deliver(message.fields["step"], arrived)

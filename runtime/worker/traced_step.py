@@ -25,7 +25,6 @@ class TracedStep(TaskStep):
         super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, runtime)
 
     def take(self, channel: ChannelKey, executor: Executor) -> Any:
-        """As `TaskStep.take`."""
         # Recorded before the executor is registered: the delivering thread may run it before this returns.
         paused = self._since.get(channel)
         began = self._since[channel] = clock() if paused is None else paused
@@ -37,7 +36,6 @@ class TracedStep(TaskStep):
         return value
 
     def read(self, now: Read, slots: list[Any], device: str) -> None:
-        """As `TaskStep.read`."""
         began = clock()
         super().read(now, slots, device)
         for receive, slot in zip(now.receives, now.slots, strict=True):
@@ -45,29 +43,24 @@ class TracedStep(TaskStep):
                 self._recorder.read(receive, device, began, bytes_of(slots[slot]))
 
     def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
-        """As `TaskStep.give`."""
         self._recorder.sent(channel, destination, value)
         super().give(destination, channel, value)
 
     def deliver(self, channel: ChannelKey, value: Any) -> None:
-        """As `TaskStep.deliver`."""
         self._recorder.arrived(channel)
         super().deliver(channel, value)
 
     def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
-        """As `TaskStep.deliver_all`."""
         for channel, value in values.items():
             self.deliver(channel, value)
 
     def begin(
         self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
     ) -> AsyncKernel[Executor]:
-        """As `TaskStep.begin`."""
         began = clock()
         return super().begin(call, inputs, device, lambda result: self._recorder.ran_beside(call, began, result))
 
     def awaited(self, begun: AsyncKernel[Executor], executor: Executor) -> bool:
-        """As `TaskStep.awaited`."""
         paused = self._since.get(executor)
         if paused is None:
             self._since[executor] = clock()
@@ -79,12 +72,10 @@ class TracedStep(TaskStep):
         return True
 
     def wait_for(self, request: Request, executor: Executor) -> bool:
-        """As `TaskStep.wait_for`."""
         self._since[executor] = clock()
         return super().wait_for(request, executor)
 
     def answered(self, executor: Executor) -> Request | None:
-        """As `TaskStep.answered`."""
         request = super().answered(executor)
         began = self._since.pop(executor, None)
         if request is not None and began is not None:

@@ -69,7 +69,7 @@ class Pair:
         assert tensor is not None
         loan = self.lender.lend(7, tensor.wait())
         assert loan is not None
-        return self.borrower.on_loans({"step": 3, "task": HERE, "loans": [loan]}).get(7)
+        return self.borrower.take({"step": 3, "task": HERE, "loans": [loan]}).get(7)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_views_and_types(pair: Pair) -> None:
     assert tensor is not None and tensor.offset == 64
     pair.lender.lends(f"{THERE}/device:GPU:0")
     loan = pair.lender.lend(1, tensor.wait())
-    arrived = pair.borrower.on_loans({"step": 3, "task": HERE, "loans": [loan]})[1]
+    arrived = pair.borrower.take({"step": 3, "task": HERE, "loans": [loan]})[1]
     wanted = np.arange(GRANULE // 2, dtype=np.int16)[32:][: 2 * COUNT].reshape(2, COUNT)
     np.testing.assert_array_equal(np.asarray(arrived.taken()), wanted)
 
@@ -219,7 +219,7 @@ def test_malformed_loans_are_refused(pair: Pair, change: dict[int, Any]) -> None
         encode(Message("gpu_loans", fields))
     except WireError:
         return  # the protocol's table refuses it
-    assert pair.borrower.on_loans(fields) == {}
+    assert pair.borrower.take(fields) == {}
 
 
 def test_a_handle_of_less_memory_than_said_is_not_used(fake: RecordedDriver) -> None:
