@@ -69,14 +69,14 @@ def set_up_log(job: str, task_index: int) -> None:
     level = setting("DOVETAIL_LOG_LEVEL")
     if level not in logging.getLevelNamesMapping():
         raise ValueError(f"DOVETAIL_LOG_LEVEL={level!r}: it must be one of {', '.join(logging.getLevelNamesMapping())}")
-    wanted = setting("DOVETAIL_LOG_FORMAT")
-    if wanted not in FORMATS:
-        raise ValueError(f"DOVETAIL_LOG_FORMAT={wanted!r}: it must be one of {', '.join(FORMATS)}")
+    form = setting("DOVETAIL_LOG_FORMAT")
+    if form not in FORMATS:
+        raise ValueError(f"DOVETAIL_LOG_FORMAT={form!r}: it must be one of {', '.join(FORMATS)}")
     handler = logging.StreamHandler()
     place = f"/job:{job}/task:{task_index}".replace("%", "%%")
     handler.setFormatter(
         JsonLines(job, task_index)
-        if wanted == "json"
+        if form == "json"
         else logging.Formatter(f"%(asctime)s %(levelname)s {place} %(name)s: %(message)s")
     )
     logging.basicConfig(level=level, handlers=[handler])

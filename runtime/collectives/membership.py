@@ -173,7 +173,7 @@ class Group:
     Attributes:
         unused: task -> the token of its latest join without a membership here. latest: task -> the token of its latest join.
         known: task -> the tokens of its latest joins.
-        early: (task, token) -> messages that arrived before a membership was bound to that token; `kept`: their number.
+        early: (task, token) -> messages that arrived before a membership was bound to that token; `early_count`: their number.
         lost: (task, token) with a message that could not be kept.
     """
 
@@ -183,7 +183,7 @@ class Group:
         self.known: dict[str, deque[int]] = {}
         self.memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
         self.early: OrderedDict[tuple[str, int], list[tuple[Mapping[str, Any], Sequence[Array]]]] = OrderedDict()
-        self.kept = 0
+        self.early_count = 0
         self.lost: set[tuple[str, int]] = set()
 
     def of_peer(self, task: str, token: int) -> Membership | None:
@@ -196,8 +196,8 @@ class Group:
             self.drop_early(task, token)
             if self.unused.get(task) == token:
                 del self.unused[task]
-        elif self.kept < MAX_EARLY_PARTS:
-            self.kept += 1
+        elif self.early_count < MAX_EARLY_PARTS:
+            self.early_count += 1
             self.early.setdefault((task, token), []).append((fields, tensors))
         elif len(self.lost) < MAX_EARLY_PARTS:
             self.lost.add((task, token))
@@ -205,7 +205,7 @@ class Group:
     def drop_early(self, task: str, token: int | None) -> list[tuple[Mapping[str, Any], Sequence[Array]]]:
         """Remove and return the messages that were kept for a token."""
         found = self.early.pop((task, token), []) if token is not None else []
-        self.kept -= len(found)
+        self.early_count -= len(found)
         return found
 
 

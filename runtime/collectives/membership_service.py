@@ -126,14 +126,14 @@ class MembershipService:
 
     def of_session(self, session: Any, name: str, task_of: tuple[str, ...]) -> Membership:
         """The session's membership in a group. The first call sends a `join` to the other tasks."""
-        kept = self._sessions.get(session)
-        if kept is None:
-            kept = self._sessions[session] = {}
+        memberships = self._sessions.get(session)
+        if memberships is None:
+            memberships = self._sessions[session] = {}
             # On any thread, at any time: the next tick tells the others.
-            weakref.finalize(session, self._ended.append, kept)
-        membership = kept.get(name)
+            weakref.finalize(session, self._ended.append, memberships)
+        membership = memberships.get(name)
         if membership is None:
-            membership = kept[name] = Membership(name, task_of, self.task)
+            membership = memberships[name] = Membership(name, task_of, self.task)
             group = self.groups.setdefault(name, Group())
             group.memberships.add(membership)
             for task in membership.peers:

@@ -95,7 +95,7 @@ class ClusterWorkers(WorkerClients):
     ) -> Cluster:
         """As `WorkerClients.devices`: asks all tasks that the filters admit, and repeats until they have started."""
         filters = [parse_strict(f) for f in config.device_filters]
-        wanted = {
+        absent = {
             task: address
             for task, address in self._addresses.items()
             if task != self._worker.task and (not filters or any(is_compatible(f, parse_strict(task)) for f in filters))
@@ -106,26 +106,26 @@ class ClusterWorkers(WorkerClients):
         process_ends = _process_ends()
         with self._connections.borrow() as connections:
             asked_at = -1.0
-            while wanted:
+            while absent:
                 if self._closed or process_ends.is_set():
                     raise CancelledError(None, None, f"{self._worker.task} was stopped while it waited for its cluster")
                 now = time.monotonic()
                 if forsaken is not None and forsaken():
-                    missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
-                    waited = f"{self._worker.task} waited {now - began:.0f} s for {missing}"
+                    names = ", ".join(f"{t} at {a}" for t, a in absent.items())
+                    waited = f"{self._worker.task} waited {now - began:.0f} s for {names}"
                     text = f"The client that asked for a session has gone: {waited}"
                     logger.warning("%s", text)
                     raise CancelledError(None, None, text)
                 if now - asked_at > 0.5:
                     asked_at = now
-                    for task, address in wanted.items():
+                    for task, address in absent.items():
                         try:
                             connections.send(address, Message("status", {"request": next(self._requests)}))
                         except OSError as e:
                             connections.forget(address)
                             logger.info("%s at %s: %s", task, address, e)
                 for address, reply in connections.poll(0.1):
-                    answering = [t for t, a in wanted.items() if a == address]
+                    answering = [t for t, a in absent.items() if a == address]
                     if reply.kind == "devices" and answering:
                         (task,) = answering
                         devices = [device_from_fields(d) for d in reply.fields["devices"]]
@@ -135,23 +135,23 @@ class ClusterWorkers(WorkerClients):
                                 "the cluster specs differ"
                             )
                         found.extend(devices)
-                        del wanted[task]
-                missing = ", ".join(f"{t} at {a}" for t, a in wanted.items())
+                        del absent[task]
+                names = ", ".join(f"{t} at {a}" for t, a in absent.items())
                 now = time.monotonic()
-                if wanted and now - began > config.wait_for_cluster_s:
-                    locked = next(filter(None, map(connections.why_silent, wanted.values())), None)
+                if absent and now - began > config.wait_for_cluster_s:
+                    locked = next(filter(None, map(connections.why_silent, absent.values())), None)
                     raise UnavailableError(
                         None, None,
-                        f"Waited {now - began:.0f} s for {missing}: "
+                        f"Waited {now - began:.0f} s for {names}: "
                         + (locked or
                         "not started, or cannot be reached. Start it, leave it out with device_filters, or wait longer with "
                         "ConfigProto(wait_for_cluster_s=...)."),
                     )  # fmt: skip
-                if wanted and now - told > TELL_MISSING_S:
+                if absent and now - told > TELL_MISSING_S:
                     told = now
-                    logger.warning("CreateSession still waiting for response from worker: %s", missing)
+                    logger.warning("CreateSession still waiting for response from worker: %s", names)
                     if tell is not None:
-                        tell([f"{t} at {a}" for t, a in wanted.items()])
+                        tell([f"{t} at {a}" for t, a in absent.items()])
         return Cluster(tuple(found), self._worker.task).filtered(config.device_filters)
 
     def register(self, registrations: Mapping[str, Registration]) -> dict[str, int]:

@@ -187,7 +187,7 @@ class Master:
     def _keep(self, session: MasterSession, placement: Placement) -> None:
         """Store a placement for later signatures: stateful nodes keep their devices."""
         if session.places_pruned:
-            session.kept.update((n.name, placement.device_of(n)) for n in placement if n.opdef.is_stateful)
+            session.assigned.update((n.name, placement.device_of(n)) for n in placement if n.opdef.is_stateful)
         else:
             session.placement = placement
 

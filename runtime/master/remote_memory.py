@@ -32,10 +32,10 @@ class FoundAccess:
 
     def reaches(self, task: str, owner: str) -> bool:
         """Whether a task can read the memory of another one; remembered for the session."""
-        near, pair = self._session.near, (owner, task)
-        if pair not in near:
-            near[pair] = self._workers.sees(task, owner, self._session.config.peer_timeout_s)
-        return near[pair]
+        reachable, pair = self._session.reachable, (owner, task)
+        if pair not in reachable:
+            reachable[pair] = self._workers.sees(task, owner, self._session.config.peer_timeout_s)
+        return reachable[pair]
 
     def publishes(self, owner: str, wanted: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
         """Whether the owner publishes each of these, for changes by others if `writable`."""

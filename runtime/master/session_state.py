@@ -60,11 +60,11 @@ class MasterSession:
     client: str = ""  # the name of the process that opened it
     placement: Placement | None = None  # of the whole graph
     # Devices of stateful nodes, if only the nodes that a run needs are placed.
-    kept: dict[str, str] = field(default_factory=dict)
+    assigned: dict[str, str] = field(default_factory=dict)
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> its plan
     # (owner, reader) -> whether the reader can read the owner's memory.
-    near: dict[tuple[str, str], bool] = field(default_factory=dict)
+    reachable: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     @property
     def places_pruned(self) -> bool:
@@ -75,7 +75,7 @@ class MasterSession:
     def kept_placement(self) -> Kept:
         """What earlier steps have decided. The whole graph is placed again when it has grown; stateful nodes keep their devices."""
         if self.places_pruned:
-            return Kept(assigned=self.kept, pruned=True)
+            return Kept(assigned=self.assigned, pruned=True)
         before = self.placement
         if before is None:
             return Kept(later_steps=True)

@@ -409,10 +409,10 @@ def _critical(
         taken.add(id(now))
         if isinstance(now, Span):
             own = set(now.nodes or (now.name,))
-            wanted, device = {i for name in own for i in inputs(name)} - own, now.device
+            names, device = {i for name in own for i in inputs(name)} - own, now.device
         else:
-            wanted, device = {now.name}, now.source
-        before = _makers(wanted, device, made, inputs)
+            names, device = {now.name}, now.source
+        before = _makers(names, device, made, inputs)
         if isinstance(now, Span) or not before:
             before.append(on_device.get(device, []))
         found = [p for parts in before if (p := _last_before(parts, now.start, taken)) is not None]

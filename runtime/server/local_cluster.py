@@ -310,7 +310,7 @@ STEADY_S = 60.0  # ... and from the beginning after it has been up for so long
 
 
 @dataclass(slots=True)
-class _Kept:
+class _TaskState:
     """One task: when it was started, and when it will be."""
 
     started: float
@@ -356,51 +356,51 @@ class Supervisor(Keeper):
         self._restart = restart
         self._programs = dict(programs or {})
         self._clock = clock
-        self._kept = {task: _Kept(clock()) for task in cluster.tasks}
+        self._tasks = {task: _TaskState(clock()) for task in cluster.tasks}
 
     def look(self) -> bool:
         """Check all tasks once; True if any has been restarted or has ended since the last check."""
         changed = False
-        for (job, i), kept in self._kept.items():
+        for (job, i), task in self._tasks.items():
             now = self._clock()
             code = self._cluster.process(job, i).poll()
             if code is None:
-                if now - kept.started > STEADY_S:
-                    kept.pause = FIRST_PAUSE_S
+                if now - task.started > STEADY_S:
+                    task.pause = FIRST_PAUSE_S
                 continue
-            if kept.again_at is None:
+            if task.again_at is None:
                 changed = True
-                kept.again_at = now + kept.pause
-                then = f"; it is started again in {kept.pause:.0f} s" if self._starts_again(job, kept, code) else ""
+                task.again_at = now + task.pause
+                then = f"; it is started again in {task.pause:.0f} s" if self._starts_again(job, task, code) else ""
                 self._say(f"/job:{job}/task:{i} {how_it_ended(code)}{then}")
-            if now >= kept.again_at and self._starts_again(job, kept, code):
+            if now >= task.again_at and self._starts_again(job, task, code):
                 changed = True
                 self._cluster.start(job, i)
-                kept.restarts += 1
-                kept.started, kept.again_at = now, None
-                kept.pause = min(MOST_PAUSE_S, 2 * kept.pause)
+                task.restarts += 1
+                task.started, task.again_at = now, None
+                task.pause = min(MOST_PAUSE_S, 2 * task.pause)
                 self._say(f"/job:{job}/task:{i} was started again")
         return changed
 
-    def _starts_again(self, job: str, kept: _Kept, code: int) -> bool:
-        return self._restart and (job not in self._programs or (code != 0 and kept.restarts < self._programs[job]))
+    def _starts_again(self, job: str, task: _TaskState, code: int) -> bool:
+        return self._restart and (job not in self._programs or (code != 0 and task.restarts < self._programs[job]))
 
     @property
     def all_ended(self) -> bool:
         """Whether all tasks have ended and none will be restarted."""
-        return not self._restart and all(self._cluster.process(*task).poll() is not None for task in self._kept)
+        return not self._restart and all(self._cluster.process(*task).poll() is not None for task in self._tasks)
 
     def program_status(self) -> int | None:
         """The exit status of the programs: that of the first one that failed and is not restarted; 0: all are done; None: they run."""
-        codes = {task: self._cluster.process(*task).poll() for task in self._kept if task[0] in self._programs}
+        codes = {task: self._cluster.process(*task).poll() for task in self._tasks if task[0] in self._programs}
         for (job, i), code in codes.items():
-            if code and not self._starts_again(job, self._kept[job, i], code):
+            if code and not self._starts_again(job, self._tasks[job, i], code):
                 return code
         return None if any(code != 0 for code in codes.values()) else 0
 
     def processes(self) -> dict[str, int]:
         """Task -> process id."""
-        return {f"/job:{job}/task:{i}": self._cluster.process(job, i).pid for job, i in self._kept}
+        return {f"/job:{job}/task:{i}": self._cluster.process(job, i).pid for job, i in self._tasks}
 
 
 class UpFile:

@@ -179,10 +179,14 @@ class PreparedSteps:
         self.gate = StepGate(self._changes)
 
     def run(
-        self, wanted: Fetches, feeds: Mapping[str, Any], options: RunOptions | None, metadata: RunMetadata | None = None
+        self,
+        fetches: Fetches,
+        feeds: Mapping[str, Any],
+        options: RunOptions | None,
+        metadata: RunMetadata | None = None,
     ) -> dict[str, Any]:
         """Run a step, preparing it first if it is new. Returns the values of its fetches by name."""
-        fetched, values = wanted.tensors, {}
+        fetched, values = fetches.tensors, {}
         if not feeds.keys().isdisjoint(fetched):  # fed tensors are not sent to the tasks
             values = {n: feeds[n] for n in fetched if n in feeds}
             fetched = tuple(n for n in fetched if n not in feeds)
@@ -191,9 +195,9 @@ class PreparedSteps:
             metadata.clear()
             if options is not None and options.trace_level != RunOptions.NO_TRACE:
                 gathered = Gathered()
-        if fetched or wanted.targets:
+        if fetched or fetches.targets:
             timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms > 0 else None
-            key = (fetched, wanted.targets, tuple(feeds))
+            key = (fetched, fetches.targets, tuple(feeds))
             step = self.gate.enter(key)
             try:
                 parts = self._prepared.get(key)

@@ -214,9 +214,9 @@ class CudaIpc:
         reader = self._readers.get(task)
         if reader is None:
             self._readers[task] = 0
-            ledger = exports_of_process()
-            if ledger is not None:
-                self._send(task, "gpu_hello", {"task": self.task, "page": ledger.place()})
+            table = exports_of_process()
+            if table is not None:
+                self._send(task, "gpu_hello", {"task": self.task, "page": table.place()})
             return False
         if reader and not is_alive(reader):
             del self._readers[task]  # it was restarted, perhaps on another machine
@@ -226,11 +226,11 @@ class CudaIpc:
     def lend(self, channel: ChannelKey, tensor: Outgoing) -> Loan | None:
         """Lend a tensor, and return its description for the other task; None: send it through host memory."""
         task, _, gpu = tensor.destination.partition("/device:GPU:")
-        reader, ledger, array = self._readers.get(task, 0), exports_of_process(), tensor.array
-        if not reader or ledger is None:
+        reader, table, array = self._readers.get(task, 0), exports_of_process(), tensor.array
+        if not reader or table is None:
             return None
         try:
-            lent = ledger.lend(tensor, reader, task, int(gpu))
+            lent = table.lend(tensor, reader, task, int(gpu))
         except CudaError as e:
             logger.warning("%s: memory of %s cannot be lent to other processes: %s", self.task, array.device, e)
             self._refused.add((task, int(gpu)))
@@ -249,12 +249,12 @@ class CudaIpc:
 
     def on_gpu_refused(self, peer: bytes, message: Message) -> None:
         """Another task could not read what it was lent: send that through host memory, and lend to that GPU no more."""
-        fields, ledger = message.fields, exports_of_process()
+        fields, table = message.fields, exports_of_process()
         task = fields["task"]
         tensors: dict[ChannelKey, Outgoing] = {}
         for channel, gpu, loan in fields["loans"]:
             self._refused.add((task, gpu))
-            tensor = None if ledger is None else ledger.take_back(loan)
+            tensor = None if table is None else table.take_back(loan)
             if tensor is not None:
                 tensors[channel] = tensor
         if tensors:
@@ -320,7 +320,7 @@ class CudaIpc:
         """Return loans that were read, close blocks that are unwanted or whose owner is gone, and reclaim loans of dead processes."""
         if not self.gpus:
             return
-        own = _ledgers.get(os.getpid())
+        own = _tables.get(os.getpid())
         if own is not None:
             own.tidy()
         with self._lock:
@@ -352,7 +352,7 @@ def _keep_word(borrowed: Any) -> None:
     borrowed.word = None
 
 
-_ledgers: dict[int, ExportTable] = {}  # process -> table: a forked child has its own
+_tables: dict[int, ExportTable] = {}  # process -> table: a forked child has its own
 _making = threading.Lock()
 
 
@@ -362,12 +362,12 @@ def exports_of_process() -> ExportTable | None:
         return None
     with _making:
         pid = os.getpid()
-        if pid not in _ledgers:
-            _ledgers[pid] = ExportTable()
-        return _ledgers[pid]
+        if pid not in _tables:
+            _tables[pid] = ExportTable()
+        return _tables[pid]
 
 
 def lent() -> int:
     """The number of lent tensors on this process's GPUs."""
-    own = _ledgers.get(os.getpid())
+    own = _tables.get(os.getpid())
     return 0 if own is None else own.lent()

@@ -62,7 +62,7 @@ class RemoteVariables:
         self._default_container = default_container
         self._opens = opens
         self._wake = wake
-        self._wanted: dict[int, dict[int, RecvTensor]] = {}  # step -> channel -> requested variable
+        self._requested: dict[int, dict[int, RecvTensor]] = {}  # step -> channel -> requested variable
         self._lock = threading.Lock()
 
     # --- the owner's side --------------------------------------------------------------------------------------------
@@ -126,14 +126,14 @@ class RemoteVariables:
             if want["is_sum"]:
                 raise AbortedError(None, None, _GONE.format(name=name, task=self._task))
             try:
-                wanted = as_dtype(want["dtype"])
+                dtype = as_dtype(want["dtype"])
             except (TypeError, ValueError) as e:
                 raise invalid(f"A want message is malformed: {e}") from None
             container = want["container"] or self._default_container
-            state = resources.get_or_create(container, name, VariableState, partial(VariableState, name, wanted))
-            if state.dtype is not wanted:
+            state = resources.get_or_create(container, name, VariableState, partial(VariableState, name, dtype))
+            if state.dtype is not dtype:
                 raise invalid(
-                    f"Trying to access variable '{name}' as {wanted.name}, but another graph made it as {state.dtype.name}: use "
+                    f"Trying to access variable '{name}' as {dtype.name}, but another graph made it as {state.dtype.name}: use "
                     "another name, another container, or the same type",
                 )  # fmt: skip
             found[want["channel"]] = state.read()
@@ -180,10 +180,10 @@ class RemoteVariables:
         """The `want` entries of a step, by (task, incarnation); kept until `forget`."""
         out: dict[tuple[str, int], list[Want]] = {}
         with self._lock:
-            wanted = self._wanted.setdefault(step, {})
+            requested = self._requested.setdefault(step, {})
             for r in receives:
                 assert r.posted is not None
-                wanted[r.channel] = r
+                requested[r.channel] = r
                 key = task_of(r.source), r.posted.incarnation
                 is_sum = r.reached is not None and r.reached.type == ACCUMULATOR
                 want = {"channel": r.channel, "container": r.posted.container, "name": r.posted.name}
@@ -192,13 +192,13 @@ class RemoteVariables:
 
     def overdue(self, step: int, channels: Iterable[Any]) -> list[RecvTensor]:
         """The overdue tensors that were requested with a `want`, to request again."""
-        wanted = self._wanted.get(step)
-        return [wanted[c] for c in channels if c in wanted] if wanted else []
+        requested = self._requested.get(step)
+        return [requested[c] for c in channels if c in requested] if requested else []
 
     def denied(self, step: int, channels: Sequence[Any], code: str, message: str) -> OpError | None:
         """The error of a step whose `want` was denied; None: the step has no such request."""
-        wanted = self._wanted.get(step, {})
-        receive = next((wanted[c] for c in channels if c in wanted), None)
+        requested = self._requested.get(step, {})
+        receive = next((requested[c] for c in channels if c in requested), None)
         if receive is None:
             return None
         posted = receive.posted
@@ -210,9 +210,9 @@ class RemoteVariables:
 
     def forget(self, step: int) -> None:
         """Forget a step that has ended."""
-        if self._wanted:
+        if self._requested:
             with self._lock:
-                self._wanted.pop(step, None)
+                self._requested.pop(step, None)
 
     def close(self) -> None:
         """Withdraw all variables: the server stops."""

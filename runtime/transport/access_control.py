@@ -102,16 +102,16 @@ class AccessControl:
             return []
         self._changed = False
         with self._lock:
-            gone = {
+            revoked = {
                 peer: peer_admitted
                 for peer, peer_admitted in self._admitted.items()
                 if peer_admitted.key not in self._allowed
             }
-            for peer in gone:
+            for peer in revoked:
                 del self._admitted[peer]
-        for peer_admitted in gone.values():
+        for peer_admitted in revoked.values():
             _end_connection(peer_admitted.descriptor, peer_admitted.end)
-        return list(gone)
+        return list(revoked)
 
     def look(self) -> None:
         """Reload the key files when it is time. If they cannot be read, nothing changes."""

@@ -32,7 +32,7 @@ class LinkFaults:
         self._came: dict[str, int] = {}
         self._lock = threading.Condition()
         self._free: dict[Hashable, float] = {}  # link -> time when its messages have arrived
-        self._held: list[tuple[float, int, Callable[[], object]]] = []
+        self._delayed: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._carrier: threading.Thread | None = None
 
@@ -40,8 +40,8 @@ class LinkFaults:
         """Whether a message arrives. `address`: its destination, if that is a server."""
         if self.cuts(address):
             return False
-        wanted = faults()
-        every = wanted.get("lose")
+        active = faults()
+        every = active.get("lose")
         return every is None or next(self._carried) % int(every) != 0
 
     def cuts(self, address: str | None = None) -> bool:
@@ -55,18 +55,18 @@ class LinkFaults:
         """Call `arrive` when the message has passed the link: now, later, or never."""
         if not self.passes(address):
             return
-        wanted = faults()
-        delay, rate = float(wanted.get("delay", 0)) / 1e3, float(wanted.get("rate", 0)) * (1 << 20)
+        active = faults()
+        delay, rate = float(active.get("delay", 0)) / 1e3, float(active.get("rate", 0)) * (1 << 20)
         with self._lock:
             now = time.monotonic()
             free = max(now, self._free.get(link, now)) + (sum(map(len, frames)) / rate if rate else 0.0)
             self._free[link] = free
-            if not delay and not rate and not self._held:
+            if not delay and not rate and not self._delayed:
                 self._free.clear()
                 late = False
             else:
                 late = True
-                heapq.heappush(self._held, (free + delay, next(self._order), arrive))
+                heapq.heappush(self._delayed, (free + delay, next(self._order), arrive))
                 if self._carrier is None:
                     self._carrier = threading.Thread(target=self._deliver, name="dovetail-faults", daemon=True)
                     self._carrier.start()
@@ -77,18 +77,18 @@ class LinkFaults:
     def _deliver(self) -> None:
         while True:
             with self._lock:
-                while not self._held or self._held[0][0] > time.monotonic():
-                    self._lock.wait(self._held[0][0] - time.monotonic() if self._held else None)
-                _, _, arrive = heapq.heappop(self._held)
+                while not self._delayed or self._delayed[0][0] > time.monotonic():
+                    self._lock.wait(self._delayed[0][0] - time.monotonic() if self._delayed else None)
+                _, _, arrive = heapq.heappop(self._delayed)
                 arrive()  # under the lock, to keep the order; it only queues
 
     def arrived(self, kind: str) -> None:
         """Count a received message of this kind. The process exits if it is the chosen one."""
-        wanted = faults()
+        active = faults()
         count = self._came[kind] = self._came.get(kind, 0) + 1
-        if wanted.get("kill") == f"{kind}:{count}":
+        if active.get("kill") == f"{kind}:{count}":
             os.kill(os.getpid(), signal.SIGKILL)
-        if wanted.get("freeze") == f"{kind}:{count}":
+        if active.get("freeze") == f"{kind}:{count}":
             os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -26,28 +26,28 @@ class DescriptorReserve:
     def __init__(self) -> None:
         self.is_used = False
         self._size = min(RESERVE, _limit() // 8)
-        self._kept: list[int] = []
+        self._reserved: list[int] = []
 
     def look(self) -> bool:
         """Count the free descriptors and take or release the reserve; returns `is_used`."""
-        if self._kept and not self.is_used:
+        if self._reserved and not self.is_used:
             probe = _taken(1)
             self.is_used = not probe
             _let_go(probe)
-        elif self._kept:  # the server has stopped accepting, so waiting peers cannot take them
+        elif self._reserved:  # the server has stopped accepting, so waiting peers cannot take them
             self.close()
         else:
             found = _taken(2 * self._size)
             self.is_used = len(found) < 2 * self._size
             keep = 0 if self.is_used else self._size
-            self._kept = found[:keep]
+            self._reserved = found[:keep]
             _let_go(found[keep:])
         return self.is_used
 
     def close(self) -> None:
         """Release the reserve."""
-        _let_go(self._kept)
-        self._kept = []
+        _let_go(self._reserved)
+        self._reserved = []
 
 
 def _limit() -> int:

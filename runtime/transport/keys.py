@@ -259,7 +259,7 @@ def revoke(folder: Path, name: str) -> list[Path]:
     Raises:
         FileNotFoundError: the folder has no keys. LookupError: no such key is allowed there.
     """
-    gone: list[Path] = []
+    deleted: list[Path] = []
     known: set[str] = set()
     for part in _server_folders(folder):
         for path in sorted((part / ALLOWED).glob("*.pub")):
@@ -267,12 +267,12 @@ def revoke(folder: Path, name: str) -> list[Path]:
             known.add(key.name)
             if key.name == name or (len(name) >= 8 and key.key.startswith(name)):
                 path.unlink()
-                gone.append(path)
-    if not gone:
+                deleted.append(path)
+    if not deleted:
         raise LookupError(
             f"No key named {name!r} is allowed in {folder}; allowed: {', '.join(sorted(known)) or 'none'}"
         )
-    return gone
+    return deleted
 
 
 def parts_of(folder: Path) -> Iterator[Path]:

@@ -174,10 +174,10 @@ class Stream:
 
     def bytes_left(self) -> int:
         """Bytes that the other end has acknowledged. Where the kernel has no exact count: a number that grows with progress."""
-        held = bytearray(4)
+        unacknowledged = bytearray(4)
         with contextlib.suppress(OSError):  # it is closed
-            fcntl.ioctl(self.fd, termios.TIOCOUTQ, held)
-        return self._taken - int.from_bytes(held, sys.byteorder, signed=True)
+            fcntl.ioctl(self.fd, termios.TIOCOUTQ, unacknowledged)
+        return self._taken - int.from_bytes(unacknowledged, sys.byteorder, signed=True)
 
     def events(self) -> int:
         """The events that the owner should `poll` for."""

@@ -112,9 +112,9 @@ class ZapHandler:
                         event, value = EVENT.unpack_from(frames[0])
                         self._access.happened(zmq.Event(event).name or "", value)
                 self._access.look()
-                gone = self._access.expel()
-                if gone:
-                    self._leave(gone)
+                expelled = self._access.expel()
+                if expelled:
+                    self._leave(expelled)
         except Exception:  # a handler that fails admits no peer
             logger.exception("the door ends")
         finally:

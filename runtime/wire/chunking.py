@@ -85,8 +85,8 @@ class ChunkedSender:
     """
 
     __slots__ = (
-        "_ahead", "_bytes_left", "_given", "_held", "_key", "_label", "_left", "_number", "_parts", "_place", "_ready", "_under_way",
-        "_whole", "is_refused",
+        "_ahead", "_bytes_left", "_given", "_key", "_label", "_left", "_number", "_parts", "_place", "_ready", "_ready_per_step",
+        "_under_way", "_whole", "is_refused",
     )  # fmt: skip
 
     def __init__(self, left: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class ChunkedSender:
         self._left = left
         self._ahead: deque[list[Frame]] = deque()  # messages that may overtake the large message
         self._ready: deque[tuple[int | None, list[Frame]]] = deque()  # messages that may not, each with its step
-        self._held: Counter[int | None] = Counter()  # the number of messages in `_ready` per step
+        self._ready_per_step: Counter[int | None] = Counter()  # the number of messages in `_ready` per step
         self._whole: list[Frame] = []  # the message that is being sent in chunks ...
         self._key: int | None = None  # ... its step ...
         self._parts: deque[memoryview] = deque()  # ... its remaining bytes ...
@@ -107,18 +107,20 @@ class ChunkedSender:
     def put(self, frames: list[Frame]) -> None:
         """Queue one message."""
         if not self._parts and not self._ready:
-            self._hold(_step_of(frames) if is_large(frames) else None, frames)
+            self._enqueue(_step_of(frames) if is_large(frames) else None, frames)
             return
         kind, step = kind_of(frames[0]), _step_of(frames)
         is_apart = step is not None and step != self._key and self._key is not None
-        if kind in _URGENT or (is_apart and not (self._held[None] or self._held[step] or is_large(frames))):
+        if kind in _URGENT or (
+            is_apart and not (self._ready_per_step[None] or self._ready_per_step[step] or is_large(frames))
+        ):
             self._ahead.append(frames)
         else:
-            self._hold(step, frames)
+            self._enqueue(step, frames)
 
-    def _hold(self, step: int | None, frames: list[Frame]) -> None:
+    def _enqueue(self, step: int | None, frames: list[Frame]) -> None:
         self._ready.append((step, frames))
-        self._held[step] += 1
+        self._ready_per_step[step] += 1
 
     def __len__(self) -> int:
         """How many messages are not yet completely passed to ZeroMQ."""
@@ -165,9 +167,9 @@ class ChunkedSender:
 
     def _forget_first(self) -> None:
         step, _ = self._ready.popleft()
-        self._held[step] -= 1
-        if not self._held[step]:
-            del self._held[step]
+        self._ready_per_step[step] -= 1
+        if not self._ready_per_step[step]:
+            del self._ready_per_step[step]
 
     def _begin(self, step: int | None, frames: list[Frame]) -> None:
         self._whole, self._key = frames, step

@@ -110,7 +110,7 @@ class PartialMessage:
         if self._total > most:
             self._refuse(f"it has {self._total} bytes; the limit is {most} ({SETTING} of the receiver)")
         elif self._total >= _LOOK_BYTES:
-            self._look(self._total)
+            self._check_free_memory(self._total)
 
     def room(self, most: int) -> list[memoryview]:
         """Memory for the next bytes, `most` bytes at most. The caller releases it before the next call."""
@@ -187,12 +187,12 @@ class PartialMessage:
         if had >= size:
             self._finish(memory)
             return
-        wanted = 2 * had if 2 * had < size else buffers.size_of(size)
-        if wanted >= _LOOK_BYTES:
-            self._look(wanted - had)
+        grown = 2 * had if 2 * had < size else buffers.size_of(size)
+        if grown >= _LOOK_BYTES:
+            self._check_free_memory(grown - had)
         if self._why:
             return
-        memory.resize(wanted)
+        memory.resize(grown)
         self._made.append(memoryview(memory)[had:size])
 
     def _finish(self, memory: mmap.mmap) -> None:
@@ -200,10 +200,10 @@ class PartialMessage:
         size = self._sizes[len(self.frames) - 1]
         self.frames[-1] = buffers.adopt(np.frombuffer(memory, np.uint8), size).data
 
-    def _look(self, wanted: int) -> None:
+    def _check_free_memory(self, needed: int) -> None:
         """Refuse the message if not enough memory is free."""
         there = memory_left()
-        if wanted > there:
+        if needed > there:
             self._refuse(f"it has {self._total} bytes, and there are only {there} bytes of memory for it")
 
     def _refuse(self, why: str) -> None:

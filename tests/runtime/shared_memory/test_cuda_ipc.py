@@ -33,7 +33,7 @@ def fake() -> Iterator[RecordedDriver]:
     with gpus_for_tests(1) as made:
         made.strict.open_own_handles()  # many of these tests have both sides in one process
         yield made
-        cuda_ipc._ledgers.clear()
+        cuda_ipc._tables.clear()
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -187,16 +187,16 @@ def test_who_cannot_read_is_lent_nothing(fake: RecordedDriver, monkeypatch: pyte
 
 
 def test_loans_of_the_dead_come_back(fake: RecordedDriver) -> None:
-    ledger = ExportTable()
+    table = ExportTable()
     dead = subprocess.Popen([sys.executable, "-c", "pass"])
     tensor = outgoing(device(0).from_host(np.zeros(COUNT, np.float32)), "x")
-    assert tensor is not None and ledger.lend(tensor, dead.pid, THERE, 0) is not None
+    assert tensor is not None and table.lend(tensor, dead.pid, THERE, 0) is not None
     dead.wait()
-    ledger.tidy()
-    assert ledger.lent() == 0
+    table.tidy()
+    assert table.lent() == 0
     pointer = tensor.block.pointer
     del tensor
-    assert ledger.may_free(0, pointer)
+    assert table.may_free(0, pointer)
 
 
 @pytest.mark.parametrize(
