@@ -34,7 +34,6 @@ class CollectiveRequest(Request):
     """One member's wait for a collective.
 
     Attributes:
-        algorithm: what the member does.
         signature: what must be the same for all members.
         finish: makes the kernel's result.
     """

@@ -37,7 +37,6 @@ class PeerMessenger:
     """Sends the messages of a task's collectives to other tasks.
 
     Args:
-        task: the task's name.
         send: sends to another task; None: there are no other tasks.
 
     Attributes:
@@ -77,7 +76,6 @@ class MembershipService:
     """All groups of one task, and its sessions' memberships in them. The caller holds the coordinator's lock.
 
     Args:
-        messenger: sends to other tasks.
         receive: handles a message that was kept for a membership: (membership, fields, tensors).
     """
 

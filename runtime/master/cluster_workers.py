@@ -44,10 +44,6 @@ class ClusterWorkers(WorkerClients):
     """The workers of a server's cluster.
 
     Args:
-        spec: the cluster.
-        worker: the task's own worker, with its devices.
-        incarnation: the incarnation of this process.
-        keys: keys for connections to other servers.
         endpoint: the server's endpoint; None while it has none.
     """
 

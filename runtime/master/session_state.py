@@ -25,7 +25,6 @@ class TaskPart:
     Attributes:
         task: `/job:ps/replica:0/task:0`.
         incarnation: incarnation of the task's process when the part was registered.
-        program: handle of the registered program.
         feeds: names of the values that are fed to it.
         fetches: names of the values that it returns, in order.
     """

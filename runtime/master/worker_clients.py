@@ -16,7 +16,6 @@ class WorkerClients:
 
     Args:
         worker: the task's own worker, with its devices.
-        incarnation: the incarnation of this process.
     """
 
     def __init__(self, worker: Worker, incarnation: int) -> None:

@@ -21,7 +21,6 @@ class FailureDetector:
 
     Args:
         patience_s: a task that sends nothing for this long counts as dead, in seconds.
-        now: the time.
         expected: tasks that are awaited as if they had been heard just now, with their incarnations; 0: any.
 
     Attributes:

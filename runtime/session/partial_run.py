@@ -34,11 +34,6 @@ _OF_A_STEP = frozenset({"TensorArrayV3", "StackV2"})
 class PartialRun:
     """One partial run: the declared fetches and feeds, those already used, and the values that later calls need.
 
-    Args:
-        graph: the graph.
-        fetches: everything that will be fetched.
-        feeds: everything that will be fed.
-
     Raises:
         InvalidArgumentError: there is nothing to fetch or run.
     """

@@ -36,7 +36,6 @@ class StepCall:
 
     Args:
         connections: the connections, which only this step uses.
-        number: the step's number.
         remote: the parts in other processes, by address.
         colocated: the parts in this process, by task.
         peer_timeout_s: seconds of silence after which a task counts as dead.

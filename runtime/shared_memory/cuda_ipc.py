@@ -183,7 +183,6 @@ class CudaIpc:
     """The GPU memory that a server lends and borrows.
 
     Args:
-        task: the server's task.
         gpus: numbers of its physical GPUs.
         send: (task, kind, fields): sends a message to another task.
         otherwise: (task, step, tensors by channel): sends refused tensors through host memory; on any thread.

@@ -48,7 +48,6 @@ class RemoteVariables:
     """The shared variables of one task. Thread-safe.
 
     Args:
-        task: the task's name.
         default_container: the container of variables that name none.
         opens: whether others may use its variables; false where variables may lie in GPU memory.
         wake: tells a task that there are enough gradients for what it waits for (`VariablePublisher.look`).

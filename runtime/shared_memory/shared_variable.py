@@ -114,8 +114,6 @@ class SharedVariable:
     """A shared variable, as one process sees it; implements `SharedSumValue`. Writers hold the variable's lock in their process.
 
     Args:
-        place: the address of the record.
-        words: the record.
         label: the variable in error messages.
 
     Attributes:

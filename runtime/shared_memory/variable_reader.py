@@ -58,7 +58,6 @@ class RemoteSharedVariable(SharedVariable):
     """The end of a record in another process than its owner's, or in another part of that one.
 
     Args:
-        place: the address of the record.
         dtype: the element type that the value must have.
 
     Raises:

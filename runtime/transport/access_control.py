@@ -55,7 +55,6 @@ class AccessControl:
     I/O thread calls `enter`.
 
     Args:
-        keys: the server's keys.
         address: the server's address, for the log.
         clock: seconds; tests give their own.
     """
@@ -188,8 +187,6 @@ def why_silent(address: str, keys: Keys | None, is_in: bool, patience_s: float =
     """Why a server does not answer, if keys are the reason; else None.
 
     Args:
-        address: the server's address.
-        keys: the keys of the connection.
         is_in: whether the server admitted the connection.
         patience_s: how long to wait for the server's greeting, in seconds.
     """

@@ -64,7 +64,6 @@ class EventLoop:
         """Start the thread.
 
         Args:
-            name: see `name`.
             settle: called after the callbacks of each iteration: receives and sends what the descriptors do not report.
             patience: returns the seconds that the next iteration may wait for an event; -1: without limit.
             tick: called about every `TICK_S` seconds.

@@ -152,7 +152,6 @@ class Peer:
     """The other process of a connection, as this one sees it. One thread uses it at a time, except for `queue_bytes`.
 
     Args:
-        name: the connection's name.
         is_caller: whether this end made the connection.
         takes_tcp: whether streams over TCP may be used: not with keys.
         most_bytes_waiting: see `SendQueueBytes`.
@@ -165,7 +164,6 @@ class Peer:
         reassembler: the large message that is being received in chunks.
         queue_bytes: the bytes of large frames that wait.
         queued: messages in the queue of the owner's thread: later ones must not overtake them.
-        strikes: malformed messages.
     """
 
     __slots__ = (

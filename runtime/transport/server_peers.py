@@ -36,16 +36,10 @@ class ServerPeers:
     """The peers of an endpoint, by name.
 
     Args:
-        io: the event loop.
-        router: the ZeroMQ sockets.
         ip: the address of the listener for streams over TCP; None: there are no streams over TCP.
-        counters: the endpoint's counters.
         most_bytes_waiting: see `SendQueueBytes`.
         take: takes whole messages, each with its sender.
         refuse: takes malformed messages in the same way.
-
-    Attributes:
-        by_name: the peers.
     """
 
     def __init__(

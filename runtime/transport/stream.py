@@ -61,7 +61,6 @@ class Stream:
         most_frames, most_bytes: the largest accepted message.
 
     Attributes:
-        fd: the descriptor.
         waiting_bytes: bytes of sent messages that the kernel has not accepted yet.
         keeps_gil: whether a thread keeps the GIL while it sends a small message; the call never blocks. With many threads this
             is faster than waiting for the GIL afterwards; with one thread it costs 0.5 µs more.

@@ -40,7 +40,6 @@ class StreamListener:
     """Accepts the streams of a server's peers. The I/O thread uses it.
 
     Args:
-        io: the event loop that watches it.
         most_frames, most_bytes: the largest message that the streams accept.
         ip: the address to listen on for TCP, at a port that the kernel chooses; None: a Unix socket.
 

@@ -60,8 +60,6 @@ class ZapHandler:
 
     Args:
         context: the socket's own context: ZAP allows one handler per context.
-        sock: the server's socket.
-        access: decides.
         leave: called with the names of peers whose connections were ended, on the handler's thread.
     """
 

@@ -78,15 +78,10 @@ class ZmqRouter:
 
     Args:
         address, ip, port: where to listen, as the user wrote it and as it is bound.
-        io: the event loop that watches the sockets.
         keys, access: access control, where there are keys.
-        counters: the endpoint's counters.
         take: takes what comes, each with the name of its sender: the frames of a message or chunk, or an error.
         dialled: called with the name of a peer to which a connection was made, before anything is sent on it.
         expel: called with the names of peers whose connections were ended. From any thread.
-
-    Attributes:
-        port: the bound port.
 
     Raises:
         AddressInUse: another socket listens there. OSError: the address is not one of this machine's.

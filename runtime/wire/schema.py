@@ -168,12 +168,9 @@ class KindSchema:
     """One kind of message.
 
     Attributes:
-        kind: its name.
         sender, receiver: `client`, `master`, `worker`, `server` (either of the two), or `any`.
         reply: the kind of the reply, or empty. An `error` may answer any request instead.
         since: the version of the protocol that brought it.
-        order: see `Order`.
-        content: its fields.
         described: those of its description, which lacks the numbers and has the lengths instead of `bytes` fields.
         numbers: the required fields of type int; they are outside the description.
         head: packs the fixed start and the numbers.

@@ -56,7 +56,6 @@ class StepHandlers:
 
     Attributes:
         quota: the running steps of each client, and the bytes fed to them.
-        running: running parts by step number.
     """
 
     def __init__(self, worker: Worker, responder: Responder) -> None:
@@ -145,11 +144,7 @@ class StepHandlers:
 
 
 class WorkerHandlers:
-    """Requests of masters. A thread pool compiles programs and publishes variables.
-
-    Args:
-        incarnation: the task's incarnation.
-    """
+    """Requests of masters. A thread pool compiles programs and publishes variables."""
 
     def __init__(self, worker: Worker, executor: RequestExecutor, responder: Responder, incarnation: int) -> None:
         self._worker = worker

@@ -44,11 +44,9 @@ class Registration:
 
     Attributes:
         program: handle of the program on the task.
-        session: handle of its session.
         units: the program of each device of the task.
         seed: seed of the session's random numbers.
         isolated: whether the session has its own state.
-        kernels: options for making kernels.
         peer_timeout_s: seconds of silence after which a task counts as dead.
         compresses: whether tensors to other machines are compressed.
         client: the name of the process that opened the session; its steps count towards its quota (`rpc/dispatch.py`).

@@ -234,8 +234,6 @@ class Replicator:
 
     Args:
         task, incarnation: of this process. backup: the task that keeps the copy.
-        resources: the state of the task.
-        call: calls the backup.
     """
 
     def __init__(self, task: str, backup: str, incarnation: int, resources: Resources, call: Call) -> None:

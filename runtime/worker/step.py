@@ -55,10 +55,7 @@ class TaskStep:
 
     Args:
         number: the step's number, the same on all tasks.
-        session: handle of its session.
         programs: one per device of this task that takes part.
-        feeds: name -> value.
-        runtime: its callbacks.
 
     Attributes:
         began: when it was made, by `perf_counter`.

@@ -169,7 +169,6 @@ class InlineStep:
 
     Args:
         registered: the program, which has an `inline_segment`.
-        feeds: name -> value.
         cancellation: ends its kernels early; None: sizes bound their time, or they end with those of the step around it.
 
     Attributes:
@@ -246,10 +245,6 @@ class StepRunner:
     """The `StepRuntime` of one part of a step.
 
     Args:
-        worker: the worker that runs the part.
-        number: the step's number.
-        registered: the programs.
-        finish: called at the end.
         resume: passes the call that resumes a program to some thread; None: this thread or the pool makes it.
         waiter: the identifier of the thread that waits for the part; 0: it is in another process.
     """

@@ -25,9 +25,7 @@ class TensorExchange:
     """One task's side of the exchange. `push` and `want` may be called from any thread; the `on_` methods take messages.
 
     Args:
-        responder: sends to the other tasks.
         executor: its pool sends tensors that must first be copied from a GPU.
-        incarnation: this task's incarnation.
         gpus: numbers of its GPUs.
 
     Attributes:

@@ -75,7 +75,6 @@ class Worker:
 
     Args:
         task: `/job:ps/replica:0/task:0`.
-        devices: the devices of the task.
         push: (task, step, values by channel): sends tensors to another task.
         is_near: whether a task reads this one's memory, so that sending it a large tensor costs no more than a small one.
         collectives: runs its collective ops with those of other tasks. None: there are no other tasks.
