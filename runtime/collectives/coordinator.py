@@ -60,14 +60,9 @@ class Coordinator(AsyncResource[CollectiveRequest]):
     """
 
     def __init__(
-        self,
-        task: str = "",
-        send: Send | None = None,
-        patience_s: float = 5.0,
-        incarnation: int = 0,
-        memory: CollectiveMemory | None = None,
-        lives: Callable[[str, float], bool] = lambda task, since: False,
-    ) -> None:
+        self, task: str = "", send: Send | None = None, patience_s: float = 5.0, incarnation: int = 0,
+        memory: CollectiveMemory | None = None, lives: Callable[[str, float], bool] = lambda task, since: False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.task = task
         self._incarnation = incarnation

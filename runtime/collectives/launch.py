@@ -73,13 +73,9 @@ class CollectiveLauncher:
         return self._take_part(call, f"{call.kind} by a link {signature(call)}", lambda: agreement, finish)
 
     def _take_part(
-        self,
-        call: CollectiveCall,
-        brought: str,
-        make_algorithm: Callable[[], algorithms.MessageAlgorithm],
-        finish: Callable[[Any], Any],
-        shared: SharedMemoryAllReduce | None = None,
-    ) -> Any:
+        self, call: CollectiveCall, brought: str, make_algorithm: Callable[[], algorithms.MessageAlgorithm],
+        finish: Callable[[Any], Any], shared: SharedMemoryAllReduce | None = None,
+    ) -> Any:  # fmt: skip
         what = _described(call.kind, call.instance, len(call.members))
         key = call.instance, call.run
         return self.coordinator.take_part(

@@ -105,13 +105,9 @@ class SharedBuffer:
     """
 
     def __init__(
-        self,
-        shared_memory: CollectiveMemory,
-        memory: memoryview,
-        layout: BufferLayout,
-        rank: int,
+        self, shared_memory: CollectiveMemory, memory: memoryview, layout: BufferLayout, rank: int,
         wake: Callable[[int], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.shared_memory, self.memory, self.layout, self.rank = shared_memory, memory, layout, rank
         self.size = size = layout.size
         self.areas = [

@@ -48,13 +48,9 @@ class ClusterWorkers(WorkerClients):
     """
 
     def __init__(
-        self,
-        spec: ClusterSpec,
-        worker: Worker,
-        incarnation: int,
-        keys: Keys | None,
+        self, spec: ClusterSpec, worker: Worker, incarnation: int, keys: Keys | None,
         endpoint: Callable[[], Endpoint | None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(worker, incarnation)
         self._endpoint = endpoint
         self._connections = ConnectionPool(keys)
@@ -84,11 +80,9 @@ class ClusterWorkers(WorkerClients):
         return task in self._addresses
 
     def devices(
-        self,
-        config: ConfigProto,
-        tell: Callable[[Sequence[str]], None] | None = None,
+        self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None,
         forsaken: Callable[[], bool] | None = None,
-    ) -> Cluster:
+    ) -> Cluster:  # fmt: skip
         """As `WorkerClients.devices`: asks all tasks that the filters admit, and repeats until they have started."""
         filters = [parse_strict(f) for f in config.device_filters]
         absent = {

@@ -44,14 +44,9 @@ class Master:
         self._lock = threading.Lock()
 
     def create_session(
-        self,
-        config: ConfigProto,
-        graph: Graph | None = None,
-        *,
-        tell: Callable[[Sequence[str]], None] | None = None,
-        forsaken: Callable[[], bool] | None = None,
-        client: str = "",
-    ) -> MasterSession:
+        self, config: ConfigProto, graph: Graph | None = None, *, tell: Callable[[Sequence[str]], None] | None = None,
+        forsaken: Callable[[], bool] | None = None, client: str = "",
+    ) -> MasterSession:  # fmt: skip
         """Open a session on all devices that `config.device_filters` admit.
 
         `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy

@@ -23,11 +23,9 @@ class WorkerClients:
         self._incarnation = incarnation
 
     def devices(
-        self,
-        config: ConfigProto,
-        tell: Callable[[Sequence[str]], None] | None = None,
+        self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None,
         forsaken: Callable[[], bool] | None = None,
-    ) -> Cluster:
+    ) -> Cluster:  # fmt: skip
         """All devices of the tasks that the session may use; waits up to `config.wait_for_cluster_s` for tasks that have not started.
 
         While it waits, it calls `tell` with the missing tasks now and then, and `forsaken` to find out whether the client has gone.
@@ -48,15 +46,9 @@ class WorkerClients:
         return False
 
     def post(
-        self,
-        task: str,
-        session: str,
-        seed: int,
-        isolated: bool,
-        names: Sequence[VariableName],
-        peer_timeout_s: float,
+        self, task: str, session: str, seed: int, isolated: bool, names: Sequence[VariableName], peer_timeout_s: float,
         changed: bool = False,
-    ) -> tuple[int, Sequence[Sequence[int] | None]]:
+    ) -> tuple[int, Sequence[Sequence[int] | None]]:  # fmt: skip
         """Make a task publish variables of a session, named by container and name, for others to read, or to update if `changed`.
 
         Returns the incarnation of its process, and the address of each variable's record; None: others cannot reach it.

@@ -203,11 +203,9 @@ class MetricsServer:
     """
 
     def __init__(
-        self,
-        address: str,
-        figures: Callable[[], Mapping[str, Any]],
+        self, address: str, figures: Callable[[], Mapping[str, Any]],
         health: Mapping[str, Callable[[], str]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         # Imported here: only tasks that serve metrics load prometheus_client.
         from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric

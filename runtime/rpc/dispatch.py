@@ -232,13 +232,9 @@ class RequestExecutor:
         self._open: set[tuple[bytes, int]] = set()  # (connection, request)
 
     def answer(
-        self,
-        pool: ThreadPoolExecutor,
-        peer: bytes,
-        message: Message,
-        work: Callable[[Message], Message],
+        self, pool: ThreadPoolExecutor, peer: bytes, message: Message, work: Callable[[Message], Message],
         client: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Reply with the result of `work`, computed in a pool. Errors become error replies.
 
         It counts for `client`, with connection `peer`; calls of other servers count per connection.

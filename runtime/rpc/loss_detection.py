@@ -85,11 +85,9 @@ class LossDetector:
         self._cases: dict[tuple[int, str], _Wait] = {}
 
     def look(
-        self,
-        now: float,
-        steps: Mapping[int, AwaitedTensors],
+        self, now: float, steps: Mapping[int, AwaitedTensors],
         lives: Callable[[str, float], bool] = lambda task, since: False,
-    ) -> tuple[list[Ask], list[Lost]]:
+    ) -> tuple[list[Ask], list[Lost]]:  # fmt: skip
         """The questions and failures that are due now, at a time in seconds.
 
         Args:
@@ -111,15 +109,9 @@ class LossDetector:
         return asks, lost
 
     def coming(
-        self,
-        now: float,
-        step: int,
-        task: str,
-        known: bool,
-        sent: Iterable[ChannelKey],
-        left: int,
+        self, now: float, step: int, task: str, known: bool, sent: Iterable[ChannelKey], left: int,
         waiting: AwaitedTensors | None,
-    ) -> Lost | None:
+    ) -> Lost | None:  # fmt: skip
         """Handle a `coming`: whether the task knows the step, the sent tensors, and the bytes that have left it for this task so far.
 
         `waiting`: the tensors that the step waits for now.

@@ -83,15 +83,9 @@ class ConnectionPool:
 
 
 def call(
-    connections: Connections,
-    address: str,
-    name: str,
-    message: Message,
-    answer: str,
-    peer_timeout_s: float,
-    limit_s: float | None,
-    told: Callable[[Message], None] | None = None,
-) -> Message:
+    connections: Connections, address: str, name: str, message: Message, answer: str, peer_timeout_s: float,
+    limit_s: float | None, told: Callable[[Message], None] | None = None,
+) -> Message:  # fmt: skip
     """Send a request and wait for its reply of kind `answer`. `told` gets other messages about it that come earlier.
 
     Without a limit it waits as long as the other side shows signs of life: placing a large graph may take a while. Raises as `call_all`.
@@ -100,14 +94,9 @@ def call(
 
 
 def call_all(
-    connections: Connections,
-    requests: Mapping[str, tuple[str, Message]],
-    answer: str,
-    peer_timeout_s: float,
-    limit_s: float | None,
-    told: Callable[[Message], None] | None = None,
-    meanwhile: Callable[[], None] | None = None,
-) -> dict[str, Message]:
+    connections: Connections, requests: Mapping[str, tuple[str, Message]], answer: str, peer_timeout_s: float,
+    limit_s: float | None, told: Callable[[Message], None] | None = None, meanwhile: Callable[[], None] | None = None,
+) -> dict[str, Message]:  # fmt: skip
     """Send requests of one kind and number to several servers at once, and wait for all replies; see `call`.
 
     Args:
@@ -151,15 +140,10 @@ class PendingReplies:
     """
 
     def __init__(
-        self,
-        owing: dict[str, str],
-        peer_timeout_s: float,
-        limit_s: float | None,
-        what: str,
-        incarnations: Mapping[str, int] | None = None,
-        request: int | None = None,
+        self, owing: dict[str, str], peer_timeout_s: float, limit_s: float | None, what: str,
+        incarnations: Mapping[str, int] | None = None, request: int | None = None,
         here: Callable[[], Iterable[tuple[str, str, Sequence[str]]]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._here = here  # a step's parts in this process: task, address, what it waits for
         self._owing = dict(owing)
         self._limit_s = limit_s

@@ -115,12 +115,9 @@ class ClusterBackend:
         return {"request": 0, "session": self._handle, **dict(names)}
 
     def _call(
-        self,
-        message: Message,
-        answer: str,
-        timeout_s: float | None = None,
+        self, message: Message, answer: str, timeout_s: float | None = None,
         told: Callable[[Message], None] | None = None,
-    ) -> Message:
+    ) -> Message:  # fmt: skip
         """Send a request to the master and wait for its answer.
 
         Without a limit it waits as long as the master sends heartbeats: placing a large graph may take a while.
@@ -147,12 +144,9 @@ class ClusterBackend:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def run(
-        self,
-        parts: Sequence[TaskPart],
-        feeds: Mapping[str, Any],
-        timeout_s: float | None,
+        self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None,
         gathered: Gathered | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """As `Backend.run`."""
         remote: dict[str, TaskPart] = {}
         colocated: dict[str, ColocatedPart] = {}

@@ -84,12 +84,9 @@ class LocalBackend:
         return self._master.plan(self._session.handle, signature, program)
 
     def run(
-        self,
-        parts: Sequence[TaskPart],
-        feeds: Mapping[str, Any],
-        timeout_s: float | None,
+        self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None,
         gathered: Gathered | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """As `Backend.run`. The worker has no pool, so the step has ended when `start` returns."""
         values: dict[str, Any] = {}
         for part in parts:

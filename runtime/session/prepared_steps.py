@@ -76,12 +76,9 @@ class Backend(Protocol):
         """The plan of a signature, or of the prepared one with handle `program`; `graph` is the session's graph."""
 
     def run(
-        self,
-        parts: Sequence[TaskPart],
-        feeds: Mapping[str, Any],
-        timeout_s: float | None,
+        self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None,
         gathered: Gathered | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """Run one step, and return the values of all fetches by name. With `gathered`, the step is traced into it."""
 
     def close(self) -> None:
@@ -179,12 +176,9 @@ class PreparedSteps:
         self.gate = StepGate(self._changes)
 
     def run(
-        self,
-        fetches: Fetches,
-        feeds: Mapping[str, Any],
-        options: RunOptions | None,
+        self, fetches: Fetches, feeds: Mapping[str, Any], options: RunOptions | None,
         metadata: RunMetadata | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """Run a step, preparing it first if it is new. Returns the values of its fetches by name."""
         fetched, values = fetches.tensors, {}
         if not feeds.keys().isdisjoint(fetched):  # fed tensors are not sent to the tasks

@@ -48,15 +48,9 @@ class StepCall:
     )  # fmt: skip
 
     def __init__(
-        self,
-        connections: Connections,
-        number: int,
-        remote: dict[str, TaskPart],
-        colocated: dict[str, ColocatedPart],
-        peer_timeout_s: float,
-        limit_s: float | None,
-        gathered: Gathered | None = None,
-    ) -> None:
+        self, connections: Connections, number: int, remote: dict[str, TaskPart], colocated: dict[str, ColocatedPart],
+        peer_timeout_s: float, limit_s: float | None, gathered: Gathered | None = None,
+    ) -> None:  # fmt: skip
         self._connections = connections
         self._number = number
         self._owing = remote  # the remote parts that have not ended

@@ -189,12 +189,9 @@ class CudaIpc:
     """
 
     def __init__(
-        self,
-        task: str,
-        gpus: Iterable[int],
-        send: Callable[[str, str, dict[str, Any]], None],
+        self, task: str, gpus: Iterable[int], send: Callable[[str, str, dict[str, Any]], None],
         otherwise: Callable[[str, int, Mapping[ChannelKey, Outgoing]], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.task, self.gpus = task, frozenset(gpus)
         self._send, self._otherwise = send, otherwise
         self._readers: dict[str, int] = {}  # task -> its process; 0: it cannot map the table, or has not answered yet

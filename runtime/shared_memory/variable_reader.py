@@ -119,14 +119,9 @@ class RemoteVariable:
     """
 
     def __init__(
-        self,
-        place: RecordAddress,
-        kind: DType | AccumulatorKind,
-        name: str,
-        task: str,
-        borrower: Mapper,
+        self, place: RecordAddress, kind: DType | AccumulatorKind, name: str, task: str, borrower: Mapper,
         wake: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.value = reader_of(place, kind.np if isinstance(kind, DType) else _BYTES, borrower)
         self.owner = self.value.owner
         self._bytes = None if isinstance(kind, DType) else state_bytes(kind.shape, kind.dtype.np)

@@ -132,12 +132,9 @@ class Connection:
     """
 
     def __init__(
-        self,
-        address: str,
-        watch: ConnectionPoller | None = None,
-        keys: Keys | None = None,
+        self, address: str, watch: ConnectionPoller | None = None, keys: Keys | None = None,
         patience_s: float | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.address = address
         self.location = location_of(address)
         self.closed = False

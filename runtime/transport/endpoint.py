@@ -77,14 +77,9 @@ class Endpoint:
     """
 
     def __init__(
-        self,
-        address: str,
-        on_message: Callable[[bytes, Message], None],
-        *,
-        on_tick: Callable[[], None] | None = None,
-        insecure: bool = False,
-        keys: Keys | None = None,
-    ) -> None:
+        self, address: str, on_message: Callable[[bytes, Message], None], *, on_tick: Callable[[], None] | None = None,
+        insecure: bool = False, keys: Keys | None = None,
+    ) -> None:  # fmt: skip
         host, port = split_address(address)
         ip = _bindable(address, host, insecure or keys is not None)
         self._access = None if keys is None else AccessControl(keys, address)

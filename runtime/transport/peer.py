@@ -172,13 +172,9 @@ class Peer:
     )  # fmt: skip
 
     def __init__(
-        self,
-        name: bytes,
-        is_caller: bool,
-        takes_tcp: bool,
-        most_bytes_waiting: int = 0,
+        self, name: bytes, is_caller: bool, takes_tcp: bool, most_bytes_waiting: int = 0,
         chunk_left: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.name = name
         self.is_caller = is_caller
         self._pool = pool_of_process()

@@ -43,16 +43,9 @@ class ServerPeers:
     """
 
     def __init__(
-        self,
-        io: EventLoop,
-        router: ZmqRouter,
-        *,
-        ip: str | None,
-        counters: Counters,
-        most_bytes_waiting: int,
-        take: Callable[[Peer, list[Frame]], None],
-        refuse: Callable[[Peer, WireError], None],
-    ) -> None:
+        self, io: EventLoop, router: ZmqRouter, *, ip: str | None, counters: Counters, most_bytes_waiting: int,
+        take: Callable[[Peer, list[Frame]], None], refuse: Callable[[Peer, WireError], None],
+    ) -> None:  # fmt: skip
         self._io = io
         self._router = router
         self._counters = counters

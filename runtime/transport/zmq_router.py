@@ -88,19 +88,10 @@ class ZmqRouter:
     """
 
     def __init__(
-        self,
-        address: str,
-        ip: str,
-        port: int,
-        *,
-        io: EventLoop,
-        keys: Keys | None,
-        access: AccessControl | None,
-        counters: Counters,
-        take: Callable[[bytes, list[Frame] | WireError], None],
-        dialled: Callable[[bytes], None],
+        self, address: str, ip: str, port: int, *, io: EventLoop, keys: Keys | None, access: AccessControl | None,
+        counters: Counters, take: Callable[[bytes, list[Frame] | WireError], None], dialled: Callable[[bytes], None],
         expel: Callable[[list[bytes]], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._io = io
         self._keys = keys
         self._counters = counters

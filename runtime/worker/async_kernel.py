@@ -54,15 +54,10 @@ class AsyncKernel(Generic[W]):
     """
 
     def __init__(
-        self,
-        what: str,
-        kernel: Callable[..., Any],
-        inputs: Sequence[Any],
-        *,
-        offload: Callable[[Callable[[], None]], None],
-        resume: Callable[[W], None],
+        self, what: str, kernel: Callable[..., Any], inputs: Sequence[Any], *,
+        offload: Callable[[Callable[[], None]], None], resume: Callable[[W], None],
         ended: Callable[[AsyncKernel[W], Any, Exception | None], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.what = what
         self.waiter: W | None = None
         self._offload, self._resume, self._ended = offload, resume, ended

@@ -182,12 +182,9 @@ class InlineStep:
     outcome: Mapping[str, Any] | OpError
 
     def __init__(
-        self,
-        number: int,
-        registered: RegisteredProgram,
-        feeds: Mapping[str, Any],
+        self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any],
         cancellation: Cancellation | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.is_over = False  # it cannot be ended while it runs
         self.cancellation, self.session = cancellation, registered.session
         assert registered.inline_segment is not None
@@ -252,14 +249,9 @@ class StepRunner:
     __slots__ = ("_finish", "_number", "_registered", "_resume", "_threads", "_waiter", "_worker")
 
     def __init__(
-        self,
-        worker: StepOwner,
-        number: int,
-        registered: RegisteredProgram,
-        finish: Finish,
-        resume: Callable[[Callable[[], None]], None] | None,
-        waiter: int = 0,
-    ) -> None:
+        self, worker: StepOwner, number: int, registered: RegisteredProgram, finish: Finish,
+        resume: Callable[[Callable[[], None]], None] | None, waiter: int = 0,
+    ) -> None:  # fmt: skip
         self._worker = worker
         self._threads = worker.threads
         self._number = number

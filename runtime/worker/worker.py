@@ -215,16 +215,9 @@ class Worker:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def start(
-        self,
-        number: int,
-        handle: str,
-        feeds: Mapping[str, Any],
-        finish: Finish,
-        resume: Callable[[Callable[[], None]], None] | None = None,
-        *,
-        recorder: Recorder | None = None,
-        waiter: int = 0,
-    ) -> None:
+        self, number: int, handle: str, feeds: Mapping[str, Any], finish: Finish,
+        resume: Callable[[Callable[[], None]], None] | None = None, *, recorder: Recorder | None = None, waiter: int = 0,
+    ) -> None:  # fmt: skip
         """Run this task's part of a step.
 
         Args:
