@@ -40,21 +40,14 @@ class MasterHandlers:
         self._opened_by: dict[str, str] = {}  # session -> the key of the client that opened it
         self._opening_by: Counter[str] = Counter()  # key of a client -> sessions that are being opened for it
         self._opening: dict[tuple[bytes, int], float] = {}  # calls that open sessions -> when the client was heard last
-        self._work = {
-            "extend": self._extend,
-            "prepare": self._prepare,
-            "plan": self._plan,
-            "close_session": self._close_session,
-            "reset": self._reset,
-        }
 
     def on_call(self, peer: bytes, message: Message) -> None:
-        """Handle a client's request about a session."""
+        """Handle a client's request about a session, by the method of its kind."""
         session = message.fields.get("session")
         if session is not None:
             self._leases.seen(session, peer, time.monotonic())
         client = self._responder.owner(peer) or self._master.client_of(session or "")
-        self._executor.answer(self._executor.master, peer, message, self._work[message.kind], client)
+        self._executor.answer(self._executor.master, peer, message, getattr(self, f"_{message.kind}"), client)
 
     on_extend = on_prepare = on_plan = on_close_session = on_reset = on_call
 

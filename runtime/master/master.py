@@ -54,14 +54,8 @@ class Master:
         the session.
         """
         cluster = self._workers.devices(config, tell, forsaken)
-        session = MasterSession(
-            secrets.token_hex(8),
-            config,
-            cluster,
-            graph if graph is not None else Graph(),
-            secrets.randbits(63),
-            client=client,
-        )
+        handle, seed = secrets.token_hex(8), secrets.randbits(63)
+        session = MasterSession(handle, config, cluster, Graph() if graph is None else graph, seed, client=client)
         with self._lock:
             self._sessions[session.handle] = session
         return session

@@ -64,12 +64,8 @@ class ClusterBackend:
         self._closed = False
         wait = config.wait_for_cluster_s + config.peer_timeout_s
         try:
-            reply = self._call(
-                Message("create_session", {"request": 0, "config": config.to_fields(), "client": this_client()}),
-                "session_created",
-                wait,
-                _say_missing,
-            )
+            fields = {"request": 0, "config": config.to_fields(), "client": this_client()}
+            reply = self._call(Message("create_session", fields), "session_created", wait, _say_missing)
         except BaseException:  # the caller has no object to close
             self._connections.close()
             raise
@@ -89,12 +85,8 @@ class ClusterBackend:
             data = graph_to_bytes(
                 graph, self._sent_version, None if task is None else lambda node: attrs_at(node, task)
             )
-            self._call(
-                Message(
-                    "extend", {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}
-                ),
-                "extended",
-            )
+            fields = {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}
+            self._call(Message("extend", fields), "extended")
             self._sent_version = version
 
     def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
@@ -125,16 +117,8 @@ class ClusterBackend:
         with self._connections.borrow() as connections:
             message.fields["request"] = next(self._requests)
             name = f"the server at {self._address}"
-            return call(
-                connections,
-                self._address,
-                name,
-                message,
-                answer,
-                self._config.peer_timeout_s,
-                self._limit(timeout_s),
-                told,
-            )
+            silence_s, limit_s = self._config.peer_timeout_s, self._limit(timeout_s)
+            return call(connections, self._address, name, message, answer, silence_s, limit_s, told)
 
     def _limit(self, timeout_s: float | None) -> float | None:
         if timeout_s is None or self._limit_s is None:

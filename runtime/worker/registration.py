@@ -94,13 +94,9 @@ class Registration:
 def device_fields(device: DeviceInfo) -> dict[str, object]:
     """A device as a message carries it."""
     return {
-        "name": str(device.name),
-        "memory": device.memory_bytes,
-        "emulated": device.emulated,
-        "incarnation": device.incarnation,
-        "host": device.host,
-        "model": device.model,
-    }
+        "name": str(device.name), "memory": device.memory_bytes, "emulated": device.emulated, "incarnation": device.incarnation,
+        "host": device.host, "model": device.model,
+    }  # fmt: skip
 
 
 def device_from_fields(fields: Mapping[str, Any]) -> DeviceInfo:
@@ -202,13 +198,8 @@ def _pack(unit: PartitionGraph) -> dict[str, Any]:
             steps.append(("e", [_address(copy.stands_for[t]) for t in step.nexts]))
     fetches = [(name, _address(copy.stands_for[tensor])) for name, tensor in unit.fetches]
     copy.graph.adopt(copy.nodes)
-    return {
-        "device": unit.device,
-        "graph": graph_to_bytes(copy.graph),
-        "feeds": feeds,
-        "fetches": fetches,
-        "steps": steps,
-    }
+    graph = graph_to_bytes(copy.graph)
+    return {"device": unit.device, "graph": graph, "feeds": feeds, "fetches": fetches, "steps": steps}
 
 
 def _address(tensor: Tensor) -> tuple[int, int]:

@@ -161,13 +161,8 @@ class Worker:
         state.peer_timeout_s, state.compresses = new.peer_timeout_s, new.compresses
 
         def context_of(node: Node) -> Context:
-            return Context(
-                node.name,
-                node.container or self.default_container,
-                state.resources,
-                state.state,
-                tuple(t.dims for t in node.outputs),
-            )
+            container, dims = node.container or self.default_container, tuple(t.dims for t in node.outputs)
+            return Context(node.name, container, state.resources, state.state, dims)
 
         on_cpu = cpu_backend(new.kernels)  # emulated GPUs run the CPU's kernels, too
         programs = []
@@ -349,13 +344,8 @@ class Worker:
         self, handle: str, seed: int, isolated: bool, names: Sequence[VariableName], changed: bool = False
     ) -> list[RecordAddress | None]:
         """Publish variables of a session for other tasks to read or also update: see `RemoteVariables.publish`."""
-        return self.direct.publish(
-            handle,
-            self.open_session(handle, seed, isolated).resources,
-            names,
-            changed,
-            keeps=self.replicator is not None,
-        )
+        resources = self.open_session(handle, seed, isolated).resources
+        return self.direct.publish(handle, resources, names, changed, keeps=self.replicator is not None)
 
     def look(self) -> None:
         """Check for gradients that other tasks have added to accumulators here: one has said so, or was killed before it."""
