@@ -324,11 +324,8 @@ def _cluster_of(fields: Any) -> ClusterSpec | None:
     if not isinstance(fields, dict) or not all(isinstance(tasks, dict) for tasks in fields.values()):
         raise TypeError(f"cluster_def must be a dict of dicts, not {fields!r:.80}")
     try:
-        return (
-            ClusterSpec({job: {int(i): a for i, a in tasks.items()} for job, tasks in fields.items()})
-            if fields
-            else None
-        )
+        jobs = {job: {int(i): address for i, address in tasks.items()} for job, tasks in fields.items()}
+        return ClusterSpec(jobs) if jobs else None
     except ValueError as e:
         raise TypeError(f"cluster_def: {e}") from None
 

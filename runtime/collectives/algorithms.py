@@ -238,12 +238,9 @@ class TreeBroadcast(MessageAlgorithm):
 
 def all_reduce(rank: int, size: int, value: Array, reduction: str, way: str) -> MessageAlgorithm:
     """The algorithm that reduces a flat array; `way` is "ring", "doubling" or "auto"."""
-    ring = way == "ring" or (way == "auto" and value.nbytes > DOUBLING_BYTES)
-    return (
-        RingAllReduce(rank, size, value, reduction)
-        if ring and size > 1
-        else RecursiveDoubling(rank, size, value, reduction)
-    )
+    if size > 1 and (way == "ring" or (way == "auto" and value.nbytes > DOUBLING_BYTES)):
+        return RingAllReduce(rank, size, value, reduction)
+    return RecursiveDoubling(rank, size, value, reduction)
 
 
 def all_gather(rank: int, size: int, value: Array) -> MessageAlgorithm:

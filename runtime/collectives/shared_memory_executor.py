@@ -48,13 +48,8 @@ class SharedMemoryExecutor:
         """Give the buffer to a run, if no other run has it or waits for it and the membership has not failed."""
         queue, membership = request.queue, request.membership
         with self._coordinator.lock:
-            if (
-                queue.buffer is None
-                or queue.current is not None
-                or queue.waiting
-                or membership.error
-                or membership.left
-            ):
+            is_taken = queue.current is not None or queue.waiting
+            if queue.buffer is None or is_taken or membership.error or membership.left:
                 return False
             queue.current = request
         return True

@@ -215,16 +215,14 @@ class ClusterWorkers(WorkerClients):
         meanwhile: Callable[[], None] | None = None,
     ) -> dict[str, Message]:  # fmt: skip
         """Call several tasks at once."""
-        request = next(self._requests)
-        requests = {
-            self._addresses[task]: (task, Message(kind, {"request": request, **more})) for task, more in fields.items()
-        }
+        request, at = next(self._requests), self._addresses
+        requests = {at[task]: (task, Message(kind, {"request": request, **more})) for task, more in fields.items()}
         with self._connections.borrow() as connections:
             try:
                 replies = call_all(connections, requests, answer, patience, CONTROL_TIMEOUT_S, meanwhile=meanwhile)
             except DeadlineExceededError as e:
                 raise UnavailableError(None, None, e.message) from None
-        return {task: replies[self._addresses[task]] for task in fields}
+        return {task: replies[at[task]] for task in fields}
 
     def close(self) -> None:
         """Close the connections, and stop waiting for tasks that have not started."""

@@ -175,9 +175,8 @@ class Recorder:
         """A program sends a value into a channel."""
         if len(self.notes.sends) < MAX_NOTES:
             number = channel if isinstance(channel, int) else int(channel.partition("@")[0])
-            self.notes.sends.append(
-                SendNote(channel, self._source.get(number, ""), destination, clock(), bytes_of(value))
-            )
+            source = self._source.get(number, "")
+            self.notes.sends.append(SendNote(channel, source, destination, clock(), bytes_of(value)))
 
     def read(self, receive: RecvTensor, destination: str, began: int, size: int) -> None:
         """A program has read a variable of another task, from `began` until now."""

@@ -100,11 +100,8 @@ class Responder:
 
     def lives(self, task: str, since: float) -> bool:
         """Whether a task's process has run since then, even if it does not answer. For the I/O thread."""
-        return (
-            self.endpoint is not None
-            and self.peers.knows(task)
-            and self.endpoint.lives(self.peers.address(task), since)
-        )
+        endpoint = self.endpoint
+        return endpoint is not None and self.peers.knows(task) and endpoint.lives(self.peers.address(task), since)
 
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client's connection is gone. For the I/O thread."""
@@ -224,10 +221,10 @@ class RequestExecutor:
         worker: the pool for the worker's requests other than steps: compilation.
     """
 
-    def __init__(self, mail: Responder) -> None:
+    def __init__(self, responder: Responder) -> None:
         self.master = ThreadPoolExecutor(8, thread_name_prefix="dovetail-master")
         self.worker = ThreadPoolExecutor(2, thread_name_prefix="dovetail-compile")
-        self._mail = mail
+        self._responder = responder
         self._quota = Quota(Limit(setting("DOVETAIL_CLIENT_STEPS"), "unanswered calls", "DOVETAIL_CLIENT_STEPS"))
         self._open: set[tuple[bytes, int]] = set()  # (connection, request)
 
@@ -239,23 +236,23 @@ class RequestExecutor:
 
         It counts for `client`, with connection `peer`; calls of other servers count per connection.
         """
-        mail, request, owner = self._mail, message.fields["request"], client or peer
+        responder, request, owner = self._responder, message.fields["request"], client or peer
         try:
             self._quota.take(owner, 1)
         except OpError as e:
-            mail.refuse(peer, request, e)
+            responder.refuse(peer, request, e)
             return
 
         def answer() -> None:
             try:
                 reply = work(message)
             except OpError as e:
-                reply = mail.error(request, e)
+                reply = responder.error(request, e)
             except Exception as e:
-                logger.exception("%s: while serving %s", mail.task, message.kind)
-                reply = mail.error(request, InternalError(None, None, f"{type(e).__name__}: {e}"))
+                logger.exception("%s: while serving %s", responder.task, message.kind)
+                reply = responder.error(request, InternalError(None, None, f"{type(e).__name__}: {e}"))
             self._quota.give_back(owner, 1)
-            mail.reply(peer, reply)
+            responder.reply(peer, reply)
             self._open.discard((peer, request))
 
         self._open.add((peer, request))
@@ -264,7 +261,7 @@ class RequestExecutor:
         except RuntimeError:  # the pool is shut down: the server is stopping
             self._quota.give_back(owner, 1)
             self._open.discard((peer, request))
-            mail.refuse(peer, request, UnavailableError(None, None, f"The server of {mail.task} is stopping"))
+            responder.refuse(peer, request, UnavailableError(None, None, f"The server of {mail.task} is stopping"))
 
     def works_on(self, peer: bytes, request: int) -> bool:
         """Whether a request has no reply yet."""

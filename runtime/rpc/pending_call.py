@@ -142,9 +142,9 @@ class PendingReplies:
     def __init__(
         self, owing: dict[str, str], peer_timeout_s: float, limit_s: float | None, what: str,
         incarnations: Mapping[str, int] | None = None, request: int | None = None,
-        here: Callable[[], Iterable[tuple[str, str, Sequence[str]]]] | None = None,
+        colocated: Callable[[], Iterable[tuple[str, str, Sequence[str]]]] | None = None,
     ) -> None:  # fmt: skip
-        self._here = here  # a step's parts in this process: task, address, what it waits for
+        self._colocated = colocated  # a step's parts in this process: task, address, what it waits for
         self._owing = dict(owing)
         self._limit_s = limit_s
         self._what = what
@@ -248,7 +248,9 @@ class PendingReplies:
         if self._limit_s is not None and now - self._began >= self._limit_s:
             waited = now - self._began
             owing = (
-                ", ".join(_who(t, a) for a, t in self._owing.items()) if self._here is None else self._why(connections)
+                ", ".join(_who(t, a) for a, t in self._owing.items())
+                if self._colocated is None
+                else self._why(connections)
             )
             unsure = [a for a in self._owing if connections.awaits_admission(a)]
             locked = next(filter(None, map(connections.why_silent, unsure)), None)
@@ -280,7 +282,7 @@ class PendingReplies:
             else:
                 state = ", which has not begun, or has just ended"
             parts.append(_who(task, address) + state)
-        for task, address, waits in self._here() if self._here is not None else ():
+        for task, address, waits in self._colocated() if self._colocated is not None else ():
             parts.append(_who(task, address) + (_reasons(task, waits) if waits else ", which is at work"))
         return ",\n  and for ".join(parts) or "the tasks' answers"
 

@@ -418,9 +418,8 @@ class UpFile:
 
     def write(self, targets: dict[str, str], processes: dict[str, int]) -> None:
         """Write targets and process ids of the tasks to the file."""
-        text = json.dumps(
-            {"keeper": os.getpid(), "on": self._on, "targets": targets, "processes": processes}, indent=1
-        ).encode()
+        content = {"keeper": os.getpid(), "on": self._on, "targets": targets, "processes": processes}
+        text = json.dumps(content, indent=1).encode()
         # A reader sees the old text or the new one.
         os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
 
@@ -480,9 +479,7 @@ def restart(cluster_file: Path, task: str) -> None:
     """
     processes = read_up(cluster_file)["processes"]
     found = [
-        pid
-        for name, pid in processes.items()
-        if name.removeprefix("/job:").replace("/task:", ":") == task or name == task
+        pid for name, pid in processes.items() if task in (name, name.removeprefix("/job:").replace("/task:", ":"))
     ]
     if not found:
         raise LookupError(f"The cluster of {cluster_file} has no task {task!r}; it has {', '.join(processes)}")

@@ -348,9 +348,8 @@ class Server:
         self.stop()
 
     def __repr__(self) -> str:
-        state = (
-            "stopped" if self._stopped.is_set() else "not started" if self._responder.endpoint is None else self.target
-        )
+        listens = self._responder.endpoint is not None
+        state = "stopped" if self._stopped.is_set() else self.target if listens else "not started"
         return f"<dt.train.Server {self.task} {state}>"
 
     # --- messages --------------------------------------------------------------------------------------------------

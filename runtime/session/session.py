@@ -247,11 +247,9 @@ class Session:
         parsed = self._parse(fetches)
         if feed_dict is None:
             graph = self._graph
-            run = (
-                [graph.get_tensor_by_name(n) for n in parsed.tensors],
-                [graph.get_operation_by_name(n) for n in parsed.targets],
-            )
-            fed = [n.outputs[0].name for n in needed(graph, *run) if n.type == "Placeholder"]
+            tensors = [graph.get_tensor_by_name(n) for n in parsed.tensors]
+            nodes = [graph.get_operation_by_name(n) for n in parsed.targets]
+            fed = [n.outputs[0].name for n in needed(graph, tensors, nodes) if n.type == "Placeholder"]
         else:
             fed = [self._fed_tensor(key).name for key in feed_dict]
         key = tuple(n for n in parsed.tensors if n not in fed), parsed.targets, tuple(fed)

@@ -158,18 +158,16 @@ class VariableReaders:
     """
 
     def __init__(self, readers: Iterable[RemoteSharedVariable | RemoteVariable | None]) -> None:
-        self._readers_in_order = tuple(readers)
-        self._owners = tuple(
-            {found.owner.pid: found.owner for found in self._readers_in_order if found is not None}.values()
-        )
+        self._readers = tuple(readers)
+        self._owners = tuple({r.owner.pid: r.owner for r in self._readers if r is not None}.values())
 
     def __call__(self) -> list[Any]:
         """The values; None where a value cannot be read, or its process has ended."""
         dead = [owner.pid for owner in self._owners if not owner.is_alive()]
         if not dead:
-            return [None if found is None else found.read() for found in self._readers_in_order]
+            return [None if found is None else found.read() for found in self._readers]
         values: list[Any] = []
-        for found in self._readers_in_order:
+        for found in self._readers:
             if found is not None and found.owner.pid in dead:
                 found.forget()
                 found = None

@@ -131,10 +131,7 @@ class AccessControl:
         self._fingerprint = fingerprint
         before, self._allowed = self._allowed, allowed
         self._changed = True
-        for said, keys in (
-            ("now allowed", allowed.keys() - before.keys()),
-            ("revoked", before.keys() - allowed.keys()),
-        ):
+        for said, keys in (("now allowed", allowed.keys() - before), ("revoked", before.keys() - allowed)):
             if keys:
                 names = ", ".join(sorted((allowed | before)[k] for k in keys))
                 logger.warning("%s: %s: %s", self._address, said, names)

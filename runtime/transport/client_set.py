@@ -80,13 +80,8 @@ class Connections:
             call's result.
         """
         watch = self._watch
-        if (
-            only is not None
-            and timeout_s
-            and not watch.arrived
-            and self._wake is None
-            and not (watch.unsettled or watch.sending)
-        ):
+        is_idle = not (watch.arrived or watch.unsettled or watch.sending)
+        if only is not None and timeout_s and is_idle and self._wake is None:
             connection = self._connections.get(only)
             if connection is not None and connection.waits_on_stream(timeout_s):
                 timeout_s = 0.0  # collect the rest without waiting

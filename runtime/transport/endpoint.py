@@ -111,9 +111,8 @@ class Endpoint:
             take=self._open if self._faults is None else self._handle,
         )  # fmt: skip
         self.address = f"[{host}]:{self._router.port}" if ":" in host else f"{host}:{self._router.port}"
-        self._io.start(
-            self.address, self._peers.settle, self._peers.patience, None if on_tick is None else self._tick, self._end
-        )
+        tick = None if on_tick is None else self._tick
+        self._io.start(self.address, self._peers.settle, self._peers.patience, tick, self._end)
 
     def __enter__(self) -> Endpoint:
         return self

@@ -82,11 +82,7 @@ class ServerPeers:
     def patience(self) -> float:
         """Seconds that the next iteration may wait for an event; -1: without limit."""
         patience = self._router.patience()
-        if (
-            patience
-            and self._sending
-            and any(peer.sender is not None and peer.sender.is_refused for peer in self._sending)
-        ):
+        if patience and self._sending and any(p.sender is not None and p.sender.is_refused for p in self._sending):
             return RETRY_MS / 1000
         return patience
 

@@ -57,11 +57,8 @@ class ConnectionMonitor:
 
     def awaits_admission(self) -> bool:
         """Whether the server has accepted the connection, and has not yet admitted it."""
-        return (
-            not self.is_up()
-            and bool(self._seen & zmq.EVENT_CONNECTED)
-            and not self._seen & zmq.EVENT_HANDSHAKE_SUCCEEDED
-        )
+        both = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        return not self.is_up() and self._seen & both == zmq.EVENT_CONNECTED
 
     def close(self) -> None:
         """Stop monitoring. Call it before the socket is closed."""

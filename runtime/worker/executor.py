@@ -69,16 +69,12 @@ def explained(e: Exception, instruction: Any, device: str) -> OpError:
     if isinstance(instruction, Predicated):
         instruction = instruction.call
     if fused is not None:
-        return kind(
-            fused.name, fused.name, f"{text}\n  node '{fused.name}' ({fused.type}), made at {fused.source}, on {device}"
-        )
-    if not isinstance(instruction, Call):
+        name, op, source = fused.name, fused.type, fused.source
+    elif isinstance(instruction, Call):
+        name, op, source = instruction.node, instruction.op, instruction.source
+    else:
         return kind(None, None, f"{text}\n  on {device}")
-    return kind(
-        instruction.node,
-        instruction.node,
-        f"{text}\n  node '{instruction.node}' ({instruction.op}), made at {instruction.source}, on {device}",
-    )
+    return kind(name, name, f"{text}\n  node '{name}' ({op}), made at {source}, on {device}")
 
 
 ABSENT = object()

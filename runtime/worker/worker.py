@@ -110,11 +110,10 @@ class Worker:
         self.devices = tuple(devices)
         self._gpus = frozenset(str(d.name) for d in devices if d.name.device_type == "GPU" and not d.emulated)
         self._has_own_state = resources is None
-        self.resources = (
-            Resources(collectives or CollectiveLauncher(), default_container) if resources is None else resources
-        )
         if resources is None:
-            self.resources.data_folders = data_folders
+            resources = Resources(collectives or CollectiveLauncher(), default_container)
+            resources.data_folders = data_folders
+        self.resources = resources
         self.default_container = default_container
         self._make_state = make_state
         self._out = push or _nowhere
