@@ -261,7 +261,7 @@ class RequestExecutor:
         except RuntimeError:  # the pool is shut down: the server is stopping
             self._quota.give_back(owner, 1)
             self._open.discard((peer, request))
-            responder.refuse(peer, request, UnavailableError(None, None, f"The server of {mail.task} is stopping"))
+            responder.refuse(peer, request, UnavailableError(None, None, f"The server of {responder.task} is stopping"))
 
     def works_on(self, peer: bytes, request: int) -> bool:
         """Whether a request has no reply yet."""

@@ -130,7 +130,7 @@ def test_a_step_whose_time_is_over_names_what_each_task_waits_for(
         ("/job:c/task:0", "localhost:4", ["/job:c/task:0/device:CPU:0 waits for c"]),
     )
     owing = {ADDRESS: "/job:a/task:0", other: "/job:b/task:0", third: "/job:b/task:1"}
-    wait = PendingReplies(owing, 5.0, 0.0, "step", request=7, here=lambda: [here])
+    wait = PendingReplies(owing, 5.0, 0.0, "step", request=7, colocated=lambda: [here])
     answers = [(ADDRESS, ["/job:a/task:0/device:CPU:0 waits for 1 element of FIFOQueue 'q'"], True), (third, [], False)]
 
     def poll(timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
