@@ -223,7 +223,7 @@ class Executor:
                         slots[i] = None
                 elif type(now) is Await:
                     self.counter = at
-                    if not self._take_begun(now.call):
+                    if not self._take_begun(now):
                         return
                 elif type(now) is Read:
                     step.read(now, slots, self.program.device)
@@ -256,27 +256,19 @@ class Executor:
             if step.wait_for(result, self):
                 return False
             result = result.result()
-        for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
-            slots[i] = value
-        if now.token >= 0:
-            slots[now.token] = None
-        for i in call.frees:
-            slots[i] = None
+        _store(now, slots, result)
         return True
 
-    def _take_begun(self, call: Call) -> bool:
+    def _take_begun(self, now: Await) -> bool:
         """Take the result of an asynchronous kernel; False: the program must suspend."""
         slots = self.slots
-        begun = slots[call.inputs[0]]
+        begun = slots[now.call.inputs[0]]
         if not self.step.awaited(begun, self):
             return False
         result = begun.result()
         if begun.error is not None:
             return False  # the step has failed with it
-        for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
-            slots[i] = value
-        for i in call.frees:
-            slots[i] = None
+        _store(now, slots, result)
         return True
 
     def _begin_loop(self, loop: Loop, after: int) -> None:
@@ -325,17 +317,20 @@ class Executor:
 
 
 def _run_guarded(now: Predicated, slots: list[Any]) -> None:
-    call = now.call
-    dead = any(slots[i] is DEAD for i in now.checks)
-    if dead:
-        for i in call.outputs:
-            slots[i] = DEAD
+    call, count = now.call, len(now.call.outputs)
+    if any(slots[i] is DEAD for i in now.checks):
+        _store(now, slots, DEAD if count == 1 else (DEAD,) * count, token=DEAD)
     else:
-        result = call.kernel(*[slots[i] for i in call.inputs])
-        for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
-            slots[i] = value
+        _store(now, slots, call.kernel(*[slots[i] for i in call.inputs]))
+
+
+def _store(now: Predicated, slots: list[Any], result: Any, token: Any = None) -> None:
+    """Store the result of an instruction's call and its token, and free what is not used any more."""
+    call = now.call
+    for i, value in zip(call.outputs, (result,) if len(call.outputs) == 1 else result, strict=True):
+        slots[i] = value
     if now.token >= 0:
-        slots[now.token] = DEAD if dead else None
+        slots[now.token] = token
     for i in call.frees:
         slots[i] = None
 
