@@ -146,10 +146,6 @@ class Experimental(Options):
     share_cluster_devices_in_session: bool = False
 
 
-def _thread_pools() -> Repeated[ThreadPoolOptionProto]:
-    return Repeated(make=ThreadPoolOptionProto)
-
-
 @dataclass(slots=True, repr=False)
 class ConfigProto(Options):
     """Options of a session, or of a server.
@@ -199,7 +195,9 @@ class ConfigProto(Options):
     intra_op_parallelism_threads: int = 0
     inter_op_parallelism_threads: int = 0
     use_per_session_threads: bool = False
-    session_inter_op_thread_pool: list[ThreadPoolOptionProto] = field(default_factory=_thread_pools)
+    session_inter_op_thread_pool: list[ThreadPoolOptionProto] = field(
+        default_factory=lambda: Repeated(make=ThreadPoolOptionProto)
+    )
     placement_period: int = 0
     cluster_def: ClusterSpec | ClusterDef | Mapping[str, Any] | None = None
     gpu_options: GPUOptions = field(default_factory=GPUOptions)

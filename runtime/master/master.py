@@ -18,7 +18,7 @@ from ...codegen.ir.partition import PartitionGraph
 from ...graph.core.errors import AbortedError, OpError, invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
-from ...placer.cost.profile import Profile, as_profile
+from ...placer.cost.profile import as_profile
 from ...placer.partition.partitioned_graph import task_of
 from ...placer.pipeline import PlanOptions, plan_step
 from ...placer.plan import Plan
@@ -150,13 +150,14 @@ class Master:
             run: list[Node] = [graph.get_operation_by_name(n) for n in targets]
             fed: list[Tensor] = [graph.get_tensor_by_name(n) for n in feeds]
             costs = as_profile(config.placement_costs)
+            knows_client = costs is not None and any(CLIENT in (link.a, link.b) for link in costs.links)
             options = PlanOptions(
                 allow_soft_placement=bool(config.allow_soft_placement),
                 strategy=config.placement_strategy,
                 enable_bfloat16_sendrecv=bool(config.graph_options.enable_bfloat16_sendrecv),
                 enable_recv_scheduling=bool(config.graph_options.enable_recv_scheduling),
                 costs=costs,
-                objective="latency" if _knows_client(costs) else "makespan",
+                objective="latency" if knows_client else "makespan",
             )
         except (KeyError, ValueError, TypeError) as e:
             raise invalid(str(e)) from None
@@ -224,7 +225,3 @@ class Master:
                 self.close_session(handle)
             except OpError as e:
                 logger.warning("closing session %s: %s", handle, e)
-
-
-def _knows_client(costs: Profile | None) -> bool:
-    return costs is not None and any(CLIENT in (link.a, link.b) for link in costs.links)

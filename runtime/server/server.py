@@ -404,8 +404,9 @@ class Server:
         self._collectives.message({"event": event, **message.fields}, message.tensors)
 
     def _on_status(self, peer: bytes, message: Message) -> None:
-        if self._recovers():
-            return  # the master asks again
+        replicator = self._worker.replicator
+        if replicator is not None and not replicator.is_ready:
+            return  # it waits for its variables' values; the master asks again
         devices = [device_fields(d) for d in self.devices]
         self._responder.reply(peer, message.reply("devices", devices=devices, incarnation=self.incarnation))
 
@@ -416,10 +417,6 @@ class Server:
         """Why this task cannot work any more; empty: it can."""
         silent = time.monotonic() - self._ticked
         return f"the I/O thread has not run for {silent:.0f} s" if silent > DEAD_S else ""
-
-    def _recovers(self) -> bool:
-        """Whether this task still waits for its variables' values."""
-        return self._worker.replicator is not None and not self._worker.replicator.is_ready
 
     def _not_ready(self) -> str:
         """Why this task takes no sessions, or why it should be the only one that is not ready; empty: it is."""

@@ -280,16 +280,11 @@ class Mapper:
             self._let_go()
 
     def _let_go(self) -> None:
-        for old in [k for k, m in self._mappings.items() if m.words[RETIRED] or not _is_there(k[0])]:
+        for old in [k for k, m in self._mappings.items() if m.words[RETIRED] or not Path(f"/proc/{k[0]}").exists()]:
             del self._mappings[old]  # arrays over it keep it mapped
 
     def __len__(self) -> int:
         return len(self._mappings)
-
-
-def _is_there(pid: int) -> bool:
-    """Whether the process exists. Memory of a killed process is freed when no process maps it any more."""
-    return Path(f"/proc/{pid}").exists()
 
 
 def _map(reference: Reference) -> _Mapping:

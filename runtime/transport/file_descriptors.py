@@ -25,7 +25,8 @@ class DescriptorReserve:
 
     def __init__(self) -> None:
         self.is_used = False
-        self._size = min(RESERVE, _limit() // 8)
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._size = RESERVE if limit == resource.RLIM_INFINITY else min(RESERVE, limit // 8)
         self._reserved: list[int] = []
 
     def look(self) -> bool:
@@ -48,12 +49,6 @@ class DescriptorReserve:
         """Release the reserve."""
         _let_go(self._reserved)
         self._reserved = []
-
-
-def _limit() -> int:
-    """How many descriptors this process may have."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 8 * RESERVE if limit == resource.RLIM_INFINITY else limit
 
 
 def _taken(count: int) -> list[int]:

@@ -32,11 +32,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
-
 from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.interpreter_state import process_id
-from ..shared_memory.pool import Pool, borrow, pool_of_process
+from ..shared_memory.pool import borrow, pool_of_process
 from ..shared_memory.segment import MappingError, Reference
 from ..wire.chunking import ACK_EVERY_S, ChunkedSender, Reassembler, is_chunk, is_large
 from ..wire.codec import encode
@@ -229,7 +227,8 @@ class Peer:
                     borrow(page, 1)
                     readable, self._pid = True, Reference(*page).pid
                 out.append(Message("hello", {"memory": self._page(), "readable": readable}))
-            self.lend = _lender(self._pool, self._pid) if reads_ours and self._pid > 0 else None
+            pool, pid = self._pool, self._pid
+            self.lend = (lambda array, alone: pool.lend(array, pid, alone)) if reads_ours and pid > 0 else None
             if self.lend is not None and self._pid != process_id():
                 self._pool.is_read = True
         if not self.is_caller and self.stream is None:
@@ -334,10 +333,3 @@ class Peer:
     def is_idle(self) -> bool:
         """Whether nothing is lost when this peer is forgotten."""
         return not (self.is_caller or self.stream or self.sender or self.reassembler or self.queued)
-
-
-def _lender(pool: Pool, pid: int) -> Lend:
-    def lend(array: np.ndarray[Any, Any], alone: bool) -> Reference | None:
-        return pool.lend(array, pid, alone)
-
-    return lend

@@ -196,13 +196,10 @@ class ChunkedSender:
             if len(part) < len(first):
                 self._parts.appendleft(first[len(part) :])
             assert isinstance(part, memoryview)
-            self._given.append((weakref.ref(part, self._has_left), len(part), self._whole))
+            self._given.append((weakref.ref(part, lambda _: self._left()), len(part), self._whole))
             self._under_way += len(part)
         if not self._parts:
             self._whole = []
-
-    def _has_left(self, _: object) -> None:
-        self._left()
 
     def _settle(self) -> None:
         """Remove the chunks that have left."""

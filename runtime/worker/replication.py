@@ -304,7 +304,7 @@ class Replicator:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._recovered():
+        while self._tried(self._recover) is not None:
             time.sleep(RETRY_S)
             if self._closed:
                 return
@@ -359,11 +359,8 @@ class Replicator:
             )  # fmt: skip
         return None
 
-    def _recovered(self) -> bool:
-        """Take the values from the backup; False: it does not answer."""
-        return self._tried(self._recover) is None
-
     def _recover(self) -> None:
+        """Take the values from the backup."""
         found: list[tuple[Entry, str]] = []
         for part in itertools.count():
             fields = {"request": 0, "task": self._task, "incarnation": self._incarnation, "part": part}
