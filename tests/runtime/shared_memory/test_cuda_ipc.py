@@ -60,7 +60,7 @@ class Pair:
         if kind == "gpu_reader" and fields["pid"]:
             fields = {**fields, "pid": os.getppid()}  # the borrower stands for another process
         to = self.lender if task == HERE else self.borrower
-        getattr(to, f"on_{kind.removeprefix('gpu_')}")(fields)
+        getattr(to, f"on_{kind}")(task.encode(), Message(kind, fields))
 
     def send(self, value: np.ndarray[Any, Any]) -> Incoming | None:
         """Lend what a value is on the GPU; what arrives."""
