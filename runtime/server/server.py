@@ -222,7 +222,9 @@ class Server:
         before = task_addresses(self.cluster_spec)
         for (job, i), there in task_addresses(spec).items():
             if (here := before.get((job, i), there)) != there:
-                raise invalid(f"/job:{job}/task:{i} is at {here}, not at {there}: remaining tasks must keep their addresses")
+                raise invalid(
+                    f"/job:{job}/task:{i} is at {here}, not at {there}: remaining tasks must keep their addresses"
+                )
         self.cluster_spec = spec
         self._workers.set_cluster(spec)
 
