@@ -123,9 +123,9 @@ class Evaluation:
         elif self.gap < 1e-9:
             lines.append("  optimal: this is also the lower bound")
         else:
-            lines.append(
-                f"  no placement can be below {time_text(self.lower_bound)}: at most {self.gap:.0%} can be gained"
-            )
+            faster = self.best_single is not None and self.best_single[1] < self.lower_bound
+            which = "no placement that the device requests allow" if faster else "no placement"
+            lines.append(f"  {which} can be below {time_text(self.lower_bound)}: at most {self.gap:.0%} can be gained")
         if self.best_single is not None:
             device, seconds = self.best_single
             ratio = seconds / self.objective if self.objective > 0 else 1.0
@@ -181,17 +181,19 @@ def evaluate(
     if plan.solution is not None and costs is None:
         bound = max(bound, min(plan.solution.lower_bound, step.makespan))
     single = fastest_alone(problem, plan, as_profile(costs), client)
+    # Kernels are fused as in this plan, and on one device more may be fused: then that step is faster than the bound.
+    alone = single[1] if single is not None and _may_have_all(plan, single[0]) else np.inf
     loads = [
         Load(name, busy, peak, float(capacity))
         for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)
         if busy > 0 or peak > 0
     ]
     found = Evaluation(
-        step.makespan, min(bound, step.makespan), _finder(plan), single, _critical(step),
+        step.makespan, min(bound, step.makespan, alone), _finder(plan), single, _critical(step),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
     )  # fmt: skip
     if minimizes_load(plan) and plan.solution is not None:
-        found = replace(found, throughput=(plan.solution.objective, plan.solution.lower_bound))
+        found = replace(found, throughput=(plan.solution.objective, min(plan.solution.lower_bound, alone)))
     if not is_exact(plan, as_profile(costs)):
         return replace(found, lower_bound=0.0, unknown=_unknown(plan))
     hint = _replicas(plan, problem.seconds, problem.device_class, problem.link_per_byte, problem.link_latency)
@@ -199,6 +201,11 @@ def evaluate(
     if hint is None or hint.seconds >= 0.95 * best:  # predictions are not so good that less would mean anything
         return found
     return replace(found, hint=hint)
+
+
+def _may_have_all(plan: PlanData, device: str) -> bool:
+    """Whether each node of the step may be on this device."""
+    return all(device in plan.decisions.decision(n).candidates for p in plan.partitions.values() for n in p.nodes)
 
 
 def _unknown(plan: PlanData) -> str:

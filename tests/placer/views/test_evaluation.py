@@ -68,6 +68,23 @@ def test_no_placement_is_below_the_bound(products):
         assert timeline(problem, np.array(where, np.int32), names, devices).makespan >= bound * (1 - 1e-9)
 
 
+def test_no_bound_is_above_the_step_on_one_device(products):
+    """A search knows kernels as they are fused in its plan; a placement on one device may fuse more of them."""
+    plan = dt.place(
+        products, {"worker": 2}, devices=SLOW, fetches="both:0", strategy="auto", objective="throughput", budget_s=0.1
+    )
+    report = replace(plan, solution=replace(plan.solution, lower_bound=9 * PRODUCT)).report()
+    assert report.lower_bound <= report.best_single[1]
+    assert report.throughput[1] <= report.best_single[1]
+
+
+def test_a_bound_above_the_step_on_one_device_is_one_of_what_requests_allow(products):
+    report = replace(placed(products).report(), objective=1.0, lower_bound=0.8)
+    device = report.best_single[0]
+    for seconds, which in ((0.7, "no placement that the device requests allow"), (0.9, "no placement")):
+        assert f"  {which} can be below 800 ms" in str(replace(report, best_single=(device, seconds)))
+
+
 def test_alternatives_are_what_a_plan_with_that_move_takes(products):
     plan = placed(products, "auto")
     ((device, seconds),) = alternatives(plan, "left")
