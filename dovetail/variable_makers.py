@@ -8,10 +8,14 @@ Whichever function is traced first makes the variable, on its device and with it
 
 Only the function that owns the graph, which the others share, is warned. Another one may well read a variable inside a device block of
 its own: the block then says where the reading op runs.
+
+Variables are shared by name. A layer without a name makes new ones, which were never trained: a warning says so if another function has
+trainable variables of the same shape.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +27,9 @@ from .graph.core.graph import Tensor
 from .graph.core.shape import text
 from .graph.core.source_location import caller, locate
 from .graph.variables.partitioned import PartitionedVariable
+
+_UNNAMED = re.compile(r"/(?:dense|conv[123]d(?:_transpose)?|separable_conv[12]d|batch_normalization)(?:_\d+)?/")
+"""In names of variables: the scope of a layer to which the program gave no name."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class VariableMakers:
 
     def __init__(self) -> None:
         self._of: dict[Any, _Maker] = {}
+        self._warned: set[str] = set()  # functions that made variables which they may have meant to share
 
     def note(self, variable: Any, function: str, is_owner: bool, initializer: Any) -> None:
         """A trace got a variable. Warns, once for each variable, when the owner finds one that another made differently.
@@ -47,6 +55,7 @@ class VariableMakers:
             initializer: what this trace asks for; None: the default.
         """
         if variable not in self._of:
+            self._warn_of_new(variable, function)
             self._of[variable] = _Maker(function, initializer is not None)
             return
         maker = self._of[variable]
@@ -72,6 +81,26 @@ class VariableMakers:
                 line.file,
                 line.line,
             )
+
+    def _warn_of_new(self, variable: Any, function: str) -> None:
+        """Warn, once for each function, if a layer without a name makes a variable like one of another function."""
+        if isinstance(variable, PartitionedVariable) or not variable.trainable or not _UNNAMED.search(variable.op.name):
+            return
+        like = (variable.shape.as_list(), variable.dtype.base)
+        for other, maker in self._of.items():
+            if isinstance(other, PartitionedVariable) or maker.function == function or not other.trainable:
+                continue
+            if (other.shape.as_list(), other.dtype.base) == like and function not in self._warned:
+                self._warned.add(function)
+                line = locate(caller())
+                warnings.warn_explicit(
+                    f"'{function}' makes a new variable '{variable.op.name}', which it does not share: '{maker.function}' has "
+                    f"'{other.op.name}' of the same shape. Variables are shared by name. Give the layer the same name in both, as in "
+                    'dt.layers.dense(x, 10, name="logits")',
+                    UserWarning,
+                    line.file,
+                    line.line,
+                )
 
 
 class FirstArguments:

@@ -170,6 +170,31 @@ def test_the_owner_of_shared_variables_is_told_what_another_functions_trace_took
         read.plan(X)  # reads it on another device
 
 
+def test_a_layer_without_a_name_that_makes_new_variables_is_noticed() -> None:
+    @dt.compile
+    def train(x: Any) -> Any:
+        return dt.layers.dense(x, 2, name="logits")
+
+    @dt.compile(share_with=train)
+    def predict(x: Any) -> Any:
+        return dt.layers.dense(x, 2)
+
+    @dt.compile(share_with=train)
+    def score(x: Any) -> Any:
+        return dt.layers.dense(dt.layers.dense(x, 2, name="logits"), 1, name="score")
+
+    train(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score(X)
+    with pytest.warns(
+        UserWarning, match="'predict' makes a new variable 'train/dense/kernel'.*'train' has 'train/logits/kernel'"
+    ) as found:
+        predict(X)
+        predict(X[:1])
+    assert len(found) == 1 and found[0].filename == __file__
+
+
 def test_placeholders_are_named_after_the_parameters():
     @dt.compile
     def step(batch, *rest, w=None, **more):
