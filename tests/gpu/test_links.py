@@ -44,7 +44,7 @@ THERE = "/job:w/replica:0/task:1"
 def fake(own_cache: None) -> Iterator[RecordedDriver]:
     with gpus_with_kernels(compiled=True) as made:
         yield made
-        cuda_ipc._ledgers.clear()
+        cuda_ipc._tables.clear()
 
 
 @pytest.fixture

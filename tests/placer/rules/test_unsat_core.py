@@ -190,3 +190,15 @@ def test_a_block_that_no_node_could_obey_is_shown_where_it_was_overridden():
     assert e.value.op.name == "c" and "explicitly assigned to /job:ps/task:1/device:CPU:7" in e.value.message
     outer, inner = "inside device block '/job:a-b/task:1'", "inside device block '/job:ps/device:CPU:7'"
     assert outer in e.value.message and re.search(f"{inner} .*<- asks for .*index 7", e.value.message)
+
+
+def test_a_job_that_this_process_alone_does_not_have_needs_a_cluster():
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:1"):
+            y = dt.negative(dt.constant(1.0), name="y")
+        with dt.Session() as session, pytest.raises(dt.errors.InvalidArgumentError) as e:
+            session.run(y)
+        assert 'dt.compile(cluster={"worker": 2})' in str(e.value)
+        with pytest.raises(dt.errors.InvalidArgumentError) as e:
+            dt.place(y, {"ps": 1})
+        assert "dt.compile" not in str(e.value)
