@@ -170,6 +170,28 @@ def test_the_owner_of_shared_variables_is_told_what_another_functions_trace_took
         read.plan(X)  # reads it on another device
 
 
+def test_keras_layers_that_each_trace_makes_anew_are_noticed() -> None:
+    outside = dt.keras.layers.Dense(2)
+
+    @dt.compile
+    def named(x: Any) -> Any:
+        return dt.keras.layers.Dense(2, name="logits")(outside(x))
+
+    @dt.compile
+    def unnamed(x: Any) -> Any:
+        return dt.keras.layers.Dense(2)(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        named(X), named(X[:1])
+    assert len(named.variables) == 4
+    with pytest.warns(
+        UserWarning, match="The layer 'dense' is made inside a compiled function, without a name"
+    ) as found:
+        unnamed(X)
+    assert found[0].filename == __file__
+
+
 def test_a_layer_without_a_name_that_makes_new_variables_is_noticed() -> None:
     @dt.compile
     def train(x: Any) -> Any:

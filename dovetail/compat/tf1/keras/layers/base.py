@@ -7,6 +7,7 @@ again on other tensors: once to train, once to evaluate, and once for each repli
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,8 @@ from .....graph.core.default_graph import GraphKeys, get_default_graph
 from .....graph.core.dtypes import DType, as_dtype
 from .....graph.core.graph import Node, Tensor
 from .....graph.core.nest import flatten, pack
+from .....graph.core.operators import is_tracing
+from .....graph.core.source_location import caller, locate
 from .....graph.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from .. import constraints, initializers, regularizers
 from ..backend import GraphState, batch_get_value, batch_set_value, floatx, snake_case
@@ -92,6 +95,7 @@ class Layer(Configured):
         self._first_weights = weights
         self.trainable = trainable
         self.name = name or GraphState.of(get_default_graph()).unique_name(snake_case(type(self).__name__))
+        self._is_of_one_trace = not name and is_tracing.get()  # another trace gives its layer another name
         self.dtype = as_dtype(dtype or floatx()).base
         self.activity_regularizer = regularizers.get(activity_regularizer)
         self.batch_input_shape = _given_shape(input_shape, batch_input_shape, input_dim, batch_size)
@@ -201,6 +205,13 @@ class Layer(Configured):
     def _make_variable(
         self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any
     ) -> Any:
+        if self._is_of_one_trace:
+            self._is_of_one_trace, line = False, locate(caller())
+            warnings.warn_explicit(
+                f"The layer '{self.name}' is made inside a compiled function, without a name. So each trace, such as that of another "
+                "batch size, makes new weights. Make the layer outside the function, or give it a name=",
+                UserWarning, line.file, line.line,
+            )  # fmt: skip
         # A metric is called as its function is.
         path = "/".join(passes.path or (self.name,)).replace("<lambda>", "lambda")
         with get_default_graph().name_scope(None):
