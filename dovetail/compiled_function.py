@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, TypeVar, overload
@@ -124,7 +124,7 @@ class _Home:
     def session(self) -> Session:
         """The session; the first call starts or joins the cluster. UnavailableError: a process that it started has ended."""
         if self.opened is None:
-            self.opened = self._open.enter_context(Session(self._target(), self.graph, self.config))
+            self.opened = self._open.enter_context(closing(Session(self._target(), self.graph, self.config)))
         self.check_processes()
         return self.opened
 

@@ -170,6 +170,16 @@ def test_the_owner_of_shared_variables_is_told_what_another_functions_trace_took
         read.plan(X)  # reads it on another device
 
 
+def test_a_call_leaves_the_default_session_as_it_was() -> None:
+    @dt.compile
+    def step(x: Any) -> Any:
+        return x * 2
+
+    with step:
+        step(X)
+        assert dt.get_default_session() is None
+
+
 def test_keras_layers_that_each_trace_makes_anew_are_noticed() -> None:
     outside = dt.keras.layers.Dense(2)
 

@@ -117,6 +117,7 @@ def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
     stream = connect_stream(offer, "127.0.0.1", *LIMITS)
     assert stream is not None
     assert listener.claim(b"berta", offer[2]) is None
+    until(lambda: offer[2] in listener._accepted, "the I/O thread has accepted it")
     other = listener.claim(b"anna", offer[2])
     assert other is not None and listener.claim(b"anna", offer[2]) is None
     stream.send([b"head", b"tensor"])
