@@ -185,7 +185,8 @@ def test_forget_drops_what_waits_for_a_dead_peer(echo: Endpoint) -> None:
     # All three calls are only queued for the I/O thread; a server must not come before it is done.
     echo.call_soon(settled.set)
     assert settled.wait(WAIT_S)
-    time.sleep(1.0)  # ZeroMQ closes a socket in a thread of its own, and does not say when it has: until then it may connect
+    # ZeroMQ closes a socket in a thread of its own, and does not say when it has: until then it may connect.
+    time.sleep(1.0)
     arrived: list[int] = []
     with Endpoint(address, lambda peer, message: arrived.append(message.fields["seq"])):
         until(lambda: bool(arrived), "the new server got its message")
