@@ -168,15 +168,13 @@ def remedies(few: Sequence[Member], group: Sequence[Member], cluster: Cluster) -
     Args:
         few: the smallest contradiction. group: all members that must share a device.
     """
-    jobs = {d.name.job for d in cluster.devices}
-    for request in (m.request for m in few):
-        if jobs == {"localhost"} and request.job is not None and request.job not in jobs:
-            tasks = (request.task or 0) + 1
+    if {d.name.job for d in cluster.devices} == {"localhost"}:
+        absent = next((m.request for m in few if m.request.job not in (None, "localhost")), None)
+        if absent is not None:
             yield (
-                f"a cluster that has job '{request.job}', instead of this process alone: "
-                f'dt.compile(cluster={{"{request.job}": {tasks}}}), or a session with the target of a server'
+                f"a cluster that has job '{absent.job}', instead of this process alone: "
+                f'dt.compile(cluster={{"{absent.job}": {(absent.task or 0) + 1}}}), or a session with the target of a server'
             )
-            break
     found: list[tuple[int, str]] = []
     for m in few:
         # Who has its request from this one, or yields to it, goes where it goes.

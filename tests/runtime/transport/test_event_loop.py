@@ -16,7 +16,6 @@ from echoing import WAIT_S, ping, until
 from dovetail.runtime.transport import event_loop
 from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.transport.event_loop import EventLoop
 from dovetail.runtime.wire.messages import Message
 
 
@@ -68,13 +67,6 @@ def exchange(
     monkeypatch.setattr(event_loop, "CROWDED_S", crowded_s)
     monkeypatch.setattr(os, "sched_yield", offer)
     waits: list[float] = []
-    made = EventLoop.__init__
-
-    def make(self: EventLoop) -> None:
-        made(self)
-        self._poller = Poller(self._poller, waits)  # type: ignore[assignment]
-
-    monkeypatch.setattr(EventLoop, "__init__", make)
 
     def take(peer: bytes, message: Message) -> None:
         waits.clear()
@@ -82,6 +74,7 @@ def exchange(
         endpoint.reply(peer, message)
 
     with Endpoint("localhost:0", take) as endpoint, Connection(endpoint.address) as client:
+        monkeypatch.setattr(endpoint._io, "_poller", Poller(endpoint._io._poller, waits))
         for seq in range(5):
             client.send(ping(seq))
             answer = client.recv(WAIT_S)
