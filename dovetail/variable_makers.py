@@ -16,7 +16,6 @@ trainable variables of the same shape.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from .graph.core.default_graph import get_default_graph
 from .graph.core.dtypes import float64
 from .graph.core.graph import Tensor
 from .graph.core.shape import text
-from .graph.core.source_location import caller, locate
+from .graph.core.source_location import warn_caller
 from .graph.variables.partitioned import PartitionedVariable
 
 _UNNAMED = re.compile(r"/(?:dense|conv[123]d(?:_transpose)?|separable_conv[12]d|batch_normalization)(?:_\d+)?/")
@@ -72,35 +71,29 @@ class VariableMakers:
             made.append("with the default initializer")
             lost.append("the initializer")
         if made:
-            line = locate(caller())
-            warnings.warn_explicit(
+            warn_caller(
                 f"'{node.name}' was made by '{maker.function}' at {node.source}, {' and '.join(made)}: the first trace makes a variable. "
                 f"Of '{function}', {' and '.join(lost)} have no effect on it. Call `{function}` or `{function}.plan` before "
-                f"`{maker.function}`, or ask for the same in both",
-                UserWarning,
-                line.file,
-                line.line,
+                f"`{maker.function}`, or ask for the same in both"
             )
 
     def _warn_of_new(self, variable: Any, function: str) -> None:
         """Warn, once for each function, if a layer without a name makes a variable like one of another function."""
-        if isinstance(variable, PartitionedVariable) or not variable.trainable or not _UNNAMED.search(variable.op.name):
+        is_whole = not isinstance(variable, PartitionedVariable)
+        if function in self._warned or not is_whole or not variable.trainable or not _UNNAMED.search(variable.op.name):
             return
         like = (variable.shape.as_list(), variable.dtype.base)
         for other, maker in self._of.items():
             if isinstance(other, PartitionedVariable) or maker.function == function or not other.trainable:
                 continue
-            if (other.shape.as_list(), other.dtype.base) == like and function not in self._warned:
+            if (other.shape.as_list(), other.dtype.base) == like:
                 self._warned.add(function)
-                line = locate(caller())
-                warnings.warn_explicit(
+                warn_caller(
                     f"'{function}' makes a new variable '{variable.op.name}', which it does not share: '{maker.function}' has "
                     f"'{other.op.name}' of the same shape. Variables are shared by name. Give the layer the same name in both, as in "
-                    'dt.layers.dense(x, 10, name="logits")',
-                    UserWarning,
-                    line.file,
-                    line.line,
+                    'dt.layers.dense(x, 10, name="logits")'
                 )
+                return
 
 
 class FirstArguments:

@@ -10,6 +10,7 @@ import contextlib
 import linecache
 import os
 import sys
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, TracebackType
@@ -132,3 +133,9 @@ def locate(origin: Origin) -> SourceLine:
         if start <= at < end and line is not None:
             return SourceLine(code.co_filename, line)
     return SourceLine(code.co_filename, code.co_firstlineno)
+
+
+def warn_caller(text: str) -> None:
+    """Warn the user (UserWarning), at the line of their program that called Dovetail."""
+    line = locate(caller())
+    warnings.warn_explicit(text, UserWarning, line.file, line.line)

@@ -7,7 +7,6 @@ variable scopes around them, and add what regularizers and moving averages want 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +19,7 @@ from ...graph.core.errors import UnimplementedError
 from ...graph.core.graph import Tensor
 from ...graph.core.nest import flatten as leaves_of
 from ...graph.core.operators import is_tracing
-from ...graph.core.source_location import caller, locate
+from ...graph.core.source_location import warn_caller
 from ...graph.ops.array.shapes import transpose
 from ...graph.ops.math.cast import cast
 from ...graph.variables.scope import VariableScope, get_variable, get_variable_scope, variable_scope
@@ -82,14 +81,10 @@ class Layer(_base.Layer):
             made = get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
             # Once for each function.
             if self.dtype is float64 and is_tracing.get() and not any(v.dtype.base is float64 for v in made):
-                line = locate(caller())
-                warnings.warn_explicit(
+                warn_caller(
                     f"'{self.name}' makes float64 weights, because its input is float64: twice the bytes of float32. NumPy makes float64 "
                     "arrays unless told otherwise: pass x.astype(np.float32). To keep float64, say so in the layer, as in "
-                    "dt.layers.Dense(..., dtype=dt.float64)",
-                    UserWarning,
-                    line.file,
-                    line.line,
+                    "dt.layers.Dense(..., dtype=dt.float64)"
                 )
         super()._build_for(inputs)
 

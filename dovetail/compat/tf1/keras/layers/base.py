@@ -7,7 +7,6 @@ again on other tensors: once to train, once to evaluate, and once for each repli
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from .....graph.core.dtypes import DType, as_dtype
 from .....graph.core.graph import Node, Tensor
 from .....graph.core.nest import flatten, pack
 from .....graph.core.operators import is_tracing
-from .....graph.core.source_location import caller, locate
+from .....graph.core.source_location import warn_caller
 from .....graph.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from .. import constraints, initializers, regularizers
 from ..backend import GraphState, batch_get_value, batch_set_value, floatx, snake_case
@@ -206,12 +205,11 @@ class Layer(Configured):
         self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any
     ) -> Any:
         if self._is_of_one_trace:
-            self._is_of_one_trace, line = False, locate(caller())
-            warnings.warn_explicit(
+            self._is_of_one_trace = False
+            warn_caller(
                 f"The layer '{self.name}' is made inside a compiled function, without a name. So each trace, such as that of another "
-                "batch size, makes new weights. Make the layer outside the function, or give it a name=",
-                UserWarning, line.file, line.line,
-            )  # fmt: skip
+                "batch size, makes new weights. Make the layer outside the function, or give it a name="
+            )
         # A metric is called as its function is.
         path = "/".join(passes.path or (self.name,)).replace("<lambda>", "lambda")
         with get_default_graph().name_scope(None):
