@@ -70,7 +70,7 @@ def compare(what: str, node: Node, mine: Sequence[Any], theirs: Sequence[Any]) -
             how = difference(np.asarray(a), np.asarray(b))
             raise InternalError(
                 node, node,
-                f"{what} '{node.name}' ({node.type}), made at {node.source}, differs from the reference: {how}. {_ADVICE}",
+                f"{what} '{node.name}' ({node.type}), created at {node.source}, differs from the reference: {how}. {_ADVICE}",
             )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def compare_fused(
     raise InternalError(
         node, node,
         f"{what} of {', '.join(n.name for n in group.nodes)} differs from the reference, first in "
-        f"'{node.name}' ({node.type}), made at {node.source}: {how}. {_ADVICE} The kernel:\n{group.loops}",
+        f"'{node.name}' ({node.type}), created at {node.source}: {how}. {_ADVICE} The kernel:\n{group.loops}",
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ class NumpyBackend:
         """The op's reference with the node's attributes bound."""
         op = node.opdef
         if op.reference is None:
-            text = f"'{node.name}' ({op.name}), made at {node.source}, has no kernel: its value can only be fed"
+            text = f"'{node.name}' ({op.name}), created at {node.source}, has no kernel: its value can only be fed"
             raise UnimplementedError(node, node, text)
         attrs = op.kernel_attrs(node.attrs) if node.attrs else {}
         if op.is_stateful:

@@ -169,18 +169,20 @@ class Plan:
         if is_moved_to_data(node) and node in self.decisions:
             runs_on = next((d for d, p in self.partitions.items() if node in p.nodes), None)
             if runs_on not in (None, self.decisions.device_of(node)):
-                data = "what it passes on" if node.type in MOVES_TO_DATA else "the first that takes what it passes on"
-                lines.append(f"  runs on {runs_on}, beside {data}: a {node.type} elsewhere would cost a message")
+                data = "its input" if node.type in MOVES_TO_DATA else "its first consumer"
+                lines.append(f"  runs on {runs_on}, with {data}: on another device it would cost a message")
         by = self.moved_parts.get(task_of(self.decisions.device_of(node))) if node in self.decisions else None
         by = self.added_to.get(node, by)
         if by is not None and node in self.partitions[by].nodes:
             home = task_of(self.decisions.device_of(node))
-            lines.append(f"  run by {short(by)} in the memory of {short(home)}, without a message ({self.access.how})")
+            lines.append(
+                f"  run by {short(by)} in the shared memory of {short(home)}, without a message ({self.access.how})"
+            )
         if is_copied(node) and node in self.decisions:
             home = self.decisions.device_of(node)
             copies = [short(d) for d, p in self.partitions.items() if d != home and node in p.nodes]
             if copies:
-                lines.append(f"  copied to {', '.join(copies)}: so small a constant is not sent")
+                lines.append(f"  copied to {', '.join(copies)}: a constant this small is not sent")
         if node in self.decisions and self.decisions.decision(node).rule is Rule.SEARCHED:
             lines += alternatives_text(self, node.name)
         if node.type in SHARED and node in self.decisions:
@@ -188,14 +190,13 @@ class Plan:
         values = {t.name for t in node.outputs} | {f"^{node.name}"}
         for c in self.channels:
             if c.name in values:
-                how = "the pace" if c.paces else "control edge" if c.control else size_text(c.bytes, c.is_exact)
+                how = "flow control" if c.paces else "control edge" if c.control else size_text(c.bytes, c.is_exact)
                 if c.dtype is bfloat16 and not any(t.name == c.name and t.dtype.base is bfloat16 for t in node.outputs):
                     how += " as bfloat16"
                 often = f", once per iteration of '{c.loop}'" if c.loop is not None else ""
                 if c.direct:
-                    lines.append(
-                        f"  read as {c.name} ({how}) by {short(c.destination)} in the memory of {short(c.source)} ({self.access.how})"
-                    )
+                    where = f"in the shared memory of {short(c.source)} ({self.access.how})"
+                    lines.append(f"  read as {c.name} ({how}) by {short(c.destination)} {where}")
                 else:
                     lines.append(f"  sent as {c.name} ({how}{often}) {short(c.source)} -> {short(c.destination)}")
         return "\n".join(lines)
@@ -205,9 +206,9 @@ class Plan:
         owner, _, name = place_at(node, self.decisions.device_of(node))
         for r in self.access.refusals(owner, name):
             if r.variable:
-                yield f"{short(r.task)} does not use it in memory: {short(r.owner)} does not publish it ({self.access.how})"
+                yield f"no one-sided access from {short(r.task)}: {short(r.owner)} does not publish it ({self.access.how})"
             else:
-                yield f"{short(r.task)} does not use it in memory: it does not reach that of {short(r.owner)} ({self.access.how})"
+                yield f"no one-sided access from {short(r.task)}: it cannot map the memory of {short(r.owner)} ({self.access.how})"
 
     def why_not(self, name: str | Node | Tensor, device: str) -> str:
         """Explain why a node is not on a device.
@@ -227,7 +228,7 @@ class Plan:
         for r in decision.rejected:
             if r.device == name:
                 return f"'{node.name}' cannot be on {name}: {r.reason}"
-        return f"'{node.name}' could be on {name}, but got {decision.chosen}: {decision.rule.text}"
+        return f"'{node.name}' could be on {name}, but is assigned to {decision.chosen}: {decision.rule.text}"
 
     def kernels(self, device: str, config: Any = None) -> Any:
         """The kernels into which a device's partition is compiled: a `codegen.explain.DeviceKernels`, which prints as a table.

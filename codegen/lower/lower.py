@@ -468,5 +468,5 @@ def _not_fed(node: Node) -> InvalidArgumentError:
         node, node,
         f"You must feed a value for placeholder tensor '{node.name}' with dtype {tensor.dtype.name} and "
         f"shape {text(tensor.dims)} "
-        f"(made at {node.source}): session.run(..., feed_dict={{tensor: value}})",
+        f"(created at {node.source}): session.run(..., feed_dict={{tensor: value}})",
     )  # fmt: skip

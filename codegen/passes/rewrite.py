@@ -91,7 +91,9 @@ class Fired:
     became: str
 
     def __str__(self) -> str:
-        return f"{self.rule}: '{self.node.name}' ({self.node.type}), made at {self.node.source}, became {self.became}"
+        return (
+            f"{self.rule}: '{self.node.name}' ({self.node.type}), created at {self.node.source}, became {self.became}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,7 @@ def _anchor(graph: Graph, places: Sequence[Node] = ()) -> Node:
         for place in places:
             if _names_task(anchor) and _names_task(place) and not _is_same_task(anchor, place):
                 raise ValueError(
-                    f"A function of the data set uses '{place.name}' on {place.device} (made at {place.source}), and its iterator is "
+                    f"A function of the data set uses '{place.name}' on {place.device} (created at {place.source}), and its iterator is "
                     f"placed on {anchor.device}: state is used only in its own task. Make it, or the iterator, under the other's device"
                 )
         with ExitStack() as stack:

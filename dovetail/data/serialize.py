@@ -83,7 +83,7 @@ class _Writer:
     def function(self, function: Function) -> tuple[Any, ...]:
         for node in function.graph.nodes:
             if Trait.HOST_ONLY in node.opdef.traits:
-                raise BoundError(f"'{node.name}' ({node.type}), made at {node.source}")
+                raise BoundError(f"'{node.name}' ({node.type}), created at {node.source}")
         names = [[t.name for t in tensors] for tensors in (function.inputs, function.outputs)]
         given = None if function.given is None else self.name(function.given)
         return graph_to_bytes(function.graph), *names, given

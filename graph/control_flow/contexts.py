@@ -81,7 +81,7 @@ class FlowContext:
             value = self.outer.bring(tensor)
         elif home is not None:
             raise ValueError(
-                f"{tensor.name} is made inside {home.name} (at {tensor.op.source}), out of which only its "
+                f"{tensor.name} is created inside {home.name} (at {tensor.op.source}), out of which only its "
                 "results come: return it from there"
             )
         made = self.stand_ins[tensor] = self._let_in(value)

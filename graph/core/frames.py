@@ -254,13 +254,15 @@ def _sorted(items: Mapping[Item, int], needs: Mapping[Item, Iterable[Item]]) -> 
     if len(order) < len(items):
         stuck = next(i for i in items if waiting[i])
         node = stuck if isinstance(stuck, Node) else stuck.condition
-        raise InvalidArgumentError(node, node, f"The graph has a cycle through '{node.name}' (made at {node.source})")
+        raise InvalidArgumentError(
+            node, node, f"The graph has a cycle through '{node.name}' (created at {node.source})"
+        )
     return order
 
 
 def _malformed(node: Node, what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        node, node, f"Malformed loop: '{node.name}' ({node.type}, made at {node.source}) {what}"
+        node, node, f"Malformed loop: '{node.name}' ({node.type}, created at {node.source}) {what}"
     )
 
 

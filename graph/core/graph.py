@@ -377,7 +377,7 @@ class Graph:
         for t in inputs:
             if t.op.graph is not self:
                 raise ValueError(
-                    f"{definition.name} '{_called(name, definition)}' at {locate(origin)} takes {t!r} of another graph (made at "
+                    f"{definition.name} '{_called(name, definition)}' at {locate(origin)} takes {t!r} of another graph (created at "
                     f"{t.op.source}); all inputs must belong to one graph. In a compiled function make a variable inside the function, "
                     "with dt.get_variable: all traces share it"
                 )
@@ -496,7 +496,7 @@ class Graph:
             home = self._flow.get(before)
             if home is not None and home.loop is not None:
                 raise ValueError(
-                    f"'{node.name}' ({node.type}) at {node.source} is outside {home.loop.name} but takes '{before.name}' (made at "
+                    f"'{node.name}' ({node.type}) at {node.source} is outside {home.loop.name} but takes '{before.name}' (created at "
                     f"{before.source}), which has one value per iteration; make it a loop variable, and use what while_loop returns"
                 )
 

@@ -43,7 +43,7 @@ class NodeTable:
     def check_is_new(self, name: str) -> None:
         """ValueError when a node has this name."""
         if name in self.by_name:
-            raise ValueError(f"A node called '{name}' exists already (made at {self.by_name[name].source})")
+            raise ValueError(f"A node called '{name}' exists already (created at {self.by_name[name].source})")
 
 
 class Collections:

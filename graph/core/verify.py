@@ -29,7 +29,7 @@ def find_faults(graph: Graph) -> Iterator[str]:
     """
     names: dict[str, Node] = {}
     for index, node in enumerate(graph.nodes):
-        who = f"'{node.name}' ({node.type}, made at {node.source})"
+        who = f"'{node.name}' ({node.type}, created at {node.source})"
         if node.name in names:
             yield f"{who} has the name of node {names[node.name].index}"
         names[node.name] = node

@@ -122,14 +122,14 @@ def records(graph: Graph, start: int, attrs_of: Callable[[Node], Attrs] | None =
             raise InvalidArgumentError(
                 node,
                 node,
-                f"Node '{node.name}' ({node.type}) made at {node.source} cannot be saved or sent: {e}. "
+                f"Node '{node.name}' ({node.type}) created at {node.source} cannot be saved or sent: {e}. "
                 "An attr is None, a bool, a number, text, bytes, a dtype, an array, or a tuple of those.",
             ) from None
         if len(record) > MAX_RECORD:
             raise InvalidArgumentError(
                 node,
                 node,
-                f"Node '{node.name}' made at {node.source} holds {len(record)} bytes of text or attrs; "
+                f"Node '{node.name}' created at {node.source} holds {len(record)} bytes of text or attrs; "
                 f"at most {MAX_RECORD} can be saved or sent",
             )
         if out:

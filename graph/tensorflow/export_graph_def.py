@@ -136,7 +136,7 @@ def write_node(proto: Any, node: Node, add_shapes: bool = False) -> None:
             proto.attr[EXTRA].s = _packed(extra)
         except (TypeError, ValueError, OverflowError) as e:
             raise InvalidArgumentError(
-                node, node, f"Node '{node.name}' ({node.type}) made at {node.source} cannot be written: {e}"
+                node, node, f"Node '{node.name}' ({node.type}) created at {node.source} cannot be written: {e}"
             ) from None
     _write_frame(proto, node, add_shapes)
 

@@ -246,7 +246,7 @@ def _check_same(doing: str, name: str, found: Any, dims: Dims, dtype: DType) -> 
 
 def _made(found: Any) -> str:
     source = (found if isinstance(found, Variable) else list(found)[0]).op.source
-    return f" It was first made at {source}: {source.text}"
+    return f" It was first created at {source}: {source.text}"
 
 
 # --- first values -------------------------------------------------------------------------------------------

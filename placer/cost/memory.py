@@ -92,6 +92,6 @@ def _needed(state: Sequence[tuple[Node, float]]) -> str:
 def _error(state: Sequence[tuple[Node, float]], text: str, missing: float, cure: str) -> ResourceExhaustedError:
     node = max(state, key=lambda entry: entry[1])[0]
     line = node.source
-    made = f"\n  '{node.name}' was made at {line}" + (f": {line.text}" if line.text else "")
+    made = f"\n  '{node.name}' was created at {line}" + (f": {line.text}" if line.text else "")
     less = f": {size_text(missing)} too little" if missing else ""
     return ResourceExhaustedError(node, node, f"Memory does not suffice: {text}{less}. {cure}.{made}")

@@ -166,7 +166,7 @@ class Sizes:
             return [merge(d, f) for d, f in zip(dims, found, strict=True)]
         except (TypeError, ValueError) as e:
             if not self.misfit and node.graph.flow_of(node) is None:  # a branch that is not taken may misfit
-                self.misfit = f"'{node.name}' ({node.type}), made at {node.source}: {e}"
+                self.misfit = f"'{node.name}' ({node.type}), created at {node.source}: {e}"
         except Exception:  # noqa: S110  an attr of a graph that was saved with a plan has been left out
             pass
         return dims
@@ -270,7 +270,7 @@ def given_shapes(graph: Graph, feeds: Any = None, shapes: Mapping[Any, Any] | No
             merge(tensor.dims, dims)
         except (TypeError, ValueError) as e:
             raise type(e)(
-                f"'{tensor.name}' (made at {tensor.op.source}) cannot have the shape {given!r}; the graph says {text(tensor.dims)}"
+                f"'{tensor.name}' (created at {tensor.op.source}) cannot have the shape {given!r}; the graph says {text(tensor.dims)}"
                 + (f": {e}" if isinstance(e, TypeError) else "")
             ) from None
         found[tensor.name] = dims

@@ -25,8 +25,8 @@ def steered_cut(
     for t in fetched:
         if frames.gives_in(t.op) is not None:
             raise InvalidArgumentError(
-                t.op, t.op, f"{t.name} is made inside {frames.gives_in(t.op)} and cannot be fetched: it has one value "
-                f"per iteration. Fetch what the loop returns.\n  '{t.op.name}' ({t.op.type}), made at {t.op.source}",
+                t.op, t.op, f"{t.name} is created inside {frames.gives_in(t.op)} and cannot be fetched: it has one value "
+                f"per iteration. Fetch what the loop returns.\n  '{t.op.name}' ({t.op.type}), created at {t.op.source}",
             )  # fmt: skip
     items = frames.schedule()
     steered = SteeredCut(fed, devices_after_moves(nodes, device_of), narrow, guards=Guards(items))

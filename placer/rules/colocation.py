@@ -68,7 +68,9 @@ class Groups:
             return
         merged = self.constraints.merge(self.number[a], self.number[b])
         if self.constraints.gives_up(self.number[a], self.number[b]):
-            self.notes.append(Note(b, a, "given up", "their group asks for several device types or indices"))
+            self.notes.append(
+                Note(b, a, "given up", "the members of the group request several device types or indices")
+            )
         # The lower index becomes the root, so that a group has one name whatever the order of joining.
         root, child = min(a, b), max(a, b)
         self._parent[child] = root
@@ -171,7 +173,7 @@ def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
                 raise UnplaceableError(str(e), node, source, edge=True) from None
             if followed != number[b]:
                 # The request that is dropped is the whole group's: the text names the node that is to blame.
-                text = f"'{node.name}' takes the reference that '{source.name}' gives out, and is colocated with it"
+                text = f"'{node.name}' takes a reference to '{source.name}', and is colocated with it"
                 groups.notes.append(Note(node.index, source.index, "edge", text))
                 number[b] = followed
             try:

@@ -220,7 +220,7 @@ class Constraints:
         devices = self._admitted(c.requested, c)
         if devices or not self.soft:
             return Candidates(devices, "")
-        for fixed, what in (((c.assigned, c.resource), ""), ((c.assigned,), ", even for places of state")):
+        for fixed, what in (((c.assigned, c.resource), ""), ((c.assigned,), ", also for variables")):
             relaxed = c.requested
             if all(f.device_type is None for f in fixed):
                 relaxed = relaxed.replace(device_type=None)
@@ -228,9 +228,7 @@ class Constraints:
                 relaxed = relaxed.replace(device_index=None)
             devices = self._admitted(relaxed, c)
             if devices:
-                return Candidates(
-                    devices, f"{self.why_none(c.requested, c)}; device type and index were given up{what}"
-                )
+                return Candidates(devices, f"{self.why_none(c.requested, c)}; device type and index were dropped{what}")
         return Candidates((), "")
 
     def if_soft(self, a: Constraint, b: Constraint | None = None) -> Candidates | None:

@@ -1,7 +1,7 @@
-"""Placement diagnostics: decisions and refusals of the placer as text.
+"""Placement diagnostics: the decisions and the errors of the placer as text.
 
-A refusal says what was asked for and where in the user's program, which two requests contradict each other,
-which other nodes are in the group, and which devices there are: what a user needs to mend it.
+An error gives the requests with their source lines, the requests that conflict, the other nodes of the colocation group, the available
+devices, and possible fixes.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _WORDS = {"job": "job", "replica": "replica", "task": "task", "device_type": "ty
 SHOWN = 20  # members or devices listed; the rest is counted
 
 
-def story(node: Node, fields: Collection[str] = ()) -> str:
+def describe(node: Node, fields: Collection[str] = ()) -> str:
     """A node with its request, the user's line and the device blocks around it, over several lines.
 
     Args:
-        fields: parts of a device's name that are in question: the block that asked for each is pointed out.
+        fields: fields of the device name that conflict: the text marks the block that requested each.
     """
     line = node.source
     code = f": {line.text}" if line.text else ""
-    asks = f"asks for '{node.device}'" if node.device else "asks for no device"
-    lines = [f"  '{node.name}' ({node.type}) {asks}, made at {line}{code}"]
-    block, request, open_ = node.blocks, parse_strict(node.device) if fields else DeviceSpec(), set(fields)
+    request = f"requests '{node.device}'" if node.device else "requests no device"
+    lines = [f"  '{node.name}' ({node.type}) {request}, created at {line}{code}"]
+    block, requested, open_ = node.blocks, parse_strict(node.device) if fields else DeviceSpec(), set(fields)
     while block is not None:
-        # Read as it was when the block was opened: what a node cannot have (`/job:a-b`) may be overridden inside.
-        its_own = DeviceSpec.from_string(block.spec) if block.spec is not None and open_ else None
-        # What a function asks for cannot be seen in it: what no block inside it asked for, it may have.
-        asked = [f for f in _WORDS if f in open_ and (its_own is None or getattr(its_own, f) is not None)]
-        said = [f"{_WORDS[f]} {getattr(request, f)}" for f in asked if getattr(request, f) is not None]
-        mark = f"  <- asks for {' and '.join(said)}" if said and not block.clears else ""
-        open_ -= set(asked)
+        # The block's spec as it was opened: a block inside it may override a part that no node can have (`/job:a-b`).
+        own = DeviceSpec.from_string(block.spec) if block.spec is not None and open_ else None
+        # A device function does not show what it requests. It may have set any field that no block inside it set.
+        fields_here = [f for f in _WORDS if f in open_ and (own is None or getattr(own, f) is not None)]
+        values = [f"{_WORDS[f]} {getattr(requested, f)}" for f in fields_here if getattr(requested, f) is not None]
+        mark = f"  <- requests {' and '.join(values)}" if values and not block.clears else ""
+        open_ -= set(fields_here)
         lines.append(f"    inside device block {block.describe()} at {block.source}{mark}")
         if block.clears:
             break
@@ -59,23 +59,23 @@ def unplaceable(found: UnplaceableError, graph: Graph, groups: Groups) -> Invali
     node, other = found.node, found.other
     lines = [found.reason]
     if other is None:
-        lines.append(story(node))
+        lines.append(describe(node))
     else:
         if found.edge:
-            lines.append(_joining(node, f"takes the place of state that '{other.name}' gives out: both go together"))
+            lines.append(_link(node, f"takes a reference to '{other.name}', and must be on its device"))
         elif node.colocation:
-            lines.append(_joining(node, f"is colocated with {listed(node.colocation, SHOWN)}: all go together"))
+            lines.append(_link(node, f"is colocated with {listed(node.colocation, SHOWN)}"))
         a, b = groups.constraint(node.index), groups.constraint(other.index)
         indices = sorted({*groups.members(node.index), *groups.members(other.index)})
         group = _members(indices, graph, groups)
-        few = _asking(a, b, group, node, other) or smallest_contradiction(group)
-        lines += _contradiction(few, group, groups)
+        core = _conflicting(a, b, group, node, other) or smallest_contradiction(group)
+        lines += _contradiction(core, group, groups)
         if not found.edge and not groups.constraints.soft:
             soft = groups.constraints.if_soft(a, b)
             if soft is None:
-                lines.append("  allow_soft_placement=True: the colocation is ignored")
+                lines.append("  with allow_soft_placement=True the colocation is ignored")
             elif soft.devices:
-                lines.append(f"  allow_soft_placement=True: all can be on {_device(soft, groups)}")
+                lines.append(f"  with allow_soft_placement=True all can be on {_device(soft, groups)}")
         lines += _group(node, graph, groups)
         lines += _group(other, graph, groups)
     lines.append(_available(groups))
@@ -110,24 +110,24 @@ def cannot_assign(node: Node, graph: Graph, groups: Groups) -> InvalidArgumentEr
         )
     lines = [f"Cannot assign a device for operation {node.name}: {text}"]
     group = _members(groups.members(node.index), graph, groups)
-    few = smallest_contradiction(group)
-    if all(m.node is not node for m in few):
-        lines += [story(node), f"    {node.type} has kernels for {', '.join(node.opdef.device_types)}"]
-    lines += _contradiction(few, group, groups)
+    core = smallest_contradiction(group)
+    if all(m.node is not node for m in core):
+        lines += [describe(node), f"    {node.type} has kernels for {', '.join(node.opdef.device_types)}"]
+    lines += _contradiction(core, group, groups)
     if not constraints.soft:
         soft = constraints.if_soft(c)
         if soft is not None and soft.devices:
-            lines.append(f"  allow_soft_placement=True: it can be on {_device(soft, groups)}")
+            lines.append(f"  with allow_soft_placement=True it can be on {_device(soft, groups)}")
     lines += _group(node, graph, groups)
     if "available devices are" not in text:
         lines.append(_available(groups))
     return InvalidArgumentError(node, node, "\n".join(lines))
 
 
-def _joining(node: Node, why: str) -> str:
-    """The node because of which two groups must share a device, and where it was made."""
+def _link(node: Node, why: str) -> str:
+    """The node that joins two groups, and where it was created."""
     line = node.source
-    return f"'{node.name}' ({node.type}) {why}; made at {line}" + (f": {line.text}" if line.text else "")
+    return f"'{node.name}' ({node.type}) {why}; created at {line}" + (f": {line.text}" if line.text else "")
 
 
 def _members(indices: Iterable[int], graph: Graph, groups: Groups) -> list[Member]:
@@ -135,48 +135,48 @@ def _members(indices: Iterable[int], graph: Graph, groups: Groups) -> list[Membe
     return members([graph.nodes[i] for i in indices], groups.constraints.cluster, overruled, groups.assigned)
 
 
-def _contradiction(few: Sequence[Member], group: Sequence[Member], groups: Groups) -> list[str]:
-    """The members that contradict each other, each with its story, and what would work instead."""
+def _contradiction(core: Sequence[Member], group: Sequence[Member], groups: Groups) -> list[str]:
+    """The members whose requests conflict, each described, and the possible fixes."""
     cluster = groups.constraints.cluster
-    fields = _fields_in_question(few, cluster)
-    lines = [] if len(few) == 1 else ["These requests contradict each other:"]
-    for m in few:
-        lines.append(story(m.node, fields))
+    fields = _fields_in_question(core, cluster)
+    lines = [] if len(core) == 1 else ["These requests conflict:"]
+    for m in core:
+        lines.append(describe(m.node, fields))
         if m.kept:
-            lines.append(f"    it has been on {m.request} since an earlier step")
-    ways = list(remedies(few, group, cluster))
+            lines.append(f"    assigned to {m.request} in an earlier step")
+    ways = list(remedies(core, group, cluster))
     ways += [
-        f"'{m.node.name}' asks for '{other.request}' where it is made, or the first step that runs it is one that asks for this"
-        for m in few if m.kept
-        for other in few if not other.kept and not m.node.device
+        f"request '{other.request}' for '{m.node.name}' where it is created, or run it first in a step that requests this device"
+        for m in core if m.kept
+        for other in core if not other.kept and not m.node.device
     ]  # fmt: skip
-    lines.append("What would work:" if ways else "What would work: nothing that changes one request only.")
+    lines.append("Possible fixes:" if ways else "Possible fixes: none that changes only one request.")
     return lines + [f"  {way}" for way in ways]
 
 
-def _fields_in_question(few: Sequence[Member], cluster: Cluster) -> set[str]:
-    """Fields in which requests differ; of a lone one, those in which the nearest device differs."""
+def _fields_in_question(core: Sequence[Member], cluster: Cluster) -> set[str]:
+    """The fields in which the requests differ; for a single request, those in which the nearest device differs from it."""
     differ = {
         f for f in FIELDS
-        if len({v for m in few if (v := getattr(m.request, f)) is not None}) > 1
+        if len({v for m in core if (v := getattr(m.request, f)) is not None}) > 1
     }  # fmt: skip
-    for m in few:
+    for m in core:
         near = nearest(m.request, m.able, cluster)
-        if not differ and near is not None and len(few) == 1:
+        if not differ and near is not None and len(core) == 1:
             differ = set(near[1])
     return differ or set(FIELDS)
 
 
-def _asking(a: Constraint, b: Constraint, group: Sequence[Member], node: Node, other: Node) -> list[Member]:
-    """Members that ask for different values of a field, one of each group; [] when types are to blame."""
+def _conflicting(a: Constraint, b: Constraint, group: Sequence[Member], node: Node, other: Node) -> list[Member]:
+    """Two members that request different values of a field, one of each group; [] if device types conflict instead."""
     first = sorted(group, key=lambda m: (m.node is not node, m.node is not other))
     for mine, theirs in ((a.requested, b.requested), (a.resource, b.resource), (a.assigned, b.assigned)):
         for field in FIELDS:
             x, y = getattr(mine, field), getattr(theirs, field)
             if x is not None and y is not None and x != y:
-                asking = [next((m for m in first if getattr(m.request, field) == value), None) for value in (x, y)]
-                if None not in asking:
-                    return sorted(filter(None, asking), key=lambda m: m.node.index)
+                pair = [next((m for m in first if getattr(m.request, field) == value), None) for value in (x, y)]
+                if None not in pair:
+                    return sorted(filter(None, pair), key=lambda m: m.node.index)
     return []
 
 

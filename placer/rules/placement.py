@@ -15,7 +15,7 @@ from ...graph.core.device import matches, parse_strict
 from ...graph.core.graph import Graph, Node
 from ..cluster.spec import Cluster
 from ..render.text import listed
-from .diagnostics import SHOWN, story
+from .diagnostics import SHOWN, describe
 from .provenance import Reasons
 
 Ints = npt.NDArray[np.signedinteger[Any]]
@@ -24,7 +24,7 @@ UNPLACED = -1
 
 
 class Rule(IntEnum):
-    """Why a node got its device."""
+    """The rule that assigned a node its device."""
 
     NONE = 0
     FIRST = 1
@@ -44,20 +44,20 @@ class Rule(IntEnum):
 
 _RULES = {
     Rule.NONE: "not placed",
-    Rule.FIRST: ("first candidate: the master's task comes first, then tasks by name; in a task the best device type"),
+    Rule.FIRST: "the first candidate (the master's task first, then tasks by name; within a task the best device type)",
     Rule.ONLY: "the only candidate",
-    Rule.ASSIGNED: "it holds state, and keeps the device that it had in earlier steps",
-    Rule.GROUP: "with the member of its colocation group that was placed first",
-    Rule.METADATA: "it looks only at the shape of its input, so it is where its input is",
-    Rule.IDENTITY: "it only passes its input on, so it is where its input is",
-    Rule.CONSUMERS: "it is a constant, placeholder or handle, and all its consumers are there",
-    Rule.SEARCHED: "the search chose it among the candidates, by the predicted time of the step",
+    Rule.ASSIGNED: "stateful, so it keeps its device from earlier steps",
+    Rule.GROUP: "colocated with the first placed node of its group",
+    Rule.METADATA: "colocated with its input, of which it reads only the shape",
+    Rule.IDENTITY: "colocated with its input, which it only forwards",
+    Rule.CONSUMERS: "a constant, placeholder or handle, colocated with all its consumers",
+    Rule.SEARCHED: "selected by the search among the candidates, by predicted step time",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a device was no candidate (`reason`)."""
+    """An excluded device, and the `reason`."""
 
     device: str
     reason: str
@@ -65,18 +65,18 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Everything behind one node's device.
+    """The decision that assigned a device to one node.
 
     Attributes:
         node: its name.
-        requested: what it asked for, canonical; '' when it asked for nothing.
-        required: what its colocation group demands together.
-        group: names of the nodes that share its device, itself among them.
-        candidates: devices that met all demands, best first.
-        rejected: the other devices of the cluster, each with the first reason against it.
-        chosen: the device it got.
-        rule: the rule that chose among the candidates.
-        overruled: requests of the group that could not be met, in words.
+        requested: its requested device in canonical form; '' if it requests none.
+        required: the constraint of its colocation group: the merged requests of the members.
+        group: names of the nodes in its colocation group, including itself.
+        candidates: the devices that satisfy the constraint, best first.
+        rejected: the other devices of the cluster, each with the first reason that excludes it.
+        chosen: the assigned device.
+        rule: the rule that selected among the candidates.
+        overruled: the requests of the group that were relaxed, as text.
     """
 
     node: str
@@ -92,10 +92,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """A request that the placement does not meet, as soft placement or a reference edge allows.
+    """A request that the placement does not satisfy, because soft placement or a reference edge relaxed it.
 
     Attributes:
-        node: whose request. requested: the request. chosen: the device it got instead. reason: why, in words.
+        node: the name of the node. requested: its request. chosen: the assigned device. reason: why, as text.
     """
 
     node: str
@@ -105,14 +105,14 @@ class Relaxation:
 
 
 class Placement:
-    """node -> device, with the decision behind each. A value: nothing changes it.
+    """Node -> device, with the decision behind each. Immutable.
 
     Attributes:
-        graph: the graph, of which nodes that are added later are not placed.
-        cluster: the devices there were.
+        graph: the graph; nodes added later are not placed.
+        cluster: the available devices.
         soft: whether soft placement was allowed.
         index: per node (by `node.index`) the number of its device in `cluster.devices`, or -1.
-        rules: per node the rule (`Rule`) that chose its device.
+        rules: per node the rule (`Rule`) that assigned its device.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Placement:
 
     @cached_property
     def reasons(self) -> Reasons:
-        """What stands behind it: demands, groups, overruled requests."""
+        """The provenance: constraints, colocation groups, relaxed requests."""
         return self._find_reasons()
 
     @cached_property
@@ -150,7 +150,7 @@ class Placement:
         return self._names[self._placed[self._index_of(node)]]
 
     def all_on(self, device: str) -> Placement:
-        """The same nodes, all on one device of the cluster, whatever they ask for."""
+        """The same nodes, all on one device of the cluster, regardless of their requests."""
         index = np.where(self.index == UNPLACED, self.index, self._names.index(device)).astype(self.index.dtype)
         return Placement(self.graph, self.cluster, self.soft, self._nodes, index, self.rules, self._find_reasons)
 
@@ -200,13 +200,13 @@ class Placement:
         )
 
     def explain(self, node: Node | str) -> str:
-        """Why a node is where it is: request, blocks, group, candidates, what dropped others, the choice."""
+        """Why a node is on its device: request, device blocks, colocation group, candidates, excluded devices, the rule."""
         i = self._index_of(node)
         return _described(self.decision(self.graph.nodes[i]), self.graph)
 
     @property
     def relaxations(self) -> tuple[Relaxation, ...]:
-        """Each request that is not met, and each colocation that was ignored, in order of creation."""
+        """Each request that is not satisfied, and each colocation that was ignored, in order of creation."""
         if not self.reasons.notes and not any(demand.given_up for demand in self.reasons.demands):
             return ()  # then all requests were met, and a large graph need not be searched
         all_nodes, names, placed = self.graph.nodes, self._names, self.index.tolist()
@@ -248,20 +248,16 @@ def _meets(request: str, cluster: Cluster, device: int) -> bool:
 
 def _described(decision: Decision, graph: Graph) -> str:
     """The text of `Placement.explain`."""
-    lines = [f"{decision.node} -> {decision.chosen}", story(graph.get_operation_by_name(decision.node))]
+    lines = [f"{decision.node} -> {decision.chosen}", describe(graph.get_operation_by_name(decision.node))]
     if len(decision.group) > 1:
-        lines.append(f"  shares its device with {listed((n for n in decision.group if n != decision.node), SHOWN)}")
+        lines.append(f"  colocation group: {listed((n for n in decision.group if n != decision.node), SHOWN)}")
     if decision.required != decision.requested:
-        lines.append(
-            f"  required of the group: '{decision.required}'"
-            if decision.required
-            else "  required of the group: nothing"
-        )
-    lines += [f"  overruled: {text}" for text in decision.overruled]
-    lines.append(f"  candidates, best first: {listed(decision.candidates, SHOWN) or 'none'}")
+        lines.append(f"  group constraint: '{decision.required}'" if decision.required else "  group constraint: none")
+    lines += [f"  relaxed: {text}" for text in decision.overruled]
+    lines.append(f"  candidate devices, best first: {listed(decision.candidates, SHOWN) or 'none'}")
     by_reason: dict[str, list[str]] = {}
     for r in decision.rejected:
         by_reason.setdefault(r.reason, []).append(r.device)
-    lines += [f"  not {listed(devices, SHOWN)}: {reason}" for reason, devices in by_reason.items()]
-    lines.append(f"  chosen: {decision.chosen}, {decision.rule.text}")
+    lines += [f"  excluded: {listed(devices, SHOWN)}: {reason}" for reason, devices in by_reason.items()]
+    lines.append(f"  assigned: {decision.chosen}, {decision.rule.text}")
     return "\n".join(lines)

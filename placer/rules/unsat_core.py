@@ -172,7 +172,7 @@ def remedies(few: Sequence[Member], group: Sequence[Member], cluster: Cluster) -
         absent = next((m.request for m in few if m.request.job not in (None, "localhost")), None)
         if absent is not None:
             yield (
-                f"a cluster that has job '{absent.job}', instead of this process alone: "
+                f"use a cluster that has job '{absent.job}', instead of this process only: "
                 f'dt.compile(cluster={{"{absent.job}": {(absent.task or 0) + 1}}}), or a session with the target of a server'
             )
     found: list[tuple[int, str]] = []
@@ -185,8 +185,8 @@ def remedies(few: Sequence[Member], group: Sequence[Member], cluster: Cluster) -
         near = nearest(m.request, rest, cluster)
         assert near is not None  # some bit of `rest` is set
         device, differs = near
-        asked = m.request.replace(**{f: getattr(device, f) for f in differs})
+        request = m.request.replace(**{f: getattr(device, f) for f in differs})
         cost = sum(FIELDS[f] for f in differs)
         all_of = "it" if len(group) == 1 else f"all {len(group)}"
-        found.append((cost, f"'{m.node.name}' asks for '{asked}' instead: then {all_of} can be on {device}"))
+        found.append((cost, f"request '{request}' for '{m.node.name}': then {all_of} can be on {device}"))
     yield from (text for _, text in sorted(found, key=lambda pair: pair[0]))

@@ -195,7 +195,7 @@ def stages_of(nodes: Sequence[Node], device_of: Callable[[Node], str]) -> list[t
         edges = [crossing[a, b] for a, b in zip(circle, circle[1:], strict=False)]
         listed = "\n".join(
             f"  '{b.name}' on {device_of(b) or 'any device'} takes from '{a.name}' on {device_of(a) or 'any device'}, "
-            f"made at {b.source}"
+            f"created at {b.source}"
             for a, b in edges
         )
         raise ValueError(

@@ -190,7 +190,7 @@ def _by_function(
         raise InvalidArgumentError(
             node, node,
             f"The strategy {name} puts '{node.name}' on {names[assignment[wrong[0]]]}, but it may only be on {may}"
-            f"{more}\n  '{node.name}' ({node.type}) asks for '{node.device}', made at {node.source}",
+            f"{more}\n  '{node.name}' ({node.type}) requests '{node.device}', created at {node.source}",
         )  # fmt: skip
     broken = problem.violations(assignment)
     if broken:
@@ -217,7 +217,7 @@ def _too_much_at_once(
     return ResourceExhaustedError(
         node, node,
         f"Memory does not suffice at every moment of the step: {text}, {size_text(int(np.ceil(e.short)))} too little. Allow more "
-        f"devices, give them more memory, or make the batch smaller.\n  '{node.name}' was made at {node.source}",
+        f"devices, give them more memory, or make the batch smaller.\n  '{node.name}' was created at {node.source}",
     )  # fmt: skip
 
 

@@ -73,12 +73,12 @@ class Comparison:
             f"step: predicted {time_text(self.step.predicted, self.exact)}{typical}, measured {time_text(self.step.measured)}"
         ]
         if self.client:
-            lines[0] += f" until its last kernel ended; its client waited {time_text(self.client)}"
+            lines[0] += f" to the end of the last kernel; the client waited {time_text(self.client)}"
         for what, rows in (("device", self.devices), ("kernel", self.kernels), ("transfer", self.transfers)):
             lines += _table(what, rows, self.exact)
         if self.not_run:
             lines.append(
-                f"{len(self.not_run)} nodes ran in no kernel: folded, merged or not taken ({', '.join(self.not_run[:4])})"
+                f"{len(self.not_run)} nodes ran in no kernel: folded, merged, or in a branch not taken ({', '.join(self.not_run[:4])})"
             )
         return "\n".join(lines)
 

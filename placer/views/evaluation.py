@@ -113,25 +113,25 @@ class Evaluation:
         lines = []
         if self.throughput is not None:
             every, bound = self.throughput
-            limit = f"; no placement can be below {time_text(bound)}" if exact else ""
-            lines.append(f"with overlapping steps, one ends every {time_text(every, exact)}, predicted{limit}")
+            limit = f"; lower bound {time_text(bound)}" if exact else ""
+            lines.append(f"predicted throughput: a step every {time_text(every, exact)}, with overlapping steps{limit}")
         lines += [
-            f"one step takes {time_text(self.objective, exact)}, predicted{', slower than one device' * slower}; placed by {self.found_by}"
+            f"predicted step time: {time_text(self.objective, exact)}{', slower than one device' * slower}; placed by {self.found_by}"
         ]
         if self.unknown:
             lines.append(f"  {self.unknown}")
         elif self.gap < 1e-9:
-            lines.append("  optimal: this is also the lower bound")
+            lines.append("  optimal: equal to the lower bound")
         else:
             faster = self.best_single is not None and self.best_single[1] < self.lower_bound
-            which = "no placement that the device requests allow" if faster else "no placement"
-            lines.append(f"  {which} can be below {time_text(self.lower_bound)}: at most {self.gap:.0%} can be gained")
+            which = "any placement that satisfies the device requests" if faster else "any placement"
+            lines.append(f"  lower bound for {which}: {time_text(self.lower_bound)}, at most {self.gap:.0%} less")
         if self.best_single is not None:
             device, seconds = self.best_single
             ratio = seconds / self.objective if self.objective > 0 else 1.0
             compared = "the same" if abs(ratio - 1) < 1e-9 else f"{ratio:.2f} times that"
             compared = f", {compared}" if exact else ""
-            lines.append(f"  all of it on {short(device)} takes {time_text(seconds, exact)}{compared}")
+            lines.append(f"  with all nodes on {short(device)}: {time_text(seconds, exact)}{compared}")
         if self.critical:
             shown = [(what, s) for what, s in self.critical[:LISTED] if s >= 0.005 * self.objective]
             left = [s for _, s in self.critical[len(shown) :]]
@@ -148,17 +148,17 @@ class Evaluation:
             share = f"{load.busy / self.objective:.0%}" if self.objective > 0 else "-"
             lines.append(f"    {short(load.device):<{width}}  busy {share:>4}  memory {memory}")
         if self.pipeline is not None:
-            p, kept = self.pipeline.pipeline, self.pipeline.pipeline.held
+            p = self.pipeline.pipeline
             lines.append(
-                f"  {p.schedule} pipeline of {len(p.stages)} stages, {p.micro_batches} micro-batches: its bubble is "
-                f"{self.pipeline.bubble:.0%} ({p.ideal_bubble:.0%} where stages take equally long); "
-                f"stages keep {', '.join(map(str, kept))}"
+                f"  {p.schedule} pipeline of {len(p.stages)} stages, {p.micro_batches} micro-batches: bubble "
+                f"{self.pipeline.bubble:.0%} ({p.ideal_bubble:.0%} for stages of equal time); "
+                f"micro-batches in flight per stage: {', '.join(map(str, p.held))}"
             )
         if self.hint is not None:
             h = self.hint
             lines.append(
-                f"  hint: {h.devices} replicas, each with its share of the batch, are predicted to take {time_text(h.seconds)} a step "
-                f"({size_text(round(h.bytes))} of updates to exchange): {self.objective / h.seconds:.1f} times as fast"
+                f"  hint: with data parallelism over {h.devices} devices, a step is predicted to take {time_text(h.seconds)} "
+                f"({size_text(round(h.bytes))} of updates exchanged): {self.objective / h.seconds:.1f} times as fast"
             )
         return "\n".join(lines)
 
@@ -244,7 +244,7 @@ def alternatives_text(plan: PlanData, node: str) -> list[str]:
     problem, assignment, names, devices = step_of(plan)
     here = seconds_of(problem, assignment)
     exact = is_exact(plan)
-    lines = [f"  there one step is predicted to take {time_text(here, exact)}; elsewhere:"]
+    lines = [f"  predicted step time there: {time_text(here, exact)}; on other candidates:"]
     for device, seconds in others[:4]:
         change = f"{seconds / here - 1:+.1%}" if here > 0 else "the same"
         result = f"{time_text(seconds, exact)} ({change})" if np.isfinite(seconds) else "does not fit its memory"

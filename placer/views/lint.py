@@ -66,17 +66,15 @@ def _applied(warning: PlanWarning, facts: Facts, place: Place) -> PlanWarning:
     try:
         fixed = with_change(facts.plan, warning.change, place)
     except (OpError, ValueError) as e:
-        return replace(warning, result=f"Not applied, the graph cannot be placed so: {str(e).splitlines()[0]}")
+        return replace(warning, result=f"Not applied: the changed graph cannot be placed: {str(e).splitlines()[0]}")
     new = Facts(fixed)
     now, then = time_text(facts.seconds, facts.is_exact), time_text(new.seconds, new.is_exact)
-    parts = [f"one step is predicted to take {then} instead of {now}"]
+    parts = [f"predicted step time {then} instead of {now}"]
     if warning.change.batch is not None:
         rows, more = warning.change.batch
-        parts = [f"{rows} examples are predicted to take {time_text(new.seconds * rows / more)} instead of {now}"]
+        parts = [f"predicted time for {rows} examples {time_text(new.seconds * rows / more)} instead of {now}"]
     sent, was = new.bytes_between_tasks, facts.bytes_between_tasks
     if sent != was:
-        parts.append(f"{size_text(sent)} instead of {size_text(was)} cross between tasks")
+        parts.append(f"{size_text(sent)} instead of {size_text(was)} between tasks")
     slower = warning.kind in ("idle", "uneven-work") and new.seconds >= facts.seconds
-    return replace(
-        warning, fixed=fixed, result=f"{'Not worth it: w' if slower else 'W'}ith that, {', and '.join(parts)}"
-    )
+    return replace(warning, fixed=fixed, result=f"{'No gain' if slower else 'Result'}: {', '.join(parts)}")

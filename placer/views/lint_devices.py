@@ -41,10 +41,10 @@ def slower_than_one(facts: Facts) -> Iterator[PlanWarning]:
     away = away or next(n for n, d in facts.device_of.items() if d != device)
     yield PlanWarning(
         "slower-than-one",
-        f"One step is predicted to take {time_text(facts.seconds)} on {count_text(len(used), 'device')}, and {time_text(seconds)} with all "
-        f"of it on {short(device)}",
+        f"The predicted step time is {time_text(facts.seconds)} on {count_text(len(used), 'device')}, and {time_text(seconds)} with all "
+        f"nodes on {short(device)}",
         away.blocks.source if away.blocks is not None else away.source,
-        f"Leave out the device blocks that spread it, or place all of it on {short(device)}, until there is more work in a step",
+        f"Remove the device blocks that distribute the nodes, or place all nodes on {short(device)}, until a step has more work",
         (device,),
         (away.name,),
         facts.bytes_between_tasks,
@@ -66,8 +66,9 @@ def idle(facts: Facts) -> Iterator[PlanWarning]:
     heavy, cure, change = _spread(facts, most)
     gain = ""
     if facts.is_exact and facts.problem is not None:
-        gain = f". At most {1 - lower_bound(facts.problem[0]) / facts.seconds:.0%} of the step's {time_text(facts.seconds)} could be saved"
-    spread, away = (cure, change), "in this step, unless other clients use it"
+        most_saved = 1 - lower_bound(facts.problem[0]) / facts.seconds
+        gain = f". The step time of {time_text(facts.seconds)} could fall by at most {most_saved:.0%}"
+    spread, away = (cure, change), "in this step (other clients may use it)"
     servers = tuple(t for t in idle if job_of(t) == "/job:ps") if facts.state else ()
     for names, rest, (cure, change) in (
         (servers, away, _served(facts, servers, most)),
@@ -77,7 +78,7 @@ def idle(facts: Facts) -> Iterator[PlanWarning]:
         if names:
             yield PlanWarning(
                 "idle",
-                f"{listed(map(short, names), LISTED)} {verb(names, 'does', 'do')} nothing {rest}; most of the work, such as "
+                f"{listed(map(short, names), LISTED)} {verb(names, 'is', 'are')} idle {rest}; most of the work, such as "
                 f"'{heavy.name}', is on {short(most)}{gain}",
                 heavy.source,
                 cure,
@@ -97,7 +98,10 @@ def _served(facts: Facts, servers: Sequence[str], worker: str) -> tuple[str, Cha
     setter = f'replica_device_setter(ps_tasks={len(servers)}, worker_device="{short(task_of(worker))}")'
     sizes = {n: state_bytes(n)[0] for n in facts.state}
     change = moved(facts.plan, _balanced(sizes, devices)) if devices else Change()
-    return f"Put the variables there, those of layers, too: build the model inside dt.device(dt.train.{setter})", change
+    return (
+        f"Place the variables there, also those of layers: build the model inside dt.device(dt.train.{setter})",
+        change,
+    )
 
 
 def uneven_work(facts: Facts) -> Iterator[PlanWarning]:
@@ -114,7 +118,7 @@ def uneven_work(facts: Facts) -> Iterator[PlanWarning]:
             yield PlanWarning(
                 "uneven-work",
                 f"{short(most)} does {number_text(work[most])}flop per step, {times:.1f} times the mean of the {len(work)} used "
-                f"devices of its kind; the others wait for it, mostly for '{heavy.name}'",
+                f"devices of its kind; the others wait for it, mainly for '{heavy.name}'",
                 heavy.source,
                 cure,
                 (most,),
@@ -146,10 +150,10 @@ def _spread(facts: Facts, device: str) -> tuple[Node, str, Change]:
     nodes = facts.plan.partitions[device].nodes
     heavy = max(nodes, key=lambda n: n.opdef.cost_of(n).flops)
     if len(facts.plan.decisions.decision(heavy).candidates) > 1:
-        return heavy, 'Spread its nodes with strategy="auto", or with device blocks', Change(strategy="auto")
+        return heavy, 'Distribute its nodes with strategy="auto", or with device blocks', Change(strategy="auto")
     where = f" at {heavy.blocks.source}" if heavy.blocks is not None else ""
     free = tuple((n.name, "") for n in nodes if n.device and not n.colocation and n not in facts.state)
-    return heavy, f'Leave out the device block{where}, and place with strategy="auto"', Change(free, strategy="auto")
+    return heavy, f'Remove the device block{where}, and place with strategy="auto"', Change(free, strategy="auto")
 
 
 def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
@@ -183,7 +187,7 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
             cure = f"Balance by size: {setter}" if is_set else f"Balance by size, with device blocks or with {setter}"
             change = moved(facts.plan, {n: d for n, d in balanced.items() if facts.state[n] != d})
         elif size >= LARGE_VARIABLE:
-            cure = f"Partition '{largest.name}' ({size_text(size)}), with a partitioner: no other distribution of whole variables is better"
+            cure = f"Partition '{largest.name}' ({size_text(size)}), with a partitioner: no other assignment of whole variables is better"
         else:
             continue
         yield PlanWarning(
@@ -268,7 +272,7 @@ def memory(facts: Facts) -> Iterator[PlanWarning]:
                 f"{short(device)} is predicted to need {size_text(peak, facts.is_exact)} at once for values and state, but has "
                 f"{size_text(memory)} of memory; the largest value is that of '{large.name}'",
                 large.source,
-                'Spread its nodes, with device blocks or with strategy="auto", or make the batch smaller',
+                'Distribute its nodes, with device blocks or with strategy="auto", or make the batch smaller',
                 (device,),
                 (large.name,),
                 round(peak) - memory,

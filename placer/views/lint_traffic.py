@@ -47,9 +47,9 @@ def gradients(facts: Facts) -> Iterator[PlanWarning]:
         yield PlanWarning(
             "gradients",
             f"All {count_text(count, 'node')} of the gradients run on {short(most)}, but {len(away)} of them differentiate nodes of "
-            f"{listed(others, LISTED)}: {apart_text}flop there wait for {size_told} of values in each step",
+            f"{listed(others, LISTED)}: {apart_text}flop wait for {size_told} of transfers in each step",
             away[0].source,
-            "Give `colocate_gradients_with_ops=True` in that call",
+            "Pass `colocate_gradients_with_ops=True` to that call",
             (most, *dict.fromkeys(homes[g] for g in away)),
             tuple(g.name for g in away[:LISTED]),
             size,
@@ -88,7 +88,7 @@ def read_again(facts: Facts) -> Iterator[PlanWarning]:
             yield PlanWarning(
                 "read-again",
                 f"'{place.name}' is read {len(channels)} times by {short(task)}, as {listed((c.name for c in channels), LISTED)}: "
-                f"{size_text(wasted)} per step more than once",
+                f"{size_text(wasted)} per step are redundant",
                 tensor_of(facts, channels[-1]).op.source,
                 "Read it once (value = variable.read_value()), and use the value everywhere",
                 (channels[0].source, *dict.fromkeys(c.destination for c in channels)),
@@ -119,9 +119,9 @@ def slow_reads(facts: Facts) -> Iterator[PlanWarning]:
         yield PlanWarning(
             "slow-read",
             f"{quoted(places)} {verb(places, 'is', 'are')} sent from {short(source)} to {short(destination)} "
-            f"in each step: {size_text(size)}, which takes {time_text(seconds)} of the step's {time_text(facts.seconds)}",
+            f"in each step: {size_text(size)}, which takes {time_text(seconds)} of the step time of {time_text(facts.seconds)}",
             places[0].source,
-            f"Place {verb(places, 'it', 'them')} where {verb(places, 'it is', 'they are')} read: with "
+            f"Place {verb(places, 'it', 'them')} where {verb(places, 'it is', 'they are')} read, with "
             f'dt.device("{short(task_of(destination))}")',
             (source, destination),
             tuple(n.name for n in places[:LISTED]),
@@ -170,8 +170,8 @@ def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:
     if tensors:
         yield PlanWarning(
             "unknown-sizes",
-            f"The search for the placement counted unknown sizes as 1: {listed_tensors(tensors, sizes)}. For the sizes of a run "
-            "another placement may be far better",
+            f"The search for the placement treated unknown sizes as 1: {listed_tensors(tensors, sizes)}. At the sizes of a run "
+            "another placement may be much faster",
             tensors[0].op.source,
             f"Give the sizes: dt.place(..., {how_to_give(tensors, sizes)}), or dovetail plan {shape_options(tensors, sizes)}",
             nodes=tuple(dict.fromkeys(t.op.name for t in tensors[:LISTED])),
@@ -213,9 +213,9 @@ def loops(facts: Facts) -> Iterator[PlanWarning]:
         yield PlanWarning(
             "loop",
             f"Each iteration of '{loop}' sends {count} message{'s' * (count > 1)} ({amount}) between "
-            f"{listed(tasks, LISTED)}: {listed((c.name for c in largest), LISTED)}. An iteration cannot end before they have arrived",
+            f"{listed(tasks, LISTED)}: {listed((c.name for c in largest), LISTED)}. An iteration cannot finish before they arrive",
             facts.plan.graph.get_operation_by_name(next(iter(nodes))).source,
-            "Place its body and its condition on one task, unless they must be on several",
+            "Place its body and its condition on one task, if possible",
             tuple(dict.fromkeys(d for c in channels for d in (c.source, c.destination))),
             tuple(nodes),
             size,

@@ -75,7 +75,7 @@ class PlanWarning:
         code = f": {self.where.text}" if self.where is not None and self.where.text else ""
         lines = [f"{self.what}."]
         lines += [f"  at {self.where}{code}"] if self.where is not None else []
-        lines += [f"  cure: {self.cure}"]
+        lines += [f"  fix: {self.cure}"]
         return "\n".join(lines + ([f"  {self.result}"] if self.result else []))
 
     def __str__(self) -> str:
@@ -104,15 +104,15 @@ def with_change(plan: PlanData, change: Change, place: Place) -> Any:
     narrow = any(
         c.dtype is bfloat16 and plan.graph.get_tensor_by_name(c.name).dtype.base is float32 for c in plan.channels
     )
-    given = dict(plan.sizes.given)
+    shapes = dict(plan.sizes.given)
     if change.batch is not None:
         nodes = [n for p in plan.partitions.values() for n in p.nodes]
         fed = [plan.graph.get_tensor_by_name(name) for name in plan.feeds]
-        given.update(batch_shapes(nodes, fed, given, change.batch[1]))
+        shapes.update(batch_shapes(nodes, fed, shapes, change.batch[1]))
     strategy = change.strategy or ("rules" if plan.solution is None else "auto")
     return place(
         graph, plan.cluster, fetches=list(plan.fetches), targets=list(plan.targets), feeds=list(plan.feeds),
-        allow_soft_placement=plan.decisions.soft, strategy=strategy, enable_bfloat16_sendrecv=narrow, shapes=given,
+        allow_soft_placement=plan.decisions.soft, strategy=strategy, enable_bfloat16_sendrecv=narrow, shapes=shapes,
         shared_memory=False if plan.access.refused and not plan.access.reached else None,
     )  # fmt: skip
 

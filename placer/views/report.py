@@ -44,39 +44,40 @@ def heading(plan: PlanData) -> str:
     if alone is not None:
         device, seconds = alone
         slower = (
-            f"slower than one device: {time_text(facts.seconds)} per step are predicted{UNCALIBRATED * (not is_measured(plan))}, and "
-            f"{time_text(seconds)} with all of it on {short(device)}; "
+            f"slower than one device: predicted {time_text(facts.seconds)} per step{UNCALIBRATED * (not is_measured(plan))}, "
+            f"{time_text(seconds)} with all nodes on {short(device)}; "
         )
     if facts.one_worker is not None:
-        one_worker = f"one worker's step, of {short(facts.one_worker.task)}; "
+        one_worker = f"the step of one worker, {short(facts.one_worker.task)}; "
     text = (
         f"Plan: {slower}{one_worker}{what} on {count_text(len(devices), 'device')} of "
         f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
-        f"{len(between)} of them between tasks ({size} per step)" + (f", {direct} read directly" if direct else "")
+        f"{len(between)} of them between tasks ({size} per step)"
+        + (f", {count_text(direct, 'one-sided read')}" if direct else "")
     )
     if fed := [
         plan.graph.get_tensor_by_name(name)
         for name in sorted({name for p in plan.partitions.values() for name in p.feeds})
     ]:
-        given = size_text(sum(plan.sizes.bytes(t) for t in fed), all(plan.sizes.is_known(t) for t in fed))
-        text += f"; {count_text(len(fed), 'feed')} ({given} per step)"
+        size = size_text(sum(plan.sizes.bytes(t) for t in fed), all(plan.sizes.is_known(t) for t in fed))
+        text += f"; {count_text(len(fed), 'feed')} ({size} per step)"
     if idle := facts.idle_tasks:
         text += f"; nothing runs on {listed(map(short, idle), LISTED)}"
     by_device: dict[str, list[str]] = {}
     for task, device in plan.moved_parts.items():
         by_device.setdefault(device, []).append(short(task))
     for device, moved in by_device.items():
-        whose = "that task" if len(moved) == 1 else "those tasks"
-        text += f"; {short(device)} runs the part of {', '.join(sorted(moved))} in the memory of {whose}"
+        what = "partition" if len(moved) == 1 else "partitions"
+        text += f"; {short(device)} runs the {what} of {', '.join(sorted(moved))} in shared memory"
     adding = Counter(device for node, device in plan.added_to.items() if node.type == ACCUMULATOR)
     for device, count in adding.items():
-        text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in their memory"
+        text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in shared memory"
     return filled(text + _access_text(plan) + _profile_text(plan.cluster))
 
 
 def _profile_text(cluster: Cluster) -> str:
     """The machine's profile that predicted times rest on."""
-    return "" if cluster.calibration is None else f"; times by the profile of {cluster.calibration}"
+    return "" if cluster.calibration is None else f"; times from the profile of {cluster.calibration}"
 
 
 def _access_text(plan: PlanData) -> str:
@@ -155,9 +156,9 @@ def _relaxations(plan: PlanData) -> str:
     found = plan.relaxations
     if not found:
         return ""
-    lines = [f"Not as requested: {count_text(len(found), 'node')}"]
+    lines = [f"Relaxed requests: {count_text(len(found), 'node')}"]
     for r in found[:ROWS]:
-        text = f"{r.node} asked for '{r.requested}', got {short(r.chosen)}: {r.reason}"
+        text = f"{r.node} requested '{r.requested}', assigned {short(r.chosen)}: {r.reason}"
         lines.append(filled(text, "  ", "    "))
     if len(found) > ROWS:
         lines.append(f"  ... and {len(found) - ROWS} more (plan.relaxations)")

@@ -16,7 +16,7 @@ from ..render.text import short, size_text, table
 from ..render.timeline import time_text
 from ..simulate import simulate
 
-HEADER = ("batch", "step", "per row", "memory", "fullest device", "between tasks")
+HEADER = ("batch", "step time", "per row", "peak memory", "on device", "between tasks")
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class Master:
                 logger.warning("%s: (%s): %s", node.name, node.type, placement.device_of(node))
         for r in placement.relaxations:
             if session.graph.get_operation_by_name(r.node).index >= known:
-                logger.warning("%s asked for '%s', got %s: %s", r.node, r.requested, r.chosen, r.reason)
+                logger.warning("%s requested '%s', assigned %s: %s", r.node, r.requested, r.chosen, r.reason)
 
     def close_session(self, handle: str) -> None:
         """Forget a session here and on all its tasks. Closing an unknown session does nothing."""

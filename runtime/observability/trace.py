@@ -202,7 +202,7 @@ class Trace:
             devices.setdefault(k.device, DeviceStepStats(k.device)).node_stats.append(stats)
         for t in self.transfers:
             label = f"[{size_text(t.bytes).replace(' ', '')}] {t.name}{t.iteration} from {t.source} to {t.destination}"
-            label += ", read directly" if t.direct else ""
+            label += ", one-sided read" if t.direct else ""
             rows = devices.setdefault(t.destination, DeviceStepStats(t.destination)).node_stats
             rows.append(self._stats("RecvTensor", t.start, t.finish, label, RECEIVED, t.bytes))
         for device in devices.values():
@@ -280,7 +280,7 @@ class Trace:
             [
                 (
                     t.name + t.iteration, time_text(t.finish - t.start), size_text(t.bytes),
-                    f"{short(t.source)} -> {short(t.destination)}" + (", read directly" if t.direct else ""),
+                    f"{short(t.source)} -> {short(t.destination)}" + (", one-sided read" if t.direct else ""),
                 )
                 for t in slowest
             ],

@@ -198,18 +198,18 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
             own = isinstance(value, (np.ndarray, np.generic)) and (dtype is string or value.dtype.kind not in "biufc")
             array = np.asarray(to_array(value, None if own else dtype))
         except (TypeError, ValueError) as e:
-            raise type(e)(f"Cannot feed Tensor '{tensor.name}' (made at {tensor.op.source}): {e}") from None
+            raise type(e)(f"Cannot feed Tensor '{tensor.name}' (created at {tensor.op.source}): {e}") from None
         if array.dtype != dtype.np:
             if (array.dtype == object) != (dtype is string) and array.size:
                 raise TypeError(
-                    f"Cannot feed a value of type {array.dtype} for Tensor '{tensor.name}' of type {dtype.name} (made at "
+                    f"Cannot feed a value of type {array.dtype} for Tensor '{tensor.name}' of type {dtype.name} (created at "
                     f"{tensor.op.source})"
                 )
             array = array.astype(dtype.np)
     if not compatible(array.shape, tensor.dims):
         raise ValueError(
             f"Cannot feed value of shape {text(array.shape)} for Tensor '{tensor.name}', which has shape "
-            f"{text(tensor.dims)} (made at {tensor.op.source})"
+            f"{text(tensor.dims)} (created at {tensor.op.source})"
         )
     return array
 

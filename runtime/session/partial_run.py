@@ -124,7 +124,7 @@ class PartialRun:
             if place is not None or (node in self._done and _changes(node)):
                 raise UnimplementedError(
                     None, node,
-                    f"{node.name} ({node.type}) made at {node.source} belongs to two calls of a partial run, and cannot be done "
+                    f"{node.name} ({node.type}) created at {node.source} belongs to two calls of a partial run, and cannot be done "
                     "twice: fetch what needs it in one call, or in one session.run",
                 )  # fmt: skip
         return sorted(nodes, key=lambda n: n.index)

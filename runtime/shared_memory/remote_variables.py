@@ -202,7 +202,7 @@ class RemoteVariables:
             return None
         posted = receive.posted
         assert isinstance(posted, Posted)
-        where = f"\n  node '{posted.node}' ({posted.op}), made at {posted.source}, on {receive.source}"
+        where = f"\n  node '{posted.node}' ({posted.op}), created at {posted.source}, on {receive.source}"
         error = from_code(code, message + (where if code != "ABORTED" else ""), posted.node)
         error.task = task_of(receive.source)
         return error

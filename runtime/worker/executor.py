@@ -74,7 +74,7 @@ def explained(e: Exception, instruction: Any, device: str) -> OpError:
         name, op, source = instruction.node, instruction.op, instruction.source
     else:
         return kind(None, None, f"{text}\n  on {device}")
-    return kind(name, name, f"{text}\n  node '{name}' ({op}), made at {source}, on {device}")
+    return kind(name, name, f"{text}\n  node '{name}' ({op}), created at {source}, on {device}")
 
 
 ABSENT = object()

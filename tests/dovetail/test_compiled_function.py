@@ -688,7 +688,7 @@ def test_variables_of_another_graph_and_of_another_shape_say_where_they_were_mad
 
     step.plan(X)
     with pytest.raises(
-        ValueError, match=r"specified shape \(5,\) and found shape \(4,\)\. It was first made at .*test_"
+        ValueError, match=r"specified shape \(5,\) and found shape \(4,\)\. It was first created at .*test_"
     ):
         step.plan(X[:1])
 

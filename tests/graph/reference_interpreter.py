@@ -175,7 +175,7 @@ class _Step:
         except (ValueError, TypeError, IndexError, OverflowError) as e:
             operands = ", ".join(f"{t.name}: {text(np.shape(v))}" for t, v in zip(node.inputs, inputs, strict=True))
             raise InvalidArgumentError(
-                node, node, f"{node.type} '{node.name}' failed on ({operands}), made at {node.source}: {e}"
+                node, node, f"{node.type} '{node.name}' failed on ({operands}), created at {node.source}: {e}"
             ) from e
         if len(node.outputs) == 1:
             result = (result,)
@@ -232,7 +232,7 @@ def _not_fed(node: Node) -> InvalidArgumentError:
         node,
         node,
         f"You must feed a value for placeholder tensor '{node.name}' with dtype {tensor.dtype.name} "
-        f"and shape {text(tensor.dims)} (made at {node.source}): "
+        f"and shape {text(tensor.dims)} (created at {node.source}): "
         "session.run(..., feed_dict={tensor: value})",
     )
 

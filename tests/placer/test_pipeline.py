@@ -80,11 +80,11 @@ def test_tasks_of_one_host_share_memory(y):
         plan = dt.place(y, jobs)
         assert [c.direct for c in plan.channels] == [True] and plan.access.reached == ((W0, PS),)
         assert not plan.access.found and "shared memory is assumed" in " ".join(str(plan).split())
-        assert "in the memory of /job:ps/task:0/CPU:0 (assumed)" in plan.explain("w/read")
+        assert "in the shared memory of /job:ps/task:0/CPU:0 (assumed)" in plan.explain("w/read")
     apart = dt.place(y, {"ps": ["a:1"], "worker": ["b:1"]})
     assert [c.direct for c in apart.channels] == [False] and apart.access.refused == ((W0, PS, ""),)
     assert "share no memory (assumed)" in " ".join(str(apart).split())
-    assert "it does not reach that of /job:ps/task:0 (assumed)" in apart.explain("w")
+    assert "it cannot map the memory of /job:ps/task:0 (assumed)" in apart.explain("w")
     assert dt.place(y, {"ps": ["a:1"], "worker": ["b:1"]}, shared_memory=True).access.reached
     assert dt.place(y, {"ps": 1, "worker": 2}, shared_memory=False).access.refused
 

@@ -51,7 +51,7 @@ def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, na
         starts = _named(placeholders)
     elif missing := [t for t in placeholders if all(t is not s for _, s in starts)]:
         raise ValueError(
-            f"The outputs need {missing[0]!r} (made at {missing[0].op.source}), which is not among the inputs"
+            f"The outputs need {missing[0]!r} (created at {missing[0].op.source}), which is not among the inputs"
         )
     writer = Writer(taken={key for key, _ in (*starts, *ends)})
     writer.names.update((t, key) for key, t in starts)
@@ -150,7 +150,7 @@ def _nodes(writer: Writer, nodes: Sequence[Node], starts: set[Tensor]) -> None:
                 raise UnsupportedError(f"{node.type} has no counterpart in ONNX")
             made = EXPORTERS[node.type](writer, node)
         except UnsupportedError as e:
-            problems.append(f"\n  '{node.name}' ({node.type}): {e}\n    made at {node.source}")
+            problems.append(f"\n  '{node.name}' ({node.type}): {e}\n    created at {node.source}")
             lost.update(node.outputs)
             continue
         for tensor, key in zip(node.outputs, [made] if isinstance(made, str) else made, strict=False):
@@ -205,7 +205,7 @@ def _check_types(model: Any, writer: Writer, graph: Graph) -> None:
             if kind is not None and formal in allowed and kind not in allowed[formal]:
                 made = graph.get_operation_by_name(maker)
                 problems.append(
-                    f"\n  '{maker}' ({made.type}): {node.op_type} of {kind[7:-1]}\n    made at {made.source}"
+                    f"\n  '{maker}' ({made.type}): {node.op_type} of {kind[7:-1]}\n    created at {made.source}"
                 )
                 break
     if problems:

@@ -205,7 +205,7 @@ class _Builder:
                     made = graph.create(node.opdef, taken, _attrs_in(node, m), node.name, origin=node._origin)
                 except (TypeError, ValueError) as e:
                     raise ValueError(
-                        f"'{node.name}' ({node.type}), made at {node.source}, does not fit a micro-batch: {e}\n"
+                        f"'{node.name}' ({node.type}), created at {node.source}, does not fit a micro-batch: {e}\n"
                         "A model for a pipeline takes the size of the batch from its inputs: -1 where it is reshaped, or dt.shape(x)[0]."
                     ) from e
             nodes[node] = made
@@ -318,7 +318,7 @@ def _check_sizes(inputs: Sequence[Tensor], count: int) -> None:
             raise ValueError(f"{t!r} has no first axis that could hold a batch")
         if t.dims is not None and t.dims[0] is not None and t.dims[0] % count:
             raise ValueError(
-                f"A batch of {t.dims[0]} cannot be cut into {count} micro-batches of one size: {t!r}, made at {t.op.source}"
+                f"A batch of {t.dims[0]} cannot be cut into {count} micro-batches of one size: {t!r}, created at {t.op.source}"
             )
 
 

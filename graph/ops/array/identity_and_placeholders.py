@@ -30,7 +30,7 @@ def _same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _refuse_gradient(node: Node, grad: Any) -> Sequence[Any]:
     message = node.attrs.get("message")
     raise LookupError(
-        f"No gradient may pass '{node.name}' (made at {node.source})" + (f": {message}" if message else "")
+        f"No gradient may pass '{node.name}' (created at {node.source})" + (f": {message}" if message else "")
     )
 
 

@@ -141,7 +141,7 @@ def _as_array(value: Any, dtype: DType, i: int) -> Array:
 
 def _no_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     raise LookupError(
-        f"py_function '{node.name}' (made at {node.source}) has no gradient: what a Python function does is "
+        f"py_function '{node.name}' (created at {node.source}) has no gradient: what a Python function does is "
         "not known. "
         "Write it with graph ops, or wrap its inputs in stop_gradient"
     )

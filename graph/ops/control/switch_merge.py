@@ -209,7 +209,7 @@ def _pop(context: Context, stack: StackState) -> Any:
 
 def _no_second_order(node: Node, grad: Any) -> Sequence[Any]:
     raise LookupError(
-        f"Second-order gradients through while_loop do not exist: '{node.name}' (made at {node.source}) is part "
+        f"Second-order gradients through while_loop do not exist: '{node.name}' (created at {node.source}) is part "
         "of the gradient of a loop, and its value depends on an x"
     )
 

@@ -54,7 +54,7 @@ def _qr(x: Array, *, full_matrices: bool) -> tuple[Array, Array]:
 
 
 def _qr_gradient(node: Node, *grads: Any) -> Sequence[Any]:
-    raise NotImplementedError(f"The gradient of Qr '{node.name}' (made at {node.source}) is not available")
+    raise NotImplementedError(f"The gradient of Qr '{node.name}' (created at {node.source}) is not available")
 
 
 def _qr_cost(node: Node) -> Cost:
@@ -195,7 +195,7 @@ def _svd_gradient(node: Node, *grads: Any) -> Sequence[Any]:
         _, u, v = svd(x)
         return [matmul(multiply(u, expand_dims(convert(grad_s), -2)), v, adjoint_b=True)]
     if node.attrs["full_matrices"]:
-        raise LookupError(f"Svd '{node.name}' (made at {node.source}) has no gradient with full_matrices=True")
+        raise LookupError(f"Svd '{node.name}' (created at {node.source}) has no gradient with full_matrices=True")
     s, u, v = node.outputs
     across = expand_dims(s, -2)
     squares = multiply(s, s)

@@ -1,4 +1,4 @@
-/* The panel beside the views: why a node is where it is, what a box holds, what a line carries, what differs. The words are those of `plan.explain`, put together from the plan's tables. */
+/* The panel beside the views: the decision for a node, the contents of a box, the tensors of a line, the differences of two plans. The words are those of `plan.explain`, assembled from the plan's tables. */
 
 const MANY = 12; // entries of a list before the rest is only counted, or opened by a click
 
@@ -88,13 +88,13 @@ function aboutPlan() {
       plan.left_out.length ? ["left out", listOf(plan.left_out, (text) => text)] : null,
     ]),
     section("Warnings", plan.warnings.length ? listOf(plan.warnings, ([text, nodes]) => h("div", { class: "note-box" }, text, nodes.map((i) => h("p", {}, nodeLink(i)))), 4) : null),
-    section("Devices", loadTable(used), idle.length ? h("p", { class: "faint" }, countText(idle.length, "device") + " with nothing to do: " + idle.slice(0, 4).map((d) => deviceText(d.at)).join(", ") + (idle.length > 4 ? " …" : "")) : null),
+    section("Devices", loadTable(used), idle.length ? h("p", { class: "faint" }, countText(idle.length, "device") + " idle: " + idle.slice(0, 4).map((d) => deviceText(d.at)).join(", ") + (idle.length > 4 ? " …" : "")) : null),
     section("Traffic per step", linkList(deviceLinksOnce())),
     section("Shared memory (" + plan.access.how + ")", plan.access.reached.length || plan.access.refused.length ? listOf([
-      ...plan.access.reached.map(([task, owner]) => shortDevice(task) + " uses variables in the memory of " + shortDevice(owner)),
-      ...plan.access.refused.map(([task, owner, name]) => shortDevice(task) + " does not reach " + (name ? "'" + name + "' in " : "") + "the memory of " + shortDevice(owner)),
+      ...plan.access.reached.map(([task, owner]) => shortDevice(task) + " maps the variables of " + shortDevice(owner)),
+      ...plan.access.refused.map(([task, owner, name]) => shortDevice(task) + " cannot map " + (name ? "'" + name + "' in " : "") + "the memory of " + shortDevice(owner)),
     ], (text) => h("p", { class: "faint" }, text), 4) : null),
-    section("Not as requested", plan.relaxations.length ? listOf(plan.relaxations, ([node, requested, reason]) => [nodeLink(node), h("p", { class: "faint" }, "asked for '" + requested + "', got " + deviceText(plan.device[node]) + ": " + reason)]) : null),
+    section("Relaxed requests", plan.relaxations.length ? listOf(plan.relaxations, ([node, requested, reason]) => [nodeLink(node), h("p", { class: "faint" }, "requested '" + requested + "', assigned " + deviceText(plan.device[node]) + ": " + reason)]) : null),
     h("p", { class: "help" }, "Click a box to open it, a line to see its tensors. ", h("kbd", {}, "/"), " search  ", h("kbd", {}, "←↑↓→"), " move  ",
       h("kbd", {}, "Enter"), " open  ", h("kbd", {}, "+ − 0"), " zoom, fit  ", h("kbd", {}, "Esc"), " back"),
   ];
@@ -126,7 +126,7 @@ function aboutGroup(box) {
   const mine = map.bundles.filter((l) => within(l.from, box) !== within(l.to, box));
   return [
     head(box.kind === "task" ? "Task" : "Range of tasks", box.path, openButton(box)),
-    facts([["has", box.size], ...loads.map((load) => [{ nodes: "runs", memory: "holds", flop: "work" }[load.title], load.text(box.load)])]),
+    facts([["devices", box.size], ...loads.map((load) => [{ nodes: "runs", memory: "stores", flop: "work" }[load.title], load.text(box.load)])]),
     section("Devices", loadTable(box.devices.map((d) => plan.devices[d]))),
     section("Traffic per step", linkList(mine)),
     section("Ops", opList(box.nodes)),
@@ -142,15 +142,15 @@ function aboutDevice(box) {
     head("Device", deviceText(box.device), openButton(box)),
     facts([
       ["full name", h("code", {}, device.name)],
-      device.emulated ? ["emulated", "it stands in for a device that its machine does not have"] : null,
+      device.emulated ? ["emulated", "the machine does not have this device"] : null,
       device.memory ? ["memory", bytesText(device.memory)] : null,
       ["runs", countText(device.nodes, "node") + ", " + flopsText(device.flops, device.flopsExact)],
-      ["holds", countText(device.variables, "variable") + ", " + bytesText(device.held, device.heldExact)],
+      ["stores", countText(device.variables, "variable") + ", " + bytesText(device.held, device.heldExact)],
       ["sends", bytesText(device.sent)], ["receives", bytesText(device.received)],
     ]),
     section("Traffic per step", linkList(mine)),
-    section("Holds", variables.length ? listOf(variables, (i) => [nodeLink(i), h("span", { class: "size" }, bytesText(plan.state[i], plan.isState[i] === 2))], 8) : null),
-    section("Is fed", feeds.length ? listOf(feeds, (i) => nodeLink(i), 6) : null),
+    section("Variables", variables.length ? listOf(variables, (i) => [nodeLink(i), h("span", { class: "size" }, bytesText(plan.state[i], plan.isState[i] === 2))], 8) : null),
+    section("Feeds", feeds.length ? listOf(feeds, (i) => nodeLink(i), 6) : null),
     section("Ops", opList(box.nodes)),
   ];
 }
@@ -169,7 +169,7 @@ function aboutScope(box) {
     head(box.kind === "series" ? "Range of names" : box.kind === "flow" ? "Model" : "Name scope", box.path, openButton(box)),
     facts([
       box.device < 0 ? null : ["device", deviceTag(box.device)], ["runs", countText(nodes, "node") + ", " + flopsText(flops, flopsExact)],
-      variables ? ["holds", countText(variables, "variable") + ", " + bytesText(held, exact)] : null,
+      variables ? ["stores", countText(variables, "variable") + ", " + bytesText(held, exact)] : null,
     ]),
     section("On", box.device < 0 ? listOf(tally(box.nodes, (i) => plan.device[i]), ([d, n]) => h("span", { class: "pair" }, deviceTag(d), h("b", {}, numberText(n))), 8) : null),
     section("Channels", edges.length ? linkList(edges.sort((a, b) => b.bytes - a.bytes)) : null),
@@ -198,7 +198,7 @@ function aboutChannels(sum) {
   const sorted = [...sum.channels].sort((a, b) => plan.channelBytes[b] - plan.channelBytes[a]);
   const row = (c) => [nodeLink(plan.channelNode[c], channelName(c)),
     h("p", { class: "faint" }, channelValue(c)[0] + (isControl(c) ? "" : " · " + bytesText(plan.channelBytes[c], plan.channelExact[c] > 0)) +
-      (plan.channelLoop[c] ? " in each iteration of " + plan.loops[plan.channelLoop[c] - 1] : "") + " · to " + countText(takersOf(c).length, "node") + (plan.channelRelays[c] ? " · passed on inside the task" : ""))];
+      (plan.channelLoop[c] ? " in each iteration of " + plan.loops[plan.channelLoop[c] - 1] : "") + " · to " + countText(takersOf(c).length, "node") + (plan.channelRelays[c] ? " · forwarded inside the task" : ""))];
   return [
     head(sum.isRemote ? "Channels between tasks" : "Channels inside a task", endsOf(sum)),
     facts([["per step", sum.text], ["tensors", numberText(sum.tensors)], ["control", numberText(sum.controls)],
@@ -213,7 +213,7 @@ function aboutEdge(edge) {
     head(edge.crosses ? "Edges between devices" : "Edges inside a device", edge.from.label + " → " + edge.to.label),
     facts([["values", numberText(edge.values) + ", " + bytesText(edge.bytes, edge.exact)], edge.controls ? ["control", numberText(edge.controls)] : null,
       ["from", edge.from.path], ["to", edge.to.path]]),
-    section("Among them", listOf(edge.samples, row)),
+    section("Examples", listOf(edge.samples, row)),
   ];
 }
 
@@ -246,25 +246,25 @@ function aboutNode(node) {
     head(plan.ops[plan.op[node]][0], plan.names[node], document.getElementById("view-map").hidden && plan.runs[node] ? h("button", { class: "action", type: "button", onclick: () => goTo(node) }, "Show on the map") : null),
     h("div", { class: "answer" }, deviceTag(plan.device[node]), h("p", {}, d.rule)),
     plan.runs[node] ? null : h("p", { class: "note-box" }, isFed(node) ? "Fed: its value comes from the client." : "Not run in this step."),
-    section("Asked for", h("p", {}, d.requested ? h("code", {}, d.requested) : h("span", { class: "faint" }, "no device")),
-      d.required !== d.requested ? h("p", {}, "its group requires ", d.required ? h("code", {}, d.required) : "nothing") : null,
-      d.overruled.map((text) => h("p", { class: "note-box" }, "Overruled: " + text))),
-    section("Made at", sourceLine(plan.line[node])),
+    section("Requested", h("p", {}, d.requested ? h("code", {}, d.requested) : h("span", { class: "faint" }, "no device")),
+      d.required !== d.requested ? h("p", {}, "group constraint: ", d.required ? h("code", {}, d.required) : "none") : null,
+      d.overruled.map((text) => h("p", { class: "note-box" }, "Relaxed: " + text))),
+    section("Created at", sourceLine(plan.line[node])),
     section("Attributes", plan.attrs[node] ? facts(plan.attrTexts[plan.attrs[node] - 1]) : null),
     plan.was && plan.was[node] && plan.before.devices[plan.was[node] - 1] !== deviceText(plan.device[node])
       ? section("Moved from", h("span", { class: "tag" }, plan.before.devices[plan.was[node] - 1])) : null,
     section("Time", timesOf(node)),
     section("Kernel", plan.kernelSize && plan.runs[node] ? kernelOfNode(node) : null),
-    section("Device blocks around it, innermost first", d.blocks.map(([what, line]) => h("div", { class: "block" }, h("code", {}, what), sourceLine(line)))),
-    section("Colocated with", d.colocation.length ? listOf(d.colocation, colocated, 6) : null),
-    section("Shares its device with", d.group.length ? listOf(d.group, (i) => nodeLink(i), 6) : null),
-    section("Candidates, best first", listOf([...d.candidates], (c) => deviceTag(c), 8)),
-    section("Dropped", [...d.against].map(([reason, devices]) => h("div", { class: "dropped" }, h("p", {}, reason), listOf(devices, (c) => deviceTag(c), 6)))),
-    section("Takes", inputsList(node)),
-    section("Makes", outputsList(node)),
+    section("Device blocks, innermost first", d.blocks.map(([what, line]) => h("div", { class: "block" }, h("code", {}, what), sourceLine(line)))),
+    section("Explicitly colocated with", d.colocation.length ? listOf(d.colocation, colocated, 6) : null),
+    section("Colocation group", d.group.length ? listOf(d.group, (i) => nodeLink(i), 6) : null),
+    section("Candidate devices, best first", listOf([...d.candidates], (c) => deviceTag(c), 8)),
+    section("Excluded", [...d.against].map(([reason, devices]) => h("div", { class: "excluded" }, h("p", {}, reason), listOf(devices, (c) => deviceTag(c), 6)))),
+    section("Inputs", inputsList(node)),
+    section("Outputs", outputsList(node)),
     section("Sent", sent.length ? listOf(sent, (c) => channelRow(c, "to", plan.channelTarget[c])) : null),
     section("Received", taken.length ? listOf(taken, (c) => channelRow(c, "from", plan.channelSource[c])) : null),
-    section("Taken by", consumers(node).length ? listOf(consumers(node), (i) => nodeLink(i), 8) : null),
+    section("Consumers", consumers(node).length ? listOf(consumers(node), (i) => nodeLink(i), 8) : null),
   ];
 }
 
@@ -308,7 +308,7 @@ const kernelBytes = (k, bytes) => bytesText(bytes, plan.kernelExact[k] > 0);
 function kernelOfNode(node) {
   const found = kernelsOf(node);
   if (found.length) return listOf(found, kernelLink);
-  return h("p", {}, plan.reason[node] ? "In none: " + plan.reasons[plan.reason[node] - 1] : "In none: it runs by itself, or nothing is computed.");
+  return h("p", {}, plan.reason[node] ? "In none: " + plan.reasons[plan.reason[node] - 1] : "In none: it is not fused, or computes nothing.");
 }
 
 function aboutKernels() {
@@ -319,10 +319,10 @@ function aboutKernels() {
   const by = (column) => [...all].sort((a, b) => column[b] - column[a] || a - b);
   return [
     head("Kernels", countText(all.length, "kernel") + " of " + countText(plan.kernelMember.length, "node")),
-    facts([["moved", bytesText(all.reduce((sum, k) => sum + plan.kernelRead[k] + plan.kernelWritten[k], 0), plan.kernelExact.every(Boolean))],
+    facts([["memory traffic", bytesText(all.reduce((sum, k) => sum + plan.kernelRead[k] + plan.kernelWritten[k], 0), plan.kernelExact.every(Boolean))],
       ["saved", bytesText(saved, plan.kernelExact.every(Boolean)) + " by fusion"]]),
-    section("Fused, those that save the most first", saved ? listOf(by(plan.kernelSaved).filter((k) => plan.kernelSaved[k]), row) : null),
-    section("Those that move the most", listOf(by(plan.kernelRead.map((read, k) => read + plan.kernelWritten[k])), row)),
+    section("Fused kernels, largest saving first", saved ? listOf(by(plan.kernelSaved).filter((k) => plan.kernelSaved[k]), row) : null),
+    section("Largest memory traffic", listOf(by(plan.kernelRead.map((read, k) => read + plan.kernelWritten[k])), row)),
     section("Nodes in no kernel", listOf(tally(allNodes().filter((i) => plan.reason[i]), (i) => plan.reason[i]), ([at, n]) => h("span", { class: "pair" }, plan.reasons[at - 1], h("b", {}, numberText(n))), 8)),
   ];
 }
@@ -333,7 +333,7 @@ function aboutKernel(k) {
   return [
     head("Kernel", "Kernel on " + deviceText(plan.kernelDevice[k]), h("button", { class: "action", type: "button", onclick: () => map.select(null) }, "All kernels")),
     facts([["reads", kernelBytes(k, plan.kernelRead[k])], ["writes", kernelBytes(k, plan.kernelWritten[k])],
-      plan.kernelSaved[k] ? ["saves", kernelBytes(k, plan.kernelSaved[k]) + ": what its nodes pass to each other is not in memory"] : null,
+      plan.kernelSaved[k] ? ["saves", kernelBytes(k, plan.kernelSaved[k]) + ": values between its nodes are not stored in memory"] : null,
       ["work", flopsText(plan.kernelFlops[k], plan.kernelExact[k] > 0)]]),
     section("Nodes, in order", listOf(Array.from(membersOf(k)), (i) => [nodeLink(i), h("p", { class: "faint" }, plan.ops[plan.op[i]][0])], 40)),
   ];

@@ -168,7 +168,7 @@ const timeline = {
     }
     const end = this.x(Math.min(this.to, chart.seconds)).toFixed(1);
     if (points.length) bars.push(s("polygon", { class: "held", points: [points[0].split(",")[0] + "," + floor, ...points, end + "," + y.toFixed(1), end + "," + floor].join(" ") }));
-    under.push(s("text", { x: this.left - 8, y: floor - 4, class: "soft", "text-anchor": "end" }, "holds up to " + bytesText(most, chart.tracks[track][1])));
+    under.push(s("text", { x: this.left - 8, y: floor - 4, class: "soft", "text-anchor": "end" }, "peak " + bytesText(most, chart.tracks[track][1])));
   },
 
   // -- moving, choosing
@@ -285,7 +285,7 @@ function barLines(chart, i, end = i + 1) {
   const more = end - i > 1 ? " and " + numberText(end - i - 1) + " more" : "";
   const lines = [chart.nameOf(i) + more, timeText((chart.finish[end - 1] - chart.start[i]) * chart.tick) + ", from " + timeText(chart.start[i] * chart.tick)];
   if (!more && chart.noteOf(i)) lines.push(chart.noteOf(i));
-  if (chart.critical[i]) lines.push("the end of the step depends on it");
+  if (chart.critical[i]) lines.push("on the critical path");
   return lines;
 }
 

@@ -39,7 +39,7 @@ function tipOfNode(node) {
   const d = decisionOf(node);
   const [file, line, code] = plan.lines[plan.line[node]];
   return [h("b", {}, plan.names[node]), h("p", {}, plan.ops[plan.op[node]][0] + " on " + deviceText(plan.device[node])),
-    h("p", {}, "because: " + d.rule), h("p", {}, d.requested ? "asked for '" + d.requested + "'" : "asked for no device"),
+    h("p", {}, d.rule), h("p", {}, d.requested ? "requested '" + d.requested + "'" : "requested no device"),
     ...d.blocks.slice(0, 3).map(([what, at]) => h("p", { class: "faint" }, "in device block " + what + (plan.lines[at][1] ? " at line " + plan.lines[at][1] : ""))),
     line ? h("p", { class: "faint" }, plan.files[file].split(/[\\/]/).pop() + ":" + line) : "", code ? h("pre", {}, code) : ""];
 }

@@ -116,7 +116,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path):
     old = (tmp_path / "graph").read_bytes()
     bad = Graph()
     bad.create("TestAnyAttrs", (), {"value": object()}, "odd")
-    with pytest.raises(InvalidArgumentError, match=r"Node 'odd'.*made at .*test_serialize.py.*object"):
+    with pytest.raises(InvalidArgumentError, match=r"Node 'odd'.*created at .*test_serialize.py.*object"):
         save(bad, tmp_path / "graph")
     assert (tmp_path / "graph").read_bytes() == old
     assert [p.name for p in tmp_path.iterdir()] == ["graph"]

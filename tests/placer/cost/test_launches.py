@@ -177,7 +177,7 @@ def test_a_transposed_product_has_times_of_its_own() -> None:
 
 def test_a_plan_says_which_profile_it_used_and_keeps_it(tmp_path: Path) -> None:
     plan = products({"worker": 2}, profile(), 2)
-    assert "times by the profile of made up, 2 cores, measured 2026-01-02" in str(plan).replace("\n", " ")
+    assert "times from the profile of made up, 2 cores, measured 2026-01-02" in str(plan).replace("\n", " ")
     plan.save(tmp_path / "plan")
     loaded = Plan.load(tmp_path / "plan")
     assert loaded.cluster.calibration == profile()

@@ -66,7 +66,7 @@ def test_what_depends_on_an_unknown_size_is_marked_and_nothing_is_claimed() -> N
     assert plan.unknown_sizes == (x,)
     report = plan.report()
     assert "≥" in str(report) and report.lower_bound == 0.0 and report.hint is None
-    assert "optimal" not in str(report) and "no placement can be below" not in str(report)
+    assert "optimal" not in str(report) and "lower bound" not in str(report)
     assert "plan.at(shapes={'x': (64, 512)})" in str(report) and "'x:0' (?, 512)" in str(report)
     tables = str(plan)
     assert "memory" in tables and "  2.0 MiB" in tables  # the variable's size is known
@@ -100,7 +100,7 @@ def test_bad_sizes_are_refused_with_what_was_expected() -> None:
     graph, *_ = layer()
     plan = plan_of(graph)
     with pytest.raises(
-        ValueError, match=r"'x:0' \(made at .*\) cannot have the shape \(3, 4\); the graph says \(\?, 512\)"
+        ValueError, match=r"'x:0' \(created at .*\) cannot have the shape \(3, 4\); the graph says \(\?, 512\)"
     ):
         plan_of(graph, shapes={"x": (3, 4)})
     with pytest.raises(ValueError, match=r"cannot have the shape \(7,\)"):
@@ -128,7 +128,7 @@ def test_shapes_that_a_node_cannot_take_name_it_unless_it_is_in_a_branch() -> No
         a, b = (dt.placeholder(dt.float32, [None], name=name) for name in "ab")
         dt.add(a, b, name="sum")
         dt.cond(dt.reduce_sum(a) > 0, lambda: dt.add(a, b), lambda: a, name="either")
-    with pytest.raises(ValueError, match=r"do not fit the program: 'sum' \(Add.*\), made at .*test_shapes.py"):
+    with pytest.raises(ValueError, match=r"do not fit the program: 'sum' \(Add.*\), created at .*test_shapes.py"):
         dt.place(graph, CLUSTER, fetches="sum:0", shapes={"a": (3,), "b": (4,)})
     plan = dt.place(graph, CLUSTER, fetches="either/Merge:0", shapes={"a": (3,), "b": (4,)})
     assert not plan.sizes.misfit

@@ -55,8 +55,8 @@ def test_a_move_beside_data_is_explained() -> None:
         y = tf.while_loop(lambda x: x < 9.0, lambda x: x * 2.0, [1.0], name="w")
     plan = plan_of(y)
     assert plan.placement["w/Enter"] == plan.placement["w/Exit"] == PS
-    assert f"runs on {WORKER}, beside the first that takes what it passes on" in plan.explain("w/Enter")
-    assert f"runs on {WORKER}, beside what it passes on" in plan.explain("w/Exit")
+    assert f"runs on {WORKER}, with its first consumer" in plan.explain("w/Enter")
+    assert f"runs on {WORKER}, with its input" in plan.explain("w/Exit")
     assert "runs on" not in plan.explain("w/Merge")
     assert not plan.channels
 

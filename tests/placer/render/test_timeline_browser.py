@@ -86,7 +86,7 @@ def test_hovering_tells_what_a_bar_is(driver, page):
     ActionChains(driver).move_to_element(find_all(driver, "#chart .bar.critical")[0]).perform()
     tip = driver.find_element("id", "tip")
     until(tip.is_displayed)
-    assert tip.text == "dense/MatMul\n400 ms, from 0\nMatMul, 1.0 MiB\nthe end of the step depends on it"
+    assert tip.text == "dense/MatMul\n400 ms, from 0\nMatMul, 1.0 MiB\non the critical path"
 
 
 def test_it_zooms_by_button_key_and_wheel_and_comes_back(driver, page):

@@ -25,7 +25,7 @@ define(
 )
 
 CLUSTER = make_cluster({"ps": 2, "worker": 2}, {"worker": ["cpu:0", "gpu:0", "gpu:1"]}, "/job:worker/task:0")
-WAY = re.compile(r"^  '(?P<node>[^']*)' asks for '(?P<spec>[^']*)' instead: then .* can be on (?P<device>\S+)$", re.M)
+WAY = re.compile(r"^  request '(?P<spec>[^']*)' for '(?P<node>[^']*)': then .* can be on (?P<device>\S+)$", re.M)
 
 
 @given(st.lists(st.integers(0, 63), max_size=7))
@@ -127,7 +127,7 @@ def test_following_the_suggestions_leads_to_a_placement(program):
             ways = list(WAY.finditer(str(e)))
             text = str(e)
         if not ways:
-            assert "nothing that changes one request only" in text
+            assert "none that changes only one request" in text
             return
         i = int(ways[0]["node"][1:]) if ways[0]["node"][0] == "n" else None
         at = i if i is not None else int(ways[0]["node"][1:])
@@ -153,12 +153,12 @@ def test_who_has_its_request_from_another_is_not_blamed():
     ]
     with pytest.raises(InvalidArgumentError) as e:
         place(g, CLUSTER)
-    joined, told = str(e.value).split("These requests contradict each other:")
-    assert "'c/x' (Const) is colocated with a, b: all go together; made at " in joined and 'name="c")' in joined
-    assert told.index("'a' (Neg) asks for") < told.index("'b' (Neg) asks for") < told.index("What would work")
-    assert "<- asks for task 0" in told and "<- asks for task 1" in told
-    assert "  'a' asks for '/job:ps/task:1' instead: then all 3 can be on /job:ps/replica:0/task:1/device:CPU:0" in told
-    assert "  allow_soft_placement=True: the colocation is ignored" in told
+    joined, told = str(e.value).split("These requests conflict:")
+    assert "'c/x' (Const) is colocated with a, b; created at " in joined and 'name="c")' in joined
+    assert told.index("'a' (Neg) requests") < told.index("'b' (Neg) requests") < told.index("Possible fixes")
+    assert "<- requests task 0" in told and "<- requests task 1" in told
+    assert "  request '/job:ps/task:1' for 'a': then all 3 can be on /job:ps/replica:0/task:1/device:CPU:0" in told
+    assert "  with allow_soft_placement=True the colocation is ignored" in told
 
 
 def test_what_soft_placement_would_do_is_true():
@@ -166,7 +166,7 @@ def test_what_soft_placement_would_do_is_true():
         dt.negative(1.0, name="a")
     with pytest.raises(InvalidArgumentError) as e:
         place(g, CLUSTER)
-    promised = re.search(r"allow_soft_placement=True: it can be on (\S+)", str(e.value))
+    promised = re.search(r"with allow_soft_placement=True it can be on (\S+)", str(e.value))
     assert promised and place(g, CLUSTER, allow_soft_placement=True).device_of("a") == promised[1]
 
 
@@ -189,7 +189,7 @@ def test_a_block_that_no_node_could_obey_is_shown_where_it_was_overridden():
         place(graph, CLUSTER)
     assert e.value.op.name == "c" and "explicitly assigned to /job:ps/task:1/device:CPU:7" in e.value.message
     outer, inner = "inside device block '/job:a-b/task:1'", "inside device block '/job:ps/device:CPU:7'"
-    assert outer in e.value.message and re.search(f"{inner} .*<- asks for .*index 7", e.value.message)
+    assert outer in e.value.message and re.search(f"{inner} .*<- requests .*index 7", e.value.message)
 
 
 def test_a_job_that_this_process_alone_does_not_have_needs_a_cluster():

@@ -86,7 +86,7 @@ def test_explain_says_that_the_search_chose(graph):
     with dt.device("/task:1"):
         pinned = dt.identity(total, name="pinned")
     plan = place(graph, fetches=pinned, strategy="auto")
-    assert "the search chose it among the candidates" in plan.explain("b0_0")
+    assert "selected by the search among the candidates" in plan.explain("b0_0")
     assert plan.decisions.decision("pinned").rule is Rule.ONLY
 
 
@@ -129,7 +129,7 @@ def test_rules_and_searches_refuse_what_does_not_fit_alike_in_sums_that_add_up(
     with pytest.raises(ResourceExhaustedError) as e:
         dt.place(graph, {"w": 4}, devices=devices, fetches=made, strategy=strategy, budget_s=0.1)
     assert (message if isinstance(message, str) else message[strategy]) in str(e.value)
-    assert f"'v0' was made at {__file__}:" in str(e.value)
+    assert f"'v0' was created at {__file__}:" in str(e.value)
     assert e.value.op.name == "v0"
 
 

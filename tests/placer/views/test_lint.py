@@ -77,7 +77,7 @@ def test_reading_a_variable_again_and_again():
     ]
     assert "'v0' is read 4 times by /job:worker/task:0" in found[0].text and "468.8 KiB" in found[0].text
     assert str(found[0]) == f"read-again: {found[0].text}" and f"\n  at {__file__}:" in found[0].text
-    assert "\n  cure: Read it once (value = variable.read_value())" in found[0].text
+    assert "\n  fix: Read it once (value = variable.read_value())" in found[0].text
 
 
 def test_a_server_that_holds_most():
@@ -133,9 +133,9 @@ def test_idle_tasks_where_the_step_could_be_faster_with_them():
         plan = place(None, {"worker": 3}, fetches=made)
         found = only(plan, "idle", fix=True)
         assert found.devices == (W1, W1.replace("task:1", "task:2")) and found.where.line == line("product_{i}")
-        assert "/job:worker/task:1, /job:worker/task:2 do nothing in this step" in found.what
-        assert "At most 67% of the step's" in found.what
-        assert found.cure == 'Spread its nodes with strategy="auto", or with device blocks'
+        assert "/job:worker/task:1, /job:worker/task:2 are idle in this step" in found.what
+        assert "could fall by at most 67%" in found.what
+        assert found.cure == 'Distribute its nodes with strategy="auto", or with device blocks'
         assert dt.simulate(found.fixed).makespan < dt.simulate(plan).makespan and len(found.fixed.partitions) == 3
         assert plan.placement["product_3"] == W0  # the plan and its graph stay as they are
         assert only(place(None, {"worker": 3}, fetches=made), "idle").fixed is None
@@ -199,7 +199,7 @@ def test_an_idle_card():
             y = dt.matmul(x, x)
         found = only(place(None, {"worker": 1}, fetches=y, devices=devices), "idle", fix=True)
         assert found.fixed.placement["MatMul"].endswith("GPU:0")
-        assert "/job:worker/task:0/GPU:0 does nothing while other devices of the task work" in found.what
+        assert "/job:worker/task:0/GPU:0 is idle while other devices of the task work" in found.what
 
 
 def test_uneven_work():
@@ -211,7 +211,7 @@ def test_uneven_work():
         found = only(plan, "uneven-work", fix=True)
         assert found.devices == (W0,) and "1.1 Gflop per step, 2.0 times the mean of the 2 used devices" in found.what
         assert found.where.line == line("product_{i}") and found.nodes == ("product_0",)
-        assert found.cure.startswith(f"Leave out the device block at {__file__}:") and 'strategy="auto"' in found.cure
+        assert found.cure.startswith(f"Remove the device block at {__file__}:") and 'strategy="auto"' in found.cure
         assert dt.simulate(found.fixed).makespan < 0.6 * dt.simulate(plan).makespan
 
 
@@ -237,7 +237,7 @@ def test_a_constant_that_is_sent_in_each_step():
             y = dt.negative(c)
         found = only(place(None, CLUSTER, fetches=y), "constant-sent", fix=True)
         assert (found.nodes, found.bytes) == (("c",), 1 << 18)
-        assert "0 B instead of 256.0 KiB cross between tasks" in found.result and found.fixed.channels == []
+        assert "0 B instead of 256.0 KiB between tasks" in found.result and found.fixed.channels == []
 
 
 def tower(colocate):
@@ -257,7 +257,7 @@ def test_gradients_all_on_one_worker_and_the_plan_with_them_beside_their_ops():
     with dt.Graph().as_default():
         beside = place(None, {"worker": 2}, targets=tower(True))
     assert "nodes of the gradients run on /job:worker/task:0/CPU:0, but" in found.what
-    assert found.cure == "Give `colocate_gradients_with_ops=True` in that call"
+    assert found.cure == "Pass `colocate_gradients_with_ops=True` to that call"
     assert found.where.line == line("optimizer.minimize(")
     assert {n: d for n, d in found.fixed.placement.items() if "_grad/" in n} == {
         n: d for n, d in beside.placement.items() if "_grad/" in n
@@ -297,7 +297,7 @@ def test_a_plan_slower_than_one_device_says_so_first():
             plan
         )
         first = str(plan).splitlines()[0]
-        assert first.startswith("Plan: slower than one device: ") and "with all of it on" in " ".join(str(plan).split())
+        assert first.startswith("Plan: slower than one device: ") and "with all nodes on" in " ".join(str(plan).split())
         assert "slower than one device" in str(plan.report()).splitlines()[0]
         assert "slower" not in str(found.fixed) and kinds(found.fixed) == []
 
@@ -333,7 +333,7 @@ def test_a_variable_that_is_read_over_a_slow_link(slow_link):
         plan = place(None, slow_link, fetches=y)
         found = only(plan, "slow-read", fix=True)
         assert "'v' is sent from /job:ps/task:0/CPU:0 to /job:worker/task:0/CPU:0 in each step: 256.0 KiB" in found.what
-        assert found.cure == 'Place it where it is read: with dt.device("/job:worker/task:0")'
+        assert found.cure == 'Place it where it is read, with dt.device("/job:worker/task:0")'
         assert found.where.line == line("# far away") and found.fixed.placement["v"] == W0
         assert found.fixed.channels == [] and "0 B instead of 256.0 KiB" in found.result
         with dt.device("/job:worker/task:1"):
@@ -358,7 +358,7 @@ def test_a_batch_too_small_for_the_link(slow_link, is_open):
     assert needed % 32 == 0 and "small-batch" not in kinds(build(needed))
     assert "slow-read" not in kinds(plan)  # the other worker reads it, too
     if is_open:
-        assert found.result.startswith("With that, 32 examples are predicted to take ")
+        assert found.result.startswith("Result: predicted time for 32 examples ")
         assert dt.simulate(found.fixed).makespan / needed < dt.simulate(plan).makespan / 32 / 10
     else:
         assert found.fixed is None and found.result == "Not applied: the graph says how large a batch is"
@@ -371,7 +371,7 @@ def test_one_worker_of_a_between_graph_program():
             b = dt.get_variable("b", [64, 64])
             y = dt.matmul(w, b)
         plan = place(None, {"ps": 2, "worker": 3}, fetches=y, master="/job:worker/task:1")
-        assert "one worker's step, of /job:worker/task:1; " in " ".join(str(plan).split())
+        assert "the step of one worker, /job:worker/task:1; " in " ".join(str(plan).split())
         assert "idle" not in kinds(plan)  # the other workers run their own
         assert "one worker's" not in str(place(None, {"ps": 2, "worker": 2}, fetches=w))
     with dt.Graph().as_default():

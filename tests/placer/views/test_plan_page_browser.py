@@ -133,8 +133,8 @@ def test_hovering_tells_the_same_in_short(driver, pages):
 
     until(hover)
     tip = find(driver, "#tip").text
-    assert "model/hidden/weights" in tip and "because: the only candidate" in tip
-    assert "asked for '/job:ps/task:0'" in tip and "in device block function replica_device_setter" in tip
+    assert "model/hidden/weights" in tip and "the only candidate" in tip
+    assert "requested '/job:ps/task:0'" in tip and "in device block function replica_device_setter" in tip
 
 
 def test_a_channel_lists_its_tensors(driver, pages):
@@ -143,7 +143,7 @@ def test_a_channel_lists_its_tensors(driver, pages):
     assert find(driver, "#detail h2").text == "/job:worker/task:0/GPU:0 → /job:worker/task:0/GPU:1"
     values = texts(driver, "#detail li")
     assert len(values) == 20 and values[0].startswith("shared/weights_0/read:0")
-    assert "16.0 KiB" in values[0] and "passed on inside the task" in values[0]
+    assert "16.0 KiB" in values[0] and "forwarded inside the task" in values[0]
 
 
 def test_search_lists_the_best_matches_and_goes_to_one(driver, pages):
@@ -267,12 +267,12 @@ def test_the_table_sorts_filters_and_explains(driver, pages):
         return next(h for h in find_all(driver, ".heads > div") if h.text.split(" ")[0] == title)
 
     titles = [h.text for h in find_all(driver, ".heads > div")]
-    assert titles == ["Name", "Op", "Device", "Asked for", "Why there", "Held", "Work", "Runs"]
+    assert titles == ["Name", "Op", "Device", "Requested", "Rule", "Stored", "Work", "Runs"]
     head("Name").find_element("css selector", "button").click()
     assert column(1) == sorted(column(1)) and head("Name").get_attribute("aria-sort") == "ascending"
     head("Name").find_element("css selector", "button").click()
     assert column(1) == sorted(column(1), reverse=True)
-    head("Held").find_element("css selector", "button").click()
+    head("Stored").find_element("css selector", "button").click()
     assert column(6)[:5] == ["306 KiB", "3.9 KiB", "400 B", "40 B", ""] and column(1)[0] == "model/hidden/weights"
     find(driver, "#search").send_keys("MATMUL_1")
     assert all("MatMul_1" in name for name in column(1)) and find(driver, "#view-table .count").text.startswith(

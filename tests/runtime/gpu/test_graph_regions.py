@@ -54,7 +54,7 @@ def test_out_of_memory_names_nodes(fake):
         assert (
             f"GPU:0 ({device(0).name}) is out of memory" in text
             and "for outer" in text
-            and "node 'outer' (MatMul), made at" in text
+            and "node 'outer' (MatMul), created at" in text
         )
         assert session.run(kept, {x: np.ones(10, np.float32)}).shape == (10, 10)  # the session goes on
 
@@ -168,7 +168,7 @@ def test_an_error_inside_a_stretch_names_its_node(fake):
             y = dt.matmul(y, y)
     with (
         dt.Session(graph=graph) as session,
-        pytest.raises(dt.errors.ResourceExhaustedError, match=r"node 'outer' \(MatMul\), made at"),
+        pytest.raises(dt.errors.ResourceExhaustedError, match=r"node 'outer' \(MatMul\), created at"),
     ):
         session.run(y, {x: np.ones((1000, 1), np.float32)})
 

@@ -239,5 +239,5 @@ def test_the_first_node_that_is_wrong_is_named(fake, monkeypatch):
     with dt.Session(graph=graph) as session, pytest.raises(dt.errors.InternalError) as caught:
         session.run(result, {x: np.ones((3, 7), np.float32)})
     text = str(caught.value)
-    assert "differs from the reference, first in 'wrong' (Mul), made at " in text and "test_numbers.py" in text
+    assert "differs from the reference, first in 'wrong' (Mul), created at " in text and "test_numbers.py" in text
     assert "loops over d0, reducing d1" in text

@@ -105,7 +105,7 @@ def test_state_stays_where_a_run_that_needed_less_has_put_it() -> None:
         placed = session.last_plan.placement
         assert placed["v"] == placed[change.name] == CPU.format(0)
         (told,) = [r for r in session.last_plan.relaxations if r.node == change.name]
-        assert told.requested == "/device:CPU:1" and "takes the reference" in told.reason
+        assert told.requested == "/device:CPU:1" and "takes a reference" in told.reason
         assert session.run(value).tolist() == [1.0, 1.0]
 
 
@@ -130,8 +130,8 @@ def test_where_nodes_are_and_what_they_did_not_get_is_logged(caplog: pytest.LogC
         session.run(x)
         told = [r.getMessage() for r in caplog.records]
         assert f"x: (Neg): {CPU.format(0)}" in told
-        given_up = "no device matches '/device:GPU:3'; device type and index were given up"
-        assert f"x asked for '/device:GPU:3', got {CPU.format(0)}: {given_up}" in told
+        given_up = "no device matches '/device:GPU:3'; device type and index were dropped"
+        assert f"x requested '/device:GPU:3', assigned {CPU.format(0)}: {given_up}" in told
         caplog.clear()
         session.run(tf.negative(x, name="y"))
         assert [r.getMessage() for r in caplog.records] == [f"y: (Neg): {CPU.format(0)}"]  # only what is new

@@ -179,7 +179,7 @@ def test_its_text_lists_what_took_long(session: tf.Session) -> None:
     client, kernels = time_text(trace.seconds), time_text(trace.timeline.makespan)
     assert text.startswith(f"{client} for the client, {kernels} until the last kernel ended, ")
     beside = str(trace.plan.compare(trace)).splitlines()[0]
-    assert beside.endswith(f"measured {kernels} until its last kernel ended; its client waited {client}")
+    assert beside.endswith(f"measured {kernels} to the end of the last kernel; the client waited {client}")
     assert re.search(r"exp +\S+ \S+ +Exp +/job:localhost/task:0/CPU:1", text)
     assert re.search(r"doubled:0 +\S+ \S+ +96 B +/job:localhost/task:0/CPU:0 -> /job:localhost/task:0/CPU:1", text)
 
@@ -312,7 +312,7 @@ def test_a_step_over_three_processes_is_on_one_clock(cluster: tf.LocalCluster) -
     assert {t.source.partition("/device")[0] for t in trace.transfers if not t.direct} == {
         p.task for p in trace.tasks[:2]
     }
-    assert all(t.direct for t in weights) and "read directly" in str(trace)
+    assert all(t.direct for t in weights) and "one-sided read" in str(trace)
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def test_a_missing_feed_names_the_placeholder_and_its_line() -> None:
     [
         ("x", np.zeros(3), ValueError, r"Cannot feed value of shape \(3,\) for Tensor 'x:0', which has shape \(2,\)"),
         ("x", [[1.0, 2.0]], ValueError, r"shape \(1, 2\)"),
-        ("x", "text", TypeError, r"Cannot feed Tensor 'x:0' \(made at .*test_errors.py:"),
+        ("x", "text", TypeError, r"Cannot feed Tensor 'x:0' \(created at .*test_errors.py:"),
         ("x", [1.0, [2.0]], ValueError, "unequal lengths"),
         ("op", 1.0, TypeError, "Cannot interpret feed_dict key as Tensor"),
         ("x_by_name", 1.0, TypeError, "it is a node; its output is 'x:0'"),

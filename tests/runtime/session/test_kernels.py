@@ -91,7 +91,7 @@ def test_an_error_inside_a_kernel_names_its_node(backend: str) -> None:
         x, y = dt.placeholder(dt.float32, [None, 4]), dt.placeholder(dt.float32, [None, 4])
         z = dt.tanh(dt.add(dt.exp(x), y, name="these_differ") * 2.0)
         with pytest.raises(
-            dt.errors.InvalidArgumentError, match="node 'these_differ' .AddV2., made at .*test_kernels.py"
+            dt.errors.InvalidArgumentError, match="node 'these_differ' .AddV2., created at .*test_kernels.py"
         ) as e:
             session.run(z, {x: np.zeros((2, 4)), y: np.zeros((3, 4))})
         assert e.value.op.name == "these_differ"

@@ -88,7 +88,7 @@ def test_what_would_be_done_twice_is_refused_before_anything_runs(session: tf.Se
     later = inside[0] + y
     handle = session.partial_run_setup([chosen, later], [p, y])
     assert session.partial_run(handle, chosen, {p: True}) == 1
-    with pytest.raises(tf.errors.UnimplementedError, match=r"AssignAdd.*made at .*two calls of a partial run"):
+    with pytest.raises(tf.errors.UnimplementedError, match=r"AssignAdd.*created at .*two calls of a partial run"):
         session.partial_run(handle, later, {y: 1})
     assert session.run(v) == 1
 

@@ -239,5 +239,5 @@ def test_fast_math_acts_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, cap
         with session(fast_math=True) as s:
             np.testing.assert_allclose(s.run(y, {x: 4.0}), 2.0, rtol=1e-6)
     assert "rewrites on /job:localhost/replica:0/task:0/device:CPU:0: 1 x to the power a half" in caplog.text
-    assert "to the power a half: 'root' (Pow), made at" in caplog.text
+    assert "to the power a half: 'root' (Pow), created at" in caplog.text
     assert "test_rewrite.py" in caplog.text

@@ -57,7 +57,7 @@ def test_a_refusal_is_the_steps_error_and_names_the_node() -> None:
     waits.go()
     outcome = waits.ended()
     assert isinstance(outcome, OutOfRangeError)
-    assert "node 'take' (QueueDequeueV2), made at program.py:7" in str(outcome)
+    assert "node 'take' (QueueDequeueV2), created at program.py:7" in str(outcome)
 
 
 def test_two_steps_pass_an_element_on() -> None:

@@ -131,8 +131,8 @@ def test_it_is_told_what_is_run_where(pair):
         assert session.run(sums.count) == [2, 2]
     (addition,) = [n.name for n in plan.added_to if "ApplyGradient" in n.name and n.inputs[0].op.name == "a"]
     assert plan.placement["a"] == plan.placement[addition] == "/job:ps/replica:0/task:0/device:CPU:0"
-    assert "adds to 2 accumulators of other tasks in their memory" in " ".join(str(plan).split())
-    assert "run by /job:worker/task:0/CPU:0 in the memory of /job:ps/task:0" in plan.explain(addition)
+    assert "adds to 2 accumulators of other tasks in shared memory" in " ".join(str(plan).split())
+    assert "run by /job:worker/task:0/CPU:0 in the shared memory of /job:ps/task:0" in plan.explain(addition)
     assert {k.device for k in metadata.trace.kernels} == {"/job:worker/replica:0/task:0/device:CPU:0"}
     assert tf.simulate(plan).makespan > 0 and plan.report() and plan.check() is not None and plan.loads
 

@@ -69,14 +69,14 @@ def test_it_is_told_what_is_read_directly(pair):
         session.run(tf.global_variables_initializer())
         plan = session.plan(y)
         session.run(y)
-        assert str(plan) == str(session.last_plan) and "1 read directly" in " ".join(str(plan).split())
-        assert "in the memory of /job:ps/task:0/CPU:0" in plan.explain("v/read")
+        assert str(plan) == str(session.last_plan) and "1 one-sided read" in " ".join(str(plan).split())
+        assert "in the shared memory of /job:ps/task:0/CPU:0" in plan.explain("v/read")
         assert tf.simulate(plan).makespan > 0
         metadata = tf.RunMetadata()
         session.run(y, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), run_metadata=metadata)
     (read,) = metadata.trace.transfers
     assert read.direct and read.bytes == 8 and read.name == "v/read:0"
-    assert "read directly" in metadata.trace.step_stats.dev_stats[0].node_stats[-1].timeline_label
+    assert "one-sided read" in metadata.trace.step_stats.dev_stats[0].node_stats[-1].timeline_label
 
 
 def test_plans_survive_files_and_pages(pair, tmp_path):

@@ -103,11 +103,11 @@ def test_it_is_told_what_is_run_where(pair, tmp_path):
         )
     assert plan.moved_parts == {"/job:ps/replica:0/task:0": ONLY_WORKER[0]}
     assert plan.placement["v"] == plan.placement[up.op.name] == "/job:ps/replica:0/task:0/device:CPU:0"
-    assert "/job:worker/task:0/CPU:0 runs the part of /job:ps/task:0 in the memory of that task" in " ".join(
+    assert "/job:worker/task:0/CPU:0 runs the partition of /job:ps/task:0 in shared memory" in " ".join(
         str(plan).split()
     )
     for name in ("v", up.op.name):
-        assert "run by /job:worker/task:0/CPU:0 in the memory of /job:ps/task:0" in plan.explain(name)
+        assert "run by /job:worker/task:0/CPU:0 in the shared memory of /job:ps/task:0" in plan.explain(name)
     assert "in the memory" not in plan.explain(y)
     assert tf.simulate(plan).makespan > 0 and plan.report() and plan.check() is not None and plan.loads
     assert {k.device for k in metadata.trace.kernels} == set(ONLY_WORKER) and not metadata.trace.transfers

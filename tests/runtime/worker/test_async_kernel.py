@@ -106,7 +106,7 @@ def test_an_error_fails_the_step_at_once_and_names_the_node() -> None:
     beside.go_aside()
     outcome = beside.ended()
     assert isinstance(outcome, OutOfRangeError)
-    assert "node 'take' (CollectiveReduce), made at program.py:7" in str(outcome)
+    assert "node 'take' (CollectiveReduce), created at program.py:7" in str(outcome)
 
 
 @pytest.mark.parametrize("aside_first", [False, True])

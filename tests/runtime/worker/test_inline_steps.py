@@ -163,7 +163,7 @@ def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
             and not target._worker.running()
         )
         loaded.inline_segment._slow, loaded.inline_segment.is_steady = 0, True
-        with pytest.raises(OpError, match="made at"):
+        with pytest.raises(OpError, match="created at"):
             session.run(z, {x: np.ones(3)})
         assert session.run(z, {x: np.ones(2)}, options=RunOptions(timeout_in_ms=60_000)).tolist() == [3.0, 4.0]
     with pytest.raises(RuntimeError, match="closed Session"):

@@ -508,7 +508,7 @@ def _check_variables_have_devices(graph: Graph, is_chief: bool) -> None:
     for node in graph.get_operations():
         if node.type in _VARIABLES and not node.device:
             raise ValueError(
-                f"When using replicas, all Variables must have their device set: '{node.name}', made at {node.source}, has none. "
+                f"When using replicas, all Variables must have their device set: '{node.name}', created at {node.source}, has none. "
                 "Make it in a `with tf.device(tf.train.replica_device_setter(cluster=cluster)):` block"
             )
 

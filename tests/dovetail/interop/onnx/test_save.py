@@ -167,7 +167,7 @@ def test_all_nodes_without_a_counterpart_are_named_with_their_lines() -> None:
         dt.onnx.export([y, z])
     assert "'angle' (Atan2): Atan2 has no counterpart in ONNX" in str(e.value)
     assert "'gamma' (Lgamma)" in str(e.value)
-    assert f"made at {__file__}" in str(e.value)
+    assert f"created at {__file__}" in str(e.value)
     assert "MatrixInverse" not in str(e.value)  # what follows from another problem is none
 
 

@@ -193,7 +193,7 @@ def test_what_only_fits_the_whole_batch_is_named() -> None:
         x = dt.placeholder(dt.float32, [8, 2], name="x")
         loss = dt.reduce_mean(dt.reshape(x * weights("w", 2), [16], name="flat"))
         optimizer = dt.train.PipelineOptimizer(dt.train.GradientDescentOptimizer(0.1), [x], 2)
-        with pytest.raises(ValueError, match=r"'flat' \(Reshape\), made at .*, does not fit a micro-batch(.|\n)*-1"):
+        with pytest.raises(ValueError, match=r"'flat' \(Reshape\), created at .*, does not fit a micro-batch(.|\n)*-1"):
             optimizer.minimize(loss)
 
 

@@ -205,7 +205,7 @@ def test_only_the_chief_has_services_and_variables_of_replicas_need_devices():
     with tf.Graph().as_default():
         tf.Variable(1.0, name="mine")
         with pytest.raises(
-            ValueError, match=r"all Variables must have their device set: 'mine', made at .*test_supervisor"
+            ValueError, match=r"all Variables must have their device set: 'mine', created at .*test_supervisor"
         ):
             tf.train.Supervisor(is_chief=False)
 
