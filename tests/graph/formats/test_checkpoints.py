@@ -352,12 +352,12 @@ def test_slices_that_contradict_each_other_are_refused(tmp_path):
     assert not checkpoint_exists(str(tmp_path / "m"))
 
 
-@pytest.mark.parametrize(("steps", "count"), [(int, 0), (itertools.count().__next__, 6)])
+@pytest.mark.parametrize(("steps", "count"), [(int, 0), (itertools.count().__next__, 48)])
 def test_a_save_rests_after_each_chunk_while_steps_run_beside_it(tmp_path, monkeypatch, steps, count):
     rests = []
     clock = SimpleNamespace(sleep=rests.append, monotonic=time.monotonic, thread_time=time.thread_time)
     monkeypatch.setattr("dovetail.graph.formats.checkpoints.time", clock)
-    value = np.arange(3 << 18, dtype=np.float32)  # six chunks
+    value = np.arange(3 << 18, dtype=np.float32)  # 48 chunks
     write_manifest(
         str(tmp_path / "m"), [write_shard(str(tmp_path / "m"), 0, 1, [("v", "", as_dtype("float32"), value)], steps)]
     )
