@@ -4,8 +4,9 @@ A part is a compiler pass, a family of hand-written kernels, or a mechanism of l
 that it was made for. `dovetail` is the program as it is, `peer` the same program without the part; where a library does the work of a
 part, `peer` is the call of the library. A ratio of 0.5 says that the part makes the workload twice as fast.
 
-The rule: a part stays if it saves 10 % somewhere. Samples alternate, so other work on the machine slows both down; the smallest
-of many samples count, so it slows down neither. `python bench/ablation.py --only "top k"` measures one part.
+The rule: a part stays if it saves 10 % somewhere. The two are measured in turns, and medians are compared, so other work on the machine
+slows both down. Before each turn there is a pause: OpenBLAS' threads spin for about 0.1 s after a product, on the cores that the other
+side's threads need. `python bench/ablation.py --only "top k"` measures one part.
 
 `python bench/ablation.py --runtime` measures the mechanisms of the runtime instead, on clusters (`_runtime_ablation.py`).
 """
@@ -27,6 +28,8 @@ import _models
 from _harness import Row, main, row
 
 TARGET = "ratio <= 0.9"
+SPIN = 0.12  # seconds: threads of OpenBLAS spin for somewhat less after a product
+TURN = 5  # samples
 CODEGEN = "dovetail.codegen"
 
 Call = Callable[[], Any]
@@ -460,20 +463,30 @@ def rows(part: str, quick: bool) -> Iterator[Row]:
 
 
 def compared(title: str, mine: Call, other: Call, switch: Switch, peer: str, quick: bool) -> Row:
-    """The smallest of alternating samples, as a row; the median of the ratios of processor time is in its name."""
+    """The medians of samples that are taken in turns, as a row; the ratio of the medians of processor time is in its name."""
     calls = 1
+    mine()
     while _sample(mine, calls)[0] * calls < 0.0005:
         calls *= 2
     samples: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
     gc.collect()
-    end = time.perf_counter() + (0.5 if quick else 3.0)
-    while time.perf_counter() < end or len(samples[0]) < 7:
-        samples[0].append(_sample(mine, calls))
+    end = time.perf_counter() + (1.0 if quick else 4.0)
+    while time.perf_counter() < end or len(samples[0]) < 3 * TURN:
+        samples[0].extend(_turn(mine, calls))
         with switch():
-            samples[1].append(_sample(other, calls))
-    processor = statistics.median(a[1] / b[1] for a, b in zip(*samples, strict=True))
-    best, other_best = (min(s)[0] for s in samples)
-    return row(f"{title} (processor time {processor:.2f})", "ms", best * 1e3, other_best * 1e3, peer, TARGET)
+            samples[1].extend(_turn(other, calls))
+    (wall, processor), (other_wall, other_processor) = (
+        [statistics.median(x) for x in zip(*s, strict=True)] for s in samples
+    )
+    title = f"{title} (processor time {processor / other_processor:.2f})"
+    return row(title, "ms", wall * 1e3, other_wall * 1e3, peer, TARGET)
+
+
+def _turn(call: Call, calls: int) -> list[tuple[float, float]]:
+    """Some samples, after the threads of the other side's BLAS have gone to sleep, and its data has left the caches."""
+    time.sleep(SPIN)
+    call()
+    return [_sample(call, calls) for _ in range(TURN)]
 
 
 def _sample(call: Call, calls: int) -> tuple[float, float]:

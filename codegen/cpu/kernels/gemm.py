@@ -31,10 +31,13 @@ SMALLEST, LARGEST = (
     1 << 30,
 )
 _TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the second cache while panels go over them
-_ROW_WIDE = 16  # panels of a unit of a single row's product: pieces of the matrix's rows that are long enough for the hardware prefetcher
-_NS_PER_BYTE = 0.05  # one core, of a matrix that is read once
+_TALLEST_PACKED = 8  # the same where rows are packed, once for each unit: fewer rows, and more columns that use them
+_ROW_WIDEST = (
+    1 << 14
+)  # bytes of a unit of one row's product, which stays in the first cache: long pieces are read fastest
+_NS_PER_BYTE = 0.02  # one core, of a matrix that is read once
 _UNITS = 32  # target number of work units: a thread that is done early takes another one
-_LEAST, _MOST = 1 << 20, 1 << 22  # multiply-adds of a unit: some 13 to 50 microseconds
+_LEAST, _MOST = 1 << 20, 1 << 23  # multiply-adds of a unit: some 10 to 80 microseconds
 WORTH_HELP_NS = 150_000.0  # of one thread's time
 NS_PER_FLOP = 0.008  # one core, float32
 
@@ -112,13 +115,16 @@ class Product:
         matrices, size = math.prod(self.stack), self.a.itemsize
         work = matrices * self.rows * self.inner * self.columns * size
         time = work * (_NS_PER_BYTE if 1 in (self.rows, self.columns) else NS_PER_FLOP / 2)
-        is_row = self.rows == 1 == self.b_jumps[4]
-        unit, units, room = _unit(
-            self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1, self.is_turned, is_row
-        )
+        threads = self.threads if time >= WORTH_HELP_NS else 1
+        if self.rows == 1 == self.b_jumps[4]:
+            unit, units, room = _row_unit(self.columns, matrices, size, threads, self.is_turned)
+        else:
+            unit, units, room = _unit(
+                self.rows, self.inner, self.columns, matrices, size, self.a_jumps[4] == 1, self.is_turned
+            )
         counts = (1,) * (3 - len(self.stack)) + self.stack if len(self.stack) <= 3 else (1, 1, matrices)
         terms = (self.rows, self.inner, self.columns), counts, self.a_jumps, self.b_jumps, unit
-        return Plan(terms, units, min(self.threads, units) if time >= WORTH_HELP_NS else 1, room)
+        return Plan(terms, units, min(threads, units), room)
 
     def _is_quicker_turned(self) -> bool:
         """Whether to exchange the factors: the second one, which packing would transpose, is then read in place as the first.
@@ -208,18 +214,29 @@ def as_vector(x: Array) -> tuple[Array, tuple[int, ...]]:
     return flat, (*(0,) * (5 - x.ndim), *jumps)
 
 
+def _row_unit(
+    columns: int, matrices: int, size: int, threads: int, is_turned: bool
+) -> tuple[tuple[int, int, int, int], int, int]:
+    """`_unit` of a single row's product, which packs nothing: a part for each thread."""
+    from .microkernel import MR, NR  # loads numba
+
+    lanes = NR["float32"] * 4 // size
+    parts = 1 if matrices >= threads else threads
+    wide = min(_ROW_WIDEST // size, -(-columns // parts))
+    wide = -(-wide // lanes)
+    return (MR, wide, 1, int(is_turned)), matrices * -(-columns // (wide * lanes)), 2 * MR * lanes
+
+
 @lru_cache(maxsize=1024)
 def _unit(
-    rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool, is_turned: bool, is_row: bool
+    rows: int, inner: int, columns: int, matrices: int, size: int, direct: bool, is_turned: bool
 ) -> tuple[tuple[int, int, int, int], int, int]:
     """(rows and panels of a unit of work, steps at a time, whether the factors are exchanged); units; elements that a thread packs."""
     from .gemm_source import INNER, LONG  # loads numba
     from .microkernel import MR, NR  # which only load with Numba
 
     lanes = NR["float32"] * 4 // size
-    if is_row:  # nothing is packed
-        return (MR, _ROW_WIDE, 1, int(is_turned)), matrices * -(-columns // (_ROW_WIDE * lanes)), 2 * MR * lanes
-    down = -(-rows // (_TALLEST * MR))
+    down = -(-rows // ((_TALLEST if direct else _TALLEST_PACKED) * MR))
     high = -(-rows // (down * MR)) * MR
     wanted = min(_MOST, max(_LEAST, matrices * rows * inner * columns // _UNITS))
     wide = max(1, min(_WIDEST, -(-columns // lanes), round(wanted / (high * max(1, inner) * lanes))))

@@ -39,7 +39,7 @@ def exact(a: Any, b: Any, flips: Sequence[bool]) -> Any:
 
 
 FLIPS = [(False, False), (True, False), (False, True), (True, True)]
-SHAPES = [(64, 400, 120), (97, 257, 33), (6, 1000, 101), (1, 700, 640), (1, 300, 2001), (1501, 300, 1),
+SHAPES = [(64, 400, 120), (97, 257, 33), (6, 1000, 101), (1, 700, 640), (1, 300, 2001), (1, 70, 9001), (1501, 300, 1),
           (192, 64, 96), (700, 3, 500), (20, 600, 200)]  # fmt: skip
 
 
@@ -88,11 +88,21 @@ def test_products_of_few_rows_in_plans() -> None:
         np.testing.assert_array_equal(other, found[0])
 
 
-def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
-    a, b = operands((300, 400, 500), (False, False), np.float32)
-    first, *others = [product(a, b, (False, False), threads) for threads in (1, 2, 3)]
+@pytest.mark.parametrize("shape", [(300, 400, 500), (1, 1000, 4500), (4500, 1000, 1), (16, 2000, 1100)], ids=str)
+@pytest.mark.parametrize("flip", [False, True])
+def test_the_result_does_not_depend_on_the_number_of_threads(shape: Sequence[int], flip: bool) -> None:
+    a, b = operands(shape, (flip, False), np.float32)
+    first, *others = [product(a, b, (flip, False), threads) for threads in (1, 2, 3)]
     for other in others:
         np.testing.assert_array_equal(other, first)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_products_of_few_rows(flip: bool) -> None:
+    """Each number of rows around that of a tile."""
+    for rows in range(1, 18):
+        a, b = operands((rows, 300, 1000), (flip, False), np.float32)
+        np.testing.assert_allclose(product(a, b, (flip, False)), exact(a, b, (flip, False)), rtol=1e-4, atol=1e-4)
 
 
 def test_nan_and_infinities_stay_in_their_rows_and_columns() -> None:
