@@ -12,19 +12,19 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import os
 import re
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, TypeVar, overload
 
 from .api import nest
 from .call_values import Array, as_array, fetches, is_constant, names_of, refusal, returned, with_values
+from .given_cluster import DESCRIPTIONS, check_cluster, is_target, processes, target_of
 from .graph.core.argument_names import explains_arguments
 from .graph.core.build import placeholder
 from .graph.core.default_graph import GraphKeys
@@ -38,12 +38,12 @@ from .graph.variables.scope import variable_scope
 from .graph.variables.store import AUTO_REUSE, report_uninitialized_variables
 from .graph.variables.variable import variable_creator_scope
 from .placer.cluster.load import as_cluster
-from .placer.cluster.spec import ClusterDef, ClusterSpec
 from .placer.pipeline import place
 from .placer.plan import Plan
 from .placer.schedule.from_search import changes_state
 from .runtime.config import ConfigProto, RunMetadata, RunOptions
 from .runtime.session.session import Session
+from .searched_placement import SearchedPlacement
 from .train.saving.checkpoint_state import list_variables
 from .train.saving.saver import Saver, check_exists
 from .variable_makers import FirstArguments, VariableMakers
@@ -56,8 +56,6 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 
-DESCRIPTIONS = (str, os.PathLike, Mapping, ClusterSpec, ClusterDef)
-"""Types of descriptions of clusters, whose tasks this process starts. A string may also be a target."""
 MANY_TRACES = 8
 """From this number of traces on, a warning says that shapes change too often."""
 
@@ -74,7 +72,7 @@ INSTEAD = {
 """Attribute of compiled functions and modules of other libraries -> what to use in Dovetail."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Trace:
     """The nodes of one signature.
 
@@ -95,14 +93,18 @@ class _Home:
 
     Attributes:
         made: (scope, name, count in the scope) -> the variable that a trace created there.
+        search: places the nodes of traces; None: the rules do.
         makers: the function that created each variable. first_arguments: those of the first trace.
     """
 
-    def __init__(self, scope: str, cluster: Any, strategy: str, config: ConfigProto | None) -> None:
-        _check_cluster(cluster)
+    def __init__(
+        self, scope: str, cluster: Any, strategy: str, budget_s: float | None, config: ConfigProto | None
+    ) -> None:
+        check_cluster(cluster)
         self.scope, self.cluster = scope, cluster
-        self.config = replace(config or ConfigProto(), placement_strategy=strategy)
+        self.config = replace(config or ConfigProto(), placement_strategy="rules")
         self.graph = Graph()
+        self.search = None if strategy == "rules" else SearchedPlacement(self.graph, strategy, budget_s, self.config)
         self.made: dict[tuple[str, str, int], Any] = {}
         self.makers = VariableMakers()
         self.first_arguments = FirstArguments()
@@ -125,6 +127,8 @@ class _Home:
         """The session; the first call starts or joins the cluster. UnavailableError: a process that it started has ended."""
         if self.opened is None:
             self.opened = self._open.enter_context(closing(Session(self._target(), self.graph, self.config)))
+            if self.search is not None:
+                self.search.on(as_cluster(self.opened))
         self.check_processes()
         return self.opened
 
@@ -141,6 +145,12 @@ class _Home:
                     self._read(Saver(new), self._checkpoint, partial=bool(self._restored))
                 self._restored.update(new)
         return session
+
+    def place(self, trace: _Trace, feeds: Mapping[Tensor, Array]) -> Plan | None:
+        """Search for the devices of a trace's nodes, as the strategy says; see `SearchedPlacement.place`."""
+        if self.search is None:
+            return None
+        return self.search.place(trace, flatten(trace.fetches), trace.effects, feeds)
 
     def restore(self, path: str) -> None:
         """Read all variables from a checkpoint: now, or after the first trace has created them."""
@@ -203,49 +213,11 @@ class _Home:
     def _target(self) -> str:
         """The target of the session; a described cluster is started."""
         given = self.cluster
-        if given is None or _is_target(given):
+        if given is None or is_target(given):
             return given or ""
         if isinstance(given, DESCRIPTIONS):
-            self._started = given = self._open.enter_context(_processes(given))
-        return _target_of(given) or ""
-
-
-def _processes(given: Any) -> AbstractContextManager[LocalCluster]:
-    """The processes on this machine for a description of a cluster; they end with the block."""
-    from .runtime.server.local_cluster import LocalCluster  # loads ZeroMQ
-
-    if isinstance(given, str | os.PathLike):
-        from .distribute.launchers.engines import Described, local_cluster  # loads ZeroMQ
-
-        return local_cluster(Described.read(os.fspath(given)))
-    jobs: Mapping[str, Any] = given if isinstance(given, Mapping) else ClusterSpec(given).as_dict()
-    return LocalCluster(jobs)
-
-
-def _check_cluster(given: Any) -> None:
-    """Check the argument `cluster` of `compile`. TypeError, ValueError, OSError: it is no cluster."""
-    if isinstance(given, DESCRIPTIONS) and not _is_target(given):
-        as_cluster(given)
-    elif given is not None and _target_of(given) is None:
-        raise TypeError(
-            "`cluster` must be None, numbers of tasks ({'ps': 1, 'worker': 2} or 'ps=1,worker=2'), the path of a cluster file, a "
-            "ClusterSpec, the target of a running cluster ('zmq://host:port'), a LocalCluster, a RayCluster or a server, "
-            f"not {given!r}"
-        )
-
-
-def _is_target(given: Any) -> bool:
-    return isinstance(given, str) and (not given or "://" in given)
-
-
-def _target_of(given: Any) -> str | None:
-    """The target of a running cluster or a server; None: `given` is neither."""
-    if _is_target(given):
-        return str(given)
-    target = getattr(given, "target", None)
-    if callable(target):
-        target = target()
-    return target if isinstance(target, str) else None
+            self._started = given = self._open.enter_context(processes(given))
+        return target_of(given) or ""
 
 
 def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
@@ -309,11 +281,18 @@ class CompiledFunction(Generic[P]):
         with home.lock:
             trace, values = self._traced(args, kwargs)
             feeds = dict(zip(trace.feeds, values, strict=True))
-            if home.opened is not None or _is_target(home.cluster):
+            is_open = home.opened is not None or is_target(home.cluster)
+            cluster = as_cluster(home.session() if is_open else home.cluster)
+            if home.search is not None:
+                home.search.on(cluster)
+            searched = home.place(trace, feeds)
+            if searched is not None:
+                return searched
+            if is_open:
                 return home.session().plan([trace.fetches, list(trace.effects)], feeds)
             return place(
-                home.graph, home.cluster, fetches=flatten(trace.fetches), targets=list(trace.effects), feeds=feeds,
-                strategy=home.config.placement_strategy, allow_soft_placement=home.config.allow_soft_placement,
+                home.graph, cluster, fetches=flatten(trace.fetches), targets=list(trace.effects), feeds=feeds,
+                allow_soft_placement=home.config.allow_soft_placement,
             )  # fmt: skip
 
     @_shows_users_frames
@@ -397,8 +376,11 @@ class CompiledFunction(Generic[P]):
     ) -> Any:
         with self._home.lock:
             trace, values = self._traced(args, kwargs)
+            feeds = dict(zip(trace.feeds, values, strict=True))
+            if self._home.search is not None:
+                self._home.session()
+                self._home.place(trace, feeds)
             session = self._home.initialize()
-        feeds = dict(zip(trace.feeds, values, strict=True))
         try:
             found = session.run([trace.fetches, list(trace.effects)], feeds, options, metadata)[0]
         except UnavailableError:
@@ -484,6 +466,8 @@ class CompiledFunction(Generic[P]):
                 home.first_arguments.note(self._called, dict(zip(names, given, strict=True)))
                 is_tracing.reset(token)
             results = returned(self._called, results)
+        if home.search is not None:
+            home.search.note(home.graph.nodes[before:], scope, home.scope)
         feeds = tuple(t for t, is_fed in zip(given, fed, strict=True) if is_fed)
         return _Trace(feeds, results, fetches(results), tuple(_effects(home.graph, before)))
 
@@ -518,6 +502,7 @@ def compile(
     *,
     cluster: Any = None,
     strategy: str = "rules",
+    budget_s: float | None = None,
     symbolic_batch: bool = False,
     config: ConfigProto | None = None,
     share_with: CompiledFunction[Any] | None = None,
@@ -528,6 +513,7 @@ def compile(
     *,
     cluster: Any = None,
     strategy: str = "rules",
+    budget_s: float | None = None,
     symbolic_batch: bool = False,
     config: ConfigProto | None = None,
     share_with: CompiledFunction[Any] | None = None,
@@ -538,6 +524,7 @@ def compile(
     *,
     cluster: Any = None,
     strategy: str = "rules",
+    budget_s: float | None = None,
     symbolic_batch: bool = False,
     config: ConfigProto | None = None,
     share_with: CompiledFunction[Any] | None = None,
@@ -553,15 +540,18 @@ def compile(
         cluster: where the function runs. None: in this process. A running cluster: a `LocalCluster`, a `RayCluster`, a server, or a
             target (`"zmq://host:port"`). A description: numbers of tasks (`{"ps": 1, "worker": 2}` or `"ps=1,worker=2"`), a
             `ClusterSpec`, or the path of a cluster file; the first call starts these tasks on this machine, and `close` ends them.
-        strategy: how nodes without a device are placed, as in `dt.place`.
+        strategy: how nodes without a device are placed, a name as in `dt.place`. A search (`auto`) is made at the first call or `plan`,
+            with the sizes of its arguments; signatures with the same nodes, such as other batch sizes, share its placement.
+        budget_s: effort of the search, in seconds of two typical CPU cores, as in `dt.place`. None: 5.0. Only with `strategy="auto"`.
         symbolic_batch: make the first axis of all arrays symbolic, so that all batch sizes share one trace.
         config: settings of the session, a `ConfigProto`.
         share_with: another compiled function, whose graph, variables, session and cluster this one uses.
 
     Raises:
         TypeError: `function` is not callable, or is a generator or a coroutine; `share_with` is combined with `cluster`, `strategy` or
-            `config`; or `cluster` is none of the above.
-        ValueError, OSError: the description of the cluster is malformed, or the file cannot be read.
+            `config`; `cluster` is none of the above; or `budget_s` is no number.
+        ValueError, OSError: the description of the cluster is malformed, or the file cannot be read; the strategy is unknown; `budget_s`
+            is negative or not finite, or the strategy is not `auto`.
 
     >>> @dt.compile(cluster={"ps": 1, "worker": 2})
     ... def double(x):
@@ -577,14 +567,20 @@ def compile(
             compile,
             cluster=cluster,
             strategy=strategy,
+            budget_s=budget_s,
             symbolic_batch=symbolic_batch,
             config=config,
             share_with=share_with,
         )
     if not callable(function) or inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise TypeError(f"dt.compile takes a function that returns tensors, not {function!r}")
+    if budget_s is not None and strategy != "auto":
+        raise ValueError(
+            f'budget_s is the effort of the search of strategy="auto", not {strategy!r}: add strategy="auto", or leave out budget_s'
+        )
     if share_with is None:
-        return CompiledFunction(function, _Home(_name_of(function), cluster, strategy, config), symbolic_batch, True)
+        home = _Home(_name_of(function), cluster, strategy, budget_s, config)
+        return CompiledFunction(function, home, symbolic_batch, True)
     if cluster is not None or config is not None or strategy != "rules":
         raise TypeError(
             "`share_with` implies the cluster, strategy and config of the other function: leave these arguments out"

@@ -40,6 +40,7 @@ from .schedule.critical_path import order_by_rank
 from .schedule.from_search import execution_order
 from .schedule.pacing import schedule_receives
 from .search import FROM_RULES, SEARCHES
+from .search.from_graph import CLIENT
 from .search.memory_profile import check_assignment
 from .search.problem import Found, InfeasibleError, Objective, Problem, Solution
 from .search.types import Ints
@@ -90,6 +91,11 @@ class PlanOptions:
             raise ValueError(f"budget_s must be a finite number of seconds, at least 0, not {self.budget_s!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise TypeError(f"seed must be an integer, not {self.seed!r}")
+
+
+def objective_of(costs: Profile | None) -> str:
+    """What the search for a session minimizes: the latency, if the links to its client were measured, else the makespan."""
+    return "latency" if costs is not None and any(CLIENT in (link.a, link.b) for link in costs.links) else "makespan"
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,6 +279,8 @@ class Graph:
         """How many functions were traced inside this graph (`FunctionGraph`)."""
         self.seed: int | None = None
         """Graph-level random seed (`set_random_seed`)."""
+        self.searched: dict[Node, str] = {}
+        """Nodes that a search has placed: complete names of their devices. The rules follow it where a node may have that device."""
         self.is_mirrored = False
         """Whether variables have copies that must hold the same bits: then steps run with deterministic kernels."""
 

@@ -136,6 +136,12 @@ def records(graph: Graph, start: int, attrs_of: Callable[[Node], Attrs] | None =
             yield from out
             out.clear()
         yield record
+        searched = graph.searched.get(node)
+        if searched is not None:
+            chosen = pack(("p", index, number(searched)))
+            yield from out
+            out.clear()
+            yield chosen
     for loop in loops:
         yield pack(("l", *loop))
     yield pack(("end", stop - start))
@@ -193,13 +199,14 @@ class Arrived:
 
     Attributes:
         nodes: numbered on from the graph's last one. has_late_edges: whether a control edge goes against their order.
-        seed: the graph-level seed that comes with them, or None.
+        seed: the graph-level seed that comes with them, or None. searched: devices that a search has chosen for them.
     """
 
     graph: Graph
     nodes: list[Node]
     has_late_edges: bool
     seed: int | None
+    searched: dict[Node, str]
 
     def join(self) -> list[Node]:
         """Append the nodes to their graph. InvalidArgumentError: it has changed meanwhile, or may not grow; it is as it was then."""
@@ -209,6 +216,7 @@ class Arrived:
             raise invalid(f"These nodes cannot be added to the graph: {e}") from None
         if self.seed is not None:
             self.graph.seed = self.seed
+        self.graph.searched.update(self.searched)
         return self.nodes
 
 
@@ -264,6 +272,7 @@ class Builder:
         self._controls: list[tuple[int, ...]] = []
         self._names: set[str] = set()
         self._seed: int | None = None
+        self._searched: dict[Node, str] = {}
         self._started = self._ended = False
 
     def position(self) -> str:
@@ -284,6 +293,8 @@ class Builder:
             self._block(*record[1:])
         elif record[0] == "l" and len(record) == 3:
             self._loop(*record[1:])
+        elif record[0] == "p" and len(record) == 3:
+            self._placed(*record[1:])
         elif record[0] == "end" and len(record) == 2:
             self._ended = True
             if record[1] != len(self.nodes):
@@ -304,7 +315,7 @@ class Builder:
             cycle = find_cycle([*self.graph.nodes[: self.base], *self.nodes])
             if cycle:
                 raise MalformedError("control edges close a cycle: " + " -> ".join(n.name for n in cycle))
-        return Arrived(self.graph, self.nodes, has_late_edges, None if self.base else self._seed)
+        return Arrived(self.graph, self.nodes, has_late_edges, None if self.base else self._seed, self._searched)
 
     def _header(self, record: tuple[Any, ...]) -> None:
         if len(record) != 4 or record[0] != FORMAT:
@@ -328,6 +339,13 @@ class Builder:
         if mine.dtype.base is not theirs.dtype.base or not compatible(target.outputs[0].dims, theirs.dims):
             raise MalformedError(f"what '{source.name}' leads back does not fit '{target.name}'")
         target.inputs = (mine, theirs)
+
+    def _placed(self, index: Any, device: Any) -> None:
+        name = self._device(device)
+        if type(index) is not int or not self.nodes or index + self.shift != self.nodes[-1].index:
+            raise MalformedError(f"the device that a search chose for node number {index!r} does not follow that node")
+        if self.how is None or not self.how.clear_devices:
+            self._searched[self.nodes[-1]] = name
 
     def _text(self, number: Any) -> str:
         if type(number) is not int or not 0 <= number < len(self._texts):

@@ -1,13 +1,14 @@
 """Placing: one device for every node, by TensorFlow's rules.
 
-The pass has four parts, each near-linear in nodes and edges:
+The pass has five parts, each near-linear in nodes and edges:
 
 1. `form_groups` sums up what each colocation group demands (`colocation.py`);
 2. each distinct constraint gets its candidate devices, best first;
 3. nodes get devices in order of creation: the first candidate, except that a node which only looks at its
    input's shape, or only passes it on, stays with its input. A group goes with its first member;
 4. constants, placeholders and handles come last: they go where all
-   their consumers are.
+   their consumers are;
+5. nodes that an earlier search has placed (`Graph.searched`) go to that device, if their group may have it.
 
 Nothing is balanced and nothing is random: the same graph gets the same devices on any machine. Only nodes
 that share a group or stay with their input depend on each other; all others are placed as arrays, class by
@@ -68,6 +69,8 @@ def place(
         raise unplaceable(contradiction, graph, groups)
     work = _Pass(graph, nodes, size, groups, assigned)
     work.run()
+    if graph.searched:
+        work.follow(graph.searched, cluster)
     if search is not None:
         found, searched = search(nodes, groups, work.device)
         at = np.array([n.index for n in nodes], np.int32)
@@ -97,7 +100,7 @@ class _Edges:
 
 
 class _Pass:
-    """Parts 2 to 4. `device` and `rule` hold the result, by node index."""
+    """Parts 2 to 5. `device` and `rule` hold the result, by node index."""
 
     def __init__(
         self, graph: Graph, nodes: Sequence[Node], size: int, groups: Groups, assigned: Mapping[str, str]
@@ -119,6 +122,19 @@ class _Pass:
         if failed is not None:
             raise cannot_assign(self.graph.nodes[failed], self.graph, self.groups)
         self._with_consumers(np.flatnonzero(present & late))
+
+    def follow(self, searched: Mapping[Node, str], cluster: Cluster) -> None:
+        """Give the groups of nodes that a search has placed their devices; the first node of a group decides."""
+        number = {str(d.name): i for i, d in enumerate(cluster.devices)}
+        of_group: dict[int, int] = {}
+        for node in self.nodes:
+            d, root = number.get(searched.get(node, ""), UNPLACED), self.groups.find(node.index)
+            found = self._candidates(node.index, root)
+            if len(found.devices) > 1 and d in found.as_set:
+                of_group.setdefault(root, d)
+        at = [(n.index, of_group[root]) for n in self.nodes if (root := self.groups.find(n.index)) in of_group]
+        for i, d in at:
+            self.device[i], self.rule[i] = d, Rule.SEARCHED
 
     def _sort_out(self) -> tuple[Flags, Flags]:
         """Which nodes depend on others of theirs, and which come last."""

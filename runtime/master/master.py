@@ -20,10 +20,9 @@ from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
 from ...placer.cost.profile import as_profile
 from ...placer.partition.partitioned_graph import task_of
-from ...placer.pipeline import PlanOptions, plan_step
+from ...placer.pipeline import PlanOptions, objective_of, plan_step
 from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
-from ...placer.search.from_graph import CLIENT
 from ..config import ConfigProto
 from ..worker.registration import Registration
 from .lowering import Published, lower_partitions
@@ -150,14 +149,13 @@ class Master:
             run: list[Node] = [graph.get_operation_by_name(n) for n in targets]
             fed: list[Tensor] = [graph.get_tensor_by_name(n) for n in feeds]
             costs = as_profile(config.placement_costs)
-            knows_client = costs is not None and any(CLIENT in (link.a, link.b) for link in costs.links)
             options = PlanOptions(
                 allow_soft_placement=bool(config.allow_soft_placement),
                 strategy=config.placement_strategy,
                 enable_bfloat16_sendrecv=bool(config.graph_options.enable_bfloat16_sendrecv),
                 enable_recv_scheduling=bool(config.graph_options.enable_recv_scheduling),
                 costs=costs,
-                objective="latency" if knows_client else "makespan",
+                objective=objective_of(costs),
             )
         except (KeyError, ValueError, TypeError) as e:
             raise invalid(str(e)) from None

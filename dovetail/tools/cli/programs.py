@@ -15,7 +15,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
@@ -33,10 +33,9 @@ from ...placer.cost.shapes import as_tensor, given_shapes
 from ...placer.pipeline import OBJECTIVES, STRATEGIES, place
 from ...placer.plan import Plan
 from ...placer.render.text import listed
-from ...placer.render.timeline import time_text
-from ...placer.search.problem import Solution
 from ...runtime.session.fetches import parse_fetches
 from ...runtime.session.session import Session
+from ...searched_placement import search_progress
 from .common import FailedError, UsageError, addresses, one_of, output_file, program_errors, text_of
 
 LISTED_INPUTS = 8
@@ -330,7 +329,7 @@ class Placing:
             return self._resized(program.plan, shapes)
         found, asked = find_cluster(self.cluster, self.master), program.elements(self.fetch)
         try:
-            with without_log(), _progress(self.strategy):
+            with without_log(), nullcontext() if self.strategy == "rules" else search_progress():
                 return place(
                     program.graph, found, fetches=asked, shapes=shapes, allow_soft_placement=self.allow_soft_placement,
                     strategy=self.strategy, objective=self.objective, budget_s=self.budget, costs=self.profile,
@@ -393,31 +392,3 @@ def without_log() -> Iterator[None]:
         yield
     finally:
         log.disabled = False
-
-
-@contextmanager
-def _progress(strategy: str) -> Iterator[None]:
-    """Show the progress of a search: the best predicted time, its lower bound and, on a terminal, the part of the budget that is spent."""
-    if strategy == "rules":
-        yield
-        return
-    from ...placer.search.portfolio import watched  # the searches and their compiled loops
-
-    is_terminal = sys.stderr.isatty()
-    begin, end = ("\r\x1b[K", "") if is_terminal else ("", "\n")
-    shown = ""
-
-    def show(best: Solution, spent: float) -> None:
-        nonlocal shown
-        bound = f", at least {time_text(best.lower_bound)}" if best.lower_bound else ""
-        text = f"best so far {time_text(best.objective)}{bound}"
-        new = f"{text}; {spent:.0%} of the budget used" if is_terminal else text
-        if new != shown:
-            print(f"{begin}{new}; Ctrl-C keeps it", end=end, file=sys.stderr, flush=True)
-            shown = new
-
-    try:
-        with watched(show):
-            yield
-    finally:
-        print(begin, end="", file=sys.stderr, flush=True)

@@ -1,0 +1,162 @@
+"""Where a compiled function's nodes go under a strategy that searches, such as `strategy="auto"`: one search for all signatures.
+
+The first call of a function, or `plan`, searches for the placement of its trace, with the sizes of the arguments of that call. The
+graph keeps the answer (`Graph.searched`: node -> device), and the rules, by which a session places its graph, follow it. A later
+trace with the same nodes, such as that of another batch size, gets the devices of the first one: a node corresponds to the node of
+the same name, with the scope of the first trace in place of its own. Two traces have the same nodes if the names, ops, types, device
+requests, colocation and inputs of all nodes that a call runs are equal; shapes and constants do not count. Any other trace is searched
+for, with the variables where they are.
+
+    trace 1: step/MatMul    searched: /job:worker/task:1/CPU:0
+    trace 2: step_1/MatMul  is step/MatMul in trace 1: the same device
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+
+from .graph.core.graph import Graph, Node, Tensor
+from .placer.cluster.spec import Cluster
+from .placer.cost.profile import as_profile
+from .placer.cost.shapes import given_shapes
+from .placer.partition.one_sided_access import AssumedAccess
+from .placer.partition.prune import needed
+from .placer.pipeline import Kept, PlanOptions, objective_of, plan_step
+from .placer.plan import Plan
+from .placer.render.timeline import time_text
+from .runtime.config import ConfigProto
+
+if TYPE_CHECKING:
+    from .placer.search.problem import Solution
+
+Described: TypeAlias = Mapping[str, tuple[Any, ...]]
+"""Name of a node in its trace -> what must be equal for the node to be the same in another trace."""
+
+
+class SearchedPlacement:
+    """The placement by search of all traces in one graph.
+
+    Args:
+        strategy: a strategy of `dt.place` other than "rules". budget_s: the effort of each search; None: the default.
+        config: settings of the session.
+
+    Raises:
+        ValueError, TypeError: as of `PlanOptions`.
+    """
+
+    def __init__(self, graph: Graph, strategy: str, budget_s: float | None, config: ConfigProto) -> None:
+        costs = as_profile(config.placement_costs)
+        self._graph = graph
+        options = PlanOptions(
+            allow_soft_placement=config.allow_soft_placement,
+            strategy=strategy,
+            costs=costs,
+            objective=objective_of(costs),
+        )
+        self._options = options if budget_s is None else replace(options, budget_s=budget_s)
+        self._cluster: Cluster | None = None
+        self._name: dict[str, str] = {}  # name of a node -> its name in the first trace
+        self._found: list[tuple[Described, Mapping[str, str]]] = []  # for each search: the nodes, and their devices
+        self._placed: set[Any] = set()  # traces
+        self._plans: dict[Any, tuple[Mapping[str, Any], Plan]] = {}  # trace -> the fed shapes, the plan of its search
+
+    def on(self, cluster: Cluster) -> None:
+        """Place the nodes on this cluster from now on. What was found for other devices is forgotten."""
+        before, self._cluster = self._cluster, cluster
+        if before is not None and [d.name for d in before.devices] != [d.name for d in cluster.devices]:
+            for found in (self._graph.searched, self._found, self._placed, self._plans):
+                found.clear()
+
+    def note(self, nodes: Iterable[Node], scope: str, first: str) -> None:
+        """A trace has made these nodes in the scope `scope` (`step_1`), which is `first` (`step`) in the first trace."""
+        for node in nodes:
+            self._name[node.name] = "/".join(first if part == scope else part for part in node.name.split("/"))
+
+    def place(
+        self, trace: Any, fetches: Iterable[Any], targets: Sequence[Node], feeds: Mapping[Tensor, Any]
+    ) -> Plan | None:
+        """Find the devices of a trace's nodes, if they are not known yet: those of an earlier trace with the same nodes, or by a search.
+
+        Args:
+            trace: identifies the trace. fetches, targets, feeds: what a call runs, and the arrays that it feeds.
+
+        Returns:
+            The plan of the search, if this trace was searched for with these shapes; else None: the rules, which follow the search, make
+            the plan.
+        """
+        shapes = {tensor.name: value.shape for tensor, value in feeds.items()}
+        if trace not in self._placed:
+            elements = list(dict.fromkeys(map(self._graph.as_graph_element, fetches)))
+            tensors = [e for e in elements if isinstance(e, Tensor)]
+            targets = [*(e for e in elements if isinstance(e, Node)), *targets]
+            running = needed(self._graph, tensors, targets, list(feeds))
+            described = {self._name_of(n.name): self._described(n) for n in running}
+            devices = next((devices for earlier, devices in self._found if earlier == described), None)
+            if devices is None:
+                plan = self._search(tensors, targets, feeds)
+                self._plans[trace] = shapes, plan
+                of = {n: plan.decisions.device_of(n) for n in running}
+                self._found.append((described, {self._name_of(n.name): device for n, device in of.items()}))
+                state = [n for n in self._graph.nodes if n.opdef.is_stateful]  # it is not moved, whatever runs later
+                self._keep(of | {n: plan.decisions.device_of(n) for n in state})
+            else:
+                self._keep({n: devices[self._name_of(n.name)] for n in running})
+            self._placed.add(trace)
+        searched, found = self._plans.get(trace, (None, None))
+        return found if searched == shapes else None
+
+    def _search(self, fetches: Sequence[Tensor], targets: Sequence[Node], feeds: Mapping[Tensor, Any]) -> Plan:
+        assert self._cluster is not None
+        kept = {n.name: device for n, device in self._graph.searched.items() if n.opdef.is_stateful}
+        with search_progress() if is_terminal(sys.stderr) else nullcontext():
+            return plan_step(
+                self._graph, self._cluster, self._options, AssumedAccess(self._cluster), fetches=fetches, targets=targets,
+                feeds=list(feeds), shapes=given_shapes(self._graph, feeds), kept=Kept(assigned=kept),
+            )  # fmt: skip
+
+    def _keep(self, devices: Mapping[Node, str]) -> None:
+        """Record devices in the graph, where it has none."""
+        for node, device in devices.items():
+            self._graph.searched.setdefault(node, device)
+
+    def _name_of(self, name: str) -> str:
+        return self._name.get(name, name)
+
+    def _described(self, node: Node) -> tuple[Any, ...]:
+        inputs = tuple((self._name_of(t.op.name), t.value_index) for t in node.inputs)
+        groups = tuple(map(self._name_of, node.colocation))
+        return node.type, node.device, groups, inputs, tuple(t.dtype for t in node.outputs)
+
+
+def is_terminal(file: TextIO | None) -> bool:
+    """Whether a stream is a terminal; a process without a console has no streams."""
+    return file is not None and file.isatty()
+
+
+@contextmanager
+def search_progress() -> Iterator[None]:
+    """Show the progress of a search: the best predicted time, its lower bound and, on a terminal, the part of the budget that is spent."""
+    from .placer.search.portfolio import watched  # the searches and their compiled loops
+
+    in_place = is_terminal(sys.stderr)
+    begin, end = ("\r\x1b[K", "") if in_place else ("", "\n")
+    shown = ""
+
+    def show(best: Solution, spent: float) -> None:
+        nonlocal shown
+        bound = f", at least {time_text(best.lower_bound)}" if best.lower_bound else ""
+        text = f"best so far {time_text(best.objective)}{bound}"
+        new = f"{text}; {spent:.0%} of the budget used" if in_place else text
+        if new != shown:
+            print(f"{begin}{new}; Ctrl-C keeps it", end=end, file=sys.stderr, flush=True)
+            shown = new
+
+    try:
+        with watched(show):
+            yield
+    finally:
+        print(begin, end="", file=sys.stderr, flush=True)
