@@ -1,4 +1,4 @@
-"""How sources and transformations of data sets are walked: see `kind_registry.py`."""
+"""The iterators of sources and transformations of data sets: see `kind_registry.py`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def _slices(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 def _rows_of(arrays: Sequence[Array], sparse: Sequence[int]) -> tuple[set[int | None], Callable[[int], Element]]:
-    """The numbers of rows (None: of a scalar), and what gives a row. `sparse`: where the three arrays of sparse tensors begin."""
+    """Returns the numbers of rows (None for a scalar), and a function that returns a row. `sparse`: where the three arrays of sparse
+    tensors begin.
+    """
     if not sparse:
         counts = {len(a) if a.ndim else None for a in arrays}
         # Also text stays an array of objects.
@@ -45,7 +47,7 @@ def _rows_of(arrays: Sequence[Array], sparse: Sequence[int]) -> tuple[set[int | 
 
 
 def _rows_of_sparse(indices: Array, values: Array, shape: Array) -> tuple[set[int | None], Callable[[int], Element]]:
-    """The same of one sparse tensor: a row has its values, the other coordinates, and the other sizes."""
+    """Does the same for one sparse tensor. A row has its values, the other coordinates, and the other sizes."""
     if not len(shape):
         return {None}, lambda n: []
     order = np.argsort(indices[:, 0], kind="stable")
@@ -85,7 +87,7 @@ def _generated(d: Described, at: At, skip: int) -> Walk[Element]:
 
 @kind("window")
 def _window(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Elements that another walk has collected."""
+    """Iterates over elements that another iterator has collected."""
     return iter(at.of(d._params["elements"])[skip:])
 
 
@@ -104,7 +106,7 @@ def _map(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 class _Mapped:
-    """What a function gives. It ends when a queue or an iterator ends from which the function takes."""
+    """Iterates over the results of a function. It ends when a queue or an iterator that the function reads ends."""
 
     def __init__(self, found: Walk[Element]) -> None:
         self._found: Walk[Element] | None = found
@@ -288,7 +290,7 @@ def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 def _stacked_sparse(indices: Sequence[Array], values: Sequence[Array], shapes: Sequence[Array]) -> list[Array]:
-    """Sparse arrays stacked along a new first axis; the sizes are the largest."""
+    """Stacks sparse arrays along a new first axis; the result has the largest sizes."""
     if len({len(s) for s in shapes}) > 1:
         ranks = sorted({len(s) for s in shapes})
         raise InvalidArgumentError(None, None, f"Cannot batch sparse tensors of different ranks: {ranks}")
@@ -312,7 +314,7 @@ def _padded_batch(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: Array, component: int) -> Array:
-    """Arrays filled up at their ends, to one shape, and stacked."""
+    """Pads arrays at their ends to one shape, and stacks them."""
     rank = arrays[0].ndim
     padded = (None,) * rank if dims is None else tuple(dims)
     if any(a.ndim != len(padded) for a in arrays):
@@ -386,7 +388,7 @@ def _interleave(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 class _Interleaved:
-    """Interleaves the data sets that the function makes of elements, round-robin. An error belongs to one element."""
+    """Interleaves the data sets that a function makes of elements, round-robin. An error belongs to one element."""
 
     def __init__(self, d: Described, at: At, cycle: int, block: int, parallel: bool) -> None:
         self._at, self._block, self._parallel = at, block, parallel
@@ -435,7 +437,7 @@ class _Interleaved:
         self._slot, self._taken = (self._slot + 1) % len(self._slots), 0
 
     def close(self) -> None:
-        """Let go of the data sets that are open, and their threads."""
+        """Closes the open data sets and stops their threads."""
         self._slots = [None] * len(self._slots)
 
 
@@ -476,7 +478,7 @@ def _choose(d: Described, at: At, skip: int) -> Walk[Element]:
 def _collected(
     elements: Walk[Element], key_of: Callable[[Element, int], int], size_of: Callable[[int], int]
 ) -> Walk[tuple[int, list[Element]]]:
-    """(key, window of elements): full windows as soon as they are full; at the end the partial ones, by key."""
+    """Yields (key, elements of a window): full windows as soon as they are full, then the partial ones by key."""
     waiting: dict[int, list[Element]] = {}
     for i, element in enumerate(elements):
         key = key_of(element, i)
@@ -509,7 +511,7 @@ def _grouped(d: Described, at: At, skip: int) -> Walk[Element]:
 
 @kind("bucket")
 def _bucket(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Inputs after the first are what batches a window, one for each bucket."""
+    """Batches a window; there is one input after the first for each bucket."""
     length, ends = d._params["length"].at(at), np.asarray(d._params["boundaries"], np.int64)
     source, *batchers = d._inputs
 
@@ -527,7 +529,7 @@ def _bucket(d: Described, at: At, skip: int) -> Walk[Element]:
 
 @kind("in_whole_rounds")
 def _in_whole_rounds(d: Described, at: At, skip: int) -> Walk[Element]:
-    """The batches, then as many of no rows as fill the last round up; the shape of a sparse batch has no rows either."""
+    """Yields the batches, then empty batches until the last round is complete. The shape of an empty sparse batch has no rows either."""
     replicas, taken, last = d._params["replicas"], skip, None
     for last in d._inputs[0]._walk(at, skip):
         taken += 1
@@ -576,7 +578,7 @@ def _single(d: Described, at: At, skip: int) -> Walk[Element]:
 
 @kind("with_values")
 def _with_values(d: Described, at: At, skip: int) -> Walk[Element]:
-    """A data set whose tensors are computed by a function without arguments."""
+    """Iterates over a data set whose tensors are computed by a function without arguments."""
     found = iter(d._params["function"].at(at)([], 0))
     brought = {given: [next(found) for _ in range(count)] for given, count in d._params["bound"]}
     return d._inputs[0]._walk(at.with_values(brought), skip)

@@ -303,7 +303,7 @@ def _anchor(graph: Graph, places: Sequence[Node] = ()) -> Node:
 
 
 def _names_task(node: Node) -> bool:
-    """Whether a node asks for a certain task."""
+    """Whether a node requests a specific task."""
     if not node.device:
         return False
     spec = DeviceSpec.from_string(node.device)
@@ -316,7 +316,7 @@ def _is_same_task(a: Node, b: Node) -> bool:
 
 
 def _description(dataset: Described, place: Node) -> dict[str, Any]:
-    """The attributes with which a data set travels; without a description: why it stays in this process."""
+    """Returns the attributes that describe a data set in a message; without a description, the reason why it stays in this process."""
     stays = {"description": b"", "arrays": ()}
     try:
         description, arrays = encode(dataset)
@@ -329,7 +329,7 @@ def _description(dataset: Described, place: Node) -> dict[str, Any]:
 
 
 def _sent(dataset: Described, which: int, attrs: dict[str, Any], position: Variable) -> tuple[Node, ...]:
-    """The node that brings a data set to the task of a position, where a session finds that in another process."""
+    """Returns the node that sends a data set to the task of a position, if a session finds that task in another process."""
     description, graph = _description(dataset, position.op), position.graph
     with graph.name_scope(f"{position.op.name.removesuffix('/position')}/"), graph.control_dependencies(None):
         return (make("IteratorPipeline", (position.op.outputs[0],), {**attrs, "which": which, **description}),)
@@ -352,7 +352,7 @@ def _with_values(dataset: Any) -> Described:
 
 
 def _full_batch(dataset: Described) -> int | None:
-    """The rows of a full batch: of the last `batch`, where only kinds that change no element follow it. None: not known."""
+    """Returns the batch size of the last `batch`, if only kinds that change no element follow it; None if unknown."""
     while dataset._kind in _PASS_ON:
         dataset = dataset._inputs[0]
     if dataset._kind not in ("batch", "padded_batch") or dataset._params.get("sparse"):

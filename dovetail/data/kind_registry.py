@@ -61,7 +61,7 @@ class Described:
         return pack(self._structure, [Tensor] * len(self._components))
 
     def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
-        """The elements after the first `skip` ones."""
+        """Iterates over the elements after the first `skip` ones."""
         found = WALKS[self._kind](self, at, skip)
         if self._kind in _QUICK:
             return itertools.chain.from_iterable(_pieces(found))
@@ -69,7 +69,7 @@ class Described:
 
 
 def _pieces(elements: Walk[Element]) -> Walk[Walk[Element]]:
-    """The elements in pieces, which are taken one after the other. Before each one it looks whether the step was cancelled."""
+    """Yields the elements in chunks, one after the other. It checks for cancellation of the step before each chunk."""
     for first in elements:
         check_cancelled()
         yield itertools.chain((first,), itertools.islice(elements, LOOK_EVERY - 1))
@@ -83,7 +83,7 @@ WALKS: dict[str, WalkOf] = {}
 
 
 def kind(name: str) -> Callable[[W], W]:
-    """Register how a kind is walked."""
+    """Registers the iterator function of a kind."""
 
     def register(walk: W) -> W:
         assert name not in WALKS, name

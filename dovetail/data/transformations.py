@@ -205,7 +205,7 @@ def group_by_window(
 
 
 def _int64(key: Any) -> Any:
-    """A key that a function gives; a Python number is int64."""
+    """Converts a key that a function returns; a Python number becomes int64."""
     return convert(key, int64) if isinstance(key, (int, np.integer)) else key
 
 
@@ -264,7 +264,7 @@ def bucket_by_sequence_length(
 
 
 def _filled(shapes: Any, dataset: Dataset, size: int) -> Any:
-    """Shapes to fill up to, with a size where they leave one open; in the structure of an element."""
+    """Returns the shapes to pad to, with a size where an element's shape has none, in the structure of an element."""
     known = [c.dims for c in dataset._components] if shapes is None else shapes_for(shapes, dataset._structure)
     dims = [as_dims(s) for s in known]
     return pack(dataset._structure, [None if d is None else [size if n is None else n for n in d] for d in dims])

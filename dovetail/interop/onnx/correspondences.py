@@ -1,4 +1,4 @@
-"""Ops of the standard that are ops of a graph with the same inputs: one table for both directions."""
+"""Imports and exports ops that the ONNX standard and the graph define with the same inputs: one table for both directions."""
 
 from __future__ import annotations
 

@@ -31,24 +31,24 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.\-/]+")
 
 
 def fit(name: str) -> str:
-    """A name of the model as a scope of the graph may be called."""
+    """Converts a model's name to a valid scope name of the graph."""
     fitting = re.sub(r"/+", "/", _UNFIT.sub("_", name)).strip("/_")
     return fitting if fitting and re.match(r"[A-Za-z0-9.]", fitting) else f"n{fitting}"
 
 
 class MissingError(Exception):
-    """A value that is not there, since the node that makes it cannot be imported."""
+    """A value does not exist, because the node that makes it cannot be imported."""
 
 
 @dataclass(slots=True)
 class Scope:
-    """The values that have a name at one level of a model: the whole, a branch, a function."""
+    """The named values at one level of a model: the model, a branch, or a function."""
 
     values: dict[str, Tensor | None]
     outer: Scope | None = None
 
     def get(self, name: str) -> Tensor:
-        """The value of this name, here or further out.
+        """Returns the value of this name, from this scope or an enclosing one.
 
         Raises:
             MissingError: its node could not be imported.
@@ -63,7 +63,7 @@ class Scope:
 
 
 class _Shadow(Scope):
-    """The values around a body that is built in a graph of its own: constants or placeholders of the same types."""
+    """The values around a body that is built in a separate graph, as constants or placeholders of the same types."""
 
     __slots__ = ("real",)
 
@@ -80,7 +80,7 @@ class _Shadow(Scope):
 
 
 def stand_in(tensor: Tensor) -> Tensor:
-    """A tensor of the default graph that is known as well as one of another graph."""
+    """Returns a tensor of the default graph with the same static knowledge as a tensor of another graph."""
     value = static_value(tensor)
     if value is not None:
         return constant(value, tensor.dtype.base)
@@ -89,7 +89,7 @@ def stand_in(tensor: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Weights:
-    """How a model's initializers come into the graph.
+    """How the initializers of a model become tensors of the graph.
 
     Attributes:
         arrays: their values by name. variables: names of those that become variables; the others are constants.
@@ -105,7 +105,7 @@ class Weights:
     made: dict[str, Variable] = field(default_factory=dict)
 
     def make(self, name: str) -> Tensor:
-        """The value of an initializer."""
+        """Returns the tensor of an initializer."""
         if name not in self.variables:
             return constant(self.arrays[name], name=fit(name))
         if self.checking:
@@ -116,7 +116,7 @@ class Weights:
 
 
 class ModelPlaces:
-    """Source lines of a model: nodes of the graph are made at a node of the model, not at a line of a program.
+    """Source lines in a model: an imported node is attributed to a node of the model, not to a line of the program.
 
     Args:
         file: the model's name. A line number is that of a node of the model, in the order in which they are built.
@@ -137,7 +137,7 @@ class ModelPlaces:
 
 @dataclass(slots=True)
 class Builder:
-    """Makes nodes of a model.
+    """Builds the nodes of a model.
 
     Attributes:
         opset: its version. problems: collects what cannot be imported, by node; None: the first one is raised.
@@ -149,7 +149,7 @@ class Builder:
     places: ModelPlaces | None = None
 
     def nodes(self, nodes: Sequence[Any], scope: Scope, wanted: set[str], around: Around = None) -> None:
-        """Build nodes, in their order, and put what they make into the scope."""
+        """Builds nodes in order, and adds their outputs to the scope."""
         used = wanted.union(*(taken_by(n) for n in nodes)) if nodes else wanted
         for node in (resolved(n, around) for n in nodes):
             made: Sequence[Tensor | None]
@@ -187,7 +187,7 @@ class Builder:
         return (made,) if isinstance(made, Tensor) else made
 
     def _function(self, node: Any, inputs: list[Tensor | None], wanted: list[bool]) -> list[Tensor | None]:
-        """An op that the standard defines by others."""
+        """Builds an op that the standard defines as a function of other ops."""
         function = function_of(node, self.opset, inputs)
         if function is None:
             raise UnsupportedError(f"the op {node.op_type} cannot be imported")
@@ -203,7 +203,7 @@ class Builder:
 
 
 class Body:
-    """A graph inside a node, with the values around it."""
+    """A subgraph of a node, with the values around it."""
 
     def __init__(self, graph: Any, builder: Builder, scope: Scope, around: Around) -> None:
         self._graph, self._builder, self._scope, self._around = graph, builder, scope, around
@@ -231,12 +231,12 @@ class Body:
 
 
 def described(node: Any) -> str:
-    """A node as errors name it."""
+    """Returns a node's description for error messages."""
     return f"'{node.name}' ({node.op_type})" if node.name else f"{node.op_type}, which makes '{node.output[0]}'"
 
 
 def resolved(node: Any, around: Around) -> Any:
-    """A node of a function with the attributes that it has from the function's call."""
+    """Returns a node of a function with the attributes that the function's call passes."""
     if not any(a.ref_attr_name for a in node.attribute):
         return node
     copy = type(node)()
@@ -252,7 +252,7 @@ def resolved(node: Any, around: Around) -> Any:
 
 
 def without(node: Any, names: set[str]) -> Any:
-    """A node of a function that leaves out inputs that its call leaves out."""
+    """Returns a node of a function without the inputs that the function's call omits."""
     if not names.intersection(node.input):
         return node
     copy = type(node)()
@@ -264,7 +264,7 @@ def without(node: Any, names: set[str]) -> Any:
 
 
 def has_function(node: Any, opset: int) -> bool:
-    """Whether the standard defines an op by others."""
+    """Whether the standard defines an op as a function of other ops."""
     definitions = onnx("defs")
     try:
         schema = definitions.get_schema(node.op_type, opset, "")
@@ -274,7 +274,7 @@ def has_function(node: Any, opset: int) -> bool:
 
 
 def function_of(node: Any, opset: int, inputs: Sequence[Tensor | None]) -> Any | None:
-    """How the standard defines an op by others; None when it does not, or not for such inputs."""
+    """Returns the standard's definition of an op as a function; None if there is none, or none for such inputs."""
     package = onnx()
     if not has_function(node, opset):
         return None
@@ -296,7 +296,7 @@ def function_of(node: Any, opset: int, inputs: Sequence[Tensor | None]) -> Any |
 
 
 def bodies_of(node: Any) -> Iterator[Any]:
-    """The graphs inside a node."""
+    """Yields the subgraphs of a node."""
     for a in node.attribute:
         if a.HasField("g"):
             yield a.g
@@ -304,7 +304,7 @@ def bodies_of(node: Any) -> Iterator[Any]:
 
 
 def all_nodes(nodes: Sequence[Any]) -> Iterator[Any]:
-    """These nodes, and those of the graphs inside them."""
+    """Yields these nodes, and those of their subgraphs."""
     for node in nodes:
         yield node
         for body in bodies_of(node):
@@ -312,7 +312,7 @@ def all_nodes(nodes: Sequence[Any]) -> Iterator[Any]:
 
 
 def taken_by(node: Any) -> set[str]:
-    """Names of the values that a node takes, and the nodes of graphs inside it."""
+    """Returns the names of the values that a node and its subgraphs read."""
     taken = set(node.input)
     for body in bodies_of(node):
         taken |= {o.name for o in body.output}
@@ -323,13 +323,13 @@ def taken_by(node: Any) -> set[str]:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """A graph that is thrown away, as the default one."""
+    """A context whose default graph is temporary and discarded."""
     with Graph().as_default():
         yield
 
 
 def needed(nodes: Sequence[Any], outputs: set[str]) -> list[Any]:
-    """Those nodes that these values depend on, in their order."""
+    """Returns the nodes that these values depend on, in order."""
     wanted, kept = set(outputs), []
     for node in reversed(nodes):
         if wanted.intersection(node.output):
@@ -339,5 +339,5 @@ def needed(nodes: Sequence[Any], outputs: set[str]) -> list[Any]:
 
 
 def static_uses(nodes: Sequence[Any]) -> set[str]:
-    """Names of values that some node must know when the graph is built."""
+    """Returns the names of values that some node must know when the graph is built."""
     return {n.input[i] for n in all_nodes(nodes) for i in STATIC.get(n.op_type, ()) if i < len(n.input)}

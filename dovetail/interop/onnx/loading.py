@@ -134,7 +134,7 @@ def load(
 def _weights(
     nodes: Sequence[Any], arrays: Mapping[str, Any], wanted: bool, trainable: bool | Callable[[str], bool]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Names of the initializers that become variables, and of those that are trained."""
+    """Returns the names of the initializers that become variables, and of those that are trainable."""
     fixed = static_uses(nodes)
     variables = frozenset(
         key for key, a in arrays.items() if wanted and a.ndim and key not in fixed and as_dtype(a.dtype).is_floating
@@ -145,7 +145,7 @@ def _weights(
 
 
 def _check_names(called: str, graph: Any, inputs: Mapping[str, TensorLike], outputs: Sequence[str]) -> None:
-    """ValueError for inputs and outputs that the model does not have."""
+    """Raises ValueError for inputs and outputs that the model does not have."""
     weights = {t.name for t in graph.initializer}
     there = [i.name for i in graph.input if i.name not in weights]
     for key in inputs:
@@ -160,7 +160,7 @@ def _check_names(called: str, graph: Any, inputs: Mapping[str, TensorLike], outp
 
 
 def _check_ops(called: str, nodes: Sequence[Any], opset: int) -> None:
-    """UnimplementedError that names all ops that cannot be imported, with their nodes."""
+    """Raises UnimplementedError, with all ops that cannot be imported and their nodes."""
     missing: dict[str, list[str]] = {}
     for node in all_nodes(nodes):
         standard = node.domain in ("", "ai.onnx")
@@ -177,7 +177,7 @@ def _check_ops(called: str, nodes: Sequence[Any], opset: int) -> None:
 
 
 def _checked(called: str, key: str, value: TensorLike, declared: Any) -> Tensor:
-    """A tensor for an input, which must be of the model's type and shape."""
+    """Converts an input to a tensor, and checks it against the model's type and shape."""
     dtype, dims = declared
     tensor = convert(value, None if isinstance(value, Tensor) else dtype, name=fit(key))
     if tensor.dtype.base is not dtype:

@@ -1,4 +1,4 @@
-"""ONNX's messages read: models, the types and shapes of values, the attributes of nodes."""
+"""Reads ONNX messages: models, the types and shapes of values, the attributes of nodes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_model(model: Any) -> tuple[Any, str]:
 
 
 def opset_of(imported: Any) -> int:
-    """The version of the standard's own ops."""
+    """Returns the opset version of the standard's own ops."""
     return max((int(o.version) for o in imported if o.domain in ("", "ai.onnx")), default=OPSETS[1])
 
 
@@ -115,7 +115,7 @@ def type_message(tensor: Tensor | None, names: Sequence[str | None] = ()) -> Any
 
 
 def array_of(tensor: Any) -> Array:
-    """The values of a tensor in a message; text as bytes."""
+    """Returns the values of a tensor message; strings as bytes."""
     element_type(tensor.data_type)
     array: Array = onnx("numpy_helper").to_array(tensor)
     if array.dtype.kind in "USO":
@@ -127,7 +127,7 @@ def array_of(tensor: Any) -> Array:
 
 
 def attributes(node: Any) -> dict[str, Any]:
-    """A node's attributes as Python values; graphs stay messages."""
+    """Returns a node's attributes as Python values; graphs stay messages."""
     types = onnx().AttributeProto
     found: dict[str, Any] = {}
     for a in node.attribute:

@@ -33,7 +33,7 @@ STATIC: dict[str, frozenset[int]] = {}
 
 
 class UnsupportedError(Exception):
-    """This node asks for something that its importer does not do; the text says what."""
+    """The importer does not support this node; the text says why."""
 
 
 class Body(Protocol):
@@ -67,11 +67,11 @@ class Call:
     wanted: Sequence[bool]
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute, or the default where the node leaves it out."""
+        """Returns an attribute, or the default if the node omits it."""
         return self.attrs.get(name, default)
 
     def wants(self, index: int) -> bool:
-        """Whether this output has a consumer."""
+        """Whether an output has a consumer."""
         return index < len(self.wanted) and self.wanted[index]
 
     def known(self, tensor: Tensor | None, what: str) -> Array | None:
@@ -88,7 +88,7 @@ class Call:
         return value
 
     def numbers(self, name: str, tensor: Tensor | None = None) -> list[int] | None:
-        """Whole numbers that older models give as an attribute and newer ones as an input; None where neither is given."""
+        """Returns integers that older models give as an attribute and newer ones as an input; None if the node omits both."""
         if tensor is None:
             given = self.attr(name)
             return None if given is None else [int(v) for v in given]
@@ -106,7 +106,7 @@ class Call:
         return tensor.dims
 
     def only(self, name: str, *allowed: Any) -> Any:
-        """An attribute that may have these values only; the first one is the default."""
+        """Returns an attribute that must have one of these values; the first one is the default."""
         value = self.attr(name, allowed[0])
         if value not in allowed:
             raise UnsupportedError(f"{name}={value!r}; it can be {', '.join(map(repr, allowed))}")
@@ -114,7 +114,7 @@ class Call:
 
 
 def imports(*ops: str, static: Sequence[int] = ()) -> Callable[[Importer], Importer]:
-    """Say that a function imports these ops; `static` are the inputs whose values it must know."""
+    """Registers a function as the importer of these ops; `static` are the inputs whose values it must know."""
 
     def register(function: Importer) -> Importer:
         for op in ops:
@@ -126,18 +126,18 @@ def imports(*ops: str, static: Sequence[int] = ()) -> Callable[[Importer], Impor
 
 
 def imports_as(function: Callable[..., Any], *ops: str) -> None:
-    """Say that an op is a function of the graph with the same inputs."""
+    """Registers a function of the graph as the importer of an op with the same inputs."""
     imports(*ops)(lambda call, *inputs: function(*inputs))
 
 
 def imports_by(**ops: Callable[..., Made]) -> None:
-    """Say how ops are made of functions of the graph: by functions of the call and of the tensors that it takes."""
+    """Registers importers as functions of the call and of the input tensors."""
     for op, make in ops.items():
         imports(op)(make)
 
 
 def int64s(values: Any) -> Tensor:
-    """A constant of the type that the standard has for sizes, axes and places."""
+    """Returns a constant of int64, the standard's type of sizes, axes and indices."""
     return constant(np.array(values, np.int64), int64)
 
 

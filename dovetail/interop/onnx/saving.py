@@ -74,7 +74,7 @@ def save(path: str | os.PathLike[str], outputs: Ends, inputs: Ends | None = None
 
 
 def _named(tensors: Ends) -> list[tuple[str, Tensor]]:
-    """Tensors with names; those of their nodes unless others are given."""
+    """Returns the tensors with their names: the given ones, or those of their nodes."""
     if isinstance(tensors, Mapping):
         pairs = [(str(key), convert(t)) for key, t in tensors.items()]
     else:
@@ -86,7 +86,7 @@ def _named(tensors: Ends) -> list[tuple[str, Tensor]]:
 
 
 def _needed(ends: Iterable[Tensor], starts: set[Tensor]) -> list[Node]:
-    """The nodes that these tensors' values depend on, in order of creation."""
+    """Returns the nodes that these tensors depend on, in order of creation."""
     todo, found = [t.op for t in ends if t not in starts], set[Node]()
     while todo:
         node = todo.pop()
@@ -97,7 +97,7 @@ def _needed(ends: Iterable[Tensor], starts: set[Tensor]) -> list[Node]:
 
 
 def _values(writer: Writer, nodes: Sequence[Node], session: Any) -> None:
-    """Take the arrays of constants, and the values of variables from the session, all in one step."""
+    """Reads the constants' arrays, and the variables' values from the session in one step."""
     reads: list[Tensor] = []
     for node in nodes:
         if node.type == "Const":
@@ -119,7 +119,7 @@ def _values(writer: Writer, nodes: Sequence[Node], session: Any) -> None:
 
 
 def _readable(tensor: Tensor) -> Tensor:
-    """A variable's value, for its reference."""
+    """Returns the value tensor of a variable's reference."""
     if tensor.op.type != "VarHandleOp":
         return tensor
     for reader in tensor.consumers():
@@ -161,7 +161,7 @@ def _nodes(writer: Writer, nodes: Sequence[Node], starts: set[Tensor]) -> None:
 
 
 def _model(writer: Writer, starts: Sequence[tuple[str, Tensor]], ends: Sequence[tuple[str, Tensor]], name: str) -> Any:
-    """The model of what was written, checked."""
+    """Returns the written model after checking it."""
     package, helper = onnx(), onnx("helper")
     for key, tensor in ends:
         writer.scope = tensor.op.name
@@ -190,7 +190,7 @@ def _model(writer: Writer, starts: Sequence[tuple[str, Tensor]], ends: Sequence[
 
 
 def _check_types(model: Any, writer: Writer, graph: Graph) -> None:
-    """UnimplementedError where a node has an element type that the standard does not allow it."""
+    """Raises UnimplementedError for nodes with an element type that the standard does not allow."""
     shown = onnx("shape_inference").infer_shapes(model).graph
     names = {v: k for k, v in onnx().TensorProto.DataType.items()}
     types = {v.name: v.type.tensor_type.elem_type for v in (*shown.value_info, *shown.input, *shown.output)}
@@ -213,6 +213,6 @@ def _check_types(model: Any, writer: Writer, graph: Graph) -> None:
 
 
 def _described(helper: Any, key: str, tensor: Tensor) -> Any:
-    """An input or output with its type; the first size is the batch's, if it is not known."""
+    """Returns an input or output with its type; an unknown first size is named as the batch's."""
     names = ["batch", *(f"{key}_{i}" for i in range(1, len(tensor.dims or ())))]
     return helper.make_value_info(key, type_message(tensor, names))

@@ -32,7 +32,7 @@ EXPORTERS: dict[str, Exporter] = {}
 
 
 def exports(*ops: str) -> Callable[[Exporter], Exporter]:
-    """Say that a function exports these ops."""
+    """Registers a function as the exporter of these ops."""
 
     def register(function: Exporter) -> Exporter:
         for op in ops:
@@ -43,19 +43,19 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
 
 
 def exports_as(**ops: str) -> None:
-    """Say that an op of the graph is one of the standard with the same inputs."""
+    """Registers ops of the graph that are ops of the standard with the same inputs."""
     for mine, theirs in ops.items():
         exports(mine)(_same(theirs))
 
 
 def exports_by(**ops: Exporter) -> None:
-    """Say which function exports each op, for functions of one expression."""
+    """Registers exporters that are functions of one expression."""
     for op, function in ops.items():
         exports(op)(function)
 
 
 def exports_composed(**ops: Callable[..., Names]) -> None:
-    """The same, for functions of the writer, the node, and what all of the node's inputs are called."""
+    """Registers exporters that are functions of the writer, the node, and the names of all its inputs."""
     for op, function in ops.items():
         exports(op)(_composed(function))
 
@@ -73,7 +73,7 @@ def _same(op: str) -> Exporter:
 
 
 def _message(name: str, value: Any) -> Any:
-    """An array as a message."""
+    """Returns an array as a message."""
     found = np.asarray(value)
     if found.dtype == object:
         text = [v if isinstance(v, bytes) else str(v).encode() for v in found.ravel()]
@@ -102,7 +102,7 @@ class Writer:
     # --- what a node takes ---------------------------------------------------------------------------------------
 
     def name(self, tensor: Tensor) -> str:
-        """A tensor's name in the model. A tensor with a known value becomes an array of the model at first use."""
+        """Returns a tensor's name in the model. A tensor with a known value becomes an array of the model at first use."""
         if tensor not in self.names:
             if tensor not in self.values:
                 raise UnsupportedError(f"'{tensor.name}' is an output of {tensor.op.type} that ONNX does not have")
@@ -110,7 +110,7 @@ class Writer:
         return self.names[tensor]
 
     def input(self, node: Node, index: int) -> str:
-        """What an input of a node is called."""
+        """Returns the name of an input of a node."""
         return self.name(node.inputs[index])
 
     def known(self, tensor: Tensor, what: str) -> Array:
@@ -125,15 +125,15 @@ class Writer:
         return value
 
     def value(self, tensor: Tensor) -> Array | None:
-        """A tensor's value where it is known."""
+        """Returns a tensor's value if it is known, else None."""
         return self.values[tensor] if tensor in self.values else static_value(tensor)
 
     def numbers(self, node: Node, index: int, what: str) -> list[int]:
-        """An input as whole numbers; UnsupportedError where they are known only when the graph runs."""
+        """Returns an input as integers; UnsupportedError if they are known only when the graph runs."""
         return [int(v) for v in self.known(node.inputs[index], what).ravel()]
 
     def rank(self, tensor: Tensor) -> int:
-        """A tensor's rank; UnsupportedError where it is not known."""
+        """Returns a tensor's rank; UnsupportedError if it is unknown."""
         if tensor.dims is None:
             raise UnsupportedError(f"the rank of '{tensor.name}' is not known")
         return len(tensor.dims)
@@ -141,7 +141,7 @@ class Writer:
     # --- what it makes -------------------------------------------------------------------------------------------
 
     def array(self, value: Any, name: str = "") -> str:
-        """A constant of the model."""
+        """Adds a constant to the model."""
         made = self.fresh(name or f"{self.scope}/constant")
         self.nodes.append(
             onnx("helper").make_node(
@@ -152,12 +152,12 @@ class Writer:
         return made
 
     def _title(self, tensor: Tensor) -> str:
-        """What an array is called: a variable's value as the variable."""
+        """Returns the name of an array; the value of a variable has the variable's name."""
         reads = tensor.op.inputs and tensor.op.type in ("Identity", "ReadVariableOp")
         return tensor.op.inputs[0].op.name if reads else tensor.op.name
 
     def _array_of(self, tensor: Tensor, value: Any, name: str) -> str:
-        """A constant for a constant; for a variable, an initializer: so readers know which numbers were learnt."""
+        """Writes a constant as a constant and a variable as an initializer, so that readers can tell trained values."""
         if tensor.op.type == "Const":
             return self.array(value, name)
         made = self.fresh(name)
@@ -165,15 +165,15 @@ class Writer:
         return made
 
     def int64s(self, values: Any) -> str:
-        """An array of the type that the standard has for sizes, axes and places."""
+        """Returns an array of int64, the standard's type of sizes, axes and indices."""
         return self.array(np.asarray(values, np.int64))
 
     def like(self, value: Any, tensor: Tensor) -> str:
-        """A number of a tensor's type."""
+        """Returns a number of a tensor's type."""
         return self.array(np.asarray(value, tensor.dtype.base.np))
 
     def emit(self, op: str, *inputs: str, **attrs: Any) -> str:
-        """A node of the model; gives the name of its output."""
+        """Adds a node to the model. Returns the name of its output."""
         return self.emit_many(1, op, *inputs, **attrs)[0]
 
     def emit_many(self, count: int, op: str, *inputs: str, **attrs: Any) -> list[str]:
@@ -184,7 +184,7 @@ class Writer:
         return outputs
 
     def fresh(self, name: str) -> str:
-        """A unique name."""
+        """Returns an unused name."""
         made, i = name, 0
         while made in self.taken:
             i += 1
@@ -193,27 +193,27 @@ class Writer:
         return made
 
     def cast(self, name: str, to: DType) -> str:
-        """A value in another type."""
+        """Casts a value to another type."""
         return self.emit("Cast", name, to=element_number(to))
 
     def sizes(self, tensor: Tensor) -> str:
-        """A shape, an axis or places as the standard wants them: int64."""
+        """Casts a shape, an axis or indices to int64, as the standard requires."""
         value = self.value(tensor)
         if value is not None:
             return self.int64s(value)
         return self.name(tensor) if tensor.dtype.base is int64 else self.cast(self.name(tensor), int64)
 
     def moved(self, tensor: Tensor, order: Sequence[int]) -> str:
-        """A tensor with its axes in another order; laid out now if its value is known."""
+        """Permutes the axes of a tensor; a known value is permuted when the model is written."""
         if tensor in self.values:
             return self._array_of(tensor, self.values[tensor].transpose(order), f"{self._title(tensor)}_moved")
         return self.emit("Transpose", self.name(tensor), perm=list(order))
 
     def turned(self, name: str, order: Sequence[int]) -> str:
-        """A value of the model with its axes in another order."""
+        """Permutes the axes of a value of the model."""
         return self.emit("Transpose", name, perm=list(order))
 
     def attr(self, node: Node, name: str) -> Any:
-        """An attribute of a node of the graph."""
+        """Returns an attribute of a node of the graph."""
         attrs: Mapping[str, Any] = node.attrs
         return attrs[name]

@@ -1,4 +1,4 @@
-"""Ops that work element by element."""
+"""Exports element-wise ops."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ exports_composed(
 
 @exports("DivNoNan")
 def div_no_nan(w: Writer, node: Node) -> Names:
-    """0 where the divisor is 0."""
+    """Exports a division whose result is 0 where the divisor is 0."""
     x, y, zero = w.input(node, 0), w.input(node, 1), w.like(0, node.inputs[1])
     return w.emit("Where", w.emit("Equal", y, zero), zero, w.emit("Div", x, y))
 
 
 @exports("FloorDiv")
 def floor_div(w: Writer, node: Node) -> Names:
-    """Rounded down: whole numbers without what the division leaves."""
+    """Exports a division that rounds down."""
     x, y = w.input(node, 0), w.input(node, 1)
     if node.inputs[0].dtype.base.is_integer:
         return w.emit("Div", w.emit("Sub", x, w.emit("Mod", x, y)), y)
@@ -55,7 +55,7 @@ def floor_div(w: Writer, node: Node) -> Names:
 
 @exports("FloorMod")
 def floor_mod(w: Writer, node: Node) -> Names:
-    """With the divisor's sign."""
+    """Exports a remainder that has the divisor's sign."""
     x, y = w.input(node, 0), w.input(node, 1)
     if node.inputs[0].dtype.base.is_integer:
         return w.emit("Mod", x, y)
@@ -64,7 +64,7 @@ def floor_mod(w: Writer, node: Node) -> Names:
 
 @exports("Select")
 def select(w: Writer, node: Node) -> Names:
-    """A condition of rank 1 chooses rows."""
+    """Exports `Select`, whose condition may have rank 1 and then selects rows."""
     condition, x, y = node.inputs
     name = w.name(condition)
     if condition.dims is None or x.dims is None:
@@ -76,7 +76,7 @@ def select(w: Writer, node: Node) -> Names:
 
 @exports("Cast")
 def cast(w: Writer, node: Node) -> Names:
-    """Between numbers and bools."""
+    """Exports a cast between numbers and booleans."""
     source, to = node.inputs[0].dtype.base, node.outputs[0].dtype.base
     if not all(t.is_bool or t.is_integer or t.is_floating for t in (source, to)):
         raise UnsupportedError(f"a cast from {source.name} to {to.name}")
@@ -85,7 +85,7 @@ def cast(w: Writer, node: Node) -> Names:
 
 @exports("BiasAdd")
 def bias_add(w: Writer, node: Node) -> Names:
-    """One number for each channel: the last axis, or with NCHW the second one."""
+    """Adds one number per channel: along the last axis, or along the second one with NCHW."""
     x, bias = node.inputs
     rank = w.rank(x)
     if node.attrs["data_format"] == "NCHW" and rank > 2:

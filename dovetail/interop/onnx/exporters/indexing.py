@@ -1,4 +1,4 @@
-"""Ops that pick elements or change picked ones."""
+"""Exports ops that read or change elements by index."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ exports_by(
 
 @exports("Slice")
 def slice_(w: Writer, node: Node) -> Names:
-    """`size` elements from `begin`; -1: all that remain."""
+    """Exports a slice of `size` elements from `begin`; a size of -1 means all remaining elements."""
     begin, size = node.inputs[1], w.known(node.inputs[2], "the size")
     axes = w.int64s(range(size.size))
     first = w.value(begin)
@@ -33,7 +33,7 @@ def slice_(w: Writer, node: Node) -> Names:
 
 @exports("StridedSlice")
 def strided_slice(w: Writer, node: Node) -> Names:
-    """NumPy's indexing: slices, then axes that go and axes that come."""
+    """Exports NumPy's indexing: slices first, then removed and added axes."""
     x, begin, end, strides = node.inputs
     steps = w.known(strides, "the strides")
     mask = {n: int(node.attrs[f"{n}_mask"]) for n in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
@@ -72,7 +72,7 @@ def strided_slice(w: Writer, node: Node) -> Names:
 
 
 def _open(mask: dict[str, int], which: str, i: int, step: int) -> int | None:
-    """The limit of a slice that has none; None where it has one."""
+    """Returns the limit for a slice that has none, or None if the slice has a limit."""
     if not mask[which] >> i & 1 or mask["shrink_axis"] >> i & 1:
         return None
     first = which == "begin"
@@ -83,7 +83,7 @@ def _limits(
     w: Writer, vector: Tensor, at: list[int], opened: list[int | None], begin: Tensor | None = None,
     mask: dict[str, int] | None = None,
 ) -> str:  # fmt: skip
-    """The limits of slices. The end of an entry that takes one element is its index + 1."""
+    """Returns the limits of the slices. An index `i` becomes the slice that ends at `i + 1`."""
     single = [bool(mask and mask["shrink_axis"] >> i & 1) for i in at]
     value = w.value(vector if begin is None else begin) if any(single) else w.value(vector)
     known = w.value(vector)
@@ -105,13 +105,12 @@ def _limits(
 
 
 def _behind(place: int) -> int:
-    """The end of the slice of one element."""
+    """Returns the end of a slice of one element."""
     return _FAR if place == -1 else place + 1
 
 
 @exports("GatherV2")
 def gather(w: Writer, node: Node) -> Names:
-    """Slices along an axis."""
     if node.attrs["batch_dims"]:
         raise UnsupportedError("batch_dims")
     (axis,) = w.numbers(node, 2, "the axis")
@@ -120,7 +119,7 @@ def gather(w: Writer, node: Node) -> Names:
 
 @exports("OneHot")
 def one_hot(w: Writer, node: Node) -> Names:
-    """One-hot values. An index out of range gives only `off`; the standard would count a negative one from the end."""
+    """Exports one-hot encoding. An out-of-range index gives only `off`, whereas the standard counts a negative index from the end."""
     places, depth, on, off = node.inputs
     many = w.sizes(depth)
     at = w.sizes(places)
@@ -136,14 +135,14 @@ _SCATTERS = {
 
 @exports(*_SCATTERS)
 def scatter(w: Writer, node: Node) -> Names:
-    """Elements or slices changed, by coordinates."""
+    """Exports an update of elements or slices at given coordinates."""
     x, places, updates = node.inputs
     return w.emit("ScatterND", w.name(x), w.sizes(places), w.name(updates), reduction=_SCATTERS[node.type])
 
 
 @exports("ScatterNd")
 def scatter_nd(w: Writer, node: Node) -> Names:
-    """Elements or slices added to zeros."""
+    """Exports a sum of elements or slices into zeros."""
     places, updates, sizes = node.inputs
     zeros = w.emit("Expand", w.like(0, updates), w.sizes(sizes))
     return w.emit("ScatterND", zeros, w.sizes(places), w.name(updates), reduction="add")

@@ -22,22 +22,22 @@ def _is_last(node: Node) -> bool:
 
 
 def _picture(w: Writer, node: Node, x: Tensor) -> str:
-    """A picture with channels first."""
+    """Returns an image with its channels first."""
     return w.moved(x, _FIRST) if _is_last(node) else w.name(x)
 
 
 def _result(w: Writer, node: Node, made: str) -> str:
-    """A result as the graph has it."""
+    """Returns a result in the layout of the graph's node."""
     return w.turned(made, _LAST) if _is_last(node) else made
 
 
 def _sizes(node: Node, dims: Any) -> list[int | None]:
-    """Height and width."""
+    """Returns the height and the width."""
     return [None, None] if dims is None else list(dims[1:3] if _is_last(node) else dims[2:4])
 
 
 def _pads(window: Window, sizes: list[int | None]) -> dict[str, Any]:
-    """Padding as the standard writes it: befores, then afters; by its name where it follows from sizes that are not known."""
+    """Returns the standard's padding attribute: all begins, then all ends; its `auto_pad` name if sizes are unknown."""
     if window.padding == "SAME" and None in sizes:
         if window.dilations != (1, 1):
             raise UnsupportedError("SAME with dilations of pictures whose size is known only when the graph runs")
@@ -58,7 +58,7 @@ def _moves(window: Window) -> dict[str, Any]:
 
 @exports("Conv2D")
 def conv(w: Writer, node: Node) -> Names:
-    """A filter is `[out, in, *taps]` there."""
+    """Exports a convolution. The standard's filter has the shape `[out, in, *taps]`."""
     x, filters = node.inputs
     window = _window(w, node, filters)
     how = {**_moves(window), **_pads(window, _sizes(node, x.dims))}
@@ -67,7 +67,7 @@ def conv(w: Writer, node: Node) -> Names:
 
 @exports("DepthwiseConv2dNative")
 def depthwise(w: Writer, node: Node) -> Names:
-    """As many groups as channels."""
+    """Exports a convolution with one group per channel."""
     x, filters = node.inputs
     window = _window(w, node, filters)
     assert filters.dims is not None
@@ -82,7 +82,7 @@ def depthwise(w: Writer, node: Node) -> Names:
 
 @exports("Conv2DBackpropInput")
 def conv_transpose(w: Writer, node: Node) -> Names:
-    """From a convolution's result to its input: a filter is `[in, out, *taps]` there."""
+    """Exports the gradient of a convolution for its input. The standard's filter has the shape `[in, out, *taps]`."""
     wanted, filters, x = node.inputs
     window = _window(w, node, filters)
     old, new = _sizes(node, x.dims), _sizes(node, static_dims(wanted))
@@ -99,7 +99,7 @@ def conv_transpose(w: Writer, node: Node) -> Names:
 
 @exports("MaxPool", "AvgPool")
 def pool(w: Writer, node: Node) -> Names:
-    """Padding does not count."""
+    """Exports pooling that ignores padding."""
     (x,) = node.inputs
     window = window_of(node.attrs, height_and_width(node.attrs, "ksize"))
     op = "MaxPool" if node.type == "MaxPool" else "AveragePool"
@@ -109,7 +109,7 @@ def pool(w: Writer, node: Node) -> Names:
 
 @exports("FusedBatchNormV3")
 def batch_norm(w: Writer, node: Node) -> Names:
-    """By running statistics."""
+    """Exports batch normalization with running statistics."""
     if node.attrs["is_training"]:
         raise UnsupportedError("is_training=True; export the model that uses running statistics")
     x, scale, shift, mean, variance = node.inputs

@@ -1,4 +1,4 @@
-"""Ops that move elements, and values that are made."""
+"""Exports ops that change the layout of tensors, and ops that create values."""
 
 from __future__ import annotations
 
@@ -24,45 +24,43 @@ exports_by(
 
 @exports("Reshape")
 def reshape(w: Writer, node: Node) -> Names:
-    """A 0 means a size of 0 here."""
+    """Exports a reshape, in which a size of 0 is literal."""
     return w.emit("Reshape", w.input(node, 0), w.sizes(node.inputs[1]), allowzero=1 if _has_zero(w, node) else 0)
 
 
 def _has_zero(w: Writer, node: Node) -> bool:
-    """Whether a size may be a literal 0. The standard refuses 0 together with -1."""
+    """Whether a size may be a literal 0. The standard rejects 0 together with -1."""
     value = w.value(node.inputs[1])
     return value is None and not _may_infer(node.inputs[1]) or value is not None and bool((value == 0).any())
 
 
 def _may_infer(sizes: Tensor) -> bool:
-    """Whether a -1 may be among sizes that are computed: where they are put together from numbers and sizes."""
+    """Whether sizes that are packed from constants and other values contain -1."""
     return any(t.op.type == "Const" and (t.op.attrs["value"] < 0).any() for t in sizes.op.inputs)
 
 
 @exports("Transpose")
 def transpose(w: Writer, node: Node) -> Names:
-    """The order of the axes must be known."""
+    """Exports a transpose. The order of the axes must be known."""
     order = w.numbers(node, 1, "the order of the axes")
     return w.emit("Transpose", w.input(node, 0), perm=order) if order else w.emit("Identity", w.input(node, 0))
 
 
 @exports("Squeeze")
 def squeeze(w: Writer, node: Node) -> Names:
-    """Axes of size 1 go."""
     axes = node.attrs["squeeze_dims"]
     return w.emit("Squeeze", w.input(node, 0), *([w.int64s(axes)] if axes else []))
 
 
 @exports("ConcatV2")
 def concat(w: Writer, node: Node) -> Names:
-    """Along an axis."""
     (axis,) = w.numbers(node, len(node.inputs) - 1, "the axis")
     return w.emit("Concat", *(w.name(t) for t in node.inputs[:-1]), axis=axis)
 
 
 @exports("Pack")
 def pack(w: Writer, node: Node) -> Names:
-    """Joined along a new axis."""
+    """Exports a stack of tensors along a new axis."""
     rank = w.rank(node.outputs[0])
     axis = w.int64s([node.attrs["axis"] % rank])
     return w.emit(
@@ -72,7 +70,7 @@ def pack(w: Writer, node: Node) -> Names:
 
 @exports("Unpack")
 def unpack(w: Writer, node: Node) -> Names:
-    """Taken apart along an axis, which goes."""
+    """Exports a split into slices without the split axis."""
     axis = node.attrs["axis"]
     return [
         w.emit("Gather", w.input(node, 0), w.array(np.int64(i)), axis=axis % w.rank(node.inputs[0]))
@@ -82,7 +80,6 @@ def unpack(w: Writer, node: Node) -> Names:
 
 @exports("Split", "SplitV")
 def split(w: Writer, node: Node) -> Names:
-    """Into parts along an axis."""
     x = node.inputs[1 if node.type == "Split" else 0]
     (axis,) = w.numbers(node, 0 if node.type == "Split" else 2, "the axis")
     count = len(node.outputs)
@@ -100,7 +97,7 @@ def split(w: Writer, node: Node) -> Names:
 
 @exports("Pad", "PadV2", "MirrorPad")
 def pad(w: Writer, node: Node) -> Names:
-    """With a number, or mirrored without the edge."""
+    """Exports padding with a constant, or with a reflection that excludes the edge."""
     around = w.known(node.inputs[1], "the padding")
     pads = w.int64s(around.T.ravel())
     if node.type != "MirrorPad":
@@ -112,7 +109,7 @@ def pad(w: Writer, node: Node) -> Names:
 
 @exports("Shape")
 def shape(w: Writer, node: Node) -> Names:
-    """As int64, or as what the graph has."""
+    """Exports the shape, cast from int64 to the node's type."""
     x, dtype = node.inputs[0], node.outputs[0].dtype.base
     if is_static(x.dims):
         return w.array(np.array(x.dims, dtype.np))
@@ -122,14 +119,13 @@ def shape(w: Writer, node: Node) -> Names:
 
 @exports("Size")
 def size(w: Writer, node: Node) -> Names:
-    """The number of elements."""
     found, dtype = w.emit("Size", w.input(node, 0)), node.outputs[0].dtype.base
     return found if dtype is int64 else w.cast(found, dtype)
 
 
 @exports("ReverseV2")
 def reverse(w: Writer, node: Node) -> Names:
-    """Along some axes, by slices that run backwards."""
+    """Exports a reversal as slices with a negative step."""
     axes = w.numbers(node, 1, "the axes")
     n = len(axes)
     ends = [-1] * n, [np.iinfo(np.int64).min] * n, axes, [-1] * n
@@ -138,7 +134,7 @@ def reverse(w: Writer, node: Node) -> Names:
 
 @exports("MatrixBandPart")
 def band_part(w: Writer, node: Node) -> Names:
-    """One triangle, or both cut to a band."""
+    """Exports one triangle, or the intersection of two."""
     (below,), (above,) = w.numbers(node, 1, "the band"), w.numbers(node, 2, "the band")
     made = w.input(node, 0)
     if above >= 0:

@@ -17,7 +17,7 @@ exports_by(
 
 @exports(*_REDUCTIONS)
 def reduction(w: Writer, node: Node) -> Names:
-    """Along some axes; along none, x as it is."""
+    """Exports a reduction over some axes. Over no axes it is the identity."""
     axes = w.int64s(w.numbers(node, 1, "the axes"))
     return w.emit(
         _REDUCTIONS[node.type], w.input(node, 0), axes, keepdims=int(node.attrs["keep_dims"]), noop_with_empty_axes=1
@@ -26,7 +26,7 @@ def reduction(w: Writer, node: Node) -> Names:
 
 @exports("All", "Any")
 def logic(w: Writer, node: Node) -> Names:
-    """By the extremes of 0 and 1."""
+    """Exports `all` and `any` as the minimum and the maximum of 0 and 1."""
     numbers = w.cast(w.input(node, 0), int32)
     op = "ReduceMin" if node.type == "All" else "ReduceMax"
     axes = w.int64s(w.numbers(node, 1, "the axes"))
@@ -35,7 +35,7 @@ def logic(w: Writer, node: Node) -> Names:
 
 @exports("ArgMax", "ArgMin")
 def arg_extreme(w: Writer, node: Node) -> Names:
-    """The index of the first maximum or minimum."""
+    """Exports the index of the first maximum or minimum."""
     (axis,) = w.numbers(node, 1, "the axis")
     found = w.emit(node.type, w.input(node, 0), axis=axis, keepdims=0)
     return found if node.outputs[0].dtype.base is int64 else w.cast(found, node.outputs[0].dtype.base)
@@ -43,14 +43,13 @@ def arg_extreme(w: Writer, node: Node) -> Names:
 
 @exports("Cumsum")
 def cumsum(w: Writer, node: Node) -> Names:
-    """Running sums."""
     how = {name: int(node.attrs[name]) for name in ("exclusive", "reverse")}
     return w.emit("CumSum", w.input(node, 0), w.sizes(node.inputs[1]), **how)
 
 
 @exports("TopKV2")
 def top_k(w: Writer, node: Node) -> Names:
-    """The largest, and their places."""
+    """Exports the largest elements and their indices."""
     k = w.emit("Reshape", w.sizes(node.inputs[1]), w.int64s([1]))
     values, places = w.emit_many(2, "TopK", w.input(node, 0), k)
     return [values, w.cast(places, node.outputs[1].dtype.base)]
@@ -58,7 +57,7 @@ def top_k(w: Writer, node: Node) -> Names:
 
 @exports("MatMul")
 def matmul(w: Writer, node: Node) -> Names:
-    """Of matrices, which may be transposed."""
+    """Exports a product of matrices, which may be transposed."""
     a, b = bool(node.attrs["transpose_a"]), bool(node.attrs["transpose_b"])
     left, right = (w.moved(t, [1, 0]) if turn else w.name(t) for t, turn in zip(node.inputs, (a, b), strict=True))
     return w.emit("MatMul", left, right)
@@ -66,7 +65,7 @@ def matmul(w: Writer, node: Node) -> Names:
 
 @exports("BatchMatMulV2")
 def batch_matmul(w: Writer, node: Node) -> Names:
-    """Of stacks of matrices, which may be transposed."""
+    """Exports a batched product of matrices, which may be transposed."""
     turned = []
     for t, attr in zip(node.inputs, ("adj_x", "adj_y"), strict=True):
         rank = w.rank(t)
@@ -77,7 +76,6 @@ def batch_matmul(w: Writer, node: Node) -> Names:
 
 @exports("Einsum")
 def einsum(w: Writer, node: Node) -> Names:
-    """By letters."""
     inputs, _, result = node.attrs["equation"].partition("->")
     if "..." in inputs or len(set(result)) < len(result):
         raise UnsupportedError(f"the equation {node.attrs['equation']}")

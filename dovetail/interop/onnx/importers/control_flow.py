@@ -24,7 +24,7 @@ Types = list[tuple[DType, Dims]]
 
 @imports("If")
 def if_(call: Call, condition: Tensor) -> list[Tensor]:
-    """One of two branches; where the condition is known already, only that one is built."""
+    """Imports a conditional. If the condition is known, only the selected branch is built."""
     yes, no = call.attr("then_branch"), call.attr("else_branch")
     known = static_value(condition)
     if known is not None:
@@ -34,7 +34,7 @@ def if_(call: Call, condition: Tensor) -> list[Tensor]:
 
 
 def _widened(a: Dims, b: Dims) -> Dims:
-    """What holds of both shapes."""
+    """Returns the shape that covers both shapes."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
@@ -56,7 +56,7 @@ def _steady(body: Body, before: Types, carried: Types, skip: int, after: Types) 
 
 @imports("Loop")
 def loop(call: Call, trips: Tensor | None, going: Tensor | None, *first: Tensor) -> list[Tensor]:
-    """Runs its body up to the trip count, while the condition holds. The scan outputs of the iterations are stacked."""
+    """Imports a loop that runs up to the trip count while the condition holds. The scan outputs of the iterations are stacked."""
     body: Body = call.attr("body")
     count = len(first)
     head: Types = [(int64, ()), (bool_, ())]
@@ -87,7 +87,7 @@ def loop(call: Call, trips: Tensor | None, going: Tensor | None, *first: Tensor)
 
 @imports("Scan")
 def scan(call: Call, *inputs: Tensor) -> list[Tensor]:
-    """Runs its body over slices of its inputs; what each iteration puts out is stacked."""
+    """Imports a loop over slices of its inputs. The outputs of the iterations are stacked."""
     if call.opset < 9:
         raise UnsupportedError("Scan of an opset before 9")
     body: Body = call.attr("body")
@@ -120,7 +120,7 @@ def scan(call: Call, *inputs: Tensor) -> list[Tensor]:
 
 
 def _moved(call: Call, x: Tensor, axis: int) -> Tensor:
-    """With the first axis somewhere else."""
+    """Returns a tensor with its first axis moved to another position."""
     rank = len(call.dims(x))
     axis = positive(axis, rank)
     order = list(range(1, rank))

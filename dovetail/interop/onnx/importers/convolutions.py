@@ -31,7 +31,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How a window moves over a picture; one entry for each of its two axes.
+    """How a window slides over an image; one entry for each of its two axes.
 
     Attributes:
         taps, strides, dilations: of the window.
@@ -48,11 +48,11 @@ class Windows:
     ceil: bool = False
 
     def span(self, axis: int) -> int:
-        """From a window's first tap to its last, both included."""
+        """Returns the distance from a window's first tap to its last, both included."""
         return (self.taps[axis] - 1) * self.dilations[axis] + 1
 
     def around(self, axis: int) -> Pair:
-        """The padding of one axis, as a number.
+        """Returns the padding of one axis, as a number.
 
         Raises:
             UnsupportedError: it depends on a size that is not known.
@@ -66,7 +66,7 @@ class Windows:
         return more // 2, more - more // 2
 
     def beyond(self, axis: int) -> int:
-        """How far the last window of `ceil` reaches beyond the padding."""
+        """Returns how far the last window of `ceil` mode reaches beyond the padding."""
         if not self.ceil or self.strides[axis] == 1:
             return 0
         (before, after), size = self.around(axis), self.sizes[axis]
@@ -81,15 +81,15 @@ class Windows:
         return max(0, (count - 1) * stride + span - (size + before + after))
 
     def explicit(self) -> list[list[int]]:
-        """All padding in the graph's own way: pairs for batches, channels, and both axes."""
+        """Returns all padding as the graph's pairs: for batches, channels, and both spatial axes."""
         return [[0, 0], [0, 0], *([b, a + self.beyond(i)] for i, (b, a) in enumerate(map(self.around, (0, 1))))]
 
     def padding(self) -> Any:
-        """The padding as the graph's ops take it."""
+        """Returns the padding argument of the graph's ops."""
         return "SAME" if self.pads is None else self.explicit()
 
     def positions(self, axis: int) -> int:
-        """How many windows there are.
+        """Returns the number of windows.
 
         Raises:
             UnsupportedError: the size is not known.
@@ -103,7 +103,7 @@ class Windows:
         return (size + before + after + self.beyond(axis) - self.span(axis)) // self.strides[axis] + 1
 
     def each_tap(self) -> Iterator[tuple[slice, ...]]:
-        """For each tap, the pixels of the padded picture that it sees."""
+        """Yields for each tap the pixels of the padded image that it reads."""
         for tap in product(*map(range, self.taps)):
             seen = (
                 slice(t * d, t * d + (self.positions(a) - 1) * s + 1, s)
@@ -113,7 +113,7 @@ class Windows:
 
 
 def windows_of(call: Call, x: Tensor, taps: tuple[int, ...]) -> Windows:
-    """The windows that a node's attributes describe, for a picture with as many axes as the window."""
+    """Returns the windows that a node's attributes describe, for an image with as many axes as the window."""
     axes = len(taps)
     if axes not in (1, 2):
         raise UnsupportedError(f"windows over {axes} axes; they can have 1 or 2")
@@ -137,12 +137,12 @@ def windows_of(call: Call, x: Tensor, taps: tuple[int, ...]) -> Windows:
 
 
 def as_picture(x: Tensor) -> Tensor:
-    """With two axes, the first one of size 1 if there is only one."""
+    """Returns x with two spatial axes; if it has one, the first of the two has size 1."""
     return expand_dims(x, 2) if x.dims is not None and len(x.dims) == 3 else x
 
 
 def as_before(made: Tensor, x: Tensor) -> Tensor:
-    """With as many axes as x."""
+    """Returns a result with as many axes as x."""
     return squeeze(made, [2]) if x.dims is not None and len(x.dims) == 3 else made
 
 
@@ -150,7 +150,7 @@ def as_before(made: Tensor, x: Tensor) -> Tensor:
 
 
 def _taps(call: Call, w: Tensor) -> tuple[int, ...]:
-    """Sizes of a filter, which must be known."""
+    """Returns the spatial sizes of a filter, which must be known."""
     taps = tuple(call.attr("kernel_shape") or call.dims(w, "the filter")[2:])
     if None in taps:
         raise UnsupportedError("the filter's size is known only when the graph runs")
@@ -159,7 +159,7 @@ def _taps(call: Call, w: Tensor) -> tuple[int, ...]:
 
 @imports("Conv")
 def conv(call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """In groups, too; a filter of the standard is `[out, in / groups, *taps]`."""
+    """Imports a convolution, also with groups. The standard's filter has the shape `[out, in / groups, *taps]`."""
     windows = windows_of(call, x, _taps(call, w))
     groups, channels = call.attr("group", 1), call.dims(x)[1]
     images, filters = as_picture(x), as_picture(w)
@@ -178,7 +178,7 @@ def conv(call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _depthwise(images: Tensor, filters: Tensor, groups: int, how: dict[str, Any]) -> Tensor:
-    """Each channel under filters of its own: `[taps high, taps wide, channels, multiplier]` in the graph."""
+    """Builds a depthwise convolution. The graph's filter has the shape `[taps high, taps wide, channels, multiplier]`."""
     assert filters.dims is not None
     out, _, high, wide = filters.dims
     if out is None:
@@ -189,7 +189,7 @@ def _depthwise(images: Tensor, filters: Tensor, groups: int, how: dict[str, Any]
 
 @imports("ConvTranspose")
 def conv_transpose(call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A filter of the standard is `[in, out / groups, *taps]` here."""
+    """Imports a transposed convolution. The standard's filter has the shape `[in, out / groups, *taps]`."""
     windows = windows_of(call, x, _taps(call, w))
     more = tuple(call.attr("output_padding") or (0,) * (len(call.dims(x)) - 2))
     wished = call.attr("output_shape")
@@ -228,7 +228,7 @@ def conv_transpose(call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None)
 
 
 def _cut(call: Call, windows: Windows, axis: int, more: int, wished: Any) -> tuple[tuple[int, int], int | None]:
-    """How much of the full result is left out at either end (below 0: how much is added), and its size, if that is given."""
+    """Returns how much of the full result is cut at either end (negative: added), and its size, if given."""
     how = call.attr("auto_pad", "NOTSET")
     size, stride, span = windows.sizes[axis], windows.strides[axis], windows.span(axis)
     if wished is None and not how.startswith("SAME"):
@@ -257,7 +257,7 @@ def _how(windows: Windows) -> dict[str, Any]:
 
 
 def _each(x: Tensor, windows: Windows, fill: Any) -> list[Tensor]:
-    """What each tap sees of the picture."""
+    """Returns the pixels that each tap reads."""
     around = windows.explicit()
     padded = pad(x, around, constant_values=constant(np.array(fill, x.dtype.base.np))) if np.any(around) else x
     return [padded[seen] for seen in windows.each_tap()]
@@ -265,7 +265,7 @@ def _each(x: Tensor, windows: Windows, fill: Any) -> list[Tensor]:
 
 @imports("MaxPool")
 def max_pool_(call: Call, x: Tensor) -> Tensor:
-    """The largest pixel; padding is never the largest."""
+    """Imports max pooling. Padding is never the maximum."""
     if call.wants(1):
         raise UnsupportedError("the output Indices")
     windows, image = _windows(call, x), as_picture(x)
@@ -277,7 +277,7 @@ def max_pool_(call: Call, x: Tensor) -> Tensor:
 
 @imports("AveragePool")
 def average_pool(call: Call, x: Tensor) -> Tensor:
-    """The mean; padding counts with `count_include_pad` only, elements beyond it never."""
+    """Imports average pooling. Padding counts only with `count_include_pad`, and elements beyond it never count."""
     windows, image = _windows(call, x), as_picture(x)
     if windows.dilations != (1, 1):
         total = reduce(add, _each(image, windows, 0))
@@ -303,7 +303,7 @@ def _picture_axes(call: Call, x: Tensor) -> list[int]:
 
 
 def _norm(call: Call, x: Tensor, summed: Callable[[Tensor], Tensor]) -> Tensor:
-    """The p-norm of what `summed` adds up."""
+    """Returns the p-norm, with `summed` as the sum."""
     p = call.attr("p", 2)
     return power(summed(power(absolute(x), float(p))), 1.0 / p)
 

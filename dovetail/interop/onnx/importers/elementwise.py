@@ -19,12 +19,12 @@ from ..registry import Call, UnsupportedError, imports, imports_by
 
 
 def _curved(x: Tensor, alpha: float) -> Tensor:
-    """x above zero, `alpha * (exp(x) - 1)` below."""
+    """Returns x where it is positive, else `alpha * (exp(x) - 1)`."""
     return where_v2(math.greater(x, 0), x, math.multiply(math.subtract(math.exp(math.minimum(x, 0)), 1), alpha))
 
 
 def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """`alpha * x + beta` within 0 and 1."""
+    """Returns `alpha * x + beta`, clipped to [0, 1]."""
     return math.maximum(math.minimum(math.add(math.multiply(x, alpha), beta), 1), 0)
 
 
@@ -44,13 +44,13 @@ imports_by(
 
 @imports("Div")
 def div(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """Whole numbers are cut towards zero."""
+    """Imports a division. Integers are truncated toward zero."""
     return truncatediv(x, y) if x.dtype.base.is_integer else math.divide(x, y)
 
 
 @imports("Mod")
 def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """The sign is the divisor's, or with `fmod` the dividend's."""
+    """Imports a remainder that has the divisor's sign, or with `fmod` the dividend's."""
     if not call.attr("fmod", 0):
         return math.floormod(x, y)
     return (
@@ -60,7 +60,7 @@ def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
 
 @imports("Pow")
 def pow_(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """The result has the base's type, whatever the exponent's."""
+    """Imports a power, whose result has the base's type."""
     base = x.dtype.base
     if y.dtype.base is base:
         return math.pow(x, y)
@@ -72,13 +72,12 @@ def pow_(call: Call, x: Tensor, y: Tensor) -> Tensor:
 
 @imports("BitShift")
 def bit_shift(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """Left or right."""
     return left_shift(x, y) if call.only("direction", "LEFT", "RIGHT") == "LEFT" else right_shift(x, y)
 
 
 @imports("Max", "Min", "Sum", "Mean")
 def of_many(call: Call, *xs: Tensor) -> Tensor:
-    """One number from those of all inputs."""
+    """Imports an element-wise reduction over all inputs."""
     function: Any = {"Max": math.maximum, "Min": math.minimum}.get(call.op, math.add)
     result: Tensor = reduce(function, xs) if len(xs) > 1 else identity(xs[0])
     return math.divide(result, float(len(xs))) if call.op == "Mean" and len(xs) > 1 else result
@@ -86,7 +85,7 @@ def of_many(call: Call, *xs: Tensor) -> Tensor:
 
 @imports("Clip")
 def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """Limits are inputs, in older models attributes; each may be missing."""
+    """Imports clipping. Limits are inputs, or attributes in older models; each may be missing."""
     least, most = (low if low is not None else call.attr("min")), (high if high is not None else call.attr("max"))
     if least is not None:
         x = math.maximum(x, least)
@@ -95,21 +94,21 @@ def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None =
 
 @imports("Elu")
 def elu_(call: Call, x: Tensor) -> Tensor:
-    """With any slope below zero."""
+    """Imports ELU with any `alpha`."""
     alpha = call.attr("alpha", 1.0)
     return nn.elu(x) if alpha == 1.0 else _curved(x, alpha)
 
 
 @imports("Selu")
 def selu_(call: Call, x: Tensor) -> Tensor:
-    """gamma * elu(x), its lower half times alpha."""
+    """Returns `gamma * elu(x)`, with the negative half scaled by `alpha`."""
     alpha, gamma = call.attr("alpha", 1.6732632423543772), call.attr("gamma", 1.0507009873554805)
     return math.multiply(_curved(x, alpha), gamma)
 
 
 @imports("IsInf")
 def is_inf_(call: Call, x: Tensor) -> Tensor:
-    """Of either sign, or of one."""
+    """Imports a test for infinity of either sign, or of one."""
     above, below = call.attr("detect_positive", 1), call.attr("detect_negative", 1)
     if above and below:
         return math.is_inf(x)
@@ -119,7 +118,7 @@ def is_inf_(call: Call, x: Tensor) -> Tensor:
 
 
 def _converted(call: Call, x: Tensor, to: DType) -> Tensor:
-    """A cast between numbers; one to float8 would saturate, as the graph's does not."""
+    """Builds a cast between numbers. A cast to float8 is rejected: it would saturate, and the graph's cast does not."""
     source = x.dtype.base
     if to is source:
         same: Tensor = identity(x)
@@ -135,7 +134,7 @@ def _converted(call: Call, x: Tensor, to: DType) -> Tensor:
 def dropout_(
     call: Call, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Nothing is dropped: a model that is loaded is one that is used."""
+    """Imports dropout as the identity: an imported model runs inference."""
     learns = call.known(training, "training_mode")
     if learns is not None and bool(learns) and not _is_zero(call, ratio):
         raise UnsupportedError("training_mode=True; use dt.nn.dropout")

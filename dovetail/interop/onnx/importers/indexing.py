@@ -1,4 +1,4 @@
-"""Ops that pick elements or change picked ones: slices, gathers, scatters, conditions."""
+"""Imports ops that read or change elements by index: slices, gathers, scatters, conditions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..registry import Call, UnsupportedError, imports, positive
 
 
 def from_front(x: Tensor, places: Tensor, axis: int) -> Tensor:
-    """Places along an axis, those counted from the end counted from the front."""
+    """Converts negative indices along an axis to indices from the front."""
     known = static_value(places)
     if known is not None and (known >= 0).all():
         return places
@@ -44,7 +44,7 @@ def slice_(
     call: Call, x: Tensor, starts: Tensor | None = None, ends: Tensor | None = None, axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Python's slices along some axes; the limits may be known only when the graph runs."""
+    """Imports slices along some axes. The limits may be known only when the graph runs."""
     rank = len(call.dims(x))
     along = call.numbers("axes", axes)
     count = starts.dims[0] if starts is not None and starts.dims else len(call.attr("starts", ()))
@@ -65,7 +65,7 @@ _FAR = 2**31 - 1  # a slice's limits are int32; the standard writes the largest 
 
 
 def _limit(call: Call, name: str, tensor: Tensor | None, i: int) -> Any:
-    """One limit of a slice: a number, or a tensor."""
+    """Returns one limit of a slice: a number, or a tensor."""
     if tensor is None:
         return int(call.attr(name)[i])
     value = static_value(tensor)
@@ -79,7 +79,7 @@ def _clamped(limit: Any, size: int | None) -> Any:
 
 
 def _end(limit: Any, size: int | None, step: int) -> Any:
-    """An end before the first element means that it belongs to a slice that runs backwards."""
+    """Returns the end of a slice. An end before the first element belongs to a slice with a negative step."""
     if isinstance(limit, Tensor):
         return limit
     if step < 0 and (limit <= -_FAR or (size is not None and limit < -size)):
@@ -89,14 +89,14 @@ def _end(limit: Any, size: int | None, step: int) -> Any:
 
 @imports("Gather")
 def gather_(call: Call, x: Tensor, places: Tensor) -> Tensor:
-    """Slices along an axis; places may be counted from the end."""
+    """Imports a gather along an axis. Indices may be negative."""
     axis = positive(call.attr("axis", 0), len(call.dims(x)))
     return gather(x, from_front(x, places, axis), axis=axis)
 
 
 @imports("GatherND")
 def gather_nd_(call: Call, x: Tensor, places: Tensor) -> Tensor:
-    """Elements or slices by coordinates."""
+    """Imports a gather of elements or slices by coordinates."""
     batch = call.attr("batch_dims", 0)
     return gather_nd(x, _coordinates_from_front(call, x, places, batch), batch_dims=batch)
 
@@ -112,7 +112,7 @@ def _coordinates_from_front(call: Call, x: Tensor, places: Tensor, batch: int = 
 
 
 def _elements(call: Call, x: Tensor, places: Tensor) -> Tensor:
-    """Coordinates of the elements that `places` names along one axis: one for each of its own elements."""
+    """Returns the coordinates of the elements that indices along one axis select, one per index."""
     rank = len(call.dims(x))
     axis = positive(call.attr("axis", 0), rank)
     sizes = shape(places)
@@ -156,13 +156,13 @@ def scatter_elements(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> 
 
 @imports("ScatterND")
 def scatter_nd(call: Call, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
-    """Elements or slices changed, by coordinates."""
+    """Imports an update of elements or slices at given coordinates."""
     return _scatter(call, x, _coordinates_from_front(call, x, places), updates)
 
 
 @imports("OneHot")
 def one_hot_(call: Call, places: Tensor, depth: Tensor, values: Tensor) -> Tensor:
-    """`values` holds the one that is off, and the one that is on; negative places count from the end."""
+    """Imports one-hot encoding. `values` holds the `off` and the `on` value; negative indices count from the end."""
     many = cast(reshape(depth, []), int32)
     whole = cast(many, int64)
     at = cast(places, int64)
@@ -172,7 +172,7 @@ def one_hot_(call: Call, places: Tensor, depth: Tensor, values: Tensor) -> Tenso
 
 @imports("NonZero")
 def non_zero(call: Call, x: Tensor) -> Tensor:
-    """Coordinates of what is not 0, one in each column."""
+    """Imports the coordinates of the elements that are not 0, one element per column."""
     if call.dims(x) == ():
         x = expand_dims(x, 0)
         return transpose(where(cast(x, bool_)))[:0]
@@ -181,7 +181,7 @@ def non_zero(call: Call, x: Tensor) -> Tensor:
 
 @imports("Compress")
 def compress(call: Call, x: Tensor, condition: Tensor) -> Tensor:
-    """Slices where a condition holds; it may be shorter than the axis."""
+    """Imports a selection of slices by a condition, which may be shorter than the axis."""
     axis = call.attr("axis")
     places = squeeze(where(condition), [1])
     return (
@@ -190,5 +190,5 @@ def compress(call: Call, x: Tensor, condition: Tensor) -> Tensor:
 
 
 def along(values: Sequence[Tensor], axis: int) -> Tensor:
-    """Tensors joined; one alone as it is."""
+    """Concatenates tensors; a single tensor is returned unchanged."""
     return values[0] if len(values) == 1 else concat(list(values), axis)

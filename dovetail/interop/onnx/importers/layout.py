@@ -1,4 +1,4 @@
-"""Ops that move elements (shapes, axes, joining and cutting, padding), and values that are made."""
+"""Imports ops that change the layout of tensors (shapes, axes, concatenation, splits, padding), and ops that create values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ imports_by(
 
 @imports("Reshape")
 def reshape_(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
-    """0 copies the input's size, unless `allowzero` makes it literal; -1 is inferred."""
+    """Imports a reshape. A size of 0 copies the input's size, unless `allowzero` makes it literal; -1 is inferred."""
     value = static_value(sizes)
     if call.attr("allowzero", 0) or (value is not None and (value != 0).all()):
         return reshape(x, sizes)
@@ -63,7 +63,7 @@ def reshape_(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
 
 
 def flat(x: Tensor, axis: int) -> Tensor:
-    """A matrix: the axes before `axis` are its rows, the others its columns."""
+    """Reshapes x to a matrix: the axes before `axis` are its rows, the others its columns."""
     assert x.dims is not None
     before, after = x.dims[:axis], x.dims[axis:]
     if is_static(after) and math.prod(after):  # type: ignore[arg-type]
@@ -76,21 +76,20 @@ def flat(x: Tensor, axis: int) -> Tensor:
 
 @imports("Flatten")
 def flatten(call: Call, x: Tensor) -> Tensor:
-    """A matrix."""
     rank, axis = len(call.dims(x)), call.attr("axis", 1)
     return flat(x, axis if axis == rank else positive(axis, rank))
 
 
 @imports("Squeeze", static=(1,))
 def squeeze_(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """Axes of size 1 go: those named, or all."""
+    """Removes axes of size 1: the given ones, or all."""
     along = call.numbers("axes", axes)
     return identity(x) if along == [] else squeeze(x, along)
 
 
 @imports("Unsqueeze", static=(1,))
 def unsqueeze(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """New axes of size 1, counted in the result."""
+    """Inserts axes of size 1 at the given positions in the result."""
     along = call.numbers("axes", axes) or []
     rank = len(along) + (len(call.dims(x)) if len(along) > 1 or min(along, default=0) < 0 else 0)
     if len(along) == 1:
@@ -116,7 +115,7 @@ def split_(call: Call, x: Tensor, sizes: Tensor | None = None) -> list[Tensor]:
 
 @imports("Expand")
 def expand(call: Call, x: Tensor, sizes: Tensor) -> Tensor:
-    """Broadcast against a shape: each may be the larger one."""
+    """Broadcasts the input and a shape against each other."""
     wanted = static_value(sizes)
     if wanted is not None and x.dims is not None:
         rank = max(len(x.dims), len(wanted))
@@ -140,7 +139,7 @@ def _new_axes(x: Tensor, count: int) -> Tensor:
 def pad_(
     call: Call, x: Tensor, pads: Tensor | None = None, value: Tensor | None = None, axes: Tensor | None = None
 ) -> Tensor:
-    """More elements around, or, where the number is negative, fewer."""
+    """Imports padding. A negative amount removes elements."""
     rank = len(call.dims(x))
     given = call.numbers("pads", pads) or []
     along = call.numbers("axes", axes)
@@ -172,7 +171,7 @@ def pad_(
 
 @imports("DepthToSpace")
 def depth_to_space(call: Call, x: Tensor) -> Tensor:
-    """Channels become pixels."""
+    """Moves channels into pixels."""
     n, c, h, w = _sizes(call, x)
     b, depth = call.attr("blocksize"), call.only("mode", "DCR", "CRD") == "DCR"
     parts = [n, b, b, _over(c, b * b), h, w] if depth else [n, _over(c, b * b), b, b, h, w]
@@ -182,7 +181,7 @@ def depth_to_space(call: Call, x: Tensor) -> Tensor:
 
 @imports("SpaceToDepth")
 def space_to_depth(call: Call, x: Tensor) -> Tensor:
-    """Pixels become channels."""
+    """Moves pixels into channels."""
     n, c, h, w = _sizes(call, x)
     b = call.attr("blocksize")
     order = [0, 3, 5, 1, 2, 4] if call.only("mode", "DCR", "CRD") == "DCR" else [0, 1, 3, 5, 2, 4]
@@ -191,7 +190,7 @@ def space_to_depth(call: Call, x: Tensor) -> Tensor:
 
 
 def _sizes(call: Call, x: Tensor) -> list[Any]:
-    """The sizes of x: numbers where they are known, else tensors."""
+    """Returns the sizes of x: numbers where they are known, else tensors."""
     dims = call.dims(x)
     there = shape(x) if not is_static(dims) else None
     return [n if n is not None or there is None else there[i] for i, n in enumerate(dims)]
@@ -207,7 +206,7 @@ def _shaped(x: Tensor, sizes: list[Any]) -> Tensor:
 
 @imports("Trilu", static=(1,))
 def trilu(call: Call, x: Tensor, k: Tensor | None = None) -> Tensor:
-    """The upper or the lower triangle; zeros elsewhere."""
+    """Imports the upper or the lower triangle, with zeros elsewhere."""
     sizes = shape(x)
     rank = len(call.dims(x))
     rows, columns = range_(sizes[rank - 2]), range_(sizes[rank - 1])
@@ -222,7 +221,7 @@ _VALUES = {"value_float": np.float32, "value_floats": np.float32, "value_int": n
 
 @imports("Constant")
 def constant_(call: Call) -> Tensor:
-    """A tensor, a number, text, or a list of those."""
+    """Imports a constant: a tensor, a number, text, or a list of these."""
     value = call.attr("value")
     for name, kind in _VALUES.items():
         if name in call.attrs:
@@ -238,7 +237,7 @@ def constant_(call: Call) -> Tensor:
 
 @imports("Shape")
 def shape_(call: Call, x: Tensor) -> Tensor:
-    """The sizes from `start` to `end`."""
+    """Imports the sizes from axis `start` to axis `end`."""
     sizes = shape(x, out_type=int64)
     start, end = call.attr("start", 0), call.attr("end")
     if start == 0 and end is None:
@@ -250,7 +249,7 @@ def shape_(call: Call, x: Tensor) -> Tensor:
 
 @imports("EyeLike")
 def eye_like(call: Call, x: Tensor) -> Tensor:
-    """Ones on a diagonal."""
+    """Imports a matrix with ones on a diagonal."""
     dtype = element_type(call.attr("dtype")) if "dtype" in call.attrs else x.dtype.base
     rows, columns = call.dims(x)
     k = call.attr("k", 0)
@@ -265,7 +264,7 @@ def eye_like(call: Call, x: Tensor) -> Tensor:
 
 @imports("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 def random(call: Call, like: Tensor | None = None) -> Tensor:
-    """Random numbers; as everywhere, a seed gives other numbers than other libraries draw."""
+    """Imports random numbers. For one seed, each library draws other numbers."""
     seed = call.attr("seed")
     dims = shape(like) if like is not None else call.attr("shape")
     dtype = (

@@ -1,4 +1,4 @@
-"""Normalisations by means and variances, or by neighbouring channels."""
+"""Imports normalizations by mean and variance, or by neighboring channels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..registry import Call, UnsupportedError, imports, positive
 
 
 def _channels(v: Tensor, rank: int) -> Tensor:
-    """One number for each channel, shaped to be broadcast."""
+    """Reshapes one number per channel for broadcasting."""
     return reshape(v, [1, -1, *[1] * (rank - 2)])
 
 
@@ -27,7 +27,7 @@ def _channels(v: Tensor, rank: int) -> Tensor:
 def batch_norm(
     call: Call, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor
 ) -> Tensor | tuple[Tensor, ...]:
-    """By running statistics; with `training_mode` by the batch's own."""
+    """Imports batch normalization with running statistics, or with those of the batch in `training_mode`."""
     rank, epsilon = len(call.dims(x)), call.attr("epsilon", 1e-5)
     learns = call.attr("training_mode", 0)
     if call.opset < 14 and (call.wants(1) or call.wants(2)) and len(call.wanted) > 1:
@@ -56,7 +56,7 @@ def batch_norm(
 def layer_normalization(
     call: Call, x: Tensor, scale: Tensor, shift: Tensor | None = None
 ) -> Tensor | tuple[Tensor, ...]:
-    """Each example by its own mean and variance, over the axes from `axis` on."""
+    """Normalizes each example by its own mean and variance, over the axes from `axis` on."""
     rank, epsilon = len(call.dims(x)), call.attr("epsilon", 1e-5)
     axes = list(range(positive(call.attr("axis", -1), rank), rank))
     if not call.wants(1) and not call.wants(2):
@@ -69,7 +69,7 @@ def layer_normalization(
 
 @imports("InstanceNormalization")
 def instance_norm(call: Call, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Each channel of each picture by its own mean and variance."""
+    """Normalizes each channel of each image by its own mean and variance."""
     rank = len(call.dims(x))
     mean, variance = moments(x, list(range(2, rank)), keepdims=True)
     epsilon = call.attr("epsilon", 1e-5)
@@ -78,7 +78,7 @@ def instance_norm(call: Call, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor
 
 @imports("LpNormalization")
 def lp_normalization(call: Call, x: Tensor) -> Tensor:
-    """Over the norm along an axis; 0 where that is 0."""
+    """Divides by the norm along an axis; the result is 0 where the norm is 0."""
     axis, p = call.attr("axis", -1), call.only("p", 2, 1)
     norm = sqrt(reduce_sum(square(x), axis, True)) if p == 2 else reduce_sum(absolute(x), axis, True)
     return div_no_nan(x, norm)
@@ -86,7 +86,7 @@ def lp_normalization(call: Call, x: Tensor) -> Tensor:
 
 @imports("LRN")
 def lrn(call: Call, x: Tensor) -> Tensor:
-    """Over the channels around."""
+    """Normalizes over neighboring channels."""
     size = call.attr("size")
     if size % 2 == 0 or len(call.dims(x)) != 4:
         raise UnsupportedError("an even size, or no picture of two axes")

@@ -1,4 +1,4 @@
-"""Numbers as small integers: (x - zero point) * scale."""
+"""Imports quantized ops. A quantized tensor x stands for (x - zero point) * scale."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _spread(call: Call, x: Tensor, scale: Tensor) -> Any:
 
 
 def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
-    """Rounded, and kept within the type's limits."""
+    """Rounds, and clips to the range of the type."""
     if not dtype.is_integer:
         raise UnsupportedError(f"quantising to {dtype.name}")
     values = round(divide(x, scale))
@@ -49,7 +49,7 @@ def quantized(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Te
 
 @imports("QuantizeLinear")
 def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    """To the zero point's type, or that of `output_dtype`; uint8 without either."""
+    """Quantizes to the zero point's type, or to `output_dtype`; to uint8 without either."""
     given = call.attr("output_dtype", 0)
     dtype = zero.dtype.base if zero is not None else element_type(given) if given else uint8
     spread = _spread(call, x, scale)
@@ -59,7 +59,7 @@ def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
 
 @imports("DequantizeLinear")
 def dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    """To the scale's type."""
+    """Dequantizes to the scale's type."""
     spread = _spread(call, x, scale)
     if x.dtype.base.is_floating:
         values: Tensor = cast(x, scale.dtype.base)
@@ -72,7 +72,7 @@ def dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None)
 
 @imports("DynamicQuantizeLinear")
 def dynamic_quantize(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """To uint8, with a scale and a zero point of the tensor's own."""
+    """Quantizes to uint8, with a scale and a zero point computed from the tensor."""
     least, most = minimum(reduce_min(x), 0.0), maximum(reduce_max(x), 0.0)
     scale = divide(subtract(most, least), 255.0)
     zero = round(minimum(maximum(divide(subtract(0.0, least), scale), 0.0), 255.0))
@@ -80,7 +80,7 @@ def dynamic_quantize(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _around_zero(x: Tensor, zero: Tensor | None, axes: int = 0) -> Tensor:
-    """Small integers without their zero point, in float64, in which their sums are exact."""
+    """Subtracts the zero point, in float64, in which sums of small integers are exact."""
     wide: Tensor = cast(x, float64)
     if zero is None:
         return wide
@@ -92,7 +92,7 @@ def _around_zero(x: Tensor, zero: Tensor | None, axes: int = 0) -> Tensor:
 def conv_integer(
     call: Call, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
 ) -> Tensor:
-    """A convolution of small integers around their zero points; int32 comes out."""
+    """Imports a convolution of integers minus their zero points, with an int32 result."""
     made: Tensor = cast(conv(call, _around_zero(x, x_zero), _around_zero(w, w_zero, len(call.dims(w)) - 1)), int32)
     return made
 
@@ -102,7 +102,7 @@ def quantized_conv(
     call: Call, x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor, scale: Tensor,
     zero: Tensor, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """A convolution of integers, quantised again; a filter may have a scale for each of its outputs."""
+    """Imports a convolution of quantized tensors with a quantized result. A filter may have a scale per output channel."""
     axes = len(call.dims(w)) - 1
     summed: Any = conv(
         call, _around_zero(x, x_zero), _around_zero(w, w_zero, axes), None if bias is None else cast(bias, float64)
@@ -117,7 +117,7 @@ def quantized_product(
     call: Call, a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, scale: Tensor,
     zero: Tensor,
 ) -> Tensor:  # fmt: skip
-    """A product of integers, quantised again."""
+    """Imports a matrix product of quantized tensors with a quantized result."""
     summed = cast(matmul_integer(call, a, b, a_zero, b_zero), float32)
     factor = divide(multiply(cast(a_scale, float32), cast(b_scale, float32)), cast(scale, float32))
     return quantized(multiply(summed, factor), constant(1.0), zero, zero.dtype.base)

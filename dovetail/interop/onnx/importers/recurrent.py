@@ -51,7 +51,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], float, float]] = {
 
 
 def _activations(call: Call, defaults: Sequence[str], directions: int) -> list[list[Function]]:
-    """The functions of each direction."""
+    """Returns the activation functions of each direction."""
     names = call.attr("activations") or list(defaults) * directions
     alphas, betas = list(call.attr("activation_alpha") or ()), list(call.attr("activation_beta") or ())
     found: list[Function] = []
@@ -107,10 +107,10 @@ def _turned(x: Tensor, lengths: Tensor | None) -> Tensor:
 def _steps(
     taken: Tensor, lengths: Tensor | None, states: Sequence[Tensor], step: Step
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """All steps of one direction: the outputs, and the last states."""
+    """Runs all steps of one direction; returns the outputs and the last states."""
 
     def masked(i: Any, taken: Tensor, old: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """One step: the new states and the output. Past an example's end: the old states and zeros."""
+        """Runs one step. Past an example's end it returns the old states, and zeros as output."""
         new = list(step(taken, old))
         shown = new[0]
         if lengths is not None:
@@ -146,7 +146,7 @@ def _steps(
 
 
 def _product(x: Tensor, w: Tensor) -> Tensor:
-    """The inputs of all steps with their weights: `[time, batch, in]` and `[out, in]`."""
+    """Multiplies the inputs of all steps, `[time, batch, in]`, by the weights, `[out, in]`."""
     sizes = shape(x)
     flat = matmul(reshape(x, stack([-1, sizes[2]])), w, transpose_b=True)
     made = reshape(flat, stack([sizes[0], sizes[1], shape(w)[0]]))
@@ -156,7 +156,7 @@ def _product(x: Tensor, w: Tensor) -> Tensor:
 
 
 def _clipped(call: Call) -> Function:
-    """What is done to the sums before an activation."""
+    """Returns the function that clips sums before an activation."""
     limit = call.attr("clip")
     return (lambda x: x) if limit is None else lambda x: maximum(minimum(x, limit), -limit)
 
@@ -166,7 +166,7 @@ def rnn(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Tensor | None = None,
     h: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """h = f(x W + h R + b)."""
+    """Imports a plain recurrent layer: h = f(x W + h R + b)."""
     directions = _directions(call)
     functions, clip = _activations(call, ["Tanh"], directions), _clipped(call)
 
@@ -185,7 +185,7 @@ def lstm(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Tensor | None = None,
     h: Tensor | None = None, c: Tensor | None = None, peepholes: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """Gates in the standard's order: input, output, forget, cell."""
+    """Imports an LSTM. The standard orders the gates as input, output, forget, cell."""
     functions, clip = _activations(call, ["Sigmoid", "Tanh", "Tanh"], _directions(call)), _clipped(call)
     coupled = bool(call.attr("input_forget", 0))
 
@@ -215,7 +215,7 @@ def gru(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Tensor | None = None,
     h: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """Gates in the standard's order: update, reset, hidden."""
+    """Imports a GRU. The standard orders the gates as update, reset, hidden."""
     functions, clip = _activations(call, ["Sigmoid", "Tanh"], _directions(call)), _clipped(call)
     late = bool(call.attr("linear_before_reset", 0))
 
@@ -254,7 +254,7 @@ def _directions(call: Call) -> int:
 
 
 def _with_bias(made: Tensor, b: Tensor | None, d: int) -> Tensor:
-    """The sum of the biases of input and state, which the standard keeps apart."""
+    """Returns the sum of the input bias and the state bias, which the standard stores separately."""
     if b is None:
         return made
     own, state = split(b[d], 2, 0)

@@ -1,4 +1,4 @@
-"""Ops that make one number of many: sums, extremes, places of extremes, running sums; softmax, products of matrices."""
+"""Imports reductions: sums, extrema, their indices, running sums, softmax, and products of matrices."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _root(x: Tensor) -> Tensor:
 
 @imports(*_REDUCTIONS, static=(1,))
 def reduction(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """Along axes that are an attribute or, in newer models, an input; without any, along all."""
+    """Imports a reduction over axes that are an attribute, or an input in newer models; over all axes if none are given."""
     along = call.numbers("axes", axes)
     keep = bool(call.attr("keepdims", 1))
     if not along:
@@ -77,7 +77,7 @@ def reduction(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 @imports("ArgMax", "ArgMin")
 def arg_extreme(call: Call, x: Tensor) -> Tensor:
-    """The index of the first, or of the last, maximum or minimum."""
+    """Imports the index of the first, or of the last, maximum or minimum."""
     axis = positive(call.attr("axis", 0), len(call.dims(x)))
     function = argmax if call.op == "ArgMax" else argmin
     if call.attr("select_last_index", 0):
@@ -90,7 +90,7 @@ def arg_extreme(call: Call, x: Tensor) -> Tensor:
 
 @imports("TopK")
 def topk(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The largest or the smallest along an axis, and their places."""
+    """Imports the largest or the smallest elements along an axis, and their indices."""
     rank = len(call.dims(x))
     axis = positive(call.attr("axis", -1), rank)
     count: Any = int(call.attr("k")) if k is None else cast(reshape(k, []), int32)
@@ -109,7 +109,7 @@ def topk(call: Call, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Tensor
 
 @imports("Softmax", "LogSoftmax", "Hardmax")
 def softmax_(call: Call, x: Tensor) -> Tensor:
-    """Along one axis; before opset 13 along all from the axis on."""
+    """Imports softmax along one axis; before opset 13 over all axes from `axis` on."""
     function: Any = {"Softmax": softmax, "LogSoftmax": log_softmax, "Hardmax": _hardmax}[call.op]
     if call.opset >= 13:
         return function(x, call.attr("axis", -1))  # type: ignore[no-any-return]
@@ -129,7 +129,7 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
 
 
 def product(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    """NumPy's `matmul`: vectors are rows or columns, leading axes broadcast."""
+    """Imports NumPy's `matmul`: vectors are rows or columns, leading axes broadcast."""
     left, right = len(call.dims(a, "the left factor")), len(call.dims(b, "the right factor"))
     made = matmul(expand_dims(a, 0) if left == 1 else a, expand_dims(b, 1) if right == 1 else b)
     gone = [axis for axis, rank in ((-2, left), (-1, right)) if rank == 1]
@@ -138,7 +138,7 @@ def product(call: Call, a: Tensor, b: Tensor) -> Tensor:
 
 @imports("Gemm")
 def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
-    """alpha * a @ b + beta * c."""
+    """Imports `alpha * a @ b + beta * c`."""
     made = matmul(a, b, transpose_a=bool(call.attr("transA", 0)), transpose_b=bool(call.attr("transB", 0)))
     alpha, beta = call.attr("alpha", 1.0), call.attr("beta", 1.0)
     if alpha != 1.0:
@@ -156,7 +156,7 @@ def _like(x: Tensor, number: float) -> float | int:
 def matmul_integer(
     call: Call, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
-    """A product of small integers around their zero points; int32 comes out."""
+    """Imports a product of integers minus their zero points, with an int32 result."""
     left, right = cast(a, int32), cast(b, int32)
     if a_zero is not None:
         zero = cast(a_zero, int32)

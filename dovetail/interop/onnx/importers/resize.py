@@ -51,7 +51,7 @@ def _line(x: Any) -> Any:
 
 
 def _curve(x: Any, a: float) -> Any:
-    """Keys' cubic, 1981."""
+    """Returns Keys' cubic kernel (1981)."""
     x = np.abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
@@ -62,7 +62,7 @@ def _curve(x: Any, a: float) -> Any:
 def resize(
     call: Call, x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None, sizes: Tensor | None = None
 ) -> Tensor:
-    """By factors, or to sizes."""
+    """Imports resizing by scale factors, or to given sizes."""
     if scales is None and sizes is None and roi is not None:  # before opset 11 the factors came second
         roi, scales = None, roi
     rank = len(call.dims(x))
@@ -88,7 +88,7 @@ def resize(
 def _target(
     call: Call, old: list[int | None], scales: Tensor | None, sizes: Tensor | None
 ) -> tuple[list[float], list[int | None]]:
-    """Factors and new sizes of the axes."""
+    """Returns the scale factors and the new sizes of the axes."""
     given = call.known(scales, "scales") if scales is not None else call.attr("scales")
     if given is not None and len(given):
         factors = [float(s) for s in given]
@@ -110,7 +110,7 @@ def _target(
 def _resized(
     call: Call, x: Tensor, axis: int, old: int, new: int, scale: float, mode: str, crop: tuple[float, float]
 ) -> Tensor:
-    """x in another size along one axis."""
+    """Resizes x along one axis."""
     default = "half_pixel" if call.opset >= 11 and call.op == "Resize" else "asymmetric"
     way = call.only("coordinate_transformation_mode", default, *_PLACES)
     # The standard's ways know the size before it is cut to a whole number, where they name a factor.
@@ -131,7 +131,7 @@ def _resized(
 
 
 def _weighted(call: Call, x: Tensor, axis: int, old: int, scale: float, mode: str, places: Array) -> Tensor:
-    """Weighted sums of the neighbours of each coordinate."""
+    """Returns weighted sums of the neighbors of each coordinate."""
     a = call.attr("cubic_coeff_a", -0.75)
     kernel: Any = (lambda t: _curve(t, a)) if mode == "cubic" else _line
     narrow = min(scale, 1.0) if call.attr("antialias", 0) else 1.0
