@@ -44,7 +44,7 @@ class Picture(NamedTuple):
 SHOWN = {
     "plan-page-training": Picture("training", "tower_1/MatMul"),
     "plan-page-large": Picture("large", dark=True),
-    "plan-page-timeline": Picture("sized", clicks=["#tab-timeline", "#chart .bar.critical"]),
+    "plan-page-timeline": Picture("sized", clicks=["#tab-timeline", "#chart .bar.critical:not(.fill-none)"]),
     "plan-page-diff": Picture("compared"),
 }
 ALL = SHOWN | {
