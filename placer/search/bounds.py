@@ -19,12 +19,18 @@ STEPS = 100
 SAMPLE = 20_000  # units, at least, from which weights are taken
 
 
-def lower_bound(problem: Problem) -> float:
-    """A value that the objective of no assignment is below, in seconds."""
-    balance = max(_balance(problem), _forced(problem))
-    if problem.objective is Objective.THROUGHPUT:
-        return balance
-    return max(balance, float((least_behind(problem) + _fastest(problem)).max()))
+def lower_bound(problem: Problem, *, proven: float = 0.0, known: float = np.inf) -> float:
+    """A value that the objective of no assignment is below, in seconds.
+
+    Args:
+        proven: a lower bound that is known otherwise, such as a search's under device requests.
+        known: the objective of a placement that is known otherwise; no bound is above it. The problem of a plan has the times of its
+            kernels as they are fused there, and another placement may fuse more of them.
+    """
+    bound = max(proven, _balance(problem), _forced(problem))
+    if problem.objective is not Objective.THROUGHPUT:
+        bound = max(bound, float((least_behind(problem) + _fastest(problem)).max()))
+    return min(bound, known)
 
 
 def least_behind(problem: Problem) -> Floats:

@@ -177,23 +177,23 @@ def evaluate(
         return Evaluation(0.0, 0.0, _finder(plan), None, (), (), None)
     problem, assignment, names, devices = step_of(plan, costs=costs, contended=contended, client=client)
     step = plan_timeline(plan, problem, assignment, names, devices)
-    bound = lower_bound(problem)
-    if plan.solution is not None and costs is None:
-        bound = max(bound, min(plan.solution.lower_bound, step.makespan))
     single = fastest_alone(problem, plan, as_profile(costs), client)
-    # Kernels are fused as in this plan, and on one device more may be fused: then that step is faster than the bound.
-    alone = single[1] if single is not None and _may_have_all(plan, single[0]) else np.inf
+    known = step.makespan
+    if single is not None and _may_have_all(plan, single[0]):
+        known = min(known, single[1])
+    proven = plan.solution.lower_bound if plan.solution is not None else 0.0
+    bound = lower_bound(problem, proven=proven if costs is None else 0.0, known=known)
     loads = [
         Load(name, busy, peak, float(capacity))
         for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)
         if busy > 0 or peak > 0
     ]
     found = Evaluation(
-        step.makespan, min(bound, step.makespan, alone), _finder(plan), single, _critical(step),
+        step.makespan, bound, _finder(plan), single, _critical(step),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
     )  # fmt: skip
     if minimizes_load(plan) and plan.solution is not None:
-        found = replace(found, throughput=(plan.solution.objective, min(plan.solution.lower_bound, alone)))
+        found = replace(found, throughput=(plan.solution.objective, min(proven, known)))
     if not is_exact(plan, as_profile(costs)):
         return replace(found, lower_bound=0.0, unknown=_unknown(plan))
     hint = _replicas(plan, problem.seconds, problem.device_class, problem.link_per_byte, problem.link_latency)

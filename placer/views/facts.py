@@ -22,6 +22,7 @@ from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
 from ..rules.placement import Rule
 from ..rules.replica_device_setter import SETTER
+from ..search import bounds
 from ..search.from_graph import links_of
 from ..search.jit import FEW, interpreted
 from ..search.memory_penalty import ROUNDING
@@ -130,6 +131,12 @@ class Facts:
     def seconds(self) -> float:
         """The predicted time of the step."""
         return 0.0 if self.timeline is None else self.timeline.makespan
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """Seconds: no placement of the step's nodes is predicted to be faster. 0 if there is no prediction."""
+        known = self.seconds if self.slower_than is None else self.slower_than[1]
+        return 0.0 if self.problem is None else bounds.lower_bound(self.problem[0], known=known)
 
     @cached_property
     def number(self) -> dict[str, int]:

@@ -17,7 +17,6 @@ from ..plan_data import PlanData
 from ..render.text import count_text, listed, number_text, short, size_text
 from ..render.timeline import time_text
 from ..rules.placement import Rule
-from ..search.bounds import lower_bound
 from ..simulate import state_behind
 from .facts import Facts, job_of, overriding, setter_block
 from .lint_traffic import SHARE, SMALL_BYTES, tensor_of
@@ -66,7 +65,7 @@ def idle(facts: Facts) -> Iterator[PlanWarning]:
     heavy, cure, change = _spread(facts, most)
     gain = ""
     if facts.is_exact and facts.problem is not None:
-        most_saved = 1 - lower_bound(facts.problem[0]) / facts.seconds
+        most_saved = 1 - facts.lower_bound / facts.seconds
         gain = f". The step time of {time_text(facts.seconds)} could fall by at most {most_saved:.0%}"
     spread, away = (cure, change), "in this step (other clients may use it)"
     servers = tuple(t for t in idle if job_of(t) == "/job:ps") if facts.state else ()
@@ -142,7 +141,7 @@ def _can_gain(facts: Facts) -> bool:
     message = np.delete(problem.link_latency[here], here, axis=1).min(initial=np.inf)
     if len(here) == 1 and facts.seconds <= message:
         return False
-    return lower_bound(problem) < (1 - SHARE) * facts.seconds
+    return facts.lower_bound < (1 - SHARE) * facts.seconds
 
 
 def _spread(facts: Facts, device: str) -> tuple[Node, str, Change]:

@@ -76,3 +76,33 @@ def _steered(kind, x, device):
     if kind == "loop":
         return dt.while_loop(lambda t: dt.reduce_sum(t) < 9.0, grow, [x])
     return dt.cond(dt.reduce_sum(x) < 9.0, lambda: grow(x), lambda: x)
+
+
+@st.composite
+def updating_programs(draw, tasks=("/job:a/task:0", "/job:b/task:0")):
+    """A random program that reads variables of other tasks, and changes them: its graph, what it fetches, and its updates."""
+    places = ("", *tasks)
+    with dt.Graph().as_default() as g:
+        variables, values = [], []
+        for i in range(draw(st.integers(1, 4))):
+            with g.device(draw(st.sampled_from(tasks))):
+                size = draw(st.sampled_from((2, 2, 300)))
+                kind = draw(st.booleans())
+                variables.append(dt.get_variable(f"v{i}", [size, size], use_resource=kind))
+        for i in range(draw(st.integers(1, 6))):
+            with g.device(draw(st.sampled_from(places))):
+                x = draw(st.sampled_from([*values, *variables]))
+                y = dt.matmul(x, x, name=f"m{i}") if draw(st.booleans()) else dt.tanh(x, name=f"t{i}")
+                others = [v for v in variables if v.shape == x.shape]
+                values.append(y + draw(st.sampled_from(others)) if draw(st.booleans()) and others else y)
+        updates = []
+        for v in variables:
+            fitting = [y for y in values if y.shape == v.shape]
+            if fitting and draw(st.booleans()):
+                gradient = draw(st.sampled_from(fitting))
+                if draw(st.booleans()):
+                    updates.append(dt.train.GradientDescentOptimizer(0.1).apply_gradients([(gradient, v)]))
+                else:
+                    updates.append(dt.assign_add(v, gradient).op)
+        fetches = draw(st.lists(st.sampled_from(values), max_size=2, unique=True))
+    return g, fetches or values[-1:], updates

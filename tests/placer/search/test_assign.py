@@ -6,10 +6,11 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from random_graphs import placed_graphs
+from random_graphs import placed_graphs, updating_programs
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError, ResourceExhaustedError
+from dovetail.placer.partition.one_sided_updates import moved_parts
 from dovetail.placer.pipeline import STRATEGIES
 from dovetail.placer.rules.placement import Rule
 from dovetail.placer.simulate import Span, simulate, timeline
@@ -280,3 +281,30 @@ def test_the_objective_is_the_time_that_a_plan_is_predicted_to_take(case, shared
     if fetches or targets:
         assert plan.solution.objective == pytest.approx(simulate(plan).makespan, rel=1e-9)
         assert plan.solution.lower_bound <= plan.solution.objective
+
+
+def test_the_objective_is_the_predicted_time_of_programs_that_use_variables_in_place():
+    """Reads and updates of another task's memory, with and without the client's time."""
+    reads, updates = 0, 0
+
+    @settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(updating_programs(), st.sampled_from(["makespan", "latency"]), st.sampled_from(["auto", "heft", "rules"]))
+    def holds(case, objective, strategy):
+        nonlocal reads, updates
+        graph, fetches, targets = case
+        plan = dt.place(
+            graph, {"a": 1, "b": 1}, devices={"a": SLOW, "b": SLOW}, fetches=fetches, targets=targets, strategy=strategy,
+            objective=objective, budget_s=0.02,
+        )  # fmt: skip
+        reads += any(c.direct for c in plan.channels)
+        updates += bool(moved_parts(plan.partitions, plan.decisions.device_of))
+        if plan.solution is None:
+            return
+        predicted = simulate(plan, client=objective == "latency").makespan
+        assert plan.solution.objective == pytest.approx(predicted, rel=1e-9)
+        assert plan.solution.lower_bound <= plan.solution.objective
+        report = plan.report(client=objective == "latency")
+        assert report.lower_bound <= report.objective == pytest.approx(predicted, rel=1e-9)
+
+    holds()
+    assert reads > 10 and updates > 5
