@@ -32,7 +32,7 @@ from .graph.core.errors import NotFoundError, UnavailableError
 from .graph.core.frames import Frames
 from .graph.core.graph import Graph, Node, Tensor
 from .graph.core.nest import flatten
-from .graph.core.operators import is_tracing
+from .graph.core.operators import is_tracing, names_in_trace
 from .graph.core.source_location import hide_own_frames
 from .graph.variables.scope import variable_scope
 from .graph.variables.store import AUTO_REUSE, report_uninitialized_variables
@@ -202,13 +202,18 @@ class _Home:
 
     def check_processes(self) -> None:
         """Raise an UnavailableError if a process of the cluster that this process started has ended."""
-        ended = self._started.first_ended() if self._started is not None else None
+        first_ended = getattr(self._started or self.cluster, "first_ended", None)  # of a `LocalCluster`
+        ended = first_ended() if first_ended is not None else None
         if ended is not None:
-            raise UnavailableError(
-                None, None,
-                f"{ended}. `{self.scope}` started it. Call `{self.scope}.close()` to end the cluster; the next call starts a new one, with "
-                f"variables at their initial values, and `{self.scope}.restore(path)` reads a checkpoint",
-            )  # fmt: skip
+            scope = self.scope
+            way_on = (
+                f"`{scope}` started it. Call `{scope}.close()` to end the cluster; the next call starts a new one, with variables at their "
+                "initial values"
+                if self._started is not None
+                else f"Start it again with the cluster's method `start(job, task)`, and call `{scope}.close()`; the next call opens a new "
+                "session, in which the variables of that task have their initial values"
+            )
+            raise UnavailableError(None, None, f"{ended}. {way_on}, and `{scope}.restore(path)` reads a checkpoint")
 
     def _target(self) -> str:
         """The target of the session; a described cluster is started."""
@@ -456,7 +461,7 @@ class CompiledFunction(Generic[P]):
                 name = f"arguments/{name}"  # so that a variable with a parameter's name keeps it
                 given.append(placeholder(value.dtype, self._dims(value), name) if is_fed else value)
             positional, named = nest.pack_sequence_as(structure, given)
-            token = is_tracing.set(True)
+            token, names_token = is_tracing.set(True), names_in_trace.set({})
             try:
                 results = self._function(*positional, **named)
             except (TypeError, ValueError) as e:
@@ -464,7 +469,7 @@ class CompiledFunction(Generic[P]):
                 raise
             finally:
                 home.first_arguments.note(self._called, dict(zip(names, given, strict=True)))
-                is_tracing.reset(token)
+                is_tracing.reset(token), names_in_trace.reset(names_token)
             results = returned(self._called, results)
         if home.search is not None:
             home.search.note(home.graph.nodes[before:], scope, home.scope)

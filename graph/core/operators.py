@@ -30,6 +30,8 @@ assignments: list[Callable[..., Callable[..., Any]]] = []
 """One function, which returns the method that assigns to a slice of a variable (`ops.state.scatter_state`)."""
 
 is_tracing: ContextVar[bool] = ContextVar("is_tracing", default=False)
+names_in_trace: ContextVar[dict[str, int] | None] = ContextVar("names_in_trace", default=None)
+"""In a trace: kind of layer -> the last number in a name that was made for one without a name. None: outside of traces."""
 """Whether a function is being traced (`dt.compile`). There `==` between values is nearly always meant to compare elements."""
 
 TO_GET_IT = "to get its value, return it from the compiled function, or call session.run(tensor)"

@@ -180,26 +180,26 @@ def test_a_call_leaves_the_default_session_as_it_was() -> None:
         assert dt.get_default_session() is None
 
 
-def test_keras_layers_that_each_trace_makes_anew_are_noticed() -> None:
+def test_traces_share_the_weights_of_keras_layers_that_they_make() -> None:
     outside = dt.keras.layers.Dense(2)
 
     @dt.compile
-    def named(x: Any) -> Any:
-        return dt.keras.layers.Dense(2, name="logits")(outside(x))
+    def step(x: Any) -> Any:
+        hidden = dt.keras.Sequential([dt.keras.layers.Dense(5), dt.keras.layers.Dense(4)])(x)
+        return dt.keras.layers.Dense(2, name="logits")(outside(dt.keras.layers.Dense(4)(hidden)))
 
-    @dt.compile
-    def unnamed(x: Any) -> Any:
-        return dt.keras.layers.Dense(2)(x)
+    with step:
+        np.testing.assert_allclose(step(X)[:1], step(X[:1]), rtol=1e-5)
+        assert [v.op.name for v in step.variables if v.op.name.endswith("kernel")] == [
+            "step/dense/kernel", "step/dense_1/kernel", "step/dense_2/kernel", "dense/kernel", "logits/kernel",
+        ]  # fmt: skip
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        named(X), named(X[:1])
-    assert len(named.variables) == 4
-    with pytest.warns(
-        UserWarning, match="The layer 'dense' is made inside a compiled function, without a name"
-    ) as found:
-        unnamed(X)
-    assert found[0].filename == __file__
+        @dt.compile(share_with=step)
+        def other(x: Any) -> Any:
+            return dt.keras.layers.Dense(7)(x)
+
+        with pytest.raises(ValueError, match=r"needs weights 'kernel' of shape \(3, 7\).*shape \(3, 5\).*name="):
+            other(X)
 
 
 def test_a_layer_without_a_name_that_makes_new_variables_is_noticed() -> None:
@@ -673,6 +673,29 @@ def test_a_process_that_ended_is_named_at_once_and_close_starts_anew(tmp_path: P
         count.close()
         count.restore(saved)
         assert count(1.0) == 3.0
+
+
+def test_a_lost_task_of_ones_own_cluster_is_named_with_the_way_on(tmp_path: Path):
+    with dt.LocalCluster({"ps": 1, "worker": 1}) as cluster:
+
+        @dt.compile(cluster=cluster)
+        def count(x):
+            with dt.device("/job:ps"):
+                return dt.get_variable("n", initializer=0.0).assign_add(x)
+
+        with count:
+            assert count(2.0) == 2.0
+            saved = count.save(str(tmp_path / "model"))
+            cluster.kill("ps", 0)
+            with pytest.raises(
+                dt.errors.UnavailableError,
+                match=r"/job:ps/task:0 was ended.*start\(job, task\).*count\.restore\(path\)",
+            ):
+                count(1.0)
+            cluster.start("ps", 0)
+            count.close()
+            count.restore(saved)
+            assert count(1.0) == 3.0
 
 
 def test_variables_of_another_graph_and_of_another_shape_say_where_they_were_made():

@@ -114,7 +114,10 @@ class PlainDisplay:
         if step == self._shown_step or (now - self._shown_at < PLAIN_EVERY_S and not training.done):
             return
         self._shown_at, self._shown_step = now, step
-        parts = [f"step {step:>{len(str(training.last_step))}}/{training.last_step}"]
+        last = training.last_step
+        parts = [
+            f"step {min(step, last):>{len(str(last))}}/{last}"
+        ]  # the workers may pass the last step before they see it
         for i, w in enumerate(training.workers):
             if w.losses:
                 parts.append(f"worker {i}: loss {w.losses[-1]:.4f}, {w.rate:.0f} steps/s")
@@ -206,7 +209,7 @@ def _total(training: Training) -> RenderableType:
     grid.add_row(
         "global step",
         ProgressBar(total=training.last_step, completed=step, width=CURVE),
-        f"{training.global_step} of {training.last_step}, {took}",
+        f"{step} of {training.last_step}, {took}",
     )
     if training.accuracies:
         curve = Text(sparkline(training.accuracies), style="green")

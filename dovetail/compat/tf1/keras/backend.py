@@ -20,6 +20,7 @@ from ....graph.core.default_graph import get_default_graph, get_default_session,
 from ....graph.core.device import DeviceSpec
 from ....graph.core.errors import DeadlineExceededError
 from ....graph.core.graph import Graph
+from ....graph.core.operators import names_in_trace
 from ....runtime.config import ConfigProto
 from ....runtime.session.session import Session
 
@@ -63,9 +64,11 @@ class GraphState:
         return self._initialized.setdefault(session, set())
 
     def unique_name(self, kind: str) -> str:
-        """A name for another layer of a kind: `dense`, `dense_1`, …"""
+        """A name for another layer of a kind: `dense`, `dense_1`, … Each trace of a compiled function counts anew."""
         replica = get_replica_context() if has_strategy() else None
-        names = self._names if replica is None else replica.counts(self._names)
+        in_trace = names_in_trace.get()
+        names = self._names if in_trace is None else in_trace
+        names = names if replica is None else replica.counts(names)
         count = names[kind] = names.get(kind, -1) + 1
         return f"{kind}_{count}" if count else kind
 

@@ -21,7 +21,7 @@ from .....graph.core.dtypes import DType, as_dtype
 from .....graph.core.graph import Node, Tensor
 from .....graph.core.nest import flatten, pack
 from .....graph.core.operators import is_tracing
-from .....graph.core.source_location import warn_caller
+from .....graph.variables.scope import get_variable_scope
 from .....graph.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from .. import constraints, initializers, regularizers
 from ..backend import GraphState, batch_get_value, batch_set_value, floatx, snake_case
@@ -94,7 +94,7 @@ class Layer(Configured):
         self._first_weights = weights
         self.trainable = trainable
         self.name = name or GraphState.of(get_default_graph()).unique_name(snake_case(type(self).__name__))
-        self._is_of_one_trace = not name and is_tracing.get()  # another trace gives its layer another name
+        self._is_traced = not name and is_tracing.get()  # its name is counted in the trace
         self.dtype = as_dtype(dtype or floatx()).base
         self.activity_regularizer = regularizers.get(activity_regularizer)
         self.batch_input_shape = _given_shape(input_shape, batch_input_shape, input_dim, batch_size)
@@ -204,22 +204,25 @@ class Layer(Configured):
     def _make_variable(
         self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any
     ) -> Any:
-        if self._is_of_one_trace:
-            self._is_of_one_trace = False
-            warn_caller(
-                f"The layer '{self.name}' is made inside a compiled function, without a name. So each trace, such as that of another "
-                "batch size, makes new weights. Make the layer outside the function, or give it a name="
-            )
         # A metric is called as its function is.
         path = "/".join(passes.path or (self.name,)).replace("<lambda>", "lambda")
+        if self._is_traced:  # so that it is no weight of a layer that was made outside the function, or has this name
+            path = f"{get_variable_scope().name}/{path}"
         with get_default_graph().name_scope(None):
-            return Variable(
+            made = Variable(
                 initial_value=partial(initializer, shape, dtype=dtype),
                 name=f"{path}/{name}",
                 dtype=dtype,
                 use_resource=True,
                 **kwargs,
             )
+        if self._is_traced and made.shape.as_list() != list(shape):
+            raise ValueError(
+                f"The layer '{self.name}' needs weights '{name}' of shape {tuple(shape)}, and another trace made them with shape "
+                f"{tuple(made.shape.as_list())} (at {made.op.source}): layers without a name are numbered in each trace, and share "
+                "the weights of those with the same number. Give each of these layers a name of its own: name="
+            )
+        return made
 
     @property
     def weights(self) -> list[Any]:
