@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, overload
 
 from .api import nest
 from .call_values import Array, as_array, fetches, is_constant, names_of, refusal, returned, with_values
@@ -33,7 +33,7 @@ from .graph.core.frames import Frames
 from .graph.core.graph import Graph, Node, Tensor
 from .graph.core.nest import flatten
 from .graph.core.operators import is_tracing, names_in_trace
-from .graph.core.source_location import hide_own_frames
+from .graph.core.source_location import shows_users_frames
 from .graph.variables.scope import variable_scope
 from .graph.variables.store import AUTO_REUSE, report_uninitialized_variables
 from .graph.variables.variable import variable_creator_scope
@@ -53,13 +53,16 @@ if TYPE_CHECKING:
     from .runtime.server.local_cluster import LocalCluster
 
 P = ParamSpec("P")
-Q = ParamSpec("Q")
-R = TypeVar("R")
 
 MANY_TRACES = 8
 """From this number of traces on, a warning says that shapes change too often."""
 
 INSTEAD = {
+    "explain": "plan(...).explain(node), with the arguments of a call",
+    "to": "dt.device in the function, as in `with dt.device('/gpu:0')`",
+    **dict.fromkeys(
+        ("train", "eval"), "an argument of the function, such as training=True: each value is a trace of its own"
+    ),
     "lower": "plan(...), with the arguments of a call",
     "eval_shape": "plan(...), with the arguments of a call",
     "get_concrete_function": "plan(...), with the arguments of a call, or graph",
@@ -246,20 +249,6 @@ def initialize(session: Session, done: Set[Any] = frozenset()) -> set[Any]:
     return {*variables, *tables}
 
 
-def _shows_users_frames(method: Callable[Q, R]) -> Callable[Q, R]:
-    """Decorate a public method: tracebacks of its errors have no frames of Dovetail."""
-
-    @functools.wraps(method)
-    def shortened(*args: Q.args, **kwargs: Q.kwargs) -> R:
-        try:
-            return method(*args, **kwargs)
-        except Exception as e:
-            hide_own_frames(e)
-            raise
-
-    return shortened
-
-
 class CompiledFunction(Generic[P]):
     """A function that `dt.compile` made. Call it like the original one; results are NumPy arrays. `with` closes it at the end."""
 
@@ -269,7 +258,7 @@ class CompiledFunction(Generic[P]):
         self._home, self._symbolic_batch, self._is_owner = home, symbolic_batch, is_owner
         self._traces: dict[Any, _Trace] = {}
 
-    @_shows_users_frames
+    @shows_users_frames
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run one step with these arguments.
 
@@ -279,7 +268,7 @@ class CompiledFunction(Generic[P]):
         """
         return self._run(args, kwargs)
 
-    @_shows_users_frames
+    @shows_users_frames
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
         """The `Plan` of the step for these arguments and their shapes. No cluster is started; of a target, the session is opened."""
         home = self._home
@@ -300,7 +289,7 @@ class CompiledFunction(Generic[P]):
                 allow_soft_placement=home.config.allow_soft_placement,
             )  # fmt: skip
 
-    @_shows_users_frames
+    @shows_users_frames
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Trace:
         """Run one step with these arguments, and return its timing: a `Trace`, with the times of all tasks on one clock."""
         metadata = RunMetadata()
@@ -324,7 +313,7 @@ class CompiledFunction(Generic[P]):
         with self._home.lock:
             return self._home.session()
 
-    @_shows_users_frames
+    @shows_users_frames
     def save(self, path: str) -> str:
         """Write a checkpoint of all variables whose files begin with `path`, and return its path, for `restore`.
 
@@ -334,7 +323,7 @@ class CompiledFunction(Generic[P]):
         with self._home.lock:
             return str(self._home.saver().save(self._home.initialize(), path))
 
-    @_shows_users_frames
+    @shows_users_frames
     def restore(self, path: str) -> None:
         """Read all variables from the checkpoint `path`, as `save` returned it.
 

@@ -162,8 +162,13 @@ class Plan:
             name: a node or tensor, or its name.
 
         Raises:
-            KeyError: there is no such node.
+            KeyError: there is no such node. ValueError: it is the name of a device.
         """
+        if isinstance(name, str) and name.startswith(("/job:", "/device:", "/task:")):
+            raise ValueError(
+                f"{name!r} is a device, and `explain` takes a node. print(plan) shows what runs on each device, plan.why_not(node, device) "
+                "why a node is not on one"
+            )
         node = self._node(name)
         lines = [self.decisions.explain(node)]
         if is_moved_to_data(node) and node in self.decisions:

@@ -18,6 +18,62 @@ _CROSS_ENTROPY = (
 )
 FOREIGN = {
     "tensor": "dt.constant",
+    "tril": "dt.linalg.band_part(x, -1, 0)",
+    "triu": "dt.linalg.band_part(x, 0, -1)",
+    "outer": "dt.tensordot(a, b, 0)",
+    "topk": "dt.nn.top_k",
+    "logsumexp": "dt.reduce_logsumexp",
+    "index_select": "dt.gather",
+    "nonzero": "dt.where",
+    "randn_like": "dt.random.normal(x.shape)",
+    "random.PRNGKey": "dt.set_random_seed, or the argument seed of an op",
+    "autograd": "dt.gradients(loss, variables)",
+    "float": "dt.float32",
+    **dict.fromkeys(
+        ("np", "numpy", "jnp"), "NumPy for arrays; ops on tensors are dt.sum, dt.exp, dt.matmul and their like"
+    ),
+    **dict.fromkeys(
+        ("DataLoader", "utils", "data.DataLoader"), "dt.data.Dataset, or call the function with NumPy arrays"
+    ),
+    **dict.fromkeys(("inference_mode", "enable_grad"), "nothing: gradients are made by dt.gradients alone"),
+    **dict.fromkeys(
+        ("pmap", "distributed", "parallel", "DataParallel", "nn.DataParallel", "DistributedDataParallel"),
+        "dt.compile(cluster={'worker': 2}), or a strategy of dt.distribute",
+    ),
+    "device_count": "dt.Session().list_devices()",
+    "backends": "dt.ConfigProto",
+    "Module": "a function with dt.variable_scope, or dt.keras.Model",
+    "Parameter": "dt.get_variable",
+    **dict.fromkeys(
+        ("layers.embedding", "layers.Embedding", "nn.embedding"),
+        'dt.nn.embedding_lookup(dt.get_variable("table", [rows, size]), ids)',
+    ),
+    **dict.fromkeys(("layers.linear", "nn.LazyLinear"), "dt.layers.dense(x, units)"),
+    **dict.fromkeys(("layers.LayerNorm", "layers.layer_norm", "layers.LayerNormalization"), "dt.nn.layer_norm"),
+    **dict.fromkeys(
+        ("layers.lstm", "layers.LSTM", "nn.LSTM", "nn.GRU", "nn.RNN"), "dt.keras.layers.LSTM(units), or GRU, SimpleRNN"
+    ),
+    **dict.fromkeys(
+        (
+            "nn.multi_head_attention",
+            "nn.MultiheadAttention",
+            "nn.attention",
+            "layers.attention",
+            "layers.MultiHeadAttention",
+        ),
+        "dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * scale) @ v on [batch, heads, length, size], which is fused",
+    ),
+    **dict.fromkeys(
+        ("nn.Transformer", "nn.TransformerEncoder", "nn.TransformerEncoderLayer"),
+        "layers of your own; docs/guides/recipes.md has a language model",
+    ),
+    **dict.fromkeys(
+        ("nn.rms_norm", "nn.RMSNorm"), "x * dt.rsqrt(dt.reduce_mean(x * x, -1, keepdims=True) + 1e-6) * weight"
+    ),
+    **dict.fromkeys(("nn.BatchNorm1d", "nn.BatchNorm3d"), "dt.layers.batch_normalization(x, training=...)"),
+    "nn.Conv1d": "dt.layers.conv1d(x, filters, kernel_size)",
+    "nn.ModuleList": "a Python list",
+    "nn.NLLLoss": _CROSS_ENTROPY,
     "array": "dt.constant",
     "as_tensor": "dt.convert_to_tensor",
     "from_numpy": "dt.constant",
@@ -120,6 +176,20 @@ OF_TENSORS = {
     "to": f"{_PLACED}; to change the type, use tensor.astype(dtype)",
     "backward": "use dt.gradients(loss, variables), or optimizer.minimize(loss)",
     "grad": "use dt.gradients(loss, variables)",
+    "requires_grad_": "use dt.gradients(loss, [tensor])",
+    "data": "use the tensor itself, or dt.stop_gradient(tensor)",
+    "repeat": "use dt.tile(tensor, multiples), or dt.repeat for NumPy's repeat",
+    "expand": "use dt.broadcast_to(tensor, shape)",
+    "view_as": "use dt.reshape(tensor, dt.shape(other))",
+    "pow": "use tensor ** exponent",
+    "clone": "use the tensor itself: nothing changes it",
+    "bfloat16": "use tensor.astype(dt.bfloat16)",
+    "mT": "use dt.linalg.matrix_transpose(tensor)",
+    "is_cuda": "use tensor.device, or plan.explain(tensor)",
+    **dict.fromkeys(
+        ("add_", "mul_", "sub_", "copy_", "zero_", "fill_"),
+        "use a new tensor, as in x = x + y, or dt.Variable: tensors do not change",
+    ),
     "requires_grad": "use dt.Variable(..., trainable=True), or dt.gradients(loss, [tensor])",
     "detach": "use dt.stop_gradient(tensor)",
     "view": "use tensor.reshape(...)",

@@ -7,16 +7,21 @@ and the instruction offset are stored; the line number is computed on request.
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import TypeAlias
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from .settings import setting
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # The recorded location: the code and instruction offset, or file and line after it was sent to another process.
 Origin: TypeAlias = tuple[CodeType | str, int]
@@ -106,6 +111,20 @@ def hide_own_frames(error: BaseException) -> None:
         left += [e for e in (part.__cause__, part.__context__) if e is not None and id(e) not in seen]
     if hidden and HIDDEN not in getattr(error, "__notes__", ()):
         error.add_note(HIDDEN)
+
+
+def shows_users_frames(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a public function: tracebacks of its errors have no frames of Dovetail (see `hide_own_frames`)."""
+
+    @functools.wraps(function)
+    def shortened(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except Exception as e:
+            hide_own_frames(e)
+            raise
+
+    return shortened
 
 
 def caller() -> Origin:

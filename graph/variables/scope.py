@@ -311,10 +311,14 @@ def get_variable(
 
     Raises:
         ValueError: it exists and may not be reused, or the other way round, or shape or dtype differ from
-            those of the existing variable.
+            those of the existing variable. TypeError: sizes are given one by one.
 
     >>> w = get_variable("w", [3, 4])
     """
+    if isinstance(shape, int) and isinstance(dtype, int):
+        raise TypeError(
+            f"get_variable takes the sizes of a shape as one list: dt.get_variable({name!r}, [{shape}, {dtype}])"
+        )
     scope = get_variable_scope()
     full_name = f"{scope.name}/{name}" if scope.name else name
     if dtype is not None and initializer is not None and not callable(initializer):

@@ -237,8 +237,11 @@ def described_by(given: str | os.PathLike[str]) -> Any:
 
 
 def _counts_meant(text: str) -> str:
-    """How to write numbers of tasks that are written as `ps:1,worker:2` or `worker=two`; '' if the text is nothing like them."""
+    """How to write numbers of tasks that are written as `ps:1,worker:2`, `worker=two` or `2 workers`; '' if it is nothing like them."""
     parts = [part.strip() for part in text.split(",")]
+    if all(words := [re.fullmatch(r"(\d+)\s+([A-Za-z]\w*)", part) for part in parts]):  # `2 workers`
+        jobs = [(m[2] if m[2] == "ps" else m[2].removesuffix("s"), m[1]) for m in words if m is not None]
+        return f"{text!r} is no cluster; write {','.join(f'{job}={number}' for job, number in jobs)}"
     found = [re.fullmatch(r"(\w+)\s*[=:]\s*([\w.+-]*)", part) for part in parts]
     pairs = [(m[1], m[2]) for m in found if m is not None]
     if len(pairs) != len(parts):

@@ -253,6 +253,11 @@ def sparse_softmax_cross_entropy(
     if true.shape.rank is None or given.shape.rank is None:
         true = without_last(true, rank(given) - 1)
     elif true.shape.rank == given.shape.rank:
+        if (true.dims or (1,))[-1] not in (1, None):
+            raise ValueError(
+                f"sparse_softmax_cross_entropy: labels of shape {true.shape} are one probability per class, as in one-hot labels. "
+                "This loss takes class numbers: pass dt.argmax(labels, axis=-1), or use dt.losses.softmax_cross_entropy"
+            )
         true = squeeze(true, [-1])
     if true.shape.rank is None or weight.shape.rank is None:
         weight = without_last(weight, rank(true))

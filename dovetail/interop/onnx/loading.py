@@ -13,6 +13,7 @@ from ...graph.core.dtypes import as_dtype
 from ...graph.core.errors import UnimplementedError
 from ...graph.core.graph import Tensor
 from ...graph.core.shape import compatible, text
+from ...graph.core.source_location import shows_users_frames
 from ...graph.variables.variable import Variable
 from .graph_builder import (
     Builder,
@@ -55,6 +56,7 @@ class Model:
     nodes: Mapping[str, Tensor]
 
 
+@shows_users_frames
 def load(
     model: str | os.PathLike[str] | Any,
     inputs: Mapping[str, TensorLike] | None = None,

@@ -11,6 +11,7 @@ from ...graph.core.build import convert
 from ...graph.core.default_graph import get_default_session
 from ...graph.core.errors import FailedPreconditionError, UnimplementedError
 from ...graph.core.graph import Graph, Node, Tensor
+from ...graph.core.source_location import shows_users_frames
 from . import exporters as _exporters  # noqa: F401  (registers them)
 from .messages import onnx, type_message
 from .registry import UnsupportedError
@@ -27,6 +28,7 @@ _PLACES = ("VarHandleOp", "VariableV2")
 Ends: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
 
+@shows_users_frames
 def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, name: str = "dovetail") -> Any:
     """Export tensors, and all nodes that they need, as an ONNX model.
 
@@ -60,6 +62,7 @@ def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, na
     return _model(writer, starts, ends, name)
 
 
+@shows_users_frames
 def save(path: str | os.PathLike[str], outputs: Ends, inputs: Ends | None = None, session: Any = None) -> None:
     """Write tensors, and all nodes that they need, as an ONNX model to a file. Arguments and errors as in `export`.
 
@@ -67,6 +70,10 @@ def save(path: str | os.PathLike[str], outputs: Ends, inputs: Ends | None = None
 
     >>> dt.onnx.save("model.onnx", outputs={"y": y}, inputs={"x": x}, session=session)
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"dt.onnx.save takes the path first, then tensors: save('model.onnx', outputs), not {path!r} as the path"
+        )
     model = export(outputs, inputs, session)
     large = sum(len(t.raw_data) for t in model.graph.initializer) > _LARGEST
     beside = f"{Path(path).name}.data"
@@ -78,6 +85,11 @@ def _named(tensors: Ends) -> list[tuple[str, Tensor]]:
     if isinstance(tensors, Mapping):
         pairs = [(str(key), convert(t)) for key, t in tensors.items()]
     else:
+        if not isinstance(tensors, Iterable):
+            raise TypeError(
+                f"The outputs of a model are tensors of a graph, one, several or a mapping of names to them, not {tensors!r}; the weights "
+                "are those of a session, as in export(logits, session=session)"
+            )
         made = [convert(t) for t in ([tensors] if isinstance(tensors, Tensor) else tensors)]
         pairs = [(t.op.name if t.value_index == 0 else f"{t.op.name}_{t.value_index}", t) for t in made]
     if len({key for key, _ in pairs}) < len(pairs):

@@ -175,15 +175,16 @@ def _dense(logits: Array, labels: Array) -> tuple[Array, Array]:
 def _sparse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     logits, labels = inputs
     dtype = allowed(logits.dtype.base, FLOATS)
-    need_index(labels, "labels")
     need_rank_at_least(logits.dims, 1, "logits")
     if logits.dims is None:
+        need_index(labels, "labels")
         return [(dtype, labels.dims), (dtype, None if labels.dims is None else (*labels.dims, None))]
     if labels.dims is not None and len(labels.dims) != len(logits.dims) - 1:
         raise ValueError(
             f"labels must have one dimension less than logits, which have rank {len(logits.dims)}; they have "
             f"rank {len(labels.dims)}. For one probability per class use softmax_cross_entropy_with_logits"
         )
+    need_index(labels, "labels")
     outer = merge(logits.dims[:-1], labels.dims) or ()
     return [(dtype, outer), (dtype, (*outer, logits.dims[-1]))]
 

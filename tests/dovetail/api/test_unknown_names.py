@@ -28,6 +28,17 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
         ("dt.train.Adam", "use dt.train.AdamOptimizer"),
         ("dt.data.Datset", "did you mean dt.data.Dataset?"),
         ("dt.train.Checkpoint", "dt.train.Saver"),
+        ("dt.tril", "use dt.linalg.band_part(x, -1, 0)"),
+        ("dt.jnp", "use NumPy for arrays"),
+        ("dt.Module", "use a function with dt.variable_scope"),
+        ("dt.random.PRNGKey", "use dt.set_random_seed"),
+        ("dt.layers.embedding", "use dt.nn.embedding_lookup("),
+        ("dt.layers.linear", "use dt.layers.dense(x, units)"),
+        ("dt.nn.multi_head_attention", "use dt.nn.softmax(dt.matmul("),
+        ("dt.constant([1.0]).requires_grad_", "use dt.gradients"),
+        ("dt.constant([1.0]).add_", "use a new tensor"),
+        ("dt.compile(abs).to", "use dt.device in the function"),
+        ("dt.compile(abs).explain", r"use plan(...).explain(node)"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_one_to_use(expression: str, said: str):
@@ -142,3 +153,32 @@ def test_a_layer_of_the_user_may_take_what_it_likes():
     assert Mine(extra=3, input_shape=(2,)).batch_input_shape == (None, 2)
     with pytest.raises(TypeError, match=r"Mine\(\) has no argument 'unknown'"):
         Mine(unknown=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: dt.get_variable("a", 8, 8), r"one list: dt\.get_variable\('a', \[8, 8\]\)"),
+        (lambda: dt.compile(abs, cluster="2 workers"), "'2 workers' is no cluster; write worker=2"),
+        (lambda: dt.place(dt.constant(1.0), "1 ps, 2 workers"), "write ps=1,worker=2"),
+        (lambda: dt.layers.dense(dt.zeros([4, 8]), 8, 16), r"the size of its output alone.*dense\(x, 16\)"),
+        (lambda: dt.place(dt.constant(1.0), {"ps": 1}).explain("/job:ps"), r"is a device.*plan\.why_not"),
+        (
+            lambda: dt.losses.sparse_softmax_cross_entropy(np.eye(3, dtype=np.int32), dt.zeros([3, 3])),
+            r"takes class numbers: pass dt\.argmax\(labels, axis=-1\), or use dt\.losses\.softmax_cross_entropy",
+        ),
+        (
+            lambda: dt.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=np.eye(3, dtype=np.float32), logits=dt.zeros([3, 3])
+            ),
+            "For one probability per class use softmax_cross_entropy_with_logits",
+        ),
+        (
+            lambda: dt.losses.softmax_cross_entropy([0, 1], dt.zeros([2, 3])),
+            "For the numbers of the true classes use sparse_",
+        ),
+    ],
+)
+def test_arguments_in_the_form_of_another_library_are_answered_with_the_right_form(call: Any, said: str):
+    with dt.Graph().as_default(), pytest.raises((TypeError, ValueError), match=said):
+        call()

@@ -100,7 +100,12 @@ class Registry:
             return identifier()
         if callable(identifier):
             return identifier
-        raise TypeError(f"Cannot tell which {self._kind} is meant by {identifier!r}")
+        hint = ""
+        if isinstance(identifier, int) and self._kind == "activation":
+            hint = (
+                f". The layer takes the size of its output alone, and finds that of its input: dense(x, {identifier})"
+            )
+        raise TypeError(f"Cannot tell which {self._kind} is meant by {identifier!r}{hint}")
 
     def serialize(self, found: Any) -> Any:
         """The written form."""

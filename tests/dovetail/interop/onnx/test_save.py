@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -183,3 +184,19 @@ def test_variables_need_a_session_that_has_their_values() -> None:
         dt.onnx.export([v + 1.0])
     with dt.Session() as session, pytest.raises(dt.errors.FailedPreconditionError, match="uninitialized"):
         dt.onnx.export([v + 1.0], session=session)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: dt.onnx.load("no-such-file.onnx"), "There is no file 'no-such-file.onnx'"),
+        (lambda: dt.onnx.save("model.onnx", dt.compile(abs)), "outputs of a model are tensors of a graph"),
+        (lambda: dt.onnx.save(dt.constant(1.0), "model.onnx"), r"takes the path first.*save\('model.onnx', outputs\)"),
+        (lambda: dt.onnx.export(dt.matrix_inverse(np.eye(2))), "MatrixInverse"),
+    ],
+)
+def test_errors_show_the_frames_of_the_program_alone(call: Any, said: str) -> None:
+    with dt.Graph().as_default(), pytest.raises((TypeError, OSError, dt.errors.OpError), match=said) as e:
+        call()
+    own = Path(dt.__file__).parent
+    assert not [f for f in traceback.extract_tb(e.value.__traceback__) if Path(f.filename).is_relative_to(own)]

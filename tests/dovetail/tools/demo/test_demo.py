@@ -275,6 +275,12 @@ class TestDisplay:
             "held-out accuracy 0.8750\n"
         )
 
+    def test_no_line_shows_a_step_beyond_the_last(self) -> None:
+        out = io.StringIO()
+        with PlainDisplay(Console(file=out, width=40)) as display:
+            display.show(trained(Progress(0, 60, 101, 0.25, 100.4)))
+        assert out.getvalue().startswith("step 100/100 ")
+
     def test_plain_lines_come_once_a_second_at_most(self) -> None:
         out = io.StringIO()
         with PlainDisplay(Console(file=out, width=40)) as display:
