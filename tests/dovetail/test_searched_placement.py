@@ -67,7 +67,9 @@ def test_all_batch_sizes_share_one_search(slow, searches):
     assert {first.decisions.device_of(n) for n in ("branches/left", "branches/right")} == {W0, W1}
     for n in ("left", "right", "both"):
         assert second.decisions.device_of(f"branches_1/{n}") == first.decisions.device_of(f"branches/{n}")
-    assert "predicted step time there" in second.explain("branches_1/left") and "placed by search" in str(second.report())
+    assert "predicted step time there" in second.explain("branches_1/left") and "placed by search" in str(
+        second.report()
+    )
     assert step.plan(batch(256)) is first
     assert len(searches) == 1
 
