@@ -458,7 +458,8 @@ class CompiledFunction(Generic[P]):
                 raise
             finally:
                 home.first_arguments.note(self._called, dict(zip(names, given, strict=True)))
-                is_tracing.reset(token), names_in_trace.reset(names_token)
+                is_tracing.reset(token)
+                names_in_trace.reset(names_token)
             results = returned(self._called, results)
         if home.search is not None:
             home.search.note(home.graph.nodes[before:], scope, home.scope)
