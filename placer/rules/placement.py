@@ -21,6 +21,7 @@ from .provenance import Reasons
 Ints = npt.NDArray[np.signedinteger[Any]]
 Flags = npt.NDArray[np.bool_]
 UNPLACED = -1
+GROUP_SHOWN = 4  # members of a colocation group that an explanation names
 
 
 class Rule(IntEnum):
@@ -250,7 +251,7 @@ def _described(decision: Decision, graph: Graph) -> str:
     """The text of `Placement.explain`."""
     lines = [f"{decision.node} -> {decision.chosen}", describe(graph.get_operation_by_name(decision.node))]
     if len(decision.group) > 1:
-        lines.append(f"  colocation group: {listed((n for n in decision.group if n != decision.node), SHOWN)}")
+        lines.append(f"  colocation group: {_members(decision, graph)}")
     if decision.required != decision.requested:
         lines.append(f"  group constraint: '{decision.required}'" if decision.required else "  group constraint: none")
     lines += [f"  relaxed: {text}" for text in decision.overruled]
@@ -261,3 +262,11 @@ def _described(decision: Decision, graph: Graph) -> str:
     lines += [f"  excluded: {listed(devices, SHOWN)}: {reason}" for reason, devices in by_reason.items()]
     lines.append(f"  assigned: {decision.chosen}, {decision.rule.text}")
     return "\n".join(lines)
+
+
+def _members(decision: Decision, graph: Graph) -> str:
+    """The other nodes of a colocation group: first those that request a device, then the state, and a count of the rest."""
+    nodes = [graph.get_operation_by_name(n) for n in decision.group if n != decision.node]
+    nodes.sort(key=lambda n: (not n.device, bool(n.inputs) or not n.opdef.is_stateful))
+    text = listed((n.name for n in nodes), GROUP_SHOWN)
+    return f"{text} (all: plan.decisions.decision({decision.node!r}).group)" if len(nodes) > GROUP_SHOWN else text

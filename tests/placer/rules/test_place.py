@@ -545,6 +545,20 @@ def test_only_some_nodes(graph):
         found.device_of(unwanted.op)
 
 
+def test_explain_names_the_deciding_members_of_a_large_group_and_counts_the_rest(graph):
+    v = dt.Variable([1.0], name="v")
+    with dt.colocate_with(v):
+        for i in range(6):
+            dt.add(1.0, 1.0, name=f"with_{i}")
+    found = place(graph, cluster())
+    text = found.explain("with_5")
+    group = found.decision("with_5").group
+    (line,) = [at for at in text.splitlines() if "colocation group" in at]
+    assert line.startswith("  colocation group: v, ") and line.count(",") == 3
+    assert line.endswith(f" and {len(group) - 5} more (all: plan.decisions.decision('with_5').group)")
+    assert {"v", "v/Assign", "with_0", "with_5"} <= set(group)
+
+
 def test_explain(graph):
     with dt.device("/job:worker"), dt.device("/gpu:1"):
         a = dt.add(dt.constant(1.0), dt.constant(1.0), name="a")
