@@ -34,7 +34,7 @@ from .schedule.from_search import changes_state
 from .search import evaluate
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
 from .search.in_order import Travels, run_in_order
-from .search.memory_profile import Held
+from .search.memory_profile import LiveValues
 from .search.problem import Objective, Problem, summed
 from .search.types import Floats, Ints
 
@@ -427,8 +427,8 @@ def timeline(
         start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
         makespan = evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
         travels = _travels(problem, device, finish)
-    held = Held(problem, device, start, finish, {key: arrival for key, (_, arrival) in travels.items()})
-    fixed, changes = summed(device, problem.memory, problem.devices), held.over_time(problem.devices)
+    live = LiveValues(problem, device, start, finish, {key: arrival for key, (_, arrival) in travels.items()})
+    fixed, changes = summed(device, problem.memory, problem.devices), live.over_time(problem.devices)
     spans = [Span(names[i], int(device[i]), float(start[i]), float(finish[i])) for i in range(problem.nodes)]
     moved = {
         key: Transfer(

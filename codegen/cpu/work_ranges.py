@@ -1,11 +1,17 @@
 """How the work of a kernel is divided into ranges for threads. `native.worker_pool` has the threads.
 
-Work is split into more ranges than there are threads, and each thread takes the next one when it is free.
+Work is split into more ranges than there are threads, and each thread takes the next one when it is free. An analytical cost model
+estimates the time of a loop nest on one core, which decides how many threads share it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TypeAlias
+
+from ..ir.loop_nest import COSTLY, READS, LoopNest
+from ..target import NS_PER_BYTE, NS_PER_COSTLY, NS_PER_OPERATION, NS_PER_RANDOM, NS_PER_SCAN_STEP
 
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
 TOGETHER_NS = 40_000.0  # the same where threads stay together (`native.worker_pool`), which costs some 3,000 ns
@@ -34,3 +40,20 @@ def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1, wor
         parts = threads  # else one of them would have two, and others wait
     edges = [length * i // parts for i in range(parts + 1)]
     return tuple(zip(edges[:-1], edges[1:], strict=True))
+
+
+def nanoseconds(loops: LoopNest, sizes: Sequence[int]) -> float:
+    """Estimated time of a kernel on one core, in nanoseconds."""
+    total = 0.0
+    for v in loops.values:
+        count = math.prod(sizes[a] for a in v.axes)
+        if v.op in READS:
+            total += count * v.dtype.size * NS_PER_BYTE
+        elif v.op == "random":
+            total += count * NS_PER_RANDOM[v.data] * v.dtype.size / 4
+        elif v.op == "scan":
+            total += count * NS_PER_SCAN_STEP
+        elif v.op != "constant":
+            total += count * (NS_PER_COSTLY if v.op in COSTLY else NS_PER_OPERATION) * v.dtype.size / 4
+    stored = sum(math.prod(sizes[a] for a in s.axes) * loops.values[s.value].dtype.size for s in loops.stores)
+    return total + stored * NS_PER_BYTE

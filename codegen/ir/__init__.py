@@ -7,7 +7,6 @@ predicates.py      which nodes of a `cond` are dead together
 legality.py        NotFusibleError, and the element types of kernels
 loop_nest.py       LoopNest: scalar values in SSA form over an iteration space
 tile_loops.py      TileLoops: elementwise work on a template's tile (prologues and epilogues)
-loop_cost.py       estimated time of a loop nest on one core
 fused_kernel.py    FusedKernel: the nodes of one kernel with its loop nest
 program.py         Program: instructions over slots
 nodes.py           makes nodes that the compiler adds

@@ -107,9 +107,9 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
         elif as_tensor is not None:
             tensor = as_tensor()
         elif isinstance(value, (list, tuple)) and _holds_tensor(value):
-            parts, wanted = _with_registered(value), dtype if dtype is not None else prefer
+            parts, target = _with_registered(value), dtype if dtype is not None else prefer
             try:
-                tensor = hooks.pack_list(parts, None if wanted is None else wanted.base, name or "packed")
+                tensor = hooks.pack_list(parts, None if target is None else target.base, name or "packed")
             except TypeError:
                 if dtype is not None or prefer is None:
                     raise
@@ -118,8 +118,8 @@ def convert(value: TensorLike, dtype: Any = None, name: str | None = None, prefe
             sizes = isinstance(value, (Dimension, TensorShape))
             if sizes and dtype is not None and not dtype.is_integer:
                 raise TypeError(f"Cannot convert a {type(value).__name__} to dtype {dtype.name}; use dt.cast")
-            wanted = dtype if dtype is not None else _preferred(value, prefer)
-            return constant(value, wanted, name=name or ("shape_as_tensor" if sizes else "Const"))
+            target = dtype if dtype is not None else _preferred(value, prefer)
+            return constant(value, target, name=name or ("shape_as_tensor" if sizes else "Const"))
     if dtype is not None and tensor.dtype.base is not dtype.base:
         raise TypeError(
             f"Tensor conversion requested dtype {dtype.name} for Tensor with dtype {tensor.dtype.name}: {tensor!r}; use dt.cast"

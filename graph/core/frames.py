@@ -309,15 +309,15 @@ class Guards:
 
     def _add(self, node: Node, known: Guard) -> None:
         guards = [self.of_tensor(t) - known for t in node.inputs]
-        held = ALIVE.union(*(self.of.get(c, ALIVE) for c in node.controls)) - known
+        alive = ALIVE.union(*(self.of.get(c, ALIVE) for c in node.controls)) - known
         name = node.opdef.name
         if name == "ControlTrigger":
             self._put(node, ALIVE)
             return
         if name == "Merge":
-            self._put(node, held | _either(guards, node))
+            self._put(node, alive | _either(guards, node))
             return
-        guard = held.union(*guards)
+        guard = alive.union(*guards)
         self._put(node, guard)
         if name in ("Switch", "RefSwitch"):
             pred = node.inputs[1]

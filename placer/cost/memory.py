@@ -26,10 +26,10 @@ def check_state(placed: Placement) -> None:
     devices = placed.cluster.devices
     if all(d.memory_bytes is None for d in devices):
         return
-    held: list[tuple[int, Node, int]] = [
+    stored: list[tuple[int, Node, int]] = [
         (int(placed.index[n.index]), n, state_bytes(n)[0]) for n in placed if Trait.STATE_HANDLE in n.opdef.traits
     ]
-    for d, group in groupby(sorted(held, key=lambda entry: entry[0]), key=lambda entry: entry[0]):
+    for d, group in groupby(sorted(stored, key=lambda entry: entry[0]), key=lambda entry: entry[0]):
         state, room = [(n, size) for _, n, size in group], devices[d].memory_bytes
         if room is None or sum(size for _, size in state) <= room:
             continue

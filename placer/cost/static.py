@@ -52,10 +52,10 @@ class Traffic:
     exact: bool
 
 
-def device_loads(partitions: Mapping[str, Partition], held: Iterable[tuple[str, Node]]) -> list[DeviceLoad]:
-    """A row for each device that runs or holds something, by name; `held`: every node with its device."""
+def device_loads(partitions: Mapping[str, Partition], placed: Iterable[tuple[str, Node]]) -> list[DeviceLoad]:
+    """A row for each device that runs a node or stores a variable, by name; `placed`: every node with its device."""
     variables: dict[str, list[Node]] = {}
-    for device, node in held:
+    for device, node in placed:
         if Trait.STATE_HANDLE in node.opdef.traits:
             variables.setdefault(device, []).append(node)
     rows = []

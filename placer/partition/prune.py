@@ -16,7 +16,7 @@ def needed(
 
     The order is that of creation; where control edges were added against it later, the closest order that
     they allow. What may have to wait for another step (a dequeue) comes as late as it can, with all that needs
-    it: the rest is not held up, and what only this step itself can put into a queue is put there first. A node is
+    it: the rest is not delayed, and what only this step itself can put into a queue is put there first. A node is
     not run when all its outputs that are used are fed. A placeholder that is fed
     satisfies the control edges from it.
     """

@@ -1,8 +1,8 @@
 """Colocation groups: nodes that must share a device.
 
-There are two reasons: one node takes the *place* of a variable that the other gives out (a reference or resource edge), or the
-user said so (`colocate_with`). Both relations are equivalences, so groups are the classes of a union-find. Each group carries one
-`Constraint`, the sum of its members' requests (`constraints`).
+There are two reasons: a node takes a reference to a variable (a reference or resource edge), or the user requested it
+(`colocate_with`). Both relations are equivalences, so groups are the classes of a union-find. Each group has one `Constraint`, which
+merges the requests of its members (`constraints`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .constraints import ConflictError, Constraint, Constraints, is_state_source
 
 
 class Note(NamedTuple):
-    """A request that was overruled while groups were formed: which node's, by which node, and how."""
+    """A request that was relaxed while groups were formed: the node, the other node, and the kind."""
 
     node: int
     by: int
-    kind: str  # "edge": the consumer of a place follows it; "given up": type or index; "ignored": a colocation
+    kind: str  # "edge": a consumer follows a reference; "given up": a dropped type or index; "ignored": a colocation (saved in plans)
     text: str
 
 
 class Groups:
-    """The colocation groups of a graph: for each node (by index) its group's root, and what the root demands.
+    """The colocation groups of a graph: for each node (by index) its group's root, and the root's constraint.
 
     Attributes:
         constraints: the table that numbers refer to.
         number: per node the number of its constraint; what counts is the root's.
-        notes: requests that were overruled on the way.
+        notes: the relaxed requests.
         assigned: devices that stateful nodes keep from earlier steps, by node name.
     """
 
@@ -67,7 +67,7 @@ class Groups:
         if a == b:
             return
         merged = self.constraints.merge(self.number[a], self.number[b])
-        if self.constraints.gives_up(self.number[a], self.number[b]):
+        if self.constraints.drops_fields(self.number[a], self.number[b]):
             self.notes.append(
                 Note(b, a, "given up", "the members of the group request several device types or indices")
             )
@@ -93,8 +93,7 @@ class Groups:
 
 
 class UnplaceableError(Exception):
-    """A contradiction: `reason`, the `node` at which it shows, and the `other` that it cannot be with, or
-    None.
+    """A conflict: `reason`, the `node` at which it was found, and the `other` node that it cannot be colocated with, or None.
 
     `edge` says that a reference or resource edge joins them, rather than the user's colocation.
     """
@@ -107,22 +106,22 @@ class UnplaceableError(Exception):
 def form_groups(
     nodes: Sequence[Node], size: int, cluster: Cluster, assigned: Mapping[str, str], soft: bool
 ) -> tuple[Groups, UnplaceableError | None]:
-    """Group the nodes and sum up what each group demands.
+    """Group the nodes, and merge the constraints of each group.
 
     Args:
         nodes: the nodes to place, in order of creation.
         size: one more than the highest node index.
         assigned: devices that stateful nodes keep from earlier steps, by node name.
-        soft: whether conflicting device types and indices are given up instead of refused.
+        soft: whether conflicting device types and indices are dropped; if not, they are an error.
 
     Returns:
-        the groups, and the first contradiction, if any; the groups then are as they were when it was found.
+        the groups, and the first conflict, if any; the groups then are in the state in which it was found.
     """
     groups = Groups(Constraints(cluster, soft), size, assigned)
     try:
         _start(groups, nodes, assigned)
-        _follow_places(groups, nodes)
-        _follow_users(groups, nodes)
+        _follow_references(groups, nodes)
+        _follow_colocations(groups, nodes)
     except UnplaceableError as e:
         return groups, e
     return groups, None
@@ -152,8 +151,8 @@ def _start_one(constraints: Constraints, node: Node, assigned: str | None) -> in
         raise UnplaceableError(str(e), node) from None
 
 
-def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
-    """Who takes a place is with it; its own request yields to the place's."""
+def _follow_references(groups: Groups, nodes: Sequence[Node]) -> None:
+    """A node that takes a reference is colocated with its source, whose request has precedence."""
     number, constraints = groups.number, groups.constraints
     for node in nodes:
         refs = node.opdef.ref_inputs
@@ -186,7 +185,7 @@ def _follow_places(groups: Groups, nodes: Sequence[Node]) -> None:
                 ) from None  # fmt: skip
 
 
-def _follow_users(groups: Groups, nodes: Sequence[Node]) -> None:
+def _follow_colocations(groups: Groups, nodes: Sequence[Node]) -> None:
     """Nodes of one named colocation group are together; a node also belongs to the group of its own name."""
     named: set[str] = set()
     for node in nodes:

@@ -1,10 +1,10 @@
 """Placement constraints: the merged request of each colocation group, and the devices of the cluster that meet it.
 
-A `Constraint` is the sum of the requests of a group's members (`groups`). Merging two merges them field by field and intersects their
-device types; a contradiction is an error, found at the first pair that shows it.
+A `Constraint` merges the requests of a group's members (`colocation`). Two constraints are merged field by field, and their device types
+are intersected. A conflict is an error, found at the first pair that shows it.
 
-Almost all nodes of a large graph are in no group but their own, and ask for one of a few devices. So
-constraints are interned: a node keeps a small number, `start` and `merge` work once per distinct case, and
+Almost all nodes of a large graph are alone in their group, and request one of a few devices. So constraints
+are interned: a node keeps a small number, `start` and `merge` work once per distinct case, and
 the candidate devices are found once per distinct constraint.
 """
 
@@ -30,7 +30,7 @@ def type_rank(device_type: str) -> tuple[int, str]:
 
 
 def is_state_source(node: Node) -> bool:
-    """Whether the node gives out a place of state: no inputs, one output of reference or resource type."""
+    """Whether the node outputs a reference or handle of state: no inputs, one output of reference or resource type."""
     return (
         not node.inputs
         and len(node.outputs) == 1
@@ -45,13 +45,13 @@ def is_generator(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the members of a group demand together.
+    """The merged constraint of a group.
 
     Attributes:
-        requested: the merged request; sets all that `resource` and `assigned` set.
-        resource: what was requested for a place of state, which soft placement should not change.
-        assigned: the device that a member has had since an earlier step.
-        types: device types for which every member has a kernel, best first.
+        requested: the merged request; it includes the fields of `resource` and `assigned`.
+        resource: the request of a variable, which soft placement should not change.
+        assigned: the device that a member was assigned in an earlier step.
+        types: the device types for which all members have kernels, best first.
         on_master: whether a member is bound to the process of the client, so to the master's task.
     """
 
@@ -64,15 +64,15 @@ class Constraint:
 
 @dataclass(frozen=True)  # no slots: the cached set lives in the instance
 class Candidates:
-    """The devices that a constraint admits.
+    """The devices that satisfy a constraint.
 
     Attributes:
         devices: numbers of `Cluster.devices`, best first.
-        given_up: what soft placement gave up to get them, in words; '' when nothing.
+        dropped: the fields that soft placement dropped to get them, as text; '' if none.
     """
 
     devices: tuple[int, ...]
-    given_up: str
+    dropped: str
 
     @property
     def first(self) -> int:
@@ -80,12 +80,12 @@ class Candidates:
 
     @cached_property
     def as_set(self) -> frozenset[int]:
-        """The same devices, to ask for one of thousands."""
+        """The same devices, for membership tests."""
         return frozenset(self.devices)
 
 
 class ConflictError(Exception):
-    """Two constraints that cannot hold together. `clause` is the reason, to be put behind what cannot be done."""
+    """Two constraints conflict. `clause` is the reason, to be appended to a message."""
 
     @property
     def clause(self) -> str:
@@ -141,7 +141,7 @@ class Constraints:
         )
 
     def _kept(self, node: Node, assigned: str, types: Sequence[str]) -> DeviceSpec:
-        """The device that a node has had since an earlier step. Only Dovetail itself can get it wrong."""
+        """The device that a node was assigned in an earlier step. A wrong one is an error of Dovetail."""
         try:
             spec = parse_strict(assigned)
         except InvalidArgumentError as e:
@@ -185,10 +185,10 @@ class Constraints:
         )
 
     def follow(self, source: int, consumer: int) -> int:
-        """The constraint of a consumer of a place: where its request contradicts the source's, the source's.
+        """The constraint of a consumer of a reference: if its request conflicts with the source's, that of the source.
 
         Raises:
-            ConflictError: two places, or two devices from earlier steps, contradict each other.
+            ConflictError: two variables, or two devices from earlier steps, conflict.
         """
         src, dst = self._all[source], self._all[consumer]
         for kind, mine, theirs in (
@@ -205,12 +205,12 @@ class Constraints:
         requested = override(override(src.requested, dst.assigned), dst.resource)
         return self._number(Constraint(requested, dst.resource, dst.assigned, dst.types, dst.on_master))
 
-    def gives_up(self, a: int, b: int) -> bool:
-        """Whether merging two groups gives up a device type or index (soft placement only)."""
+    def drops_fields(self, a: int, b: int) -> bool:
+        """Whether merging two groups drops a device type or index (soft placement only)."""
         return self.soft and not is_compatible(self._all[a].requested, self._all[b].requested)
 
     def candidates(self, number: int) -> Candidates:
-        """The devices that a constraint admits; none when it cannot be met."""
+        """The devices that satisfy a constraint; none if it cannot be satisfied."""
         found = self._candidates.get(number)
         if found is None:
             found = self._candidates[number] = self._find_candidates(self._all[number])
@@ -232,7 +232,7 @@ class Constraints:
         return Candidates((), "")
 
     def if_soft(self, a: Constraint, b: Constraint | None = None) -> Candidates | None:
-        """What soft placement would admit for one constraint, or two together; None when they stay apart."""
+        """The candidates of one constraint, or of two merged ones, under soft placement; None if they conflict."""
         soft = Constraints(self.cluster, True)
         try:
             return soft._find_candidates(a if b is None else soft._merge(a, b))
@@ -267,7 +267,7 @@ class Constraints:
         return name.task_name != self.cluster.master, name.task_name, best, str(name)
 
     def refused(self, number: int) -> dict[str, list[int]]:
-        """The devices that meet a constraint's request and are no candidates for another reason, by this reason."""
+        """The devices that match a constraint's request but are excluded, by reason."""
         c, chosen = self._all[number], self.candidates(number).as_set
         found: dict[str, list[int]] = {}
         for device in self.cluster.numbers(c.requested):
@@ -276,7 +276,7 @@ class Constraints:
         return found
 
     def _why_unable(self, device: int, c: Constraint) -> str:
-        """Why nodes of a constraint cannot run on a device, whatever they request; '' when they can."""
+        """Why nodes of a constraint cannot run on a device, regardless of their request; '' if they can."""
         name = self.cluster.devices[device].name
         if name.device_type not in c.types:
             return f"no kernel for {name.device_type}"
@@ -285,7 +285,7 @@ class Constraints:
         return ""
 
     def why_none(self, spec: DeviceFields, c: Constraint) -> str:
-        """Why no device is left, in words."""
+        """Why no device satisfies a constraint, as text."""
         found = self.cluster.matching(spec)
         if not found:
             return f"no device matches '{spec}'"
@@ -299,7 +299,7 @@ class Constraints:
 
 
 def _common_types(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    """Types in both. Who prefers another order than the default one decides about it, unless the other does, too.
+    """The types in both. If only one of the two has another order than the default one, its order is used.
 
     >>> _common_types(("CPU", "GPU"), ("GPU", "CPU"))
     ('CPU', 'GPU')

@@ -186,8 +186,8 @@ class Placement:
         all_nodes, reasons, names = self.graph.nodes, self.reasons, self._names
         demand = reasons.demand(i)
         overruled = [note.text for note in reasons.notes_of(i)]
-        if demand.given_up:
-            overruled.append(demand.given_up)
+        if demand.dropped:
+            overruled.append(demand.dropped)
         return Decision(
             node=all_nodes[i].name,
             requested=all_nodes[i].device,
@@ -208,7 +208,7 @@ class Placement:
     @property
     def relaxations(self) -> tuple[Relaxation, ...]:
         """Each request that is not satisfied, and each colocation that was ignored, in order of creation."""
-        if not self.reasons.notes and not any(demand.given_up for demand in self.reasons.demands):
+        if not self.reasons.notes and not any(demand.dropped for demand in self.reasons.demands):
             return ()  # then all requests were met, and a large graph need not be searched
         all_nodes, names, placed = self.graph.nodes, self._names, self.index.tolist()
 
@@ -234,8 +234,8 @@ class Placement:
 
     def _why_relaxed(self, i: int) -> str:
         found = [note.text for note in self.reasons.notes_of(i) if note.kind != "ignored"]
-        given_up = self.reasons.demand(i).given_up
-        found += [given_up] if given_up else []
+        dropped = self.reasons.demand(i).dropped
+        found += [dropped] if dropped else []
         return "; ".join(dict.fromkeys(found)) or Rule(int(self.rules[i])).text
 
     def __repr__(self) -> str:

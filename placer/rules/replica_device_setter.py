@@ -1,7 +1,7 @@
 """`replica_device_setter`: variables go to parameter servers, all other nodes to the worker.
 
-The setter is a device function: a device block calls it with each node made inside, and what it returns
-becomes the node's device. It merges, so blocks inside it win field by field. The one thing it keeps is the
+The setter is a device function: a device block calls it with each node made inside, and the device that it returns
+becomes the node's request. It merges, so blocks inside it win field by field. The one thing it keeps is the
 strategy's state: round robin advances once per variable that could go to the ps job, so the order of creation
 decides, and every client that builds the same graph puts each variable on the same task.
 """
@@ -70,8 +70,8 @@ def replica_device_setter(
 
     Args:
         ps_tasks: number of parameter servers. Ignored when `cluster` is given.
-        ps_device: where ps ops go. When it names a job, its task is chosen by the strategy, unless an inner
-            block asks for another job. `""` or None: ps ops are treated like all others.
+        ps_device: where ps ops go. When it names a job, the strategy assigns its task, unless an inner
+            block requests another job. `""` or None: ps ops are treated like all others.
         worker_device: where other ops go. `""` or None: nowhere in particular.
         merge_devices: False leaves a node alone that inner blocks gave any device at all (deprecated).
         cluster: what `place` takes: jobs with their tasks or numbers of tasks (`{"ps": 2, "worker": 2}`), the path of a YAML file,
@@ -191,10 +191,10 @@ class RandomStrategy:
 
 
 class BalancedStrategy:
-    """Balances what parameter servers hold and what they send and receive, both at once.
+    """Balances the memory and the network traffic of parameter servers together.
 
     Each variable goes where the fuller of the two, memory or network, stays emptiest: to the task for which
-    `max(bytes held / all bytes, bytes moved / all bytes moved)`, with the variable, is least; of equals to the one
+    `max(bytes stored / all bytes, bytes moved / all bytes moved)`, with the variable, is least; of equals to the one
     with less of both together, then to the lowest. Round robin gives one server all the large tables when
     large and small ones alternate; balancing bytes alone gives one server all the small variables, whose messages
     cost the more the more there are.
@@ -221,24 +221,24 @@ class BalancedStrategy:
         self._lock = threading.Lock()
 
     def __call__(self, node: NodeLike) -> int:
-        held, moved = float(_least_bytes(node)), float(self._traffic_fn(node))
-        if not (held >= 0 and 0 <= moved < math.inf):
+        stored, moved = float(_least_bytes(node)), float(self._traffic_fn(node))
+        if not (stored >= 0 and 0 <= moved < math.inf):
             raise ValueError(f"The traffic of node '{node.name}' must be a number of bytes, not {moved}")
         with self._lock:
             loads = self._loads.get(node.graph)
             if loads is None:
                 loads = self._loads[node.graph] = _Loads(self._num_tasks)
-            return loads.add(node.name, held, moved)
+            return loads.add(node.name, stored, moved)
 
 
 class _Loads:
-    """What the tasks hold and move for one graph."""
+    """The bytes that each task stores and moves for one graph."""
 
     def __init__(self, num_tasks: int) -> None:
         self.tasks = [(0.0, 0.0)] * num_tasks
         self.chosen: dict[str, int] = {}
 
-    def add(self, name: str, held: float, moved: float) -> int:
+    def add(self, name: str, stored: float, moved: float) -> int:
         """The task of a variable, whose bytes are added to the task's."""
         task = self.chosen.get(name)
         if task is not None:
@@ -247,18 +247,18 @@ class _Loads:
         if task is not None:
             moved = 0.0  # a slot: updated where it is
         else:
-            all_held = sum(h for h, _ in self.tasks) + held or 1.0
+            all_stored = sum(h for h, _ in self.tasks) + stored or 1.0
             all_moved = sum(m for _, m in self.tasks) + moved or 1.0
 
             def fullness(task: int) -> tuple[float, float]:
                 h, m = self.tasks[task]
-                shares = (h + held) / all_held, (m + moved) / all_moved
+                shares = (h + stored) / all_stored, (m + moved) / all_moved
                 return max(shares), sum(shares)
 
             task = min(range(len(self.tasks)), key=fullness)
         self.chosen[name] = task
         h, m = self.tasks[task]
-        self.tasks[task] = h + held, m + moved
+        self.tasks[task] = h + stored, m + moved
         return task
 
 

@@ -1,14 +1,13 @@
-"""The unsatisfiable core of contradicting requests, and what would satisfy them.
+"""The unsatisfiable core of conflicting requests, and the changes that would resolve the conflict.
 
-For one group of nodes that must share a device, each member allows a set of devices: those that its request
-matches, that its op has a kernel for, and that its process can reach. The group can be placed where all sets
-meet. When they do not meet, a *smallest contradiction* is a fewest-member subset whose sets already do not:
-leave any one of it out, and the
-rest agree. A user mends the group by changing one of these, so the error shows these.
+Each member of a colocation group allows a set of devices: those that match its request, for which its op has a kernel, and which its
+process can reach. The group can be placed if the sets intersect. If they do not, a *smallest contradiction* is a subset with the fewest
+members whose sets do not intersect: without any one of its members, the others agree. A user resolves the conflict by changing one of
+these requests, so the error shows these.
 
-Sets are bits of integers, and members with equal sets are equal here: a large group has few distinct ones.
-(Smallest by trying pairs, then triples; beyond that, irreducible by leaving members out one by one, as in
-Junker's QuickXplain, AAAI 2004, without its divide and conquer: few sets are left.)
+Sets are bits of integers, and members with equal sets count once: a large group has few distinct sets. The search tries pairs, then
+triples. Beyond that it removes members one by one until the subset is irreducible, as in Junker's QuickXplain (AAAI 2004), but without
+its divide and conquer, because few sets are left.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from ..cluster.spec import Cluster
 from .constraints import type_rank
 
 FIELDS = {"device_index": 1, "device_type": 2, "task": 4, "job": 8, "replica": 16}
-"""How far it is to another value of a field than asked for: another card of a task is near, another job
-is far. Each outweighs all smaller ones together."""
+"""The cost of another value of a field than the requested one: another GPU of a task is near, another job is
+far. Each cost outweighs all smaller ones together."""
 MANY = 48  # distinct sets beyond which triples are not tried: there would be more than 17,000
 
 
@@ -39,11 +38,11 @@ class Member:
 
     Attributes:
         node: the node.
-        request: what it asks for by itself; empty when it has it from a colocation, or was overruled.
+        request: its own request; empty if a colocation set it, or if it was relaxed.
         allowed: bit i: whether it may be on the cluster's device i.
-        able: the same, were it to ask for nothing.
+        able: the same without its request.
         follows: index of the node whose request its own yields to, or comes from; its own index when none.
-        kept: it has been on the device that `request` names since an earlier step, whatever it asks for.
+        kept: an earlier step assigned it to the device that `request` names, regardless of its own request.
     """
 
     node: Node
@@ -69,16 +68,16 @@ def members(
     follows: dict[int, int] = {}
     every = {n.index: n for n in nodes}
     for node in nodes:
-        asker = _asker(node)
-        every[asker.index] = asker
-        follows[node.index] = asker.index if asker is not node else _place(node, every)
+        requester = _requester(node)
+        every[requester.index] = requester
+        follows[node.index] = requester.index if requester is not node else _reference_source(node, every)
     found = []
     for i, node in sorted(every.items()):
         leader = i
         while follows.get(leader, leader) != leader:
             leader = follows[leader]
         kept = node.opdef.is_stateful and node.name in assigned
-        text = assigned[node.name] if kept else "" if i in overruled or _asker(node) is not node else node.device
+        text = assigned[node.name] if kept else "" if i in overruled or _requester(node) is not node else node.device
         if text not in requests:
             spec = parse_strict(text)
             requests[text] = spec, sum(1 << i for i in cluster.numbers(spec))
@@ -93,8 +92,8 @@ def members(
     return found
 
 
-def _asker(node: Node) -> Node:
-    """The node that asked for what a node asks for: `colocate_with` hands a request on."""
+def _requester(node: Node) -> Node:
+    """The node whose request a node has: `colocate_with` copies a request."""
     seen = {node.name}
     while node.device:
         peers = [node.graph.get_operation_by_name(c) for c in node.colocation if c in node.graph and c not in seen]
@@ -106,8 +105,8 @@ def _asker(node: Node) -> Node:
     return node
 
 
-def _place(node: Node, group: Collection[int]) -> int:
-    """Index of the node of the group whose place a node takes; its own when it takes none."""
+def _reference_source(node: Node, group: Collection[int]) -> int:
+    """Index of the node of the group to which a node takes a reference; its own if there is none."""
     for i, t in enumerate(node.inputs):
         if (t.dtype is resource or (t.dtype.is_ref and i in node.opdef.ref_inputs)) and t.op.index in group:
             return t.op.index
@@ -124,9 +123,9 @@ def smallest_contradiction(group: Sequence[Member]) -> list[Member]:
     if not group or _common(distinct):
         return []
     for size in (1, 2, 3) if len(distinct) <= MANY else (1, 2):
-        for few in combinations(distinct, size):
-            if not _common(few):
-                return list(few)
+        for core in combinations(distinct, size):
+            if not _common(core):
+                return list(core)
     kept = distinct
     for m in distinct:
         fewer = [k for k in kept if k is not m]
@@ -162,26 +161,26 @@ def _preference(name: DeviceName, cluster: Cluster) -> tuple[bool, str, tuple[in
     return name.task_name != cluster.master, name.task_name, type_rank(name.device_type), str(name)
 
 
-def remedies(few: Sequence[Member], group: Sequence[Member], cluster: Cluster) -> Iterator[str]:
-    """What would make a contradiction go away, the least change first: who asks for what, and what all get.
+def remedies(core: Sequence[Member], group: Sequence[Member], cluster: Cluster) -> Iterator[str]:
+    """Changes of one request that resolve a conflict, the smallest first, each with the device that the group gets.
 
     Args:
-        few: the smallest contradiction. group: all members that must share a device.
+        core: the smallest contradiction. group: all members that must share a device.
     """
     if {d.name.job for d in cluster.devices} == {"localhost"}:
-        absent = next((m.request for m in few if m.request.job not in (None, "localhost")), None)
+        absent = next((m.request for m in core if m.request.job not in (None, "localhost")), None)
         if absent is not None:
             yield (
                 f"use a cluster that has job '{absent.job}', instead of this process only: "
                 f'dt.compile(cluster={{"{absent.job}": {(absent.task or 0) + 1}}}), or a session with the target of a server'
             )
     found: list[tuple[int, str]] = []
-    for m in few:
-        # Who has its request from this one, or yields to it, goes where it goes.
+    for m in core:
+        # A node that has its request from this one, or follows it, moves with it.
         i = m.node.index
         rest = reduce(and_, (g.able if g.follows == i else g.allowed for g in group if g.node is not m.node), m.able)
         if m.kept or not rest:
-            continue  # its state is where it is; or others are in the way, too: changing this one alone does not help
+            continue  # its state cannot move; or other members conflict, too, so that changing this request alone does not help
         near = nearest(m.request, rest, cluster)
         assert near is not None  # some bit of `rest` is set
         device, differs = near

@@ -2,7 +2,7 @@
 
 A value is pushed as soon as it is made. Where a task makes values faster than another one uses them, they pile
 up at the receiver. TensorFlow's option `enable_recv_scheduling` holds a receive back until its device has come
-near the place where the value is needed. Here values are not pulled but pushed, so the send is held back.
+near the place where the value is needed. Here values are not pulled but pushed, so the send is delayed.
 
 Theory. Give each step a start time: one later than the step before it on its device, and for a receive also one
 later than its send (an ASAP analysis of the cut graph). Every edge leads to a later time. The times of a device
@@ -12,10 +12,10 @@ at most, and none where the sender knows already. The sender takes it, and then 
 start no later than the receiver's last step of that epoch. So every edge, old or new, still leads to a later
 time, and no partitions can wait for each other.
 
-Held back is what crosses between tasks: inside a task nothing is copied. What crosses inside a loop is not: a
+Only transfers between tasks are delayed: inside a task nothing is copied. What crosses inside a loop is not: a
 receiver is never far behind there, since it hears of each iteration. Neither are reads of a variable's reference,
 which must happen where they stand. And where a step has nodes that may wait for what another part of it puts into a
-queue, there are edges that the graph does not show; then nothing is held back.
+queue, there are edges that the graph does not show; then nothing is delayed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ AHEAD = 6
 
 
 def schedule_receives(cut: Partitioned) -> Partitioned:
-    """The same partitions with sends held back. The channels that tell the pace come behind all others."""
+    """The same partitions with delayed sends. The channels of flow control come after all others."""
     if any(n.opdef.is_blocking for p in cut.partitions.values() for n in p.nodes):
         return cut
     parts = {device: _Part(p.steps) for device, p in cut.partitions.items()}
     times = start_times({device: p.steps for device, p in cut.partitions.items()})
     for device, part in parts.items():
         part.starts = times[device]
-    held: dict[str, list[_Held]] = {device: [] for device in parts}
+    delayed: dict[str, list[_DelayedSend]] = {device: [] for device in parts}
     for part in parts.values():
-        for what in _held_by(part, parts, cut.values):
-            held[what.channel.source].append(what)
+        for what in _delayed_by(part, parts, cut.values):
+            delayed[what.channel.source].append(what)
     channels, values = list(cut.channels), list(cut.values)
     # By place: what goes before or behind a step, and the sends that have left theirs.
     before: dict[str, dict[int, list[Step]]] = {device: {} for device in parts}
@@ -50,7 +50,7 @@ def schedule_receives(cut: Partitioned) -> Partitioned:
     moved: set[int] = set()
     for device, part in parts.items():
         heard = _Heard(part, parts)
-        for h in sorted(held[device], key=lambda h: (h.to, h.channel.id)):
+        for h in sorted(delayed[device], key=lambda h: (h.to, h.channel.id)):
             here = before[device].setdefault(h.to, [])
             source = h.channel.destination
             if not heard.knows(source, h.until, h.to):
@@ -138,7 +138,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _DelayedSend:
     """A send that waits until its receiver has passed a step.
 
     Attributes:
@@ -152,7 +152,7 @@ class _Held:
     to: int
 
 
-def _held_by(part: _Part, parts: Mapping[str, _Part], values: Sequence[Tensor | Node]) -> list[_Held]:
+def _delayed_by(part: _Part, parts: Mapping[str, _Part], values: Sequence[Tensor | Node]) -> list[_DelayedSend]:
     """The sends that a receiver holds back."""
     starts = part.starts
     length = starts[-1] // EPOCHS + 1 if starts else 1
@@ -173,7 +173,7 @@ def _held_by(part: _Part, parts: Mapping[str, _Part], values: Sequence[Tensor | 
         sender = parts[what.source]
         to = max(sender.at[what.id], bisect_right(sender.starts, starts[until]))
         if not sender.inside[to]:
-            found.append(_Held(what, until, node, to))
+            found.append(_DelayedSend(what, until, node, to))
     return found
 
 

@@ -1,7 +1,7 @@
 """The penalty for placements that need more memory than a device has at some moment of a step.
 
-What is held at most is a matter of the schedule, so it is known when the clock has run. A placement that holds too much is counted as
-slower than any that fits, the more so the more is missing: so searches find their way to what fits (`memory_profile.py` says what is held).
+Peak memory depends on the schedule, so it is known only after a simulation. A placement that exceeds a device's memory counts as slower
+than any that fits, in proportion to the excess. So searches move toward placements that fit (`memory_profile.py` has the live ranges).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def times_slower(a: Arrays, device: Ints, start: Floats, finish: Floats) -> floa
             size[count], size[count + 1] = a.home_memory[v], -a.home_memory[v]
             where[count] = where[count + 1] = home
             count += 2
-    held = np.zeros(devices)
+    live = np.zeros(devices)
     for i in range(len(device)):
-        held[device[i]] += a.memory[i]
-    peak = held.copy()
+        live[device[i]] += a.memory[i]
+    peak = live.copy()
     # Ends and begins of one moment: the sums of a moment count, so that what ends goes first.
     order, at = np.empty(count, np.int32), 0
     sort(count, time, np.empty(count), order)
@@ -65,13 +65,13 @@ def times_slower(a: Arrays, device: Ints, start: Floats, finish: Floats) -> floa
         now, first = time[order[at]], at
         while at < count and time[order[at]] == now:
             if size[order[at]] < 0.0:
-                held[where[order[at]]] += size[order[at]]
+                live[where[order[at]]] += size[order[at]]
             at += 1
         for k in range(first, at):
             if size[order[k]] > 0.0:
                 d = where[order[k]]
-                held[d] += size[order[k]]
-                peak[d] = max(peak[d], held[d])
+                live[d] += size[order[k]]
+                peak[d] = max(peak[d], live[d])
     missing = 0.0
     for d in range(devices):
         if peak[d] > a.capacity[d] * (1.0 + ROUNDING):

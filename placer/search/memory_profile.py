@@ -1,4 +1,4 @@
-"""The memory profile of a step: what each device holds at which moment, and the error when that is too much.
+"""The memory profile of a step: the bytes that each device holds over time, and the error if they exceed its memory.
 
 A value occupies memory on its device from the moment its node starts until its last use or departure there, and on a device that
 receives it from its arrival until its last use. Reading a variable copies nothing where the variable is.
@@ -19,8 +19,8 @@ class PeakError(InfeasibleError):
     """No placement was found whose values fit at every moment.
 
     Attributes:
-        device: where it is tightest. at: the node that starts then.
-        alive: (node, bytes) of what the device holds then, the largest first.
+        device: the device that lacks most bytes. at: the node that starts at that moment.
+        alive: (node, bytes) of the values that are live on the device then, largest first.
         proven: whether no placement can fit.
     """
 
@@ -30,11 +30,11 @@ class PeakError(InfeasibleError):
         self.device, self.at, self.alive, self.proven = device, at, tuple(alive), proven
 
 
-class Held:
-    """What devices hold of values, and when: one row for each value on each device where it is.
+class LiveValues:
+    """The live ranges of values: one row for each value on each device that has it.
 
     Attributes:
-        value, device: (R,) which value where. since, until: (R,) from when to when. size: (R,) bytes.
+        value, device: (R,) the value and the device. since, until: (R,) seconds, its live range. size: (R,) bytes.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Held:
                 arrives[v, d] for v, d in zip(self.value[away].tolist(), self.device[away].tolist(), strict=True)
             ]
         self.since = np.where(away, came, start[source])
-        # At home it is held until it has left for the last time.
+        # On its own device a value is live until its last departure.
         at_home = np.zeros(values, np.int64)
         at_home[self.value[~away]] = np.flatnonzero(~away)
         np.maximum.at(self.until, at_home[self.value[away]], came[away])
@@ -72,16 +72,16 @@ class Held:
         self.size = np.where(away, there[self.value], here[self.value])
 
     def peaks(self, devices: int) -> tuple[Floats, Floats]:
-        """(D,) the most bytes that each device holds at one time, and when that is."""
+        """(D,) the peak bytes of live values on each device, and the time of the peak."""
         most, when = np.zeros(devices), np.zeros(devices)
-        for d, (time, held) in enumerate(self.over_time(devices)):
-            if len(held):
-                at = int(held.argmax())
-                most[d], when[d] = max(float(held[at]), 0.0), time[at]
+        for d, (time, size) in enumerate(self.over_time(devices)):
+            if len(size):
+                at = int(size.argmax())
+                most[d], when[d] = max(float(size[at]), 0.0), time[at]
         return most, when
 
     def over_time(self, devices: int) -> list[tuple[Floats, Floats]]:
-        """Of each device the moments at which what it holds changes, and the bytes from then on."""
+        """For each device, the times at which its live bytes change, and the live bytes from each time on."""
         found = []
         for d in range(devices):
             rows = np.flatnonzero((self.device == d) & (self.size > 0))
@@ -92,7 +92,7 @@ class Held:
         return found
 
     def alive(self, device: int, at: float) -> Ints:
-        """The values that a device holds at a moment."""
+        """The values that are live on a device at a time."""
         here = (self.device == device) & (self.since <= at) & (self.until > at) & (self.size > 0)
         found: Ints = self.value[here].astype(np.int32)
         return found
@@ -108,28 +108,28 @@ def _sizes(problem: Problem) -> tuple[Floats, Floats]:
 
 
 def check_moments(problem: Problem) -> None:
-    """PeakError when some node alone needs more than any device has that it may be on."""
+    """Raises PeakError if a single node needs more memory than each of its candidate devices has."""
     if not len(problem.arrays.home_memory):
         return
     _check_alone(problem)
 
 
 def check_assignment(problem: Problem, device: Ints) -> None:
-    """PeakError when an assignment (n,) holds more than there is at some moment."""
+    """Raises PeakError if the live values of an assignment (n,) exceed a device's memory at some time."""
     if not len(problem.arrays.home_memory):
         return
     start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
     evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
-    held = Held(problem, device, start, finish)
-    most, when = held.peaks(problem.devices)
+    live = LiveValues(problem, device, start, finish)
+    most, when = live.peaks(problem.devices)
     short = summed(device, problem.memory, problem.devices) + most - problem.capacity
     d = int(short.argmax())
     if short[d] <= 1e-9 * problem.capacity[d]:
         return
     size = np.zeros(problem.nodes)
-    for v in held.alive(d, when[d]).tolist():
-        row = (held.value == v) & (held.device == d)
-        size[problem.value_source[v]] += float(held.size[row][0])
+    for v in live.alive(d, when[d]).tolist():
+        row = (live.value == v) & (live.device == d)
+        size[problem.value_source[v]] += float(live.size[row][0])
     size += np.where(device == d, problem.memory, 0.0)
     alive = [(i, float(size[i])) for i in np.argsort(-size, kind="stable").tolist() if size[i] > 0]
     running = np.flatnonzero((device == d) & (start <= when[d] + evaluate.MOMENT) & (finish > when[d]))

@@ -179,20 +179,20 @@ class _Reader:
 
     def _demand_of_version_1(self, record: records.DemandOfVersion1) -> dict[str, Any]:
         """The record of today: only reasons that do not follow from the request, each with its devices."""
-        required, candidates, against, given_up = record.demand
+        required, candidates, against, dropped = record.demand
         if len(against) != len(self._devices):
             raise _BadError(f"a demand judges {len(against)} devices; there are {len(self._devices)}")
         refused: dict[str, list[int]] = {}
         for device, reason in enumerate(against):
             if reason and reason != f"'{required}' is required":
                 refused.setdefault(reason, []).append(device)
-        return {"demand": [required, candidates, list(refused.items()), given_up]}
+        return {"demand": [required, candidates, list(refused.items()), dropped]}
 
     def _take_demand(self, record: records.Demand) -> None:
-        required, candidates, refused, given_up = record.demand
+        required, candidates, refused, dropped = record.demand
         for d in chain(candidates, *(some for _, some in refused)):
             _below(d, len(self._devices))
-        self._demands.append(Demand(required, candidates, refused, given_up))
+        self._demands.append(Demand(required, candidates, refused, dropped))
 
     def _take_note(self, record: records.Note) -> None:
         node, by, kind, text = record.note

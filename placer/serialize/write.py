@@ -7,7 +7,7 @@
     {"line": ["train.py", 12, "w = tf.Variable(...)"]} source lines, blocks and demands are numbered likewise
     {"block": [outer or -1, spec, description, line]}
     {"profile": {...}, "hosts": [host, ...]}               the machine's profile, and the machines that it counts for
-    {"demand": [required, candidates, [[reason, [device, ...]], ...], what was given up]}
+    {"demand": [required, candidates, [[reason, [device, ...]], ...], the dropped fields]}
                                                            devices that match the request and are no candidates
     {"note": [node, by, kind, text]}
     [name, op, inputs, control inputs, attrs, request, colocation, container, line, outputs, block]
@@ -95,7 +95,7 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
     if cluster.calibration is not None:
         yield {"profile": asdict(cluster.calibration), "hosts": cluster.calibrated}
     for demand in reasons.demands:
-        yield {"demand": [demand.required, demand.candidates, demand.refused, demand.given_up]}
+        yield {"demand": [demand.required, demand.candidates, demand.refused, demand.dropped]}
     for note in reasons.notes:
         yield {"note": list(note)}
     if with_graph:

@@ -157,7 +157,7 @@ class _Writer:
             "rules": [rule.text for rule in Rule],
             "demands": [
                 {"required": d.required, "candidates": d.candidates, "refused": d.refused,
-                 "otherwise": d.otherwise, "givenUp": d.given_up}
+                 "otherwise": d.otherwise, "dropped": d.dropped}
                 for d in reasons.demands
             ],
             "notes": [[self.at[note.node], note.text] for note in reasons.notes if note.node in self.at],

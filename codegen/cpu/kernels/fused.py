@@ -28,14 +28,13 @@ from ...fusion.op_rules import rule_of
 from ...fusion.range_analysis import has_short_rows
 from ...ir.fused_kernel import FusedKernel
 from ...ir.legality import NotFusibleError
-from ...ir.loop_cost import nanoseconds
 from ...ir.loop_nest import READS, LoopNest
 from ...ir.partition import PartitionGraph
 from ...ir.program import Kernel
 from ...reference import NumpyBackend, one_by_one
 from ..emit.nest import PART, PARTS, ROWS, NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner, Value
-from ..work_ranges import PARALLEL_NS, TOGETHER_NS, ranges_of
+from ..work_ranges import PARALLEL_NS, TOGETHER_NS, nanoseconds, ranges_of
 from .node import PlannedKernel, RecordableKernel
 from .rows import ranges_of_rows
 

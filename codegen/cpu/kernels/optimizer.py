@@ -30,7 +30,6 @@ from ...check import compare_update
 from ...fusion.optimizer_loops import sparse_update, update, update_of
 from ...fusion.table_loops import added
 from ...ir.legality import SUPPORTED, NotFusibleError
-from ...ir.loop_cost import nanoseconds
 from ...ir.loop_nest import LoopNest
 from ...ir.program import Kernel
 from ..emit.nest import source_of
@@ -39,7 +38,7 @@ from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner, Value
 from ..native.worker_pool import share
 from ..tiering import TieredKernel
-from ..work_ranges import ranges_of
+from ..work_ranges import nanoseconds, ranges_of
 from .rows import add_rows
 
 Array: TypeAlias = np.ndarray[Any, Any]

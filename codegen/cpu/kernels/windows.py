@@ -15,10 +15,9 @@ from ....graph.core.dtypes import float32, float64
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import height_and_width, layout, window_of
 from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names
-from ...ir.loop_cost import nanoseconds
 from ..emit.nest import joined, source_of
 from ..native.recorder import Recorder
-from ..work_ranges import ranges_of
+from ..work_ranges import nanoseconds, ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -234,7 +234,7 @@ function decisionOf(node) {
     requested: plan.requests[plan.request[node]], required: demand.required, candidates: demand.candidates, against, blocks,
     group: group ? Array.from(group).filter((i) => i !== node) : [],
     colocation: plan.colocation[node] ? plan.colocations[plan.colocation[node] - 1] : [],
-    overruled: demand.givenUp ? [...notes, demand.givenUp] : notes, rule: plan.rules[plan.rule[node]],
+    overruled: demand.dropped ? [...notes, demand.dropped] : notes, rule: plan.rules[plan.rule[node]],
   };
 }
 

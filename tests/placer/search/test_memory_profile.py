@@ -9,7 +9,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.graph.core.errors import ResourceExhaustedError
-from dovetail.placer.search.memory_profile import Held
+from dovetail.placer.search.memory_profile import LiveValues
 from dovetail.placer.simulate import step_of
 
 MIB = 2**20
@@ -91,7 +91,7 @@ def test_rows_of_held_values_end_when_the_last_copy_has_left() -> None:
         plan = dt.place(None, {"w": 2}, fetches=b)
         problem, assignment, names, _ = step_of(plan)
         start, finish = np.zeros(len(names)), np.ones(len(names))
-        held = Held(problem, assignment, start, finish)
+        held = LiveValues(problem, assignment, start, finish)
         (v,) = (v for v, s in enumerate(problem.value_source.tolist()) if names[s] == "a")
         rows = {
             int(d): (float(s), float(u))

@@ -280,8 +280,8 @@ def test_overruled_requests_and_warnings_are_told():
     [(node, requested, reason)] = data["relaxations"]
     assert data["names"][node] == "c" and requested == "/job:worker/device:GPU:3"
     assert reason == plan.relaxations[0].reason
-    given_up = data["demands"][data["demand"][node]]["givenUp"]
-    assert given_up and (given_up,) == plan.decisions.decision("c").overruled
+    dropped = data["demands"][data["demand"][node]]["dropped"]
+    assert dropped and (dropped,) == plan.decisions.decision("c").overruled
     assert [text for text, _ in data["warnings"]] == [w.text for w in plan.check()]
 
 
