@@ -112,8 +112,9 @@ class FirstArguments:
         """Note at an error which arguments are float64, if an operand is, and which differ from those of the first trace."""
         wide = [name for name, t in arguments.items() if isinstance(t, Tensor) and t.dtype is float64]
         if wide and " float64 (" in str(error):  # an operand of that type; other errors list all types
+            wanted = "int64" if "must be int32 or int64" in str(error) else "float32"
             error.add_note(
-                f"Argument `{wide[0]}` is float64, as NumPy makes arrays unless told otherwise: pass it .astype(np.float32)"
+                f"Argument `{wide[0]}` is float64, as NumPy makes arrays unless told otherwise: pass it .astype(np.{wanted})"
             )
         for name, now in _described(arguments).items():
             before = self._known.get(name, now)

@@ -698,6 +698,16 @@ def test_a_lost_task_of_ones_own_cluster_is_named_with_the_way_on(tmp_path: Path
             assert count(1.0) == 3.0
 
 
+def test_float_indices_are_answered_with_the_integer_type():
+    @dt.compile
+    def rows(ids):
+        return dt.nn.embedding_lookup(dt.get_variable("table", [10, 4]), ids)
+
+    with pytest.raises(TypeError, match="indices must be int32 or int64") as e:
+        rows(np.array([3.0, 1.0]))
+    assert "Argument `ids` is float64" in e.value.__notes__[0] and ".astype(np.int64)" in e.value.__notes__[0]
+
+
 def test_variables_of_another_graph_and_of_another_shape_say_where_they_were_made():
     with dt.Graph().as_default():
         w = dt.get_variable("w", [3, 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from ...graph.core.build import convert
@@ -32,6 +32,12 @@ class RuleOptimizer(Optimizer):
 
     def __init__(self, use_locking: bool, name: str, **settings: Any) -> None:
         super().__init__(use_locking, name)
+        for setting, value in settings.items():
+            if isinstance(value, list | tuple | dict | Generator):
+                raise TypeError(
+                    f"{type(self).__name__}: {setting} must be a number, a scalar tensor or a function, not {value!r:.60}. Variables are "
+                    "given to minimize(loss, var_list=...), whose default are all trainable ones"
+                )
         self._settings = settings
         self._tensors: dict[str, Tensor] = {}
 

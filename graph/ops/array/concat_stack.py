@@ -115,9 +115,9 @@ def concat(values: Any, axis: TensorLike, name: str | None = "concat") -> Tensor
     if not isinstance(values, (list, tuple)):
         values = [values]
     with op_scope(name, "concat", values, axis) as scope:
-        if isinstance(axis, Tensor) and axis.dims:
+        if (isinstance(axis, Tensor) and axis.dims) or isinstance(axis, list | tuple):
             raise TypeError(
-                f"concat: the axis must be a number, not {axis!r}. Several tensors are one list: dt.{AS_LIST['concat']}"
+                f"concat: the axis must be a number, not {axis!r:.60}. Several tensors are one list: dt.{AS_LIST['concat']}"
             )
         operands = convert_alike(values, "values")
         if len(operands) == 1:

@@ -162,6 +162,11 @@ def test_a_layer_of_the_user_may_take_what_it_likes():
         (lambda: dt.compile(abs, cluster="2 workers"), "'2 workers' is no cluster; write worker=2"),
         (lambda: dt.place(dt.constant(1.0), "1 ps, 2 workers"), "write ps=1,worker=2"),
         (lambda: dt.layers.dense(dt.zeros([4, 8]), 8, 16), r"the size of its output alone.*dense\(x, 16\)"),
+        (
+            lambda: dt.train.AdamOptimizer([dt.Variable(1.0)]),
+            r"learning_rate must be a number.*minimize\(loss, var_list",
+        ),
+        (lambda: dt.concat(1, [dt.zeros([2]), dt.zeros([2])]), r"axis must be a number.*one list"),
         (lambda: dt.place(dt.constant(1.0), {"ps": 1}).explain("/job:ps"), r"is a device.*plan\.why_not"),
         (
             lambda: dt.losses.sparse_softmax_cross_entropy(np.eye(3, dtype=np.int32), dt.zeros([3, 3])),
