@@ -1,4 +1,4 @@
-"""Exports element-wise ops."""
+"""Element-wise ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports ops that read or change elements by index."""
+"""Ops that read or change elements by index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports ops that change the layout of tensors, and ops that create values."""
+"""Ops that change the layout of tensors, and ops that create values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums, extremes, running sums; products of matrices; softmax."""
+"""Reductions, running sums, softmax and matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions, those from the result to the input, and pooling over windows and over whole pictures.
+"""Convolutions, transposed convolutions, and pooling over windows and whole images.
 
 A picture of the standard is `[batch, channels, *sizes]`. Those with one axis get a second one of size 1 in front, so that all
 are `NCHW`, the layout with channels first that the graph's own ops have.

@@ -1,4 +1,4 @@
-"""Ops that work element by element: arithmetic, activations, comparisons, logic, casts."""
+"""Element-wise ops: arithmetic, activations, comparisons, logic, casts."""
 
 from __future__ import annotations
 

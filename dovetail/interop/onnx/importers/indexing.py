@@ -1,4 +1,4 @@
-"""Imports ops that read or change elements by index: slices, gathers, scatters, conditions."""
+"""Ops that read or change elements by index: slices, gathers, scatters, conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports ops that change the layout of tensors (shapes, axes, concatenation, splits, padding), and ops that create values."""
+"""Ops that change the layout of tensors (shapes, axes, concatenation, splits, padding), and ops that create values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports normalizations by mean and variance, or by neighboring channels."""
+"""Normalizations by mean and variance, or by neighboring channels."""
 
 from __future__ import annotations
 

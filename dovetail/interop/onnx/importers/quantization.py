@@ -1,4 +1,4 @@
-"""Imports quantized ops. A quantized tensor x stands for (x - zero point) * scale."""
+"""Quantized ops: a tensor x stands for (x - zero point) * scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports reductions: sums, extrema, their indices, running sums, softmax, and products of matrices."""
+"""Reductions, running sums, softmax and matrix products."""
 
 from __future__ import annotations
 

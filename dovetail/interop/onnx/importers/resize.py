@@ -1,4 +1,4 @@
-"""Pictures in other sizes.
+"""Image resizing.
 
 Each axis is resized separately. Each index of the result maps to a coordinate between indices of the input, and is a weighted sum of
 these neighbours. The indices and weights are computed here once in NumPy, for all modes of the standard. The graph only gathers
