@@ -174,7 +174,7 @@ def _check_ops(called: str, nodes: Sequence[Any], opset: int) -> None:
         raise UnimplementedError(
             None,
             None,
-            f"{called} asks for ops that cannot be imported, so nothing was added to the graph:{listed}",
+            f"{called} has ops that cannot be imported, so nothing was added to the graph:{listed}",
         )
 
 

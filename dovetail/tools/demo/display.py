@@ -114,10 +114,8 @@ class PlainDisplay:
         if step == self._shown_step or (now - self._shown_at < PLAIN_EVERY_S and not training.done):
             return
         self._shown_at, self._shown_step = now, step
-        last = training.last_step
-        parts = [
-            f"step {min(step, last):>{len(str(last))}}/{last}"
-        ]  # the workers may pass the last step before they see it
+        last = training.last_step  # the workers may pass it before they see it
+        parts = [f"step {min(step, last):>{len(str(last))}}/{last}"]
         for i, w in enumerate(training.workers):
             if w.losses:
                 parts.append(f"worker {i}: loss {w.losses[-1]:.4f}, {w.rate:.0f} steps/s")
