@@ -55,6 +55,7 @@ def try_in(python: str, wheel: Path) -> None:
             [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel.resolve()],
             [own, "-m", "pip", "check"],
             [Path(folder, "bin", "dovetail"), "--version"],
+            [Path(folder, "bin", "dovetail"), "ops", "softmax"],
             [own, "-W", "error::SyntaxWarning", program],
         ):
             subprocess.run([str(part) for part in command], cwd=folder, env=environment, check=True)

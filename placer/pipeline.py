@@ -118,6 +118,7 @@ class Kept:
 
 NOTHING_KEPT = Kept()
 NO_SHAPES: Mapping[str, Dims] = {}
+_SLOWER = 1.1  # times the time that a search counted: a plan so slow is compared with one on a single device
 
 
 def plan_step(
@@ -181,9 +182,12 @@ def plan_step(
             plan = step.plan(decisions, by_rank=False)
         plan = step.predicted([plan, step.plan(decisions, by_rank=True)], solutions[-1])
         if options.strategy in FROM_RULES:
-            plan = step.better(
-                plan, step.plan(placed(None), by_rank=True), graph.nodes if to_place is None else to_place
-            )
+            with_place = graph.nodes if to_place is None else to_place
+            plan = step.better(plan, "rules", step.plan(placed(None), by_rank=True), with_place)
+            counted, found = solutions[-1].objective, plan.solution
+            if found is not None and found.objective > _SLOWER * counted:
+                one = placed(_search(replace(step, options=replace(options, strategy=_on_one_device)), kept, []))
+                plan = step.better(plan, "single device", step.plan(one, by_rank=True), with_place)
     if plan.unknown_sizes and plan.solution is not None:
         for warning in unknown_sizes(Facts(plan)):
             logger.warning("%s", warning.text)
@@ -271,29 +275,32 @@ class _Step:
             plan, solution=replace(solution, objective=objective, lower_bound=_bound(plan, objective, solution))
         )
 
-    def better(self, plan: Plan, by_rules: Plan, placed: Sequence[Node]) -> Plan:
-        """The searched plan, or that of the placement by the rules where it is faster and fits into memory.
+    def better(self, plan: Plan, by: str, other: Plan, placed: Sequence[Node]) -> Plan:
+        """The searched plan, or another one where it is faster and fits into memory.
 
-        The search started from that placement, too, but could not know what the passes make of it. `placed`: the nodes with a place.
+        The search knew the other placement, too, but not what the passes make of it.
+
+        Args:
+            by: how the other placement was found. placed: the nodes with a place.
         """
         from .search.assign import topologically  # the searches and their compiled loops
 
-        problem, assignment = self._problem(by_rules)
+        problem, assignment = self._problem(other)
         objective, solution = _objective(problem, assignment), plan.solution
         if solution is None or objective >= solution.objective:
             return plan
         try:
-            check_state(by_rules.decisions)
+            check_state(other.decisions)
             check_assignment(problem, assignment)
         except (ResourceExhaustedError, InfeasibleError):
             return plan
         number = {str(d.name): i for i, d in enumerate(self.cluster.devices)}
-        devices = np.array([number[by_rules.decisions.device_of(n)] for n in topologically(placed)], np.int32)
+        devices = np.array([number[other.decisions.device_of(n)] for n in topologically(placed)], np.int32)
         devices.flags.writeable = False
-        history = (*solution.history, Found("rules", objective, solution.history[-1].seconds))
-        bound = _bound(by_rules, objective, solution)
+        history = (*solution.history, Found(by, objective, solution.history[-1].seconds))
+        bound = _bound(other, objective, solution)
         return replace(
-            by_rules,
+            other,
             solution=replace(solution, assignment=devices, objective=objective, lower_bound=bound, history=history),
         )
 
@@ -311,6 +318,13 @@ def _objective(problem: Problem, assignment: Ints) -> float:
     if problem.objective is Objective.THROUGHPUT:
         return problem.evaluate(assignment)
     return timeline(problem, assignment, in_order=True).makespan
+
+
+def _on_one_device(problem: Problem) -> Ints:
+    """The assignment of nodes with most of them on one device: the best such one. A node that may not be there is on its first device."""
+    first = problem.unit_allowed.argmax(axis=1)
+    each = (np.where(on, d, first)[problem.unit].astype(np.int32) for d, on in enumerate(problem.unit_allowed.T))
+    return min(each, key=lambda assignment: _objective(problem, assignment))
 
 
 def _bound(plan: Plan, objective: float, solution: Solution) -> float:

@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from ...compat.tf1.names.table import old_names
+from ...graph.core.errors import UnimplementedError
 from ...placer.render.text import WIDTH
 from .common import FailedError, errors_explained, print_text
 
@@ -87,7 +88,10 @@ def public_functions() -> Iterator[Entry]:
     for space in MODULES:
         module = importlib.import_module(f"dovetail.{space}" if space else "dovetail")
         for name in (*module.__all__, *old_names(module.__name__)):
-            value = getattr(module, name)
+            try:
+                value = getattr(module, name)
+            except (ImportError, UnimplementedError):  # it needs a package that is not installed
+                continue
             if isinstance(value, FunctionType):
                 names.setdefault(value, []).append(f"{space}.{name}" if space else name)
     for function, found in sorted(names.items(), key=lambda item: item[1][0].rpartition(".")[2].lower()):

@@ -121,6 +121,12 @@ class TestOps:
         lost = invoke("ops", "sofmax")
         assert (lost.exit_code, lost.stdout) == (1, "") and "did you mean dt.nn.softmax?" in lost.stderr
 
+    def test_names_that_need_packages_which_are_not_installed_are_left_out(self) -> None:
+        lacks = "import sys; sys.modules['google.protobuf'] = sys.modules['tensorboardX'] = None"
+        program = f"{lacks}; from dovetail.tools.cli.ops import ops; ops(['softmax'])"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert "dt.nn.softmax(" in done.stdout, done.stderr
+
     def test_without_words_all_are_listed(self) -> None:
         text = invoke("ops").output
         assert [
