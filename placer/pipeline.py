@@ -11,6 +11,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from ..graph.core.argument_names import explains_arguments
 from ..graph.core.default_graph import get_default_graph
-from ..graph.core.errors import ResourceExhaustedError
+from ..graph.core.errors import InvalidArgumentError, ResourceExhaustedError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
 from ..graph.core.shape import Dims
@@ -186,8 +187,9 @@ def plan_step(
             plan = step.better(plan, "rules", step.plan(placed(None), by_rank=True), with_place)
             counted, found = solutions[-1].objective, plan.solution
             if found is not None and found.objective > _SLOWER * counted:
-                one = placed(_search(replace(step, options=replace(options, strategy=_on_one_device)), kept, []))
-                plan = step.better(plan, "single device", step.plan(one, by_rank=True), with_place)
+                single = _search(replace(step, options=replace(options, strategy=_on_one_device)), kept, [])
+                with suppress(InvalidArgumentError):  # no device has memory for it
+                    plan = step.better(plan, "single device", step.plan(placed(single), by_rank=True), with_place)
     if plan.unknown_sizes and plan.solution is not None:
         for warning in unknown_sizes(Facts(plan)):
             logger.warning("%s", warning.text)
@@ -324,7 +326,7 @@ def _on_one_device(problem: Problem) -> Ints:
     """The assignment of nodes with most of them on one device: the best such one. A node that may not be there is on its first device."""
     first = problem.unit_allowed.argmax(axis=1)
     each = (np.where(on, d, first)[problem.unit].astype(np.int32) for d, on in enumerate(problem.unit_allowed.T))
-    return min(each, key=lambda assignment: _objective(problem, assignment))
+    return min(each, key=lambda found: (len(problem.violations(found)), _objective(problem, found)))
 
 
 def _bound(plan: Plan, objective: float, solution: Solution) -> float:

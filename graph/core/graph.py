@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
 from .dtypes import DType
+from .errors import FailedPreconditionError
 from .hooks import hooks
 from .node_table import Collections, NodeTable, element_by_name, path_between
 from .opdef import NodeDef, OpDef, opdef as find_opdef
@@ -281,6 +282,8 @@ class Graph:
         """Graph-level random seed (`set_random_seed`)."""
         self.searched: dict[Node, str] = {}
         """Nodes that a search has placed: complete names of their devices. The rules follow it where a node may have that device."""
+        self.lacks_values = False
+        """Whether it was read from a saved plan, in which large constants have no values."""
         self.is_mirrored = False
         """Whether variables have copies that must hold the same bits: then steps run with deterministic kernels."""
 
@@ -606,6 +609,16 @@ class Graph:
     def finalized(self) -> bool:
         """Whether the graph is finalized: no node can be added."""
         return self._table.is_finalized
+
+    def check_values(self) -> None:
+        """FailedPreconditionError if its constants have no values."""
+        if self.lacks_values:
+            raise FailedPreconditionError(
+                None,
+                None,
+                "This graph was read from a saved plan, which keeps no values of large constants: it can be looked at and placed, but not "
+                "run or exported. Run the program that made it",
+            )
 
     def finalize(self) -> None:
         """Refuse new nodes from now on, so that a training loop that adds nodes by mistake fails."""

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import convert
 
 from ...graph.core.device import DeviceName, parse_strict
-from ...graph.core.dtypes import BY_NAME
+from ...graph.core.dtypes import BY_NAME, Array
 from ...graph.core.errors import InvalidArgumentError
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
@@ -209,6 +209,8 @@ class _Reader:
         node._origin = self._lines[_below(record.line, len(self._lines))]
         node.blocks = None if record.block == -1 else self._blocks[_below(record.block, len(self._blocks))]
         node.outputs = tuple(Tensor(node, i, BY_NAME[d], dims) for i, (d, dims) in enumerate(record.outputs))
+        if record.op == "Const" and "value" not in node.attrs:
+            node.attrs["value"] = _unknown(node.outputs[0])
         node.inputs = node.controls = ()
         self._nodes.append(node)
         self._edges.append((record.inputs, record.controls))
@@ -296,6 +298,7 @@ class _Reader:
             node.controls = tuple(nodes[_below(c, len(nodes))] for c in controls)
             late = late or any(c >= node.index for c in controls)
         self._graph.adopt(nodes, late)
+        self._graph.lacks_values = True
 
     def _placement(self, cluster: Cluster, nodes: Sequence[Node]) -> Placement:
         assert self._head is not None
@@ -365,6 +368,16 @@ def _below(value: int, limit: int) -> int:
     if not 0 <= value < limit:
         raise _BadError(f"{value!r} is not a number below {limit}")
     return value
+
+
+def _unknown(constant: Tensor) -> Array:
+    """What stands for the value of a constant that the plan does not keep: no number that a rewrite looks for. It takes no memory."""
+    kind = constant.dtype.np
+    if kind.kind in "iu":
+        value = np.array(np.iinfo(kind).max, kind)
+    else:
+        value = np.array(b"" if kind.kind == "O" else np.nan).astype(kind)
+    return np.broadcast_to(value, [n or 0 for n in constant.shape.as_list()])
 
 
 def _attr(value: Any) -> Any:

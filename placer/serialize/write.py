@@ -21,8 +21,8 @@
     {"end": number of lines before}
 
 Nodes are numbered in order of creation; inputs are node and output in turn. Constants' values are left out, but for
-those that may say how large something is (few whole numbers): a plan says where things run, and the graph of a loaded plan can be looked
-at and placed again, but not run.
+few numbers, which may say how large something is or let a rewrite apply: a plan says where things run, and the graph of a loaded plan can
+be looked at and placed again, but not run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ...graph.core.scopes import DeviceBlock
 
 FORMAT, VERSION = "dovetail-plan", 2
-FEW = 64  # numbers of a constant that is kept: it may be a shape, an axis, a permutation
+FEW = 64  # numbers of a constant that is kept: it may be a shape, an axis, a permutation, a factor
 CHANNEL_FIELDS = tuple(f for f in Channel._fields if f != "id")
 DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops", "host", "model")
 
@@ -183,8 +183,8 @@ _LEFT_OUT: Any = object()
 
 
 def _plain(value: Any) -> Any:
-    """An attr as JSON; what a plan does not need (arrays, bytes) is left out."""
-    if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size <= FEW:
+    """An attr as JSON; what a plan does not need (large arrays, bytes) is left out."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iufb" and value.size <= FEW and np.isfinite(value).all():
         return {"array": value.tolist(), "dtype": value.dtype.name}
     if isinstance(value, DType):
         return {"dtype": value.name}

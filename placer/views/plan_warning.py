@@ -65,7 +65,7 @@ class PlanWarning:
     devices: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     bytes: int = 0
-    change: Change | str = ""
+    change: Change | str = field(default="", repr=False)
     fixed: Any = field(default=None, compare=False, repr=False)
     result: str = field(default="", compare=False)
 
