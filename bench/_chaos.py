@@ -6,8 +6,10 @@
     python bench/soak.py chaos --replicas 2                with replicated parameter servers: no acknowledged update may be lost
 
 Every `--every` seconds (20) a process is chosen and killed with -9: a task, the client that `dovetail run` has started, or on Ray the
-directory of the cluster. With replicas, a parameter server may be killed when each parameter server says that another one has all of its
-variables, which is what `/ready` says, too: a loss of both copies is a loss of variables. Each worker writes to a file how many of its
+directory of the cluster, or a raylet with all that runs there, as if its machine were lost; another machine takes its place. Not killed
+are the head of Ray's cluster and `dovetail run` itself: nothing watches over them. With replicas, a parameter server may be killed when
+each parameter server says that another one has all of its variables, which is what `/ready` says, too: a loss of both copies is a loss of
+variables. So a raylet that runs two parameter servers is not killed. Each worker writes to a file how many of its
 updates were acknowledged; each update adds 1 to the global step. So what the final checkpoint lacks of their sum was lost. The same
 program runs without kills to the same step, and both losses are of the same examples.
 """
@@ -130,6 +132,18 @@ def has_copies(targets: dict[str, str]) -> bool:
     return True
 
 
+def kill(pid: int) -> None:
+    """Kill a process."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
 class Ray:
     """A Ray of this machine: a head and two more raylets."""
 
@@ -137,10 +151,10 @@ class Ray:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         from ray.cluster_utils import Cluster
 
-        common = {"num_cpus": 3, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}
-        self._cluster = Cluster(initialize_head=True, head_node_args={**common, "include_dashboard": False})
+        self._node = {"num_cpus": 3, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}
+        self._cluster = Cluster(initialize_head=True, head_node_args={**self._node, "include_dashboard": False})
         for _ in range(2):
-            self._cluster.add_node(**common)
+            self._cluster.add_node(**self._node)
         os.environ["RAY_ADDRESS"] = self._cluster.address
         import ray
 
@@ -148,7 +162,7 @@ class Ray:
         self._ray = ray
 
     def tasks(self) -> tuple[dict[str, int], bool]:
-        """The processes of the tasks that answer and of the directory, and whether each parameter server's variables are in another."""
+        """The processes of the tasks that answer, of the directory and of raylets, and whether all variables have two copies."""
         from dovetail import train
 
         asked = {}
@@ -167,7 +181,27 @@ class Ray:
         is_whole = len(figures) == len(asked) and all(
             f.get("replicated_by") in (None, *incarnations) for f in figures.values()
         )
-        return {task: f["pid"] for task, f in figures.items()} | self._directory(), is_whole
+        processes = {task: f["pid"] for task, f in figures.items()}
+        return processes | self._directory() | self._raylets(processes), is_whole
+
+    def _raylets(self, tasks: dict[str, int]) -> dict[str, int]:
+        """The raylets that do not run two parameter servers, named by their tasks."""
+        found = {}
+        for node in self._cluster.worker_nodes:
+            raylet = node.all_processes["raylet"][0].process.pid
+            here = [task for task, pid in tasks.items() if _parent(pid) == raylet]
+            if sum("ps" in task for task in here) < 2:
+                found[f"raylet of {', '.join(here) or 'nothing'}"] = raylet
+        return found
+
+    def kill(self, pid: int) -> None:
+        """Kill a process. Another raylet takes the place of a raylet."""
+        for node in list(self._cluster.worker_nodes):
+            if node.all_processes["raylet"][0].process.pid == pid:
+                self._cluster.remove_node(node, allow_graceful=False)
+                self._cluster.add_node(wait=False, **self._node)
+                return
+        kill(pid)
 
     @staticmethod
     def _directory() -> dict[str, int]:
@@ -213,6 +247,7 @@ def one_run(
     (folder / "cluster.yaml").write_text(json.dumps({"jobs": JOBS, "ps_replicas": replicas}))
     rng = random.Random(seed)
     ray = Ray() if on == "ray" else None
+    kill_one = kill if ray is None else ray.kill
     options = ["--on", on, *(["--each"] if each else []), *(["--restarts", "100000"] if on == "local" else [])]
     command = [
         sys.executable,
@@ -253,7 +288,7 @@ def one_run(
                     if found:
                         name = rng.choice(sorted(found))
                         try:
-                            os.kill(found[name], signal.SIGKILL)
+                            kill_one(found[name])
                             kills.append(name.partition(" ")[0])
                             print(f"{now - began:.0f} s, step {step}: killed {name} of {len(found)}", flush=True)
                         except ProcessLookupError:
