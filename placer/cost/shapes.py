@@ -30,6 +30,11 @@ from .profile import Profile
 PASSES = 8
 """Attempts to find the shapes of loop variables; after them, those of all loops stay as the graph says."""
 LISTED = 4  # tensors that a text names
+OPEN_A_SIZE = (
+    "to leave its first size open, write None in the shape of the placeholder, or compile the function with "
+    "dt.compile(symbolic_batch=True); a compiled function also makes a plan of other arguments, as in step.plan(larger_batch)"
+)
+"""What to do where the sizes of what a step is given are fixed."""
 
 
 class Sizes:
@@ -269,9 +274,11 @@ def given_shapes(graph: Graph, feeds: Any = None, shapes: Mapping[Any, Any] | No
             dims = as_dims(given)
             merge(tensor.dims, dims)
         except (TypeError, ValueError) as e:
+            why = f": {e}" if isinstance(e, TypeError) else ""
+            if not why and is_static(tensor.dims) and tensor.op.type == "Placeholder":
+                why = f". Its sizes are fixed: {OPEN_A_SIZE}"
             raise type(e)(
-                f"'{tensor.name}' (created at {tensor.op.source}) cannot have the shape {given!r}; the graph says {text(tensor.dims)}"
-                + (f": {e}" if isinstance(e, TypeError) else "")
+                f"'{tensor.name}' (created at {tensor.op.source}) cannot have the shape {given!r}; the graph says {text(tensor.dims)}{why}"
             ) from None
         found[tensor.name] = dims
     return found
@@ -317,10 +324,13 @@ def batch_shapes(
         if t.dims and t.dims[0] is None:
             found[t.name] = (rows, *(merge(t.dims, given.get(t.name)) or ())[1:])
     if not found:
+        others = [t for t in sources if not is_static(t.dims)]
+        remedy = (
+            f"Give the shapes: plan.at({how_to_give(others, Sizes())})" if others else f"They are fixed: {OPEN_A_SIZE}"
+        )
         raise ValueError(
             f"There is no batch size to choose: nothing that the step is given leaves its first size open "
-            f"({listed_tensors(sources, Sizes()) or 'it is given nothing'}). "
-            "Name shapes: plan.at(shapes={x: (64, 784)})"
+            f"({listed_tensors(sources, Sizes()) or 'it is given nothing'}). {remedy}"
         )
     return found
 

@@ -29,7 +29,7 @@ from ...graph.io.serialization import load as load_graph
 from ...placer.cluster.load import as_cluster
 from ...placer.cluster.spec import Cluster
 from ...placer.cost.profile import Profile
-from ...placer.cost.shapes import as_tensor, given_shapes
+from ...placer.cost.shapes import as_tensor, given_shapes, in_full
 from ...placer.pipeline import OBJECTIVES, STRATEGIES, place
 from ...placer.plan import Plan
 from ...placer.render.text import listed
@@ -127,7 +127,8 @@ class Program(NamedTuple):
         ]
 
     def shapes(self, texts: list[str] | None) -> dict[Tensor, tuple[int | None, ...]]:
-        """Parse `--shape`: `x=64,784`. A `?` is an unknown size; `x=` is the shape of a scalar.
+        """Parse `--shape`: `x=64,784`. A `?` is an unknown size; `x=` is the shape of a scalar. `x` also names the argument `f/arguments/x`
+        of a compiled function.
 
         Raises:
             UsageError: there is no such tensor, or the graph contradicts its shape.
@@ -142,7 +143,8 @@ class Program(NamedTuple):
             if not equals:
                 raise UsageError(f"--shape takes a name and sizes, such as x=64,784, not {text!r}")
             try:
-                element = self.element(name)
+                known = name in self.names  # names of an ONNX model count first
+                element = self.element(name if known else in_full(name, self._fed(), self.graph))
             except UsageError:
                 raise UsageError(f"--shape {text}: no input {name!r}; {self._inputs()}") from None
             found[as_tensor(self.graph, element)] = dims
@@ -152,11 +154,14 @@ class Program(NamedTuple):
             raise UsageError(str(e)) from None
         return found
 
+    def _fed(self) -> list[Tensor]:
+        """The placeholders."""
+        return [node.outputs[0] for node in self.graph.nodes if node.type == "Placeholder"]
+
     def _inputs(self) -> str:
         """The placeholders with their shapes, for an error: `the inputs are x (?, 784), y (?, 10)`."""
         names = {tensor: name for name, tensor in self.names.items()}
-        fed = [node.outputs[0] for node in self.graph.nodes if node.type == "Placeholder"]
-        named = [f"{names.get(t, t.op.name)} {t.shape}" for t in fed]
+        named = [f"{names.get(t, t.op.name)} {t.shape}" for t in self._fed()]
         return f"the inputs are {listed(named, LISTED_INPUTS)}" if named else "the program has no inputs"
 
 

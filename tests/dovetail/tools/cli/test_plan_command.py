@@ -388,6 +388,12 @@ def test_sizes_are_given_by_name(folder: Path) -> None:
     ):
         done = plan("sized.py:build", "--shape", given, cluster="worker=1")
         assert done.exit_code == 2 and told in done.output
+    (folder / "called.py").write_text(
+        "import numpy as np\nimport dovetail as dt\n\n@dt.compile(symbolic_batch=True)\ndef f(x):\n    return x @ dt.ones([512, 8])\n\n"
+        "def build():\n    return f.plan(np.ones((2, 512), np.float32))\n"
+    )
+    done = plan("called.py:build", "--report", "--shape", "x=4096,512", cluster="")
+    assert done.exit_code == 0 and "33.6 M" in done.output
     done = plan("sized.py:build", "--strategy", "auto", cluster="worker=2")
     assert "warning: unknown-sizes" in done.output and "best so far" in done.stderr and "at least" in done.stderr
     assert plan("sized.py:build", "--objective", "beauty").exit_code == 2
