@@ -35,7 +35,10 @@ FOREIGN = {
     **dict.fromkeys(
         ("DataLoader", "utils", "data.DataLoader"), "dt.data.Dataset, or call the function with NumPy arrays"
     ),
-    **dict.fromkeys(("inference_mode", "enable_grad"), "nothing: gradients are made by dt.gradients alone"),
+    **dict.fromkeys(
+        ("no_grad", "inference_mode", "enable_grad"),
+        "nothing in its place: only dt.gradients and the method minimize of optimizers make gradients",
+    ),
     **dict.fromkeys(
         ("pmap", "distributed", "parallel", "DataParallel", "nn.DataParallel", "DistributedDataParallel"),
         "dt.compile(cluster={'worker': 2}), or a strategy of dt.distribute",
@@ -127,7 +130,8 @@ FOREIGN = {
     "masked_fill": "dt.where",
     "repeat_interleave": "dt.repeat",
     "ravel": "dt.reshape(x, [-1])",
-    "flatten": "dt.reshape(x, [-1])",
+    "flatten": "dt.layers.flatten(x), which keeps the first axis, or dt.reshape(x, [-1])",
+    **dict.fromkeys(("nn.Flatten", "nn.flatten"), "dt.layers.flatten(x)"),
     "swapaxes": "dt.transpose",
     "stop_grad": "dt.stop_gradient",
     "nn.scaled_dot_product_attention": "dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * scale) @ v, which is fused",
@@ -147,16 +151,17 @@ FOREIGN = {
     "nn.Parameter": "dt.get_variable",
     "losses.cross_entropy": "dt.losses.sparse_softmax_cross_entropy(labels, logits)",
     "losses.mse": "dt.losses.mean_squared_error(labels, predictions)",
-    "optim": "dt.train: dt.train.AdamOptimizer(rate).minimize(loss)",
-    "optimizers": "dt.train: dt.train.AdamOptimizer(rate).minimize(loss)",
+    **dict.fromkeys(
+        ("optim", "optimizers"), "dt.train: dt.train.AdamOptimizer(rate).minimize(loss), or dt.train.AdamWOptimizer"
+    ),
     "train.Adam": "dt.train.AdamOptimizer",
+    **dict.fromkeys(("train.AdamW", "AdamW"), "dt.train.AdamWOptimizer(rate, weight_decay=...)"),
     "train.SGD": "dt.train.GradientDescentOptimizer",
     "function": "dt.compile",
     "jit": "dt.compile",
     "grad": "dt.gradients(loss, variables)",
     "value_and_grad": "dt.gradients(loss, variables)",
     "GradientTape": "dt.gradients(loss, variables)",
-    "no_grad": "dt.stop_gradient",
     "vmap": "dt.map_fn, or an op with a batch axis",
     "lax": "dt.cond, dt.while_loop and dt.scan",
     "save": "dt.train.Saver, or step.save of a function made by dt.compile",
@@ -172,7 +177,8 @@ _NO_VALUE = f"a tensor has no value before the graph runs; {TO_GET_IT}"
 _PLACED = "place the nodes that make it, with dt.device('/gpu:0')"
 OF_TENSORS = {
     **dict.fromkeys(("numpy", "item", "tolist"), _NO_VALUE),
-    **dict.fromkeys(("cuda", "cpu"), _PLACED),
+    "cuda": _PLACED,
+    "cpu": "leave it out: a call of a compiled function, and session.run, return NumPy arrays; dt.device('/cpu:0') places nodes",
     "to": f"{_PLACED}; to change the type, use tensor.astype(dtype)",
     "backward": "use dt.gradients(loss, variables), or optimizer.minimize(loss)",
     "grad": "use dt.gradients(loss, variables)",
@@ -193,7 +199,7 @@ OF_TENSORS = {
     "requires_grad": "use dt.Variable(..., trainable=True), or dt.gradients(loss, [tensor])",
     "detach": "use dt.stop_gradient(tensor)",
     "view": "use tensor.reshape(...)",
-    "flatten": "use tensor.reshape([-1])",
+    "flatten": "use dt.layers.flatten(tensor), which keeps the first axis, or tensor.reshape([-1]), which makes one of all",
     "permute": "use dt.transpose(tensor, perm), or tensor.T",
     "transpose": "use dt.transpose(tensor, perm), or tensor.T",
     "t": "use tensor.T",
