@@ -134,7 +134,7 @@ def _instead_of_attribute(name: str) -> str:
 public_paths.register_old_names(_old_name)
 _hooks.instead_of_attribute = _instead_of_attribute
 for _part in ("data", "debugging", "distribute", "errors", "image", "initializers", "io", "linalg", "lookup", "math", "nest", "random",
-              "sparse", "strings", "summary"):  # fmt: skip
+              "sparse", "strings", "summary", "train"):  # fmt: skip
     public_paths.explain_unknown_names(globals()[_part], f"{__name__}.{_part}")
 
 if not TYPE_CHECKING:  # type checkers read __init__.pyi, where an unknown name is an error

@@ -133,5 +133,10 @@ def old_name(module: str, name: str) -> Any:
 
 
 def explain_unknown_names(module: ModuleType, public: str) -> None:
-    """Let a module that has no `__getattr__` say, under its public name, what to use instead of a name that it lacks."""
+    """Let a module that has no `__getattr__` say, under its public name, what to use instead of a name that it lacks.
+
+    `dir` of a module that has `__all__` shows these names, without what it imports.
+    """
     vars(module).setdefault("__getattr__", partial(old_name, public))
+    if hasattr(module, "__all__"):
+        vars(module).setdefault("__dir__", lambda: list(module.__all__))

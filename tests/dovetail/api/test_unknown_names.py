@@ -37,6 +37,15 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
         ("dt.nn.multi_head_attention", "use dt.nn.softmax(dt.matmul("),
         ("dt.constant([1.0]).requires_grad_", "use dt.gradients"),
         ("dt.constant([1.0]).add_", "use a new tensor"),
+        (
+            "dt.constant([1.0]).flatten(1)",
+            "dt.layers.flatten(tensor), which keeps the first axis, or tensor.reshape([-1])",
+        ),
+        ("dt.constant([1.0]).cpu()", "session.run, return NumPy arrays"),
+        ("dt.no_grad", "use nothing in its place"),
+        ("dt.nn.Flatten", "use dt.layers.flatten(x)"),
+        ("dt.train.AdamW", "use dt.train.AdamWOptimizer(rate, weight_decay=...)"),
+        ("dt.optim.AdamW", "dt.train.AdamWOptimizer"),
         ("dt.compile(abs).to", "use dt.device in the function"),
         ("dt.compile(abs).explain", r"use plan(...).explain(node)"),
     ],
@@ -103,6 +112,12 @@ def test_an_unknown_attribute_of_a_tensor_is_answered_with_the_one_to_use(name: 
     for x in (dt.constant(X), dt.Variable(X)):
         with pytest.raises(AttributeError, match=said):
             getattr(x, name)
+
+
+def test_a_public_module_lists_its_own_names_without_what_it_imports():
+    for module in (dt.layers, dt.losses, dt.math, dt.train):
+        names = dir(module)
+        assert names == sorted(module.__all__) and not {"Any", "sys", "annotations"} & set(names)
 
 
 def test_names_that_are_like_no_other_are_said_to_be_missing():
