@@ -567,6 +567,11 @@ def compile(
             config=config,
             share_with=share_with,
         )
+    if any(c.__name__ == "Module" and c.__module__ == "torch.nn.modules.module" for c in type(function).__mro__):
+        raise TypeError(
+            f"dt.compile takes a function of Dovetail's ops, not a PyTorch module ({type(function).__name__}): export it with "
+            "torch.onnx.export, and load the file with dt.onnx.load"
+        )
     if not callable(function) or inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise TypeError(f"dt.compile takes a function that returns tensors, not {function!r}")
     if budget_s is not None and strategy != "auto":

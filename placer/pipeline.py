@@ -7,6 +7,7 @@ namely what is already placed (`Kept`), and which memory tasks can access of eac
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
 import os
@@ -82,8 +83,9 @@ class PlanOptions:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if not callable(self.strategy) and self.strategy not in STRATEGIES:
-            known = ", ".join(STRATEGIES)
-            raise ValueError(f"There is no placement strategy {self.strategy!r}; strategies: {known}")
+            close = difflib.get_close_matches(str(self.strategy).lower(), STRATEGIES, 1)
+            meant = f": did you mean {close[0]!r}?" if close else "; strategies: " + ", ".join(STRATEGIES)
+            raise ValueError(f"There is no placement strategy {self.strategy!r}{meant}")
         if self.objective not in OBJECTIVES:
             raise ValueError(f"There is no objective {self.objective!r}; objectives: {', '.join(OBJECTIVES)}")
         if isinstance(self.budget_s, bool) or not isinstance(self.budget_s, (int, float)):

@@ -404,6 +404,12 @@ def test_what_cannot_be_compiled_is_refused():
     for wrong in (3, generator):
         with pytest.raises(TypeError, match=r"dt.compile takes a function"):
             dt.compile(wrong)  # type: ignore[call-overload]
+    module = type("Module", (), {"__module__": "torch.nn.modules.module", "__call__": lambda self, x: x})
+    net = type("Net", (module,), {})()  # what PyTorch's are seen as; PyTorch itself need not be there
+    with pytest.raises(
+        TypeError, match=r"not a PyTorch module \(Net\): export it with torch.onnx.export.*dt.onnx.load"
+    ):
+        dt.compile(net)
     step = dt.compile(lambda x: x)
     with pytest.raises(TypeError, match="missing a required argument"):
         step()  # type: ignore[call-arg]

@@ -137,6 +137,8 @@ def test_progress_is_shown_on_a_terminal_only(slow, monkeypatch):
         ({"budget_s": -1, "strategy": "auto"}, ValueError, "at least 0, not -1"),
         ({"budget_s": "1", "strategy": "auto"}, TypeError, "a number of seconds, not '1'"),
         ({"strategy": "automatic"}, ValueError, "There is no placement strategy 'automatic'"),
+        ({"strategy": "Auto"}, ValueError, "no placement strategy 'Auto': did you mean 'auto'"),
+        ({"strategy": "fastest"}, ValueError, "no placement strategy 'fastest'; strategies: rules, auto, "),
     ],
 )
 def test_wrong_budgets_and_strategies(given, error, text):
