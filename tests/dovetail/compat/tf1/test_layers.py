@@ -236,6 +236,16 @@ def test_what_programs_say_about_kernels_and_formats() -> None:
         tf.layers.batch_normalization(x, virtual_batch_size=2)
 
 
+@pytest.mark.parametrize(("dtype", "remedy"), [(tf.uint8, r"dt\.float32\) / 255"), (tf.int32, r"dt\.float32\)$")])
+def test_a_convolution_of_whole_numbers_is_refused_by_its_input(dtype: tf.DType, remedy: str) -> None:
+    images = tf.placeholder(dtype, [2, 8, 8, 1], name="images")
+    with pytest.raises(TypeError, match=rf"layer 'conv2d' is {dtype.name}, and.*'images:0'.*{remedy}"):
+        tf.layers.conv2d(images, 4, 3)
+    with pytest.raises(TypeError, match=remedy):
+        tf.keras.layers.DepthwiseConv2D(3)(images)
+    assert not tf.global_variables()
+
+
 def test_names_of_objects_and_of_functions() -> None:
     """As TensorFlow names them: an object's name is made unique, a function's is the scope's; each call of an object is in its scope."""
     x = tf.ones([2, 3])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .....graph.core.dtypes import uint8
 from .....graph.core.graph import Tensor
+from .....graph.core.nest import flatten
 from .....graph.ops.array.concat_stack import stack
 from .....graph.ops.array.padding import pad
 from .....graph.ops.array.shapes import expand_dims, shape, squeeze, transpose
@@ -80,6 +82,16 @@ class _Conv(Layer):
         self.bias_regularizer = regularizers.get(bias_regularizer)
         self.kernel_constraint = constraints.get(kernel_constraint)
         self.bias_constraint = constraints.get(bias_constraint)
+
+    def _build_for(self, inputs: Any) -> None:
+        for x in flatten(inputs):
+            given = x.dtype.base
+            if not given.is_floating:
+                raise TypeError(
+                    f"The input of the layer '{self.name}' is {given.name}, and a convolution takes floats: {x!r}. Convert it: "
+                    "dt.cast(x, dt.float32)" + (" / 255, for images" if given is uint8 else "")
+                )
+        super()._build_for(inputs)
 
     @property
     def _channel_axis(self) -> int:
