@@ -20,6 +20,7 @@ from ..graph.core.errors import InvalidArgumentError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Cost
 from ..graph.core.shape import Dims
+from ..graph.core.source_location import shows_users_frames
 from .cluster.spec import Cluster
 from .cost.launches import Launch
 from .cost.profile import Profile, as_profile
@@ -152,6 +153,7 @@ class Plan:
         """
         return added_to(self.partitions, self.decisions.device_of)
 
+    @shows_users_frames
     def explain(self, name: str | Node | Tensor) -> str:
         """Explain why a node is on its device, and where its outputs are sent.
 
@@ -215,6 +217,7 @@ class Plan:
             else:
                 yield f"no one-sided access from {short(r.task)}: it cannot map the memory of {short(r.owner)} ({self.access.how})"
 
+    @shows_users_frames
     def why_not(self, name: str | Node | Tensor, device: str) -> str:
         """Explain why a node is not on a device.
 
@@ -235,6 +238,7 @@ class Plan:
                 return f"'{node.name}' cannot be on {name}: {r.reason}"
         return f"'{node.name}' could be on {name}, but is assigned to {decision.chosen}: {decision.rule.text}"
 
+    @shows_users_frames
     def kernels(self, device: str, config: Any = None) -> Any:
         """The kernels into which a device's partition is compiled: a `codegen.explain.DeviceKernels`, which prints as a table.
 
@@ -260,6 +264,7 @@ class Plan:
     def _launches(self) -> dict[str, Sequence[Launch]]:
         return {}
 
+    @shows_users_frames
     def why_not_fused(self, a: str | Node | Tensor, b: str | Node | Tensor) -> str:
         """Explain why two nodes are not fused, or name the kernel that has both.
 
@@ -280,6 +285,7 @@ class Plan:
         text: str = self.kernels(where[one]).why_not_fused(one.name, other.name)
         return text
 
+    @shows_users_frames
     def diff(self, other: Plan) -> PlanDiff:
         """The differences from this plan to another: nodes that moved, traffic, variables. Nodes are matched by name.
 
@@ -290,6 +296,7 @@ class Plan:
             raise TypeError(f"other must be a plan, not {other!r}")
         return diff(self, other)
 
+    @shows_users_frames
     def at(self, batch: int | None = None, *, shapes: Mapping[Any, Any] | None = None) -> Plan:
         """This plan for other sizes: the same placement and partitions, with new predictions. Nothing is placed or searched again.
 
@@ -318,8 +325,17 @@ class Plan:
         plan.sizes.checked()
         return plan
 
+    @shows_users_frames
     def all_on(self, device: str) -> Plan:
-        """A plan of this step with all nodes on one device, whatever they request: the baseline of predictions."""
+        """A plan of this step with all nodes on one device, whatever they request: the baseline of predictions.
+
+        Args:
+            device: a device of the cluster; its name may be partial (`/job:worker/task:1`).
+
+        Raises:
+            InvalidArgumentError: no device, or several, match the name.
+        """
+        device = str(_device(device, self.cluster))
         tensors = [self.graph.get_tensor_by_name(name) for name in self.fetches]
         targets = [self.graph.get_operation_by_name(name) for name in self.targets]
         feeds = [self.graph.get_tensor_by_name(name) for name in self.feeds]
@@ -335,6 +351,7 @@ class Plan:
             return self
         return replace(self, partitioned=resized(self.partitioned, sizes), sizes=sizes, solution=None)
 
+    @shows_users_frames
     def scale(
         self,
         batch: int | Iterable[int],
@@ -359,6 +376,7 @@ class Plan:
             raise ValueError("batch must be at least one batch size, such as [1, 16, 256]")
         return BatchScaling(tuple(scaled(size, self.at(batch=size), as_profile(costs), contended) for size in sizes))
 
+    @shows_users_frames
     def simulate(
         self, *, contended: bool = True, costs: Profile | str | os.PathLike[str] | None = None, client: bool = False
     ) -> Timeline:
@@ -368,6 +386,7 @@ class Plan:
         """
         return simulate(self, contended=contended, costs=costs, client=client)
 
+    @shows_users_frames
     def report(
         self, *, costs: Profile | str | os.PathLike[str] | None = None, contended: bool = True, client: bool = False
     ) -> Evaluation:
@@ -380,6 +399,7 @@ class Plan:
         with without_compiling(self):
             return evaluate(self, costs, contended=contended, client=client)
 
+    @shows_users_frames
     def compare(self, trace: Any, *, costs: Profile | str | os.PathLike[str] | None = None) -> Comparison:
         """Compare the predicted with the measured times of each kernel, each transfer, each device, and the step.
 
@@ -394,6 +414,7 @@ class Plan:
         """
         return compare(self, trace, as_profile(costs))
 
+    @shows_users_frames
     def check(self, fix: bool = False) -> list[PlanWarning]:
         """Warnings about parts of the plan that cost time or memory, each with its line of the program and a change that avoids the cost.
 
@@ -414,6 +435,7 @@ class Plan:
         write_plan(self, Path(path))
 
     @staticmethod
+    @shows_users_frames
     def load(path: str | os.PathLike[str]) -> Plan:
         """Read a plan that `save` wrote. It prints, explains and compares as before.
 

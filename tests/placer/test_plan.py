@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.placer import plan as plan_module
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.cost.static import device_loads, state_bytes, traffic
 from dovetail.placer.pipeline import place
@@ -156,6 +157,32 @@ def test_why_not(graph):
         plan.why_not("unused", "/job:ps")
     with pytest.raises(InvalidArgumentError, match="names no device"):
         plan.why_not("unused", "/job:moon")
+
+
+def test_all_nodes_on_a_device_whose_name_is_partial(graph):
+    plan = place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS)
+    assert list(plan.all_on("/job:ps/task:0").partitions) == [PS0]
+    with pytest.raises(InvalidArgumentError, match=f"'/job:ps' names several devices of the cluster: {PS0}, "):
+        plan.all_on("/job:ps")
+
+
+def test_errors_of_a_plan_show_the_users_frames_alone(graph, monkeypatch):
+    plan = place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS)
+    wrong = [
+        lambda: plan.explain("nothing"),
+        lambda: plan.why_not("unused", "/job:moon"),
+        lambda: plan.all_on("/job:moon"),
+        lambda: plan.at(batch=0),
+        lambda: plan.diff(1),
+        lambda: plan.simulate(costs=1),
+    ]
+    for setting, shown in (("user", {__file__}), ("full", {__file__, plan_module.__file__})):
+        monkeypatch.setenv("DOVETAIL_TRACEBACK", setting)
+        for call in wrong:
+            with pytest.raises(Exception) as e:
+                call()
+            files = {str(entry.path) for entry in e.traceback}
+            assert shown <= files and (setting == "full" or files == shown)
 
 
 def test_to_networkx(graph):
