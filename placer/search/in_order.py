@@ -156,12 +156,13 @@ class _InOrder:
         here = self._where[self._sources[v]]
         latency, passes = self._latency[here][there], self._sizes[v] * self._per_byte[here][there]
         leaves, code = now, 2 * self._n + 2 * len(self._under_way)
+        free = max(now, self._link_free.get((here, there), 0.0))
+        self._link_free[here, there] = free + passes
         if self._problem.contended:
-            leaves = max(now, self._link_free.get((here, there), 0.0))
-            self._link_free[here, there] = leaves + passes
+            leaves = free
         self._under_way.append((v, there, targets))
         self.travels[v, there] = (made if made < now else leaves), leaves + latency
-        if leaves <= now and self._host[here] == self._host[there]:
+        if free <= now and self._host[here] == self._host[there]:
             self._shared.begins(code, self._host[there], now, latency, 1.0)
         heappush(self._events, (leaves + latency, code))
         for d in (here, there):
