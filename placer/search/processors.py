@@ -11,7 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from .problem import Problem
+
+
+def least_shared(problem: Problem) -> float:
+    """Seconds that no placement is below because the cores of machines are shared; 0 where a device shares no machine.
+
+    A node by itself has all cores of its machine, several at once have `Problem.shared`.
+    """
+    if problem.host is None or problem.used is None or (problem.host < 0).any():
+        return 0.0
+    share = np.minimum(1.0, problem.used / problem.shared)
+    return float((problem.seconds.min(axis=0) * share).sum()) / len(np.unique(problem.host))
 
 
 class Processors:

@@ -3,7 +3,7 @@
 All times are predicted with the costs that `simulate` uses. Under these costs, the lower bound is proven: no placement of these nodes on
 these devices is faster. The hint about replicas compares the split with data parallelism: every device of the
 fastest kind runs the whole step on its share of the batch, and all of them exchange the updates by ring all-reduce
-(each value is sent twice, except one share; Patarasuk and Yuan 2009).
+(each value is sent twice, except one share; Patarasuk and Yuan 2009). Replicas on one machine share its cores.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ..render.text import short, size_text
 from ..render.timeline import time_text
 from ..rules.placement import Rule
 from ..schedule.pipeline_parallel import PIPELINES, Pipeline
+from ..search.problem import Problem
+from ..search.processors import least_shared
 from ..simulate import Span, Timeline, is_exact, plan_timeline, seconds_of, step_of
 from .facts import SLOWER, fastest_alone, fits, minimizes_load
 
@@ -182,7 +184,7 @@ def evaluate(
     if single is not None and _may_have_all(plan, single[0]):
         known = min(known, single[1])
     proven = plan.solution.lower_bound if plan.solution is not None else 0.0
-    bound = lower_bound(problem, proven=proven if costs is None else 0.0, known=known)
+    bound = lower_bound(problem, proven=max(proven if costs is None else 0.0, least_shared(problem)), known=known)
     loads = [
         Load(name, busy, peak, float(capacity))
         for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)
@@ -196,9 +198,9 @@ def evaluate(
         found = replace(found, throughput=(plan.solution.objective, min(proven, known)))
     if not is_exact(plan, as_profile(costs)):
         return replace(found, lower_bound=0.0, unknown=_unknown(plan))
-    hint = _replicas(plan, problem.seconds, problem.device_class, problem.link_per_byte, problem.link_latency)
+    hint = _replicas(plan, problem)
     best = min(step.makespan, single[1] if single is not None else step.makespan)
-    if hint is None or hint.seconds >= 0.95 * best:  # predictions are not so good that less would mean anything
+    if hint is None or hint.seconds > 0.9 * best:  # predictions are not so good that less would mean anything
         return found
     return replace(found, hint=hint)
 
@@ -283,13 +285,7 @@ def _critical(step: Timeline) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(spent.items(), key=lambda pair: -pair[1]))
 
 
-def _replicas(
-    plan: PlanData,
-    seconds: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    device_class: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
-    per_byte: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    latency: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-) -> Hint | None:
+def _replicas(plan: PlanData, problem: Problem) -> Hint | None:
     """Data parallelism on all devices of the kind that runs the whole step fastest; None where nothing is trained."""
     updated = sum(
         state_bytes(t.op)[0]
@@ -298,13 +294,19 @@ def _replicas(
         if n.type.startswith(("Apply", "ResourceApply"))
         for t in n.inputs[:1]
     )
-    total = seconds.sum(axis=1)
+    total = problem.seconds.sum(axis=1)
     kind = int(total.argmin())
-    members = np.flatnonzero(device_class == kind)
+    members = np.flatnonzero(problem.device_class == kind)
     k = len(members)
     if not updated or k < 2:
         return None
     inside = np.ix_(members, members)
-    slowest, far = float(per_byte[inside].max()), float(latency[inside].max())
+    slowest, far = float(problem.link_per_byte[inside].max()), float(problem.link_latency[inside].max())
     exchange = 2 * (k - 1) * (updated / k * slowest + far)
-    return Hint(k, float(total[kind]) / k + exchange, float(updated))
+    work = float(total[kind])
+    if problem.host is not None and problem.used is not None:
+        hosts = problem.host[members]
+        together = int(np.unique(hosts[hosts >= 0], return_counts=True)[1].max(initial=0))
+        if together > 1:  # all run the same node at once
+            work = float((problem.seconds[kind] * np.maximum(1.0, together * problem.used / problem.shared)).sum())
+    return Hint(k, work / k + exchange, float(updated))

@@ -28,6 +28,7 @@ from ..search.jit import FEW, interpreted
 from ..search.memory_penalty import ROUNDING
 from ..search.memory_profile import check_assignment
 from ..search.problem import InfeasibleError, Objective, Problem
+from ..search.processors import least_shared
 from ..search.types import Floats, Ints
 from ..simulate import Timeline, is_exact, plan_timeline, read_in_place, step_of, timeline
 
@@ -136,7 +137,9 @@ class Facts:
     def lower_bound(self) -> float:
         """Seconds: no placement of the step's nodes is predicted to be faster. 0 if there is no prediction."""
         known = self.seconds if self.slower_than is None else self.slower_than[1]
-        return 0.0 if self.problem is None else bounds.lower_bound(self.problem[0], known=known)
+        if self.problem is None:
+            return 0.0
+        return bounds.lower_bound(self.problem[0], proven=least_shared(self.problem[0]), known=known)
 
     @cached_property
     def number(self) -> dict[str, int]:

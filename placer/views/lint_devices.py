@@ -63,10 +63,7 @@ def idle(facts: Facts) -> Iterator[PlanWarning]:
         return
     most = max(plan.partitions, key=lambda d: plan.cost[d].flops)
     heavy, cure, change = _spread(facts, most)
-    gain = ""
-    if facts.is_exact and facts.problem is not None:
-        most_saved = 1 - facts.lower_bound / facts.seconds
-        gain = f". The step time of {time_text(facts.seconds)} could fall by at most {most_saved:.0%}"
+    gain = _most_gain(facts)
     spread, away = (cure, change), "in this step (other clients may use it)"
     servers = tuple(t for t in idle if job_of(t) == "/job:ps") if facts.state else ()
     for names, rest, (cure, change) in (
@@ -117,7 +114,7 @@ def uneven_work(facts: Facts) -> Iterator[PlanWarning]:
             yield PlanWarning(
                 "uneven-work",
                 f"{short(most)} does {number_text(work[most])}flop per step, {times:.1f} times the mean of the {len(work)} used "
-                f"devices of its kind; the others wait for it, mainly for '{heavy.name}'",
+                f"devices of its kind; the others wait for it, mainly for '{heavy.name}'{_most_gain(facts)}",
                 heavy.source,
                 cure,
                 (most,),
@@ -142,6 +139,14 @@ def _can_gain(facts: Facts) -> bool:
     if len(here) == 1 and facts.seconds <= message:
         return False
     return facts.lower_bound < (1 - SHARE) * facts.seconds
+
+
+def _most_gain(facts: Facts) -> str:
+    """What a better balance can gain at most, as a sentence; '' where sizes are unknown."""
+    if not facts.is_exact or facts.problem is None:
+        return ""
+    most_saved = 1 - facts.lower_bound / facts.seconds
+    return f". The step time of {time_text(facts.seconds)} could fall by at most {most_saved:.0%}"
 
 
 def _spread(facts: Facts, device: str) -> tuple[Node, str, Change]:

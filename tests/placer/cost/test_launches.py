@@ -224,3 +224,39 @@ def test_refuses_a_damaged_file(tmp_path: Path, damage: Callable[[dict[str, obje
     (tmp_path / "p.json").write_text(json.dumps(data))
     with pytest.raises(dt.errors.InvalidArgumentError, match=r"p\.json: .*measure anew with `dovetail calibrate`"):
         Calibration.load(tmp_path / "p.json")
+
+
+def wide(used: float, shared: float) -> Plan:
+    """Ten products of 2 ms that keep `used` cores busy, eight of them on the first of two tasks of a machine, and their training."""
+    with dt.Graph().as_default():
+        x, ends = dt.placeholder(dt.float32, [100, 100]), []
+        for i in range(10):
+            with dt.device(f"/job:worker/task:{i // 8}"):
+                ends.append(dt.matmul(x, dt.placeholder(dt.float32, [100, 100])))
+        with dt.device("/job:worker/task:0"):
+            weight = dt.get_variable("w", [10])
+            train = dt.train.GradientDescentOptimizer(0.1).minimize(dt.reduce_sum(weight * weight))
+        return dt.place([*ends, train], {"worker": 2}, profile=profile(4, used, shared))
+
+
+@pytest.mark.parametrize(("used", "shared", "gains"), [(1.0, 4.0, True), (2.0, 2.0, False)])
+def test_what_tasks_that_share_cores_cannot_gain_is_not_advised(used: float, shared: float, gains: bool) -> None:
+    plan = wide(used, shared)
+    report, found = plan.report(), [w for w in plan.check() if w.kind == "uneven-work"]
+    assert (report.hint is not None) == gains
+    assert [f"{report.gap:.0%}" in w.what for w in found] == [True] * gains
+    assert report.lower_bound <= report.objective
+    assert report.hint is None or report.hint.seconds == pytest.approx(10e-3, rel=0.01)
+
+
+def test_transfers_that_do_not_wait_for_each_other_keep_no_more_cores_busy() -> None:
+    machine = profile(1, transfer=1e-3, shared_byte=1e-9)
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:0"):
+            sent = [dt.placeholder(dt.float32, [1000]) * float(i) for i in range(2, 6)]
+            with dt.control_dependencies([t.op for t in sent]):
+                work = dt.matmul(dt.placeholder(dt.float32, [100, 100]), dt.placeholder(dt.float32, [100, 100]))
+        with dt.device("/job:worker/task:1"):
+            ends = [t * 2.0 for t in sent]
+        plan = dt.place([work, *ends], {"worker": 2}, profile=machine)
+    assert plan.simulate(contended=False).makespan <= plan.simulate().makespan
