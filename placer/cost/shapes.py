@@ -30,11 +30,11 @@ from .profile import Profile
 PASSES = 8
 """Attempts to find the shapes of loop variables; after them, those of all loops stay as the graph says."""
 LISTED = 4  # tensors that a text names
-OPEN_A_SIZE = (
-    "to leave its first size open, write None in the shape of the placeholder, or compile the function with "
-    "dt.compile(symbolic_batch=True); a compiled function also makes a plan of other arguments, as in step.plan(larger_batch)"
+FIXED = (
+    "fixed. To leave the first size open, write None in the shape of the placeholder, or compile the function with "
+    "dt.compile(symbolic_batch=True). A compiled function also makes a plan for another batch: step.plan(larger_batch)"
 )
-"""What to do where the sizes of what a step is given are fixed."""
+"""What is said of sizes of a step's inputs that no plan of this graph can change, and what to do."""
 
 
 class Sizes:
@@ -276,7 +276,7 @@ def given_shapes(graph: Graph, feeds: Any = None, shapes: Mapping[Any, Any] | No
         except (TypeError, ValueError) as e:
             why = f": {e}" if isinstance(e, TypeError) else ""
             if not why and is_static(tensor.dims) and tensor.op.type == "Placeholder":
-                why = f". Its sizes are fixed: {OPEN_A_SIZE}"
+                why = f". Its sizes are {FIXED}"
             raise type(e)(
                 f"'{tensor.name}' (created at {tensor.op.source}) cannot have the shape {given!r}; the graph says {text(tensor.dims)}{why}"
             ) from None
@@ -325,9 +325,7 @@ def batch_shapes(
             found[t.name] = (rows, *(merge(t.dims, given.get(t.name)) or ())[1:])
     if not found:
         others = [t for t in sources if not is_static(t.dims)]
-        remedy = (
-            f"Give the shapes: plan.at({how_to_give(others, Sizes())})" if others else f"They are fixed: {OPEN_A_SIZE}"
-        )
+        remedy = f"Give the shapes: plan.at({how_to_give(others, Sizes())})" if others else f"These sizes are {FIXED}"
         raise ValueError(
             f"There is no batch size to choose: nothing that the step is given leaves its first size open "
             f"({listed_tensors(sources, Sizes()) or 'it is given nothing'}). {remedy}"
