@@ -44,7 +44,7 @@ def heading(plan: PlanData) -> str:
     if alone is not None:
         device, seconds = alone
         slower = (
-            f"slower than one device: predicted {time_text(facts.seconds)} per step{UNCALIBRATED * (not is_measured(plan))}, "
+            f"slower than one device: predicted {time_text(facts.seconds)} per step{_profile_text(plan)}, "
             f"{time_text(seconds)} with all nodes on {short(device)}; "
         )
     if facts.one_worker is not None:
@@ -72,12 +72,14 @@ def heading(plan: PlanData) -> str:
     adding = Counter(device for node, device in plan.added_to.items() if node.type == ACCUMULATOR)
     for device, count in adding.items():
         text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in shared memory"
-    return filled(text + _access_text(plan) + _profile_text(plan.cluster))
+    return filled(text + _access_text(plan))
 
 
-def _profile_text(cluster: Cluster) -> str:
-    """The machine's profile that predicted times rest on."""
-    return "" if cluster.calibration is None else f"; times from the profile of {cluster.calibration}"
+def _profile_text(plan: PlanData) -> str:
+    """After a predicted time: the machine's profile that it rests on, or that there is none."""
+    if plan.cluster.calibration is not None:
+        return f" (by the profile of {plan.cluster.calibration})"
+    return UNCALIBRATED * (not is_measured(plan))
 
 
 def _access_text(plan: PlanData) -> str:
