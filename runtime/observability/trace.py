@@ -186,7 +186,10 @@ class Trace:
             busy[s.device] += max(0.0, s.finish - max(s.start, until[s.device]))
             until[s.device] = max(until[s.device], s.finish)
         end = max((s.finish for s in spans), default=0.0)
-        critical = tuple(_critical(spans, travels, _inputs_of(self.plan)))
+        waits: dict[int, list[float]] = {}
+        for w in self.waits:
+            waits.setdefault(number[w.device], []).append(w.finish)
+        critical = tuple(_critical(spans, travels, waits, _inputs_of(self.plan)))
         return Timeline(names, spans, travels, critical, tuple(busy), (), end)
 
     @property
@@ -386,12 +389,16 @@ def _inputs_of(plan: Plan) -> Callable[[str], tuple[str, ...]]:
 
 
 def _critical(
-    spans: tuple[Span, ...], travels: tuple[Travel, ...], inputs: Callable[[str], tuple[str, ...]]
-) -> list[Span | Travel]:
-    """The critical path, backwards from the kernel that ends last: each waited for a value, or for its device."""
+    spans: tuple[Span, ...], travels: tuple[Travel, ...], waits: Mapping[int, list[float]], inputs: Callable[[str], tuple[str, ...]]
+) -> list[Span | Travel]:  # fmt: skip
+    """The critical path, backwards from the kernel that ends last: each waited for a value, or for its device.
+
+    A device may have waited for a value that a later kernel takes, or for an empty message: `waits` has the ends of its waits.
+    """
     if not spans:
         return []
     on_device: dict[int, list[Span | Travel]] = {}
+    arrived: dict[int, list[Span | Travel]] = {}
     made: dict[tuple[str, int], list[Span | Travel]] = {}  # (node, device) -> what made its value there
     for s in spans:
         on_device.setdefault(s.device, []).append(s)
@@ -399,7 +406,8 @@ def _critical(
             made.setdefault((name, s.device), []).append(s)
     for t in travels:
         made.setdefault((t.name, t.destination), []).append(t)
-    for parts in [*on_device.values(), *made.values()]:
+        arrived.setdefault(t.destination, []).append(t)
+    for parts in [*on_device.values(), *made.values(), *arrived.values()]:
         parts.sort(key=lambda p: p.finish)
     now: Span | Travel = max(spans, key=lambda s: s.finish)
     out: list[Span | Travel] = []
@@ -416,6 +424,10 @@ def _critical(
         if isinstance(now, Span) or not before:
             before.append(on_device.get(device, []))
         found = [p for parts in before if (p := _last_before(parts, now.start, taken)) is not None]
+        waited = max((at for at in waits.get(device, ()) if at <= now.start), default=0.0)
+        if isinstance(now, Span) and waited > max((p.finish for p in found), default=0.0):
+            ended = _last_before(arrived.get(device, []), waited, taken)
+            found += [] if ended is None else [ended]
         if not found:
             return out[::-1]
         now = max(found, key=lambda p: p.finish)

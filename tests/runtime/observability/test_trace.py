@@ -12,6 +12,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.placer.render.timeline import time_text
+from dovetail.placer.simulate import Span, Transfer as Travel
 from dovetail.runtime.observability import trace as clocks
 from dovetail.runtime.observability.step_notes import (
     UNKNOWN,
@@ -26,7 +27,7 @@ from dovetail.runtime.observability.step_notes import (
     clock,
 )
 from dovetail.runtime.observability.timeline import Timeline
-from dovetail.runtime.observability.trace import Trace, traced as traced_step
+from dovetail.runtime.observability.trace import Trace, _critical, traced as traced_step
 from dovetail.runtime.wire.messages import Message
 
 FULL = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
@@ -146,6 +147,15 @@ def test_the_end_depends_on_a_chain_without_overlaps(session: tf.Session) -> Non
     chain = trace.timeline.critical
     assert [part.name for part in chain][-4:] == ["doubled", "doubled", "exp", "sum"]  # the second is the transfer
     assert all(a.finish <= b.start + 1e-9 for a, b in zip(chain, chain[1:], strict=False))
+
+
+def test_the_critical_path_goes_through_a_message_for_which_a_device_waited() -> None:
+    """The kernel after the wait need not take the message: a program has one order."""
+    early, late, after = Span("early", 0, 0.0, 1.0), Span("late", 1, 1.0, 5.0), Span("after", 0, 6.1, 7.0)
+    unrelated, message = Travel("x", 1, 0, 8.0, 0.5, 0.9), Travel("late", 1, 0, 0.0, 5.0, 6.0)
+    given = (early, late, after), (unrelated, message)
+    assert _critical(*given, {0: [0.95, 6.05]}, lambda name: ()) == [late, message, after]
+    assert _critical(*given, {0: [0.95]}, lambda name: ()) == [early, after]
 
 
 def test_step_stats_have_tensorflow_s_shape_and_become_a_chrome_trace(session: tf.Session, tmp_path: object) -> None:
