@@ -118,25 +118,35 @@ def open_sink(path: Path, size: int) -> Iterator[Sink]:
     A write to the cache costs a copy, and its flush keeps a processor in the kernel for milliseconds at a time, which threads that run
     beside it notice. Without the cache, the writing thread sleeps while the disk works. The room is reserved first.
     """
-    try:
-        if is_remote(path) or size < _UNCACHED_BYTES:
-            raise OSError
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o666)
-    except (OSError, AttributeError):  # some file systems, and systems other than Linux, have no O_DIRECT
+    handle = None if is_remote(path) or size < _UNCACHED_BYTES else _open_uncached(path)
+    if handle is None:
         with path.open("wb") as file:
             yield file
         return
     try:
-        try:
-            os.posix_fallocate(handle, 0, size)
-        except OSError as e:
-            if e.errno in _FULL:
-                raise
+        _reserve(handle, size)
         uncached = _Uncached(handle)
         yield uncached
         uncached.finish()
     finally:
         os.close(handle)
+
+
+def _open_uncached(path: Path) -> int | None:
+    """None: some file systems, and systems other than Linux, have no O_DIRECT."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o666)
+    except (OSError, AttributeError):
+        return None
+
+
+def _reserve(handle: int, size: int) -> None:
+    """Reserve room on the disk, if the file system can. OSError: it has none."""
+    try:
+        os.posix_fallocate(handle, 0, size)
+    except OSError as e:
+        if e.errno in _FULL:
+            raise
 
 
 class _Uncached:

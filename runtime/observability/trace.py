@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -188,7 +188,7 @@ class Trace:
         end = max((s.finish for s in spans), default=0.0)
         waits: dict[int, list[float]] = {}
         for w in self.waits:
-            waits.setdefault(number[w.device], []).append(w.finish)
+            insort(waits.setdefault(number[w.device], []), w.finish)
         critical = tuple(_critical(spans, travels, waits, _inputs_of(self.plan)))
         return Timeline(names, spans, travels, critical, tuple(busy), (), end)
 
@@ -424,7 +424,9 @@ def _critical(
         if isinstance(now, Span) or not before:
             before.append(on_device.get(device, []))
         found = [p for parts in before if (p := _last_before(parts, now.start, taken)) is not None]
-        waited = max((at for at in waits.get(device, ()) if at <= now.start), default=0.0)
+        ends = waits.get(device, [])
+        before_now = bisect_right(ends, now.start)
+        waited = ends[before_now - 1] if before_now else 0.0
         if isinstance(now, Span) and waited > max((p.finish for p in found), default=0.0):
             ended = _last_before(arrived.get(device, []), waited, taken)
             found += [] if ended is None else [ended]

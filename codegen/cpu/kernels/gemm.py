@@ -32,9 +32,7 @@ SMALLEST, LARGEST = (
 )
 _TALLEST, _WIDEST = 16, 8  # tiles and panels of a unit; its rows stay in the second cache while panels go over them
 _TALLEST_PACKED = 8  # the same where rows are packed, once for each unit: fewer rows, and more columns that use them
-_ROW_WIDEST = (
-    1 << 14
-)  # bytes of a unit of one row's product, which stays in the first cache: long pieces are read fastest
+_ROW_WIDEST = 1 << 14  # bytes of a unit of one row's product: they stay in the first cache
 _NS_PER_BYTE = 0.02  # one core, of a matrix that is read once
 _UNITS = 32  # target number of work units: a thread that is done early takes another one
 _LEAST, _MOST = 1 << 20, 1 << 23  # multiply-adds of a unit: some 10 to 80 microseconds
