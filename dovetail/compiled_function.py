@@ -32,7 +32,7 @@ from .graph.core.errors import NotFoundError, UnavailableError
 from .graph.core.frames import Frames
 from .graph.core.graph import Graph, Node, Tensor
 from .graph.core.nest import flatten
-from .graph.core.operators import is_tracing, names_in_trace
+from .graph.core.operators import names_in_trace
 from .graph.core.source_location import shows_users_frames
 from .graph.variables.scope import variable_scope
 from .graph.variables.store import AUTO_REUSE, report_uninitialized_variables
@@ -450,7 +450,7 @@ class CompiledFunction(Generic[P]):
                 name = f"arguments/{name}"  # so that a variable with a parameter's name keeps it
                 given.append(placeholder(value.dtype, self._dims(value), name) if is_fed else value)
             positional, named = nest.pack_sequence_as(structure, given)
-            token, names_token = is_tracing.set(True), names_in_trace.set({})
+            token = names_in_trace.set({})
             try:
                 results = self._function(*positional, **named)
             except (TypeError, ValueError) as e:
@@ -458,8 +458,8 @@ class CompiledFunction(Generic[P]):
                 raise
             finally:
                 home.first_arguments.note(self._called, dict(zip(names, given, strict=True)))
-                is_tracing.reset(token)
-                names_in_trace.reset(names_token)
+                names_in_trace.reset(token)
+
             results = returned(self._called, results)
         if home.search is not None:
             home.search.note(home.graph.nodes[before:], scope, home.scope)

@@ -29,10 +29,14 @@ operators: dict[str, Callable[..., Any]] = {}
 assignments: list[Callable[..., Callable[..., Any]]] = []
 """One function, which returns the method that assigns to a slice of a variable (`ops.state.scatter_state`)."""
 
-is_tracing: ContextVar[bool] = ContextVar("is_tracing", default=False)
 names_in_trace: ContextVar[dict[str, int] | None] = ContextVar("names_in_trace", default=None)
 """In a trace: kind of layer -> the last number in a name that was made for one without a name. None: outside of traces."""
-"""Whether a function is being traced (`dt.compile`). There `==` between values is nearly always meant to compare elements."""
+
+
+def is_tracing() -> bool:
+    """Whether a function is being traced (`dt.compile`). There `==` between values is nearly always meant to compare elements."""
+    return names_in_trace.get() is not None
+
 
 TO_GET_IT = "to get its value, return it from the compiled function, or call session.run(tensor)"
 
@@ -171,7 +175,7 @@ class TensorOperators(Generic[_T]):
 
     def __eq__(self, other: object) -> bool:
         # Identity, as in TensorFlow 1: tensors and variables are keys of dictionaries. `in` a list calls this, too, so it is short.
-        if is_tracing.get():
+        if is_tracing():
             _warn_of_comparison(other)
         return self is other if isinstance(other, TensorOperators) else NotImplemented
 

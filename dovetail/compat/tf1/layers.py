@@ -80,7 +80,7 @@ class Layer(_base.Layer):
             self.dtype = self._dtype_for(types[0])
             made = get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
             # Once for each function.
-            if self.dtype is float64 and is_tracing.get() and not any(v.dtype.base is float64 for v in made):
+            if self.dtype is float64 and is_tracing() and not any(v.dtype.base is float64 for v in made):
                 warn_caller(
                     f"'{self.name}' makes float64 weights, because its input is float64: twice the bytes of float32. NumPy makes float64 "
                     "arrays unless told otherwise: pass x.astype(np.float32). To keep float64, say so in the layer, as in "

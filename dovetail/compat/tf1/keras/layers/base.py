@@ -94,7 +94,7 @@ class Layer(Configured):
         self._first_weights = weights
         self.trainable = trainable
         self.name = name or GraphState.of(get_default_graph()).unique_name(snake_case(type(self).__name__))
-        self._is_traced = not name and is_tracing.get()  # its name is counted in the trace
+        self._is_traced = not name and is_tracing()  # its name is counted in the trace
         self.dtype = as_dtype(dtype or floatx()).base
         self.activity_regularizer = regularizers.get(activity_regularizer)
         self.batch_input_shape = _given_shape(input_shape, batch_input_shape, input_dim, batch_size)
