@@ -131,7 +131,12 @@ def _instead_of_attribute(name: str) -> str:
     return text
 
 
+def _define_old_ops() -> None:
+    import_module(".compat.tf1.ops", __name__).define_all()
+
+
 public_paths.register_old_names(_old_name)
+_hooks.define_old_ops = _define_old_ops
 _hooks.instead_of_attribute = _instead_of_attribute
 for _part in ("data", "debugging", "distribute", "errors", "image", "initializers", "io", "linalg", "lookup", "math", "nest", "random",
               "sparse", "strings", "summary", "train"):  # fmt: skip

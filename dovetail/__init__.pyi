@@ -6,7 +6,7 @@ from dovetail import compat as compat, data as data, distribute as distribute, i
 from dovetail.api import errors as errors, nest as nest
 from dovetail.api.ops import (
     debugging as debugging, dtypes as dtypes, image as image, initializers as initializers, linalg as linalg, lookup as lookup, math as
-    math, nn as nn, random as random, sets as sets, sparse as sparse, strings as strings,
+    math, nn as nn, random as random, sparse as sparse, strings as strings,
 )
 from dovetail.api.ops.debugging import (
     add_check_numerics_ops as add_check_numerics_ops, assert_equal as assert_equal, assert_greater as assert_greater,
@@ -35,6 +35,8 @@ from dovetail.compat.tf1.names.switches import (
     enable_tensor_equality, enable_v2_behavior as enable_v2_behavior, enable_v2_tensorshape as enable_v2_tensorshape, executing_eagerly
     as executing_eagerly, executing_eagerly_outside_functions as executing_eagerly_outside_functions,
 )
+from dovetail.compat.tf1.ops import sets as sets
+from dovetail.compat.tf1.ops.barriers import Barrier as Barrier
 from dovetail.compat.tf1.programs import app as app, flags as flags, logging as logging, test as test
 from dovetail.compat.tf1.programs.logging import get_logger as get_logger
 from dovetail.compat.tf1.queues.readers import (
@@ -129,12 +131,12 @@ from dovetail.graph.ops.array.space_depth import (
 from dovetail.graph.ops.control.python_function import numpy_function as numpy_function, py_func as py_func, py_function as py_function
 from dovetail.graph.ops.control.tensor_array import TensorArray as TensorArray
 from dovetail.graph.ops.image.patches import extract_image_patches as extract_image_patches
+from dovetail.graph.ops.io.files import matching_files as matching_files, read_file as read_file, write_file as write_file
 from dovetail.graph.ops.io.parsing import (
     FixedLenFeature as FixedLenFeature, FixedLenSequenceFeature as FixedLenSequenceFeature, SparseFeature as SparseFeature,
     VarLenFeature as VarLenFeature, decode_raw as decode_raw, parse_example as parse_example, parse_single_example as
     parse_single_example,
 )
-from dovetail.graph.ops.io.readers import matching_files as matching_files, read_file as read_file, write_file as write_file
 from dovetail.graph.ops.io.sequence_parsing import (
     decode_json_example as decode_json_example, parse_single_sequence_example as parse_single_sequence_example, parse_tensor as
     parse_tensor, serialize_tensor as serialize_tensor,
@@ -211,7 +213,6 @@ from dovetail.graph.ops.state.accumulators import (
     ConditionalAccumulator as ConditionalAccumulator, ConditionalAccumulatorBase as ConditionalAccumulatorBase,
     SparseConditionalAccumulator as SparseConditionalAccumulator,
 )
-from dovetail.graph.ops.state.barriers import Barrier as Barrier
 from dovetail.graph.ops.state.queue_api import (
     FIFOQueue as FIFOQueue, PaddingFIFOQueue as PaddingFIFOQueue, PriorityQueue as PriorityQueue, QueueBase as QueueBase,
     RandomShuffleQueue as RandomShuffleQueue,

@@ -54,7 +54,7 @@ HOMES = {
     "random": "api.ops.random",
     "rnn": "compat.tf1.rnn",
     "saved_model": "interop.tensorflow.saved_model",
-    "sets": "api.ops.sets",
+    "sets": "compat.tf1.ops.sets",
     "sparse": "api.ops.sparse",
     "strings": "api.ops.strings",
     "summary": "interop.tensorboard",

@@ -1,4 +1,4 @@
 """Types of `dovetail.sets`. Made by `python docs/stubs.py`; do not edit."""
 
 # ruff: noqa
-from dovetail.api.ops.sets import *
+from dovetail.compat.tf1.ops.sets import *

@@ -12,6 +12,7 @@ from ..graph.ops.image.files import (
     extract_jpeg_shape,
     is_jpeg,
 )
+from ..graph.ops.io.files import matching_files, read_file, write_file
 from ..graph.ops.io.parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -21,7 +22,6 @@ from ..graph.ops.io.parsing import (
     parse_example,
     parse_single_example,
 )
-from ..graph.ops.io.readers import matching_files, read_file, write_file
 from ..graph.ops.io.sequence_parsing import (
     decode_json_example,
     parse_sequence_example,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..graph.core.build import TensorLike
 from ..graph.core.default_graph import GraphKeys
-from ..graph.ops.io.readers import matching_files
+from ..graph.ops.io.files import matching_files
 from ..graph.variables.variable import Variable
 
 

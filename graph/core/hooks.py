@@ -36,6 +36,8 @@ class Hooks:
     message: Callable[[str], Any]
     """`tensorflow.protos`: the class of one of TensorFlow's messages, by name."""
 
+    define_old_ops: Callable[[], object] = staticmethod(lambda: None)
+    """`dovetail.compat.tf1.ops`: defines the ops that only programs of TensorFlow 1 use."""
     instead_of_attribute: Callable[[str], str] = staticmethod(lambda name: "")
     """`dovetail.api.unknown_names`: an attribute that tensors do not have -> the end of the error's text."""
 

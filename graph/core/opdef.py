@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from .dtypes import DType
+from .hooks import hooks
 from .shape import Dims, element_count
 
 T = TypeVar("T")
@@ -204,6 +205,9 @@ def opdef(name: str) -> OpDef:
     """
     found = _REGISTRY.get(name)
     if found is None:
+        hooks.define_old_ops()
+        found = _REGISTRY.get(name)
+    if found is None:
         close = difflib.get_close_matches(name, _REGISTRY, n=3)
         raise KeyError(f"No op is called {name!r}" + (f"; did you mean {', '.join(close)}?" if close else ""))
     return found
@@ -211,6 +215,7 @@ def opdef(name: str) -> OpDef:
 
 def registered() -> dict[str, OpDef]:
     """All ops, by name, as a new dictionary."""
+    hooks.define_old_ops()
     return dict(_REGISTRY)
 
 

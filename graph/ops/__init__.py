@@ -7,10 +7,10 @@
     random/    random numbers by Philox, with seeds of the graph, of the op, or as tensors
     image/     colour, geometry, boxes, quality, file formats
     strings/   splitting, joining, hashing, regular expressions, CSV, printing
-    sparse/    sparse tensors: arranging, arithmetic, sets, conversion
-    io/        readers, data set iterators, parsing of examples, checkpoints, summaries
+    sparse/    sparse tensors: arranging, arithmetic, conversion
+    io/        files, data set iterators, parsing of examples, checkpoints, summaries
     control/   Switch and Merge, stacks, TensorArray, Python functions
-    state/     variables, optimizers' updates, queues, barriers, accumulators, tables, collectives
+    state/     variables, optimizers' updates, queues, accumulators, tables, collectives
     all.py     importing it registers every op
 
 Each family's modules hold a `define(...)` next to the public function that adds the op to a graph. Kernels of stateful ops use

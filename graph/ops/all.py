@@ -1,6 +1,7 @@
-"""Importing this module registers every op. Code that receives graphs needs all ops, not only those it builds itself.
+"""Importing this module registers every op but those that only old programs use, which `opdef` finds (`core/hooks.py`).
 
-It also makes the errors of all public functions name the keyword argument to use (`core/argument_names.py`)."""
+Code that receives graphs needs all ops, not only those it builds itself. It also makes the errors of all public functions name the
+keyword argument to use (`core/argument_names.py`)."""
 
 import importlib
 import pkgutil

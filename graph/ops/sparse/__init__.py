@@ -2,5 +2,4 @@
 
 arrange    reorder, slice, concatenate, fill, reshape, as texts for queues, to dense tensors; no arithmetic
 math       sums, extremes, products with dense tensors, softmax, embedding lookups
-sets       set operations along the last axis
 """

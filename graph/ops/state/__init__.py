@@ -4,7 +4,7 @@ variables                             reference and resource variables: read, as
 scatter_state                         changes to rows, elements and slices of a variable
 training                              optimizers' updates: one op changes a variable and its slots atomically
 queues, queue_api                     queues, and TensorFlow 1's classes for them
-barriers, accumulators                barriers; conditional accumulators
+accumulators                          conditional accumulators
 tables                                lookup tables
 collectives                           all-reduce, all-gather, reduce-scatter, broadcast, barrier; equality of replicas
 """

@@ -2,6 +2,5 @@
 
 strings, split_join   matching, case, buckets, conversion to numbers; substrings, splitting, joining, CSV
 regular_expressions   RE2
-hashing               ids in vocabularies, crossed features
 printing              formatting and printing in a step
 """

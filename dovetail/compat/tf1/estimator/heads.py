@@ -23,10 +23,10 @@ from ....graph.ops.nn.softmax import (
     softmax,
     sparse_softmax_cross_entropy_with_logits,
 )
-from ....graph.ops.strings.hashing import vocabulary_index
 from ....train.global_step import get_global_step
 from .. import metrics
 from ..losses import Reduction, compute_weighted_loss
+from ..ops.hashing import vocabulary_index
 from .export import ExportOutput, outputs_of_classes, outputs_of_numbers
 from .spec import EstimatorSpec, ModeKeys
 

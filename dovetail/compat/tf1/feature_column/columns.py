@@ -28,11 +28,11 @@ from ....graph.ops.math.clip import clip_by_norm
 from ....graph.ops.math.compare import greater, greater_equal, where
 from ....graph.ops.math.reduce import reduce_sum
 from ....graph.ops.sparse.arrange import sparse_tensor_to_dense
-from ....graph.ops.strings.hashing import cross_hashed
 from ....graph.ops.strings.strings import string_length
 from ....graph.tensors.sparse_tensor import SparseTensor
 from ....graph.variables.initializers import truncated_normal_initializer
 from ....graph.variables.scope import get_variable
+from ..ops.hashing import cross_hashed
 
 COMBINERS = ("sum", "mean", "sqrtn")
 Features = Mapping[str, Any]

@@ -10,8 +10,8 @@ from ....graph.core.dtypes import as_dtype, float32, int64, string
 from ....graph.core.graph import Tensor
 from ....graph.ops.array.creation import zeros_like
 from ....graph.ops.math.compare import less, where
-from ....graph.ops.strings.hashing import vocabulary_index
 from ....graph.ops.strings.strings import as_string, string_to_hash_bucket_fast
+from ..ops.hashing import vocabulary_index
 from .columns import (
     COMBINERS,
     BucketizedColumn,

@@ -130,6 +130,7 @@ from ....graph.ops.array.space_depth import (
 )
 from ....graph.ops.control.python_function import numpy_function, py_func, py_function
 from ....graph.ops.image.patches import extract_image_patches
+from ....graph.ops.io.files import matching_files, read_file, write_file
 from ....graph.ops.io.parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -139,7 +140,6 @@ from ....graph.ops.io.parsing import (
     parse_example,
     parse_single_example,
 )
-from ....graph.ops.io.readers import matching_files, read_file, write_file
 from ....graph.ops.io.sequence_parsing import (
     decode_json_example,
     parse_single_sequence_example,
@@ -277,7 +277,6 @@ from ....graph.ops.state.accumulators import (
     ConditionalAccumulatorBase,
     SparseConditionalAccumulator,
 )
-from ....graph.ops.state.barriers import Barrier
 from ....graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from ....graph.ops.state.scatter_state import (
     scatter_add,
@@ -358,6 +357,7 @@ from ....graph.variables.variable import (
 from ....interop import tensorboard as _tensorboard
 from ....runtime.config import GPUOptions, GraphOptions, OptimizerOptions, ThreadPoolOptionProto
 from ....runtime.session.session import InteractiveSession
+from ..ops.barriers import Barrier
 from ..programs.logging import get_logger
 from ..queues.readers import (
     FixedLengthRecordReader,

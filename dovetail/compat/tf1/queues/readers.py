@@ -18,9 +18,9 @@ from ....graph.core.build import TensorLike, convert, make
 from ....graph.core.dtypes import int64
 from ....graph.core.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from ....graph.core.graph import Node, Tensor
-from ....graph.ops.io.readers import Format, Record, reader
 from ....graph.ops.state.queue_api import QueueBase
 from ....io.records import compression_of, tf_record_iterator
+from ..ops.readers import Format, Record, reader
 
 
 class ReaderBase:

@@ -11,9 +11,9 @@ import pytest
 
 import dovetail as dt
 from dovetail import feature_column as fc
+from dovetail.compat.tf1.ops.hashing import cross_hashed, vocabulary_index
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.farmhash import fingerprint
-from dovetail.graph.ops.strings.hashing import cross_hashed, vocabulary_index
 from dovetail.graph.ops.strings.strings import string_to_hash_bucket_fast
 
 AGES = np.array([5.0, 18.0, 29.5, 30.0, 99.0], np.float32)

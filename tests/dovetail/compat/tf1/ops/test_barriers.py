@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.compat.tf1.ops.barrier_state import Barrier
 from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.core.errors import CancelledError, InvalidArgumentError, OutOfRangeError
 from dovetail.graph.resources.async_request import RequestState
-from dovetail.graph.resources.barrier import Barrier
 
 F32, I32 = as_dtype("float32"), as_dtype("int32")
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import Array, DType, text_array
-from ..core.errors import CancelledError, OutOfRangeError, invalid
-from ..core.shape import Dims, compatible, text
-from .async_request import AsyncResource, Request, check_room
+from ....graph.core.dtypes import Array, DType, text_array
+from ....graph.core.errors import CancelledError, OutOfRangeError, invalid
+from ....graph.core.shape import Dims, compatible, text
+from ....graph.resources.async_request import AsyncResource, Request, check_room
 
 Ready = tuple[int, bytes, tuple[Array, ...]]  # index, key, components
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import INTEGERS, Array, int32, int64, string
-from ...core.farmhash import fingerprint, joined
-from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
-from ..math.static_operands import as_bytes
+from ....graph.core.build import TensorLike, apply, convert, make
+from ....graph.core.dtypes import INTEGERS, Array, int32, int64, string
+from ....graph.core.farmhash import fingerprint, joined
+from ....graph.core.graph import Tensor
+from ....graph.core.opdef import Attrs, Output, define
+from ....graph.ops.math.static_operands import as_bytes
 
 HASH_KEY = 0xDECAFCAFFE
 """What combinations begin with, unless said otherwise (TensorFlow's)."""

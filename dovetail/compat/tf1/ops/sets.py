@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, make
-from ...core.constant_value import static_dims
-from ...core.dtypes import Array, int8, int16, int32, int64, string, uint8, uint16
-from ...core.errors import invalid
-from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define, typed_attr
-from ...core.shape import compatible, text
-from ...tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
-from ..array.ranges import range as range_
-from ..array.shapes import reshape, shape, size
-from ..math.common import allowed, same_type
-from ..math.static_operands import dims_of, op_scope, write_cost
-from .arrange import coordinates_at
+from ....graph.core.build import TensorLike, apply, make
+from ....graph.core.constant_value import static_dims
+from ....graph.core.dtypes import Array, int8, int16, int32, int64, string, uint8, uint16
+from ....graph.core.errors import invalid
+from ....graph.core.graph import Tensor
+from ....graph.core.opdef import Attrs, Output, define, typed_attr
+from ....graph.core.shape import compatible, text
+from ....graph.ops.array.ranges import range as range_
+from ....graph.ops.array.shapes import reshape, shape, size as size_
+from ....graph.ops.math.common import allowed, same_type
+from ....graph.ops.math.static_operands import dims_of, op_scope, write_cost
+from ....graph.ops.sparse.arrange import coordinates_at
+from ....graph.tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
 
 _ELEMENTS = (int8, int16, int32, int64, uint8, uint16, string)
 _OPERATIONS: dict[str, Callable[[set[Any], set[Any]], set[Any]]] = {
@@ -144,7 +144,7 @@ def _elements(value: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
     if isinstance(given, SparseTensor):
         return given._tensors()
     whole = shape(given, out_type=int64)
-    return coordinates_at(range_(size(given, out_type=int64)), whole), reshape(given, [-1]), whole
+    return coordinates_at(range_(size_(given, out_type=int64)), whole), reshape(given, [-1]), whole
 
 
 def _combined(a: Any, b: Any, operation: str, validate_indices: bool) -> SparseTensor:
@@ -181,3 +181,10 @@ def set_difference(a: TensorLike, b: TensorLike, aminusb: bool = True, validate_
 def set_union(a: TensorLike, b: TensorLike, validate_indices: bool = True) -> SparseTensor:
     """What the sets of two tensors have together, row by row. Arguments and result as of `set_intersection`."""
     return _combined(a, b, "union", validate_indices)
+
+
+difference, intersection, size, union = set_difference, set_intersection, set_size, set_union
+
+__all__ = [
+    "difference", "intersection", "set_difference", "set_intersection", "set_size", "set_union", "size", "union",
+]  # fmt: skip

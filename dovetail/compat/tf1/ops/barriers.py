@@ -1,6 +1,6 @@
 """Barrier ops: one makes a barrier and gives out its handle, the others take the handle.
 
-`Barrier` below is TensorFlow's class; the rules are in graph/resources/barrier.py.
+`Barrier` below is TensorFlow's class; the rules are in barrier_state.py.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.build import TensorLike, apply, convert, make
-from ...core.dtypes import Array, DType, as_dtype, int32, int64, resource, string
-from ...core.errors import invalid
-from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define, typed_attr
-from ...core.shape import Dims, as_dims, is_static, text
-from ...resources.barrier import Barrier as BarrierState
-from ...resources.resource_manager import Context, frozen
-from .queues import (
+from ....graph.core.build import TensorLike, apply, convert, make
+from ....graph.core.dtypes import Array, DType, as_dtype, int32, int64, resource, string
+from ....graph.core.errors import invalid
+from ....graph.core.graph import Node, Tensor
+from ....graph.core.opdef import Attrs, Output, Trait, define, typed_attr
+from ....graph.core.shape import Dims, as_dims, is_static, text
+from ....graph.ops.state.queues import (
     as_resource,
     component_shapes,
     component_types,
@@ -26,6 +24,8 @@ from .queues import (
     need_handle,
     need_scalar,
 )
+from ....graph.resources.resource_manager import Context, frozen
+from .barrier_state import Barrier as BarrierState
 
 
 def _infer_barrier(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -1,0 +1,19 @@
+"""Ops that only programs of TensorFlow 1 use. They are defined when a program, or a graph that is read, first asks for one.
+
+barriers, barrier_state   elements that are put together from components by key: the ops, and their rules
+hashing                   ids in vocabularies, crossed features
+readers                   records of files whose names come from a queue
+sets                      set operations along the last axis
+
+`define_all` is registered in `graph/core/hooks.py`: the registry calls it when it lacks a name, or is asked for all ops.
+"""
+
+from importlib import import_module
+
+_MODULES = ("barriers", "hashing", "readers", "sets")
+
+
+def define_all() -> None:
+    """Define every op of this package. It has no effect when it is called again."""
+    for name in _MODULES:
+        import_module(f"{__name__}.{name}")
