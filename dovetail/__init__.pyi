@@ -23,10 +23,16 @@ from dovetail.compat.tf1 import (
     metrics as metrics,
 )
 from dovetail.compat.tf1.names import bitwise as bitwise, config as config, manip as manip
+from dovetail.compat.tf1.names.control_flow import foldl as foldl, foldr as foldr, switch_case as switch_case
 from dovetail.compat.tf1.names.functions import (
     AggregationMethod as AggregationMethod, add_to_collections as add_to_collections, convert_to_tensor_or_indexed_slices as
     convert_to_tensor_or_indexed_slices, get_static_value as get_static_value, init_scope as init_scope, initialize_all_tables as
-    initialize_all_tables, is_tensor as is_tensor, tables_initializer as tables_initializer,
+    initialize_all_tables, is_tensor as is_tensor, tables_initializer as tables_initializer, to_bfloat16 as to_bfloat16, to_double as
+    to_double, to_int32 as to_int32, to_int64 as to_int64,
+)
+from dovetail.compat.tf1.names.gradients import (
+    NoGradient as NoGradient, NotDifferentiable as NotDifferentiable, RegisterGradient as RegisterGradient, grad_pass_through as
+    grad_pass_through, hessians as hessians, recompute_grad as recompute_grad,
 )
 from dovetail.compat.tf1.names.switches import (
     control_flow_v2_enabled as control_flow_v2_enabled, disable_control_flow_v2 as disable_control_flow_v2, disable_eager_execution as
@@ -35,8 +41,25 @@ from dovetail.compat.tf1.names.switches import (
     enable_tensor_equality, enable_v2_behavior as enable_v2_behavior, enable_v2_tensorshape as enable_v2_tensorshape, executing_eagerly
     as executing_eagerly, executing_eagerly_outside_functions as executing_eagerly_outside_functions,
 )
+from dovetail.compat.tf1.names.variables import (
+    all_variables as all_variables, assert_variables_initialized as assert_variables_initialized, create_partitioned_variables as
+    create_partitioned_variables, get_local_variable as get_local_variable, initialize_all_variables as initialize_all_variables,
+    initialize_local_variables as initialize_local_variables, initialize_variables as initialize_variables, make_template as
+    make_template, model_variables as model_variables, no_regularizer as no_regularizer, variable_op_scope as variable_op_scope,
+)
 from dovetail.compat.tf1.ops import sets as sets
+from dovetail.compat.tf1.ops.arrays import (
+    batch_gather as batch_gather, batch_to_space as batch_to_space, broadcast_static_shape as broadcast_static_shape,
+    clip_by_average_norm as clip_by_average_norm, guarantee_const as guarantee_const, histogram_fixed_width as histogram_fixed_width,
+    histogram_fixed_width_bins as histogram_fixed_width_bins, meshgrid as meshgrid, parallel_stack as parallel_stack,
+    required_space_to_batch_paddings as required_space_to_batch_paddings, roll as roll, shape_n as shape_n, strided_slice as
+    strided_slice, string_split as string_split, tensor_scatter_nd_sub as tensor_scatter_nd_sub, tensor_scatter_nd_sub as
+    _tensor_scatter_sub, unique_with_counts as unique_with_counts,
+)
 from dovetail.compat.tf1.ops.barriers import Barrier as Barrier
+from dovetail.compat.tf1.ops.printing import Print as Print
+from dovetail.compat.tf1.ops.python_functions import numpy_function as numpy_function, py_func as py_func, py_function as py_function
+from dovetail.compat.tf1.ops.sets import convert_to_tensor_or_sparse_tensor as convert_to_tensor_or_sparse_tensor
 from dovetail.compat.tf1.programs import app as app, flags as flags, logging as logging, test as test
 from dovetail.compat.tf1.programs.logging import get_logger as get_logger
 from dovetail.compat.tf1.queues.readers import (
@@ -45,8 +68,8 @@ from dovetail.compat.tf1.queues.readers import (
 )
 from dovetail.compiled_function import compile as compile
 from dovetail.distribute.launchers.ray_cluster import RayCluster as RayCluster
-from dovetail.graph.control_flow.cond_while import case as case, cond as cond, switch_case as switch_case, while_loop as while_loop
-from dovetail.graph.control_flow.functional import foldl as foldl, foldr as foldr, map_fn as map_fn, scan as scan
+from dovetail.graph.control_flow.cond_while import case as case, cond as cond, while_loop as while_loop
+from dovetail.graph.control_flow.functional import map_fn as map_fn, scan as scan
 from dovetail.graph.core.build import (
     constant as constant, convert_to_tensor as convert_to_tensor, placeholder as placeholder, register_tensor_conversion_function as
     register_tensor_conversion_function,
@@ -71,15 +94,10 @@ from dovetail.graph.core.shape import (
     Dimension as Dimension, TensorShape as TensorShape, dimension_at_index as dimension_at_index, dimension_value as dimension_value,
 )
 from dovetail.graph.formats.values import make_ndarray as make_ndarray, make_tensor_proto as make_tensor_proto
-from dovetail.graph.gradients.custom import (
-    NoGradient as NoGradient, NotDifferentiable as NotDifferentiable, RegisterGradient as RegisterGradient, custom_gradient as
-    custom_gradient, grad_pass_through as grad_pass_through, hessians as hessians, recompute_grad as recompute_grad,
-)
+from dovetail.graph.gradients.custom import custom_gradient as custom_gradient
 from dovetail.graph.gradients.reverse import UnconnectedGradients as UnconnectedGradients, gradients as gradients
 from dovetail.graph.io.serialization import load as load_graph, save as save_graph
-from dovetail.graph.ops.array.concat_stack import (
-    concat as concat, parallel_stack as parallel_stack, split as split, stack as stack, unstack as unstack,
-)
+from dovetail.graph.ops.array.concat_stack import concat as concat, split as split, stack as stack, unstack as unstack
 from dovetail.graph.ops.array.creation import (
     fill as fill, ones as ones, ones_like as ones_like, zeros as zeros, zeros_like as zeros_like,
 )
@@ -89,26 +107,21 @@ from dovetail.graph.ops.array.diagonal import (
 )
 from dovetail.graph.ops.array.dynamic_partition import (
     boolean_mask as boolean_mask, dynamic_partition as dynamic_partition, dynamic_stitch as dynamic_stitch, parallel_dynamic_stitch as
-    parallel_dynamic_stitch, setdiff1d as setdiff1d, unique as unique, unique_with_counts as unique_with_counts,
+    parallel_dynamic_stitch, setdiff1d as setdiff1d, unique as unique,
 )
 from dovetail.graph.ops.array.gather import (
-    batch_gather as batch_gather, gather as gather, gather_nd as gather_nd, one_hot as one_hot, reverse as reverse, reverse as
-    _reverse_v2,
+    gather as gather, gather_nd as gather_nd, one_hot as one_hot, reverse as reverse, reverse as _reverse_v2,
 )
 from dovetail.graph.ops.array.identity_and_placeholders import (
-    Assert as Assert, Print as Print, group as group, guarantee_const as guarantee_const, identity as identity, identity_n as
-    identity_n, no_op as no_op, placeholder_with_default as placeholder_with_default, stop_gradient as stop_gradient, tuple as tuple,
+    Assert as Assert, group as group, identity as identity, identity_n as identity_n, no_op as no_op, placeholder_with_default as
+    placeholder_with_default, stop_gradient as stop_gradient, tuple as tuple,
 )
 from dovetail.graph.ops.array.padding import pad as pad, tile as tile
 from dovetail.graph.ops.array.ranges import range as arange, linspace as _lin_space, linspace as linspace, range as range
-from dovetail.graph.ops.array.roll_repeat_meshgrid import (
-    meshgrid as meshgrid, repeat as repeat, reverse_sequence as reverse_sequence, roll as roll, sequence_mask as sequence_mask,
-)
 from dovetail.graph.ops.array.scatter import (
     scatter_nd as scatter_nd, tensor_scatter_nd_add as _tensor_scatter_add, tensor_scatter_nd_add as tensor_scatter_nd_add,
-    tensor_scatter_nd_max as tensor_scatter_nd_max, tensor_scatter_nd_min as tensor_scatter_nd_min, tensor_scatter_nd_sub as
-    tensor_scatter_nd_sub, tensor_scatter_nd_update as tensor_scatter_nd_update, tensor_scatter_nd_sub as _tensor_scatter_sub,
-    tensor_scatter_nd_update as _tensor_scatter_update,
+    tensor_scatter_nd_max as tensor_scatter_nd_max, tensor_scatter_nd_min as tensor_scatter_nd_min, tensor_scatter_nd_update as
+    tensor_scatter_nd_update, tensor_scatter_nd_update as _tensor_scatter_update,
 )
 from dovetail.graph.ops.array.segments import (
     segment_max as segment_max, segment_mean as segment_mean, segment_min as segment_min, segment_prod as segment_prod, segment_sum as
@@ -116,19 +129,17 @@ from dovetail.graph.ops.array.segments import (
     unsorted_segment_min, unsorted_segment_prod as unsorted_segment_prod, unsorted_segment_sqrt_n as unsorted_segment_sqrt_n,
     unsorted_segment_sum as unsorted_segment_sum,
 )
+from dovetail.graph.ops.array.sequences import repeat as repeat, reverse_sequence as reverse_sequence, sequence_mask as sequence_mask
 from dovetail.graph.ops.array.shapes import (
-    broadcast_static_shape as broadcast_static_shape, broadcast_to as broadcast_to, ensure_shape as ensure_shape, expand_dims as
-    expand_dims, invert_permutation as invert_permutation, rank as rank, reshape as reshape, shape as shape, shape_n as shape_n, size as
-    size, squeeze as squeeze, transpose as transpose,
+    broadcast_to as broadcast_to, ensure_shape as ensure_shape, expand_dims as expand_dims, invert_permutation as invert_permutation,
+    rank as rank, reshape as reshape, shape as shape, size as size, squeeze as squeeze, transpose as transpose,
 )
-from dovetail.graph.ops.array.slicing import slice as slice, strided_slice as strided_slice
+from dovetail.graph.ops.array.slicing import slice as slice
 from dovetail.graph.ops.array.sorting import argsort as argsort, searchsorted as searchsorted, sort as sort
 from dovetail.graph.ops.array.space_depth import (
-    batch_to_space as batch_to_space, batch_to_space_nd as batch_to_space_nd, depth_to_space as depth_to_space,
-    required_space_to_batch_paddings as required_space_to_batch_paddings, space_to_batch as space_to_batch, space_to_batch_nd as
+    batch_to_space_nd as batch_to_space_nd, depth_to_space as depth_to_space, space_to_batch as space_to_batch, space_to_batch_nd as
     space_to_batch_nd, space_to_depth as space_to_depth,
 )
-from dovetail.graph.ops.control.python_function import numpy_function as numpy_function, py_func as py_func, py_function as py_function
 from dovetail.graph.ops.control.tensor_array import TensorArray as TensorArray
 from dovetail.graph.ops.image.patches import extract_image_patches as extract_image_patches
 from dovetail.graph.ops.io.files import matching_files as matching_files, read_file as read_file, write_file as write_file
@@ -156,12 +167,10 @@ from dovetail.graph.ops.math.arithmetic import (
     subtract, truediv as truediv, truncatediv as truncatediv, truncatemod as truncatemod,
 )
 from dovetail.graph.ops.math.broadcasting import broadcast_dynamic_shape as broadcast_dynamic_shape
-from dovetail.graph.ops.math.cast import (
-    cast as cast, to_bfloat16 as to_bfloat16, to_double as to_double, to_float as to_float, to_int32 as to_int32, to_int64 as to_int64,
-)
+from dovetail.graph.ops.math.cast import cast as cast, to_float as to_float
 from dovetail.graph.ops.math.clip import (
-    clip_by_average_norm as clip_by_average_norm, clip_by_global_norm as clip_by_global_norm, clip_by_norm as clip_by_norm,
-    clip_by_value as clip_by_value, global_norm as global_norm, saturate_cast as saturate_cast,
+    clip_by_global_norm as clip_by_global_norm, clip_by_norm as clip_by_norm, clip_by_value as clip_by_value, global_norm as
+    global_norm, saturate_cast as saturate_cast,
 )
 from dovetail.graph.ops.math.compare import (
     equal as equal, greater as greater, greater_equal as greater_equal, less as less, less_equal as less_equal, logical_and as
@@ -184,8 +193,7 @@ from dovetail.graph.ops.math.scan import (
 )
 from dovetail.graph.ops.math.special_functions import bincount as bincount, confusion_matrix as confusion_matrix, lbeta as lbeta
 from dovetail.graph.ops.math.statistics import (
-    count_nonzero as count_nonzero, histogram_fixed_width as histogram_fixed_width, histogram_fixed_width_bins as
-    histogram_fixed_width_bins, norm as norm, reduce_euclidean_norm as reduce_euclidean_norm, reduce_logsumexp as reduce_logsumexp,
+    count_nonzero as count_nonzero, norm as norm, reduce_euclidean_norm as reduce_euclidean_norm, reduce_logsumexp as reduce_logsumexp,
     reduce_std as reduce_std, reduce_variance as reduce_variance,
 )
 from dovetail.graph.ops.nn.activations import log_sigmoid as log_sigmoid
@@ -229,7 +237,7 @@ from dovetail.graph.ops.state.variables import (
 from dovetail.graph.ops.strings.printing import print_v2 as print
 from dovetail.graph.ops.strings.regular_expressions import regex_replace as regex_replace
 from dovetail.graph.ops.strings.split_join import (
-    decode_csv as decode_csv, reduce_join as reduce_join, string_join as string_join, string_split as string_split, substr as substr,
+    decode_csv as decode_csv, reduce_join as reduce_join, string_join as string_join, substr as substr,
 )
 from dovetail.graph.ops.strings.strings import (
     as_string as as_string, decode_base64 as decode_base64, encode_base64 as encode_base64, string_strip as string_strip,
@@ -238,10 +246,7 @@ from dovetail.graph.ops.strings.strings import (
 )
 from dovetail.graph.tensorflow.import_graph_def import import_graph_def as import_graph_def
 from dovetail.graph.tensors.indexed_slices import IndexedSlices as IndexedSlices, IndexedSlicesValue as IndexedSlicesValue
-from dovetail.graph.tensors.sparse_tensor import (
-    SparseTensor as SparseTensor, SparseTensorValue as SparseTensorValue, convert_to_tensor_or_sparse_tensor as
-    convert_to_tensor_or_sparse_tensor,
-)
+from dovetail.graph.tensors.sparse_tensor import SparseTensor as SparseTensor, SparseTensorValue as SparseTensorValue
 from dovetail.graph.variables.initializers import (
     constant_initializer as constant_initializer, glorot_normal_initializer as glorot_normal_initializer, glorot_uniform_initializer as
     glorot_uniform_initializer, ones_initializer as ones_initializer, orthogonal_initializer as orthogonal_initializer,
@@ -254,17 +259,14 @@ from dovetail.graph.variables.partitioned import (
     variable_axis_size_partitioner as variable_axis_size_partitioner,
 )
 from dovetail.graph.variables.scope import (
-    VariableScope as VariableScope, create_partitioned_variables as create_partitioned_variables, get_local_variable as
-    get_local_variable, get_variable as get_variable, get_variable_scope as get_variable_scope, make_template as make_template,
-    no_regularizer as no_regularizer, variable_op_scope as variable_op_scope, variable_scope as variable_scope,
+    VariableScope as VariableScope, get_variable as get_variable, get_variable_scope as get_variable_scope, variable_scope as
+    variable_scope,
 )
 from dovetail.graph.variables.store import (
-    AUTO_REUSE as AUTO_REUSE, all_variables as all_variables, assert_variables_initialized as assert_variables_initialized,
-    global_variables as global_variables, global_variables_initializer as global_variables_initializer, initialize_all_variables as
-    initialize_all_variables, initialize_local_variables as initialize_local_variables, initialize_variables as initialize_variables,
-    local_variables as local_variables, local_variables_initializer as local_variables_initializer, model_variables as model_variables,
-    moving_average_variables as moving_average_variables, report_uninitialized_variables as report_uninitialized_variables,
-    trainable_variables as trainable_variables, variables_initializer as variables_initializer,
+    AUTO_REUSE as AUTO_REUSE, global_variables as global_variables, global_variables_initializer as global_variables_initializer,
+    local_variables as local_variables, local_variables_initializer as local_variables_initializer, moving_average_variables as
+    moving_average_variables, report_uninitialized_variables as report_uninitialized_variables, trainable_variables as
+    trainable_variables, variables_initializer as variables_initializer,
 )
 from dovetail.graph.variables.variable import (
     Variable as Variable, VariableAggregation as VariableAggregation, VariableSynchronization as VariableSynchronization,

@@ -37,7 +37,7 @@ from ..ops.array.concat_stack import stack
 from ..ops.array.identity_and_placeholders import Assert, identity
 from ..ops.control import switch_merge as _control  # noqa: F401  (defines the steering ops)
 from ..ops.math.cast import cast
-from ..ops.math.compare import less, logical_and, where_v2
+from ..ops.math.compare import less, logical_and
 from ..ops.math.reduce import reduce_any, reduce_sum
 from .contexts import BranchContext, LoopContext, as_is, is_constant_enter
 
@@ -84,7 +84,7 @@ def cond(
         raise TypeError("true_fn and false_fn must be functions")
     if isinstance(pred, bool):
         raise TypeError("pred must not be a Python bool: it would be known now, and `if` could choose")
-    with _graph_of([pred]).op_scope(name or "cond") as scope:
+    with graph_of_values([pred]).op_scope(name or "cond") as scope:
         graph = get_default_graph()
         pred = convert(pred, name="pred")
         branches = make_branches(graph, pred, f"a branch of '{scope[:-1]}'", BranchContext)
@@ -182,7 +182,7 @@ def case(
     if default is not None and not callable(default):
         raise TypeError("default must be a function")
     preds = [p for p, _ in pairs]
-    with _graph_of(preds).op_scope(name):
+    with graph_of_values(preds).op_scope(name):
         chain = default
         if default is None:
             pred, function = pairs.pop()
@@ -195,66 +195,6 @@ def case(
             return build()
         with get_default_graph().control_dependencies([_at_most_one(preds)]):
             return build()
-
-
-def switch_case(
-    branch_index: Any, branch_fns: Any, default: Callable[[], Any] | None = None, name: str = "switch_case"
-) -> Any:
-    """Run the function with a number.
-
-    Args:
-        branch_index: whole number of rank 0.
-        branch_fns: list of functions without arguments, or of pairs (number, function), or a dict of those. The numbers are those
-            from 0 on, in any order. All functions return the same structure of tensors.
-        default: function for any other number; None: the last function.
-        name: scope of the nodes.
-
-    Raises:
-        TypeError: not functions, or not whole numbers. ValueError: there are none, or a number is missing or given twice.
-
-    >>> y = switch_case(i, [lambda: x, lambda: -x], default=lambda: 0.0)
-    """
-    if isinstance(branch_index, int):
-        raise TypeError(f"branch_index must be a Tensor, not {branch_index}: a number that is known now can choose now")
-    pairs = list(branch_fns.items()) if isinstance(branch_fns, Mapping) else branch_fns
-    if not isinstance(pairs, (list, tuple)):
-        raise TypeError(f"branch_fns must be a list, tuple, or dict, not {branch_fns!r}")
-    if not pairs:
-        raise ValueError("branch_fns must hold at least one function")
-    if all(map(callable, pairs)):
-        pairs = list(enumerate(pairs))
-    for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or type(pair[0]) is not int or not callable(pair[1]):
-            raise TypeError(
-                f"branch_fns takes functions, or pairs of a number, which must be a Python `int`, and a function, not {pair!r}"
-            )
-    if sorted(i for i, _ in pairs) != list(range(len(pairs))):
-        raise ValueError(
-            f"branch indices must form contiguous range of [0 to {len(pairs)}), but are {[i for i, _ in pairs]}"
-        )
-    functions = [f for _, f in sorted(pairs, key=lambda pair: pair[0])]
-    if default is not None:
-        if not callable(default):
-            raise TypeError("default must be a function")
-        functions.append(default)
-    with _graph_of([branch_index]).op_scope(name):
-        number = convert(branch_index, name="branch_index")
-        last = len(functions) - 1
-        number = where_v2(logical_and(number >= 0, number < last), number, last)
-        return _one_of(number, functions, 0)
-
-
-def _one_of(number: Tensor, functions: Sequence[Callable[[], Any]], first: int) -> Any:
-    """Run the function with a number, by binary search; functions are numbered from `first` on."""
-    if len(functions) == 1:
-        return functions[0]()
-    half = len(functions) // 2
-    return cond(
-        number < first + half,
-        lambda: _one_of(number, functions[:half], first),
-        lambda: _one_of(number, functions[half:], first + half),
-        strict=True,
-    )
 
 
 def _choice(pred: Any, function: Callable[[], Any], otherwise: Callable[[], Any], strict: bool) -> Callable[[], Any]:
@@ -332,7 +272,7 @@ def while_loop(
     variables = map_structure(_read, loop_vars if many else [loop_vars])
     if not flatten(variables):
         raise ValueError("loop_vars must hold at least one variable")
-    with _graph_of(flatten(variables)).op_scope(name or "while"):
+    with graph_of_values(flatten(variables)).op_scope(name or "while"):
         graph = get_default_graph()
         single = len(flatten(variables)) == 1 and not return_same_structure
         if maximum_iterations is not None:
@@ -536,7 +476,7 @@ def _is_special_case(dims: Dims, of: Dims) -> bool:
     return all(d is not None or o is None for d, o in zip(dims, of, strict=True))
 
 
-def _graph_of(values: Sequence[Any]) -> Graph:
+def graph_of_values(values: Sequence[Any]) -> Graph:
     graphs = (getattr(v, "graph", None) for v in values)
     return next((g for g in graphs if isinstance(g, Graph)), None) or get_default_graph()
 

@@ -1,4 +1,4 @@
-"""Functions applied along the first axis of tensors, by loops in the graph: `map_fn`, `scan`, `foldl`, `foldr`.
+"""Functions applied along the first axis of tensors, by loops in the graph: `map_fn`, `scan`.
 
 Elements may be nested structures of tensors, all of the same first size. Each element is read from a
 `TensorArray` inside the loop, so only one is processed at a time; gradients take the same path backwards.
@@ -52,10 +52,10 @@ def map_fn(
     """
     if not callable(fn):
         raise TypeError("fn must be a function")
-    with _scope(name or "map", elems):
-        inputs, count, static = _elements(elems)
+    with loop_scope(name or "map", elems):
+        inputs, count, static = elements_of(elems)
         types = dtype if dtype is not None else map_structure(lambda t: t.dtype.base, inputs)
-        sources = [_unstacked(t, count) for t in flatten(inputs)]
+        sources = [unstacked(t, count) for t in flatten(inputs)]
         first = constant(0)
         results = [TensorArray(t, size=count, infer_shape=infer_shape, dynamic_size=False) for t in flatten(types)]
 
@@ -94,9 +94,9 @@ def scan(
     """
     if not callable(fn):
         raise TypeError("fn must be a function")
-    with _scope(name or "scan", elems):
-        inputs, count, static = _elements(elems)
-        sources = [_unstacked(t, count) for t in flatten(inputs)]
+    with loop_scope(name or "scan", elems):
+        inputs, count, static = elements_of(elems)
+        sources = [unstacked(t, count) for t in flatten(inputs)]
         first_index = count - 1 if reverse else constant(0) if isinstance(count, Tensor) else 0
         if initializer is None:
             start = pack(inputs, [a.read(first_index) for a in sources])
@@ -128,79 +128,18 @@ def scan(
         return pack(start, [_stacked(a, static) for a in results])
 
 
-def foldl(
-    fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Any:
-    """The result of `scan` at the last element: `fn(... fn(fn(initializer, first), second) ..., last)`.
-
-    >>> foldl(lambda total, x: total + x, constant([1, 2, 3]))   # evaluates to 6
-    """
-    return _fold(fn, elems, initializer, parallel_iterations, back_prop, swap_memory, name or "foldl", False)
-
-
-def foldr(
-    fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
-    parallel_iterations: int = 10,
-    back_prop: bool = True,
-    swap_memory: bool = False,
-    name: str | None = None,
-) -> Any:
-    """As `foldl`, beginning with the last element.
-
-    >>> foldr(lambda last, x: x - last, constant([1, 2, 3]))   # evaluates to 1 - (2 - 3)
-    """
-    return _fold(fn, elems, initializer, parallel_iterations, back_prop, swap_memory, name or "foldr", True)
-
-
-def _fold(
-    fn: Callable[[Any, Any], Any], elems: Any, initializer: Any, parallel: int, back_prop: bool, swap: bool, name: str,
-    from_right: bool,
-) -> Any:  # fmt: skip
-    if not callable(fn):
-        raise TypeError("fn must be a function")
-    with _scope(name, elems):
-        inputs, count, _ = _elements(elems)
-        sources = [_unstacked(t, count) for t in flatten(inputs)]
-        index: Any = count if from_right else 0
-        if initializer is None:
-            at: Any = count - 1 if from_right else 0
-            start = pack(inputs, [a.read(at) for a in sources])
-            index = at if from_right else constant(1)
-        else:
-            start = map_structure(convert, initializer)
-
-        def body(i: Tensor, last: Any) -> Any:
-            after = i - 1 if from_right else i + 1
-            at = after if from_right else i
-            return after, fn(last, pack(inputs, [a.read(at) for a in sources]))
-
-        _, result = while_loop(
-            lambda i, *_: i > 0 if from_right else i < count, body, (index, start),
-            parallel_iterations=parallel, back_prop=back_prop, swap_memory=swap, maximum_iterations=count,
-        )  # fmt: skip
-        return result
-
-
 # --- shared parts ---------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _scope(name: str, elems: Any) -> Iterator[None]:
+def loop_scope(name: str, elems: Any) -> Iterator[None]:
     graphs = (getattr(t, "graph", None) for t in flatten(elems))
     graph = next((g for g in graphs if isinstance(g, Graph)), None) or get_default_graph()
     with graph.op_scope(name):
         yield
 
 
-def _elements(elems: Any) -> tuple[Any, Any, int | None]:
+def elements_of(elems: Any) -> tuple[Any, Any, int | None]:
     """The tensors, their number of elements (an int if it is known, else a tensor), and that number if known."""
     tensors = map_structure(lambda e: convert(e, name="elem"), elems)
     leaves = flatten(tensors)
@@ -217,7 +156,7 @@ def _elements(elems: Any) -> tuple[Any, Any, int | None]:
     return tensors, static if static is not None else shape(leaves[0])[0], static
 
 
-def _unstacked(tensor: Tensor, count: Any) -> TensorArray:
+def unstacked(tensor: Tensor, count: Any) -> TensorArray:
     dims = None if tensor.dims is None else tensor.dims[1:]
     array = TensorArray(tensor.dtype.base, size=count, dynamic_size=False, element_shape=dims)
     return array.unstack(tensor)

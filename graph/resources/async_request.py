@@ -113,32 +113,6 @@ class Request:
         self._resource._cancel(self)
 
 
-class ChainedRequest(Request):
-    """A request with a continuation: its result is `then(result)`, which may be another request."""
-
-    __slots__ = ("_first", "_then")
-
-    def __init__(self, first: Request, then: Callable[[Any], Any]) -> None:
-        super().__init__(first.what)
-        self._first, self._then = first, then
-
-    def waits_for(self) -> str:
-        """As the first request."""
-        return self._first.waits_for()
-
-    def when_settled(self, tell: Callable[[], None]) -> bool:
-        """As the first request: calls `tell` when that is settled."""
-        return self._first.when_settled(tell)
-
-    def result(self) -> Any:
-        """`then` of the first request's result."""
-        return self._then(self._first.result())
-
-    def cancel(self) -> None:
-        """Cancel the first request."""
-        self._first.cancel()
-
-
 R = TypeVar("R", bound=Request)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.build import convert
 from ..core.constant_value import static_dims
-from ..core.dtypes import DType, as_dtype, int64
+from ..core.dtypes import DType, int64
 from ..core.graph import Graph, Node, Tensor
 from ..core.nest import flatten
 from ..core.operators import operators
@@ -197,17 +197,3 @@ def _check(indices: Dims, values: Dims, shape: Dims) -> None:
 def is_sparse(value: Any) -> bool:
     """Whether something is a `SparseTensor`, or the value of one."""
     return isinstance(value, (SparseTensor, SparseTensorValue))
-
-
-def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Tensor | SparseTensor:
-    """A `SparseTensor` for one, or for a `SparseTensorValue`; a tensor for anything else.
-
-    Raises:
-        RuntimeError: a sparse one has another element type than asked for.
-    """
-    if not is_sparse(value):
-        return convert(value, dtype, name)
-    sparse = SparseTensor.from_value(value)
-    if dtype is not None and as_dtype(dtype).base is not sparse.dtype.base:
-        raise RuntimeError(f"Sparse dtype: requested = {as_dtype(dtype).name}, actual = {sparse.dtype.name}")
-    return sparse

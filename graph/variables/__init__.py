@@ -1,7 +1,7 @@
 """Variables: values that live from step to step.
 
 - `variable`: the class that programs use. `ref_and_resource`: its two kinds, and the nodes of each.
-- `scope`, `store`: `variable_scope`, `get_variable`, templates; lists of variables. `partitioned`: variables in slices.
+- `scope`, `store`: `variable_scope`, `get_variable`; lists of variables. `partitioned`: variables in slices.
 - `initializers`: first values.
 
 Imported by `gradients`, `io`, `tensorflow`, and by what is above `graph`.

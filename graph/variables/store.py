@@ -327,11 +327,6 @@ def global_variables(scope: str | None = None) -> list[Any]:
     return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 
-def all_variables() -> list[Any]:
-    """Old spelling of `global_variables()`."""
-    return global_variables()
-
-
 def local_variables(scope: str | None = None) -> list[Any]:
     """The variables that each client has for itself; `scope` as in `global_variables`."""
     return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
@@ -340,11 +335,6 @@ def local_variables(scope: str | None = None) -> list[Any]:
 def trainable_variables(scope: str | None = None) -> list[Any]:
     """The variables that optimizers change by default; `scope` as in `global_variables`."""
     return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
-
-
-def model_variables(scope: str | None = None) -> list[Any]:
-    """The variables that a model needs for inference; `scope` as in `global_variables`."""
-    return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
 
 
 def moving_average_variables(scope: str | None = None) -> list[Any]:
@@ -366,39 +356,6 @@ def global_variables_initializer() -> Node:
 def local_variables_initializer() -> Node:
     """One node that initializes all local variables made so far."""
     return variables_initializer(local_variables())
-
-
-def initialize_variables(var_list: Iterable[Any], name: str = "init") -> Node:
-    """Old spelling of `variables_initializer`."""
-    return variables_initializer(var_list, name)
-
-
-def initialize_all_variables() -> Node:
-    """Old spelling of `global_variables_initializer`."""
-    return global_variables_initializer()
-
-
-def initialize_local_variables() -> Node:
-    """Old spelling of `local_variables_initializer`."""
-    return local_variables_initializer()
-
-
-def assert_variables_initialized(var_list: Sequence[Any] | None = None) -> Node | None:
-    """A node that fails with FailedPreconditionError while one of the variables has no value.
-
-    Args:
-        var_list: variables to ask; None: all global and local ones. Where there are none, the result is None.
-    """
-    if var_list is None:
-        var_list = [*global_variables(), *local_variables()]
-    if not var_list:
-        return None
-    reads = []
-    for v in var_list:
-        with v.graph.colocate_with(v):
-            reads.append(v.read_value().op)
-    node: Node = group(*reads, name="assert_variables_initialized")
-    return node
 
 
 def report_uninitialized_variables(

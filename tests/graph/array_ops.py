@@ -1,5 +1,14 @@
 """The array ops of all modules in one namespace, for the cases."""
 
+from dovetail.compat.tf1.ops.arrays import (
+    broadcast_static_shape,
+    shape_n,
+    strided_slice,
+    tensor_scatter_nd_sub,
+    unique_with_counts,
+)
+from dovetail.compat.tf1.ops.printing import Print
+from dovetail.compat.tf1.ops.python_functions import numpy_function, py_func, py_function
 from dovetail.graph.ops.array.concat_stack import concat, split, stack, unstack
 from dovetail.graph.ops.array.creation import fill, ones, ones_like, zeros, zeros_like
 from dovetail.graph.ops.array.diagonal import eye
@@ -9,12 +18,10 @@ from dovetail.graph.ops.array.dynamic_partition import (
     dynamic_stitch,
     parallel_dynamic_stitch,
     unique,
-    unique_with_counts,
 )
 from dovetail.graph.ops.array.gather import gather, gather_nd, one_hot, reverse
 from dovetail.graph.ops.array.identity_and_placeholders import (
     Assert,
-    Print,
     group,
     identity,
     no_op,
@@ -32,7 +39,6 @@ from dovetail.graph.ops.array.scatter import (
     tensor_scatter_nd_add,
     tensor_scatter_nd_max,
     tensor_scatter_nd_min,
-    tensor_scatter_nd_sub,
     tensor_scatter_nd_update,
 )
 from dovetail.graph.ops.array.segments import (
@@ -48,7 +54,6 @@ from dovetail.graph.ops.array.segments import (
     unsorted_segment_sum,
 )
 from dovetail.graph.ops.array.shapes import (
-    broadcast_static_shape,
     broadcast_to,
     ensure_shape,
     expand_dims,
@@ -56,14 +61,12 @@ from dovetail.graph.ops.array.shapes import (
     rank,
     reshape,
     shape,
-    shape_n,
     size,
     squeeze,
     transpose,
 )
-from dovetail.graph.ops.array.slicing import slice, strided_slice
+from dovetail.graph.ops.array.slicing import slice
 from dovetail.graph.ops.array.sorting import argsort, in_top_k, searchsorted, sort, top_k
-from dovetail.graph.ops.control.python_function import numpy_function, py_func, py_function
 
 __all__ = [
     "Assert", "Print", "argsort", "boolean_mask", "broadcast_static_shape", "broadcast_to", "concat",

@@ -11,7 +11,7 @@ from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.ops.array import roll_repeat_meshgrid as a
+from dovetail.graph.ops.array import sequences as a
 from dovetail.graph.ops.array.identity_and_placeholders import identity_n
 from dovetail.graph.ops.array.shapes import broadcast_to
 from dovetail.graph.ops.math.broadcasting import broadcast_dynamic_shape

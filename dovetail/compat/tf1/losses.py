@@ -32,13 +32,13 @@ from ...graph.ops.math.cast import cast
 from ...graph.ops.math.compare import not_equal
 from ...graph.ops.math.elementwise import log
 from ...graph.ops.math.reduce import reduce_sum
-from ...graph.ops.math.statistics import broadcast_weights, without_last
 from ...graph.ops.nn.softmax import (
     checked_logits,
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits_v2,
     sparse_softmax_cross_entropy_with_logits,
 )
+from .metrics.weights import broadcast_weights, without_last
 
 
 class Reduction:

@@ -4,5 +4,5 @@ creation, identity_and_placeholders           constants, fills and ranges; ident
 shapes, slicing, concat_stack, padding        reshape, transpose, expand; slices; concat, split, stack; pad and tile
 gather, scatter, embedding                    elements by index, and back; tables in shards
 dynamic_partition, segments, sorting          rows by group; sums by segment; top k, sort, search
-diagonal, space_depth, roll_repeat_meshgrid   diagonals and bands; blocks of pixels; rolls, repeats, grids, sequences
+diagonal, space_depth, sequences              diagonals and bands; blocks of pixels; repeats, sequences
 """

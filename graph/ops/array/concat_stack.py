@@ -13,7 +13,7 @@ from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define, typed_attr
-from ...core.shape import Dims, compatible, is_static, merge, text
+from ...core.shape import Dims, compatible, merge, text
 from ..math.cast import cast
 from ..math.common import same_type
 from ..math.static_operands import (
@@ -375,20 +375,6 @@ def stack(values: Any, axis: int = 0, name: str | None = "stack") -> Tensor:
             return packed(values, None, name or "stack")
     with op_scope(name, "stack", *values) as scope:
         return apply("Pack", convert_alike(list(values), "values"), {"axis": int(axis)}, scope)
-
-
-def parallel_stack(values: Sequence[TensorLike], name: str | None = "parallel_stack") -> Tensor:
-    """`stack` along a new first axis, of values whose shapes are known when the graph is built.
-
-    Raises:
-        ValueError: a shape is not known.
-    """
-    with op_scope(name, "parallel_stack", *values):
-        parts = convert_alike(list(values), "values")
-        for t in parts:
-            if not is_static(t.dims):
-                raise ValueError(f"parallel_stack needs to know the shapes of its values, not {t!r}; use stack")
-        return stack(parts)
 
 
 def _unpack_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

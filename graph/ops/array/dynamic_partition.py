@@ -198,14 +198,6 @@ class Unique(NamedTuple):
     idx: Tensor
 
 
-class UniqueWithCounts(NamedTuple):
-    """`Unique`, and how often each value occurs."""
-
-    y: Tensor
-    idx: Tensor
-    count: Tensor  # type: ignore[assignment]  # TensorFlow's name; it hides tuple.count
-
-
 def _unique_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
     need_rank(x.dims, 1, "x")
@@ -230,12 +222,6 @@ def _unique_with_counts(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]
 
 
 define("Unique", _unique_rule, lambda x, *, out_idx: _unique_with_counts(x, out_idx=out_idx)[:2], device_types=("CPU",))
-define(
-    "UniqueWithCounts",
-    lambda inputs, attrs: [*_unique_rule(inputs, attrs), (index_type_attr(attrs, "out_idx"), (None,))],
-    _unique_with_counts,
-    device_types=("CPU",),
-)
 
 
 def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Unique:
@@ -246,14 +232,6 @@ def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Uniq
     """
     with op_scope(name, "Unique", x) as scope:
         return Unique(*make("Unique", (convert(x, name="x"),), {"out_idx": as_dtype(out_idx)}, scope).outputs)
-
-
-def unique_with_counts(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> UniqueWithCounts:
-    """`unique`, and how often each value occurs."""
-    with op_scope(name, "UniqueWithCounts", x) as scope:
-        return UniqueWithCounts(
-            *make("UniqueWithCounts", (convert(x, name="x"),), {"out_idx": as_dtype(out_idx)}, scope).outputs
-        )
 
 
 class ListDiff(NamedTuple):

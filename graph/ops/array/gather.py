@@ -134,21 +134,6 @@ def gather(
         return apply("GatherV2", operands, {"batch_dims": int(batch_dims)}, scope)
 
 
-def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = None) -> Tensor:
-    """Slices of `params` picked within each batch: `gather` whose batches are all axes of `indices` but the last.
-
-    Raises:
-        ValueError: the rank of `indices` is not known.
-
-    >>> batch_gather([[1, 2], [3, 4]], [[1], [0]])   # evaluates to [[2], [3]]
-    """
-    with op_scope(name, "BatchGather", params, indices):
-        at = index_operand(indices, "indices")
-        if at.dims is None:
-            raise ValueError("batch_gather does not allow indices with unknown shape.")
-        return gather(params, at, batch_dims=len(at.dims) - 1)
-
-
 # --- gather by coordinates ----------------------------------------------------------------------------------
 
 

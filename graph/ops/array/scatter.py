@@ -175,7 +175,7 @@ for _name, _ufunc in _scatter_ufuncs.items():
     define(_name, _tensor_scatter_rule, _tensor_scatter(_ufunc), gradient=_scatter_gradients[_name], cost=move_cost)
 
 
-def _scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None) -> Tensor:
+def scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None) -> Tensor:
     with op_scope(name, op, tensor, indices, updates) as scope:
         x = convert(tensor, name="tensor")
         return apply(
@@ -190,35 +190,28 @@ def tensor_scatter_nd_update(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
     """`tensor` with slices replaced at coordinates; for equal coordinates the last slice wins."""
-    return _scatter_into("TensorScatterUpdate", tensor, indices, updates, name)
+    return scatter_into("TensorScatterUpdate", tensor, indices, updates, name)
 
 
 def tensor_scatter_nd_add(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
     """`tensor` with slices added at coordinates; repeated ones add up."""
-    return _scatter_into("TensorScatterAdd", tensor, indices, updates, name)
-
-
-def tensor_scatter_nd_sub(
-    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
-) -> Tensor:
-    """`tensor` with slices subtracted at coordinates; repeated ones add up."""
-    return _scatter_into("TensorScatterSub", tensor, indices, updates, name)
+    return scatter_into("TensorScatterAdd", tensor, indices, updates, name)
 
 
 def tensor_scatter_nd_min(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
     """`tensor` with the smaller of old and new at coordinates."""
-    return _scatter_into("TensorScatterMin", tensor, indices, updates, name)
+    return scatter_into("TensorScatterMin", tensor, indices, updates, name)
 
 
 def tensor_scatter_nd_max(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
     """`tensor` with the larger of old and new at coordinates."""
-    return _scatter_into("TensorScatterMax", tensor, indices, updates, name)
+    return scatter_into("TensorScatterMax", tensor, indices, updates, name)
 
 
 def _gather_nd_gradient(node: Node, grad: Any) -> Sequence[Any]:

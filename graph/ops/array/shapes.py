@@ -18,7 +18,6 @@ from ...core.operators import operators
 from ...core.shape import (
     VALUE_RANK,
     Dims,
-    TensorShape,
     as_dims,
     broadcast,
     compatible,
@@ -91,11 +90,6 @@ def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> 
 def _of_sizes(sizes: Tensor, dtype: DType) -> Tensor:
     found: Tensor = cast(sizes, dtype)
     return found
-
-
-def shape_n(input: Sequence[TensorLike], out_type: Any = int32, name: str | None = None) -> list[Tensor]:
-    """The shapes of several tensors."""
-    return [shape(x, name, out_type) for x in input]
 
 
 def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
@@ -405,11 +399,6 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 # --- broadcasting of shapes ---------------------------------------------------------------------------------
-
-
-def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
-    """The TensorShape that two static shapes broadcast to; ValueError when they do not fit."""
-    return TensorShape(broadcast(as_dims(shape_x), as_dims(shape_y)))
 
 
 operators.update({"reshape": reshape, "transpose": transpose})

@@ -37,7 +37,6 @@ from ..math.static_operands import (
     write_cost,
 )
 from .concat_stack import stack
-from .creation import ones_like
 from .padding import pad
 from .shapes import reshape, shape
 
@@ -312,38 +311,6 @@ define(
     ],
     cost=write_cost,
 )
-
-
-def strided_slice(
-    input_: TensorLike,
-    begin: TensorLike,
-    end: TensorLike,
-    strides: TensorLike = None,
-    begin_mask: int = 0,
-    end_mask: int = 0,
-    ellipsis_mask: int = 0,
-    new_axis_mask: int = 0,
-    shrink_axis_mask: int = 0,
-    name: str | None = None,
-) -> Tensor:
-    """The op behind `t[...]`, for programs that have its encoding.
-
-    Args:
-        begin, end, strides: vectors of int32 or int64, one number for each spec; strides default to 1.
-        begin_mask, end_mask: bit `i` set: spec `i` starts or ends where the dimension does.
-        ellipsis_mask: bit `i` set: spec `i` covers all dimensions that the other specs do not.
-        new_axis_mask: bit `i` set: spec `i` inserts a dimension of size 1.
-        shrink_axis_mask: bit `i` set: spec `i` takes the one index `begin[i]` and drops the dimension.
-    """
-    masks = dict(zip(MASKS, (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask), strict=True))
-    with op_scope(name, "StridedSlice", input_, begin, end, strides) as scope:
-        x = convert(input_, name="input")
-        first, last = index_operand(begin, "begin"), index_operand(end, "end")
-        if strides is None:
-            step = ones_like(first)
-        else:
-            step = index_operand(strides, "strides")
-        return apply("StridedSlice", (x, first, last, step), masks, scope)
 
 
 # --- the gradient of padding is a slice ----------------------------------------------------------------------

@@ -16,11 +16,9 @@ from ...core.constant_value import static_value
 from ...core.dtypes import int32
 from ...core.graph import Tensor
 from ...core.shape import compatible
-from ..math.arithmetic import add, floormod, subtract
 from ..math.cast import cast
-from ..math.static_operands import index_operand, op_scope
+from ..math.static_operands import op_scope
 from .concat_stack import concat, stack, unstack
-from .creation import zeros_like
 from .identity_and_placeholders import identity
 from .padding import pad
 from .shapes import reshape, shape as shape_of, transpose
@@ -153,41 +151,14 @@ def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str
 
 def space_to_batch(input: TensorLike, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
     """`space_to_batch_nd` of the two axes of an image, [batch, height, width, channels]."""
-    return space_to_batch_nd(_four_axes(input), [block_size, block_size], paddings, name or "SpaceToBatch")
-
-
-def batch_to_space(input: TensorLike, crops: Any, block_size: int, name: str | None = None) -> Tensor:
-    """`batch_to_space_nd` of the two axes of an image, [batch, height, width, channels]."""
-    return batch_to_space_nd(_four_axes(input), [block_size, block_size], crops, name or "BatchToSpace")
-
-
-def required_space_to_batch_paddings(
-    input_shape: TensorLike, block_shape: TensorLike, base_paddings: TensorLike = None, name: str | None = None
-) -> tuple[Tensor, Tensor]:
-    """The least paddings with which blocks divide axes, and the crops that undo what was added.
-
-    Args:
-        input_shape: sizes of the axes, `[n]`. block_shape: those of blocks, `[n]`.
-        base_paddings: what is padded in any case, `[n, 2]`; None: nothing.
-
-    Returns:
-        (paddings, crops), each `[n, 2]`: for `space_to_batch_nd` and `batch_to_space_nd`.
-    """
-    with op_scope(name, "required_space_to_batch_paddings", input_shape, block_shape):
-        sizes = cast(index_operand(input_shape, "input_shape"), int32)
-        blocks = cast(index_operand(block_shape, "block_shape"), int32)
-        pads = stack([zeros_like(sizes)] * 2, 1) if base_paddings is None else cast(convert(base_paddings), int32)
-        begin, end = pads[:, 0], pads[:, 1]
-        whole = add(add(sizes, begin), end)
-        more = floormod(subtract(blocks, floormod(whole, blocks)), blocks)
-        return stack([begin, add(end, more)], 1), stack([zeros_like(more), more], 1)
+    return space_to_batch_nd(four_axes(input), [block_size, block_size], paddings, name or "SpaceToBatch")
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
 def _image(input: TensorLike, block_size: Any, data_format: str) -> tuple[Tensor, int]:
-    x = _four_axes(input)
+    x = four_axes(input)
     if data_format not in ("NHWC", "NCHW"):
         raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {data_format!r}")
     if not isinstance(block_size, (int, np.integer)) or block_size < 2:
@@ -212,7 +183,7 @@ def _rank(x: Tensor, blocks: int) -> tuple[int, int]:
     return x.shape.rank, blocks
 
 
-def _four_axes(input: TensorLike) -> Tensor:
+def four_axes(input: TensorLike) -> Tensor:
     """An image as a tensor; one of unknown rank must have four axes."""
     x = convert(input, name="input")
     if x.dims is None:

@@ -34,7 +34,7 @@ from ...formats.protos import message
 from ...tensors.sparse_tensor import SparseTensor
 from ..array.concat_stack import concat
 from ..array.gather import gather_nd
-from ..array.roll_repeat_meshgrid import sequence_mask
+from ..array.sequences import sequence_mask
 from ..array.shapes import expand_dims, shape
 from ..math.compare import where
 from ..math.static_operands import as_bytes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.build import TensorLike, apply, convert, graph_of
-from ...core.dtypes import FLOAT8, NUMBERS, DType, as_dtype, bfloat16, bool_, float32, float64, int32, int64
+from ...core.dtypes import FLOAT8, NUMBERS, DType, as_dtype, bool_, float32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.operators import operators
@@ -64,26 +64,6 @@ def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Any:
 def to_float(x: TensorLike, name: str = "ToFloat") -> Any:
     """`cast` to float32."""
     return cast(x, float32, name)
-
-
-def to_double(x: TensorLike, name: str = "ToDouble") -> Any:
-    """`cast` to float64."""
-    return cast(x, float64, name)
-
-
-def to_int32(x: TensorLike, name: str = "ToInt32") -> Any:
-    """`cast` to int32."""
-    return cast(x, int32, name)
-
-
-def to_int64(x: TensorLike, name: str = "ToInt64") -> Any:
-    """`cast` to int64."""
-    return cast(x, int64, name)
-
-
-def to_bfloat16(x: TensorLike, name: str = "ToBFloat16") -> Any:
-    """`cast` to bfloat16."""
-    return cast(x, bfloat16, name)
 
 
 operators["cast"] = cast

@@ -12,8 +12,7 @@ from ...core.dtypes import DType, as_dtype
 from ...core.graph import Tensor
 from ...core.shape import merge
 from ...tensors.indexed_slices import IndexedSlices, map_values
-from ..array.shapes import size
-from .arithmetic import add, add_n, divide, maximum, minimum, multiply, rsqrt, sqrt, subtract
+from .arithmetic import add, add_n, divide, maximum, minimum, multiply, sqrt, subtract
 from .cast import cast
 from .compare import greater, where_v2
 from .reduce import reduce_sum
@@ -62,16 +61,6 @@ def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: s
         scaled = multiply(values, clip_norm)
         merge(values.dims, scaled.dims)  # a limit of a larger shape fits no norm
         return divide(scaled, maximum(norm, clip_norm), name=scope)
-
-
-def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None = None) -> Tensor:
-    """`t` scaled down so that its L2 norm per element, `norm(t) / size(t)`, is at most `clip_norm`."""
-    values = convert(t, name="t")
-    with values.graph.op_scope(name or "clip_by_average_norm") as scope:
-        count = cast(size(values), values.dtype.base)
-        inverse = multiply(rsqrt(reduce_sum(multiply(values, values))), count)
-        limit = convert(clip_norm, values.dtype.base, name="clip_norm")
-        return multiply(multiply(values, limit), minimum(inverse, divide(1.0, limit)), name=scope)
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Statistics, made of reductions: logsumexp, variance, norms, counts, histograms; how weights broadcast in losses and metrics."""
+"""Statistics, made of reductions: logsumexp, variance, norms, counts."""
 
 from __future__ import annotations
 
@@ -9,23 +9,18 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, graph_of
-from ...core.default_graph import control_dependencies
-from ...core.dtypes import as_dtype, bfloat16, float16, float32, float64, int32, int64
+from ...core.dtypes import as_dtype, bfloat16, float16, float32, float64, int64
 from ...core.graph import Tensor
-from ...core.shape import compatible
-from ..array.concat_stack import concat
-from ..array.creation import ones, ones_like, zeros_like
+from ..array.creation import zeros_like
 from ..array.gather import gather
-from ..array.identity_and_placeholders import Assert, stop_gradient
-from ..array.segments import unsorted_segment_sum
-from ..array.shapes import broadcast_to, expand_dims, rank, reshape, shape, squeeze
-from .arithmetic import absolute, add, divide, maximum, multiply, power, sqrt, square, subtract, truediv
+from ..array.identity_and_placeholders import stop_gradient
+from ..array.shapes import reshape, shape, squeeze
+from .arithmetic import absolute, add, divide, multiply, power, sqrt, square, subtract
 from .cast import cast
-from .clip import clip_by_value
-from .compare import equal, greater, logical_and, logical_or, not_equal, where_v2
-from .elementwise import exp, floor, is_finite, log
+from .compare import not_equal, where_v2
+from .elementwise import exp, is_finite, log
 from .reduce import one_of, reduce_max, reduce_mean, reduce_prod, reduce_sum
-from .static_operands import need_rank, op_scope
+from .static_operands import op_scope
 
 
 def reduce_logsumexp(
@@ -230,86 +225,4 @@ def weighted_moments(
         return cast(found[0], given.dtype.base), cast(found[1], given.dtype.base)
 
 
-def histogram_fixed_width_bins(
-    values: TensorLike, value_range: TensorLike, nbins: TensorLike = 100, dtype: Any = int32, name: str | None = None
-) -> Tensor:
-    """The bin of each value.
-
-    Args:
-        values: numbers of any shape. value_range: `[low, high]`, of their type: what lies outside is in the first or last bin.
-        nbins: how many bins of equal width there are. dtype: int32 or int64.
-
-    Returns:
-        numbers of bins, in the shape of `values`.
-
-    >>> histogram_fixed_width_bins([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0], [0.0, 5.0], 5)   # evaluates to [0, 0, 1, 2, 4, 4]
-    """
-    with op_scope(name, "histogram_fixed_width_bins", values, value_range, nbins) as scope:
-        given = convert(values, name="values")
-        ends = convert(value_range, given.dtype.base, name="value_range")
-        need_rank(ends.dims, 1, "value_range")
-        if not compatible(ends.dims, (2,)):
-            raise ValueError(f"value_range: Dimension must be 2 but is {ends.shape[0]}")
-        share = truediv(subtract(given, ends[0]), subtract(ends[1], ends[0]))
-        count = convert(nbins, name="nbins")
-        at = floor(multiply(cast(count, share.dtype.base), share))
-        limit = cast(subtract(count, 1), share.dtype.base)
-        found: Tensor = cast(clip_by_value(at, 0.0, limit), as_dtype(dtype), name=scope)
-        return found
-
-
-def histogram_fixed_width(
-    values: TensorLike, value_range: TensorLike, nbins: TensorLike = 100, dtype: Any = int32, name: str | None = None
-) -> Tensor:
-    """How many values each bin has: a vector of `nbins` numbers. Arguments as of `histogram_fixed_width_bins`.
-
-    >>> histogram_fixed_width([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0], [0.0, 5.0], 5)   # evaluates to [2, 1, 1, 0, 2]
-    """
-    with op_scope(name, "histogram_fixed_width", values, value_range, nbins):
-        bins = reshape(histogram_fixed_width_bins(values, value_range, nbins), [-1])
-        return unsorted_segment_sum(cast(ones_like(bins), as_dtype(dtype)), bins, nbins)
-
-
 # --- weights ----------------------------------------------------------------------------------------------------------
-
-
-def broadcast_weights(weights: Tensor, values: Tensor) -> Tensor:
-    """Weights, one for each of the values: a scalar weighs all, an axis of size 1 all along it.
-
-    Raises:
-        ValueError: the weights have another rank, or another size. InvalidArgumentError: the same, when the graph runs.
-    """
-    w, v = weights.dims, values.dims
-    if w is not None and v is not None:
-        if w and (len(w) != len(v) or any(a not in (1, None, b) and b is not None for a, b in zip(w, v, strict=True))):
-            raise ValueError(
-                f"weights can not be broadcast to values: weights have shape {weights.shape}, and values {values.shape}. "
-                "Each axis must have size 1, or that of the values; or give a scalar"
-            )
-        if all(a in (1, b) and a is not None for a, b in zip(w, v, strict=False)):
-            return multiply(weights, ones_like(values))
-        return broadcast_to(weights, shape(values))
-    ranks = rank(weights), rank(values)
-    with control_dependencies(
-        [Assert(logical_or(equal(ranks[0], 0), equal(*ranks)), ["weights can not be broadcast to values", *ranks])]
-    ):
-        return broadcast_to(weights, shape(values))
-
-
-def without_last(x: Tensor, least: Tensor) -> Tensor:
-    """The tensor of rank `least`, which may be one less than its own: then its last axis, of size 1, goes."""
-    return x if x.dims and x.dims[-1] not in (1, None) else reshape(x, shape(x)[: maximum(least, rank(x) - 1)])
-
-
-def of_rank(weights: Tensor, values: Tensor) -> Tensor:
-    """Weights with a last axis of size 1 less or more, if that gives them the rank of the values; a scalar stays one."""
-    w, v = weights.shape.rank, values.shape.rank
-    if w == 0:
-        return weights
-    if w is not None and v is not None:
-        if w - v == 1:
-            return squeeze(weights, [-1])
-        return expand_dims(weights, -1) if v - w == 1 else weights
-    wanted = rank(values)
-    grows = logical_and(equal(rank(weights), wanted - 1), greater(rank(weights), 0))
-    return reshape(weights, concat([shape(weights)[:wanted], ones(expand_dims(cast(grows, int32), 0), int32)], 0))

@@ -1,5 +1,5 @@
 """Ops on sparse tensors: coordinates, elements and a dense shape.
 
-arrange    reorder, slice, concatenate, fill, reshape, as texts for queues, to dense tensors; no arithmetic
+arrange    reorder, slice, concatenate, fill, reshape, to dense tensors; no arithmetic
 math       sums, extremes, products with dense tensors, softmax, embedding lookups
 """

@@ -203,26 +203,6 @@ def _split(
 define("StringSplit", _infer_split, _split, device_types=("CPU",))
 
 
-def string_split(
-    source: TensorLike = None,
-    sep: TensorLike = None,
-    skip_empty: bool = True,
-    delimiter: TensorLike = None,
-    name: str | None = None,
-    result_type: str = "SparseTensor",
-) -> SparseTensor:
-    """Each text of a vector split into words: a `SparseTensor`, one row per text.
-
-    Args:
-        sep (`delimiter`): a scalar, each of whose characters ends a word; None: a blank; "": each byte is a word.
-        skip_empty: leave out empty words. result_type: only "SparseTensor".
-
-    >>> string_split(["hello world", "a b c"]).values   # evaluates to [b"hello", b"world", b"a", b"b", b"c"]
-    """
-    ends = sep if sep is not None else delimiter
-    return _splitted(source, " " if ends is None else ends, skip_empty, False, -1, name, result_type)
-
-
 def string_split_v2(
     input: TensorLike = None,
     sep: TensorLike = None,
@@ -232,12 +212,12 @@ def string_split_v2(
     name: str | None = None,
 ) -> SparseTensor:
     """As Python's `split`: `sep` as a whole is between words, None means any blanks; at most `maxsplit` splits."""
-    return _splitted(
+    return splitted(
         input if input is not None else source, "" if sep is None else sep, False, True, maxsplit, name, result_type
     )
 
 
-def _splitted(
+def splitted(
     source: TensorLike, ends: TensorLike, skip_empty: bool, whole: bool, most: int, name: str | None, result_type: str
 ) -> SparseTensor:
     if result_type != "SparseTensor":

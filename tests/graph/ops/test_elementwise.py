@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.names.functions import to_double, to_int32, to_int64
 from dovetail.graph.core.build import constant, convert, placeholder
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.ops.array.concat_stack import concat, stack
@@ -21,7 +22,7 @@ from dovetail.graph.ops.math import (
     scan,
     statistics,
 )
-from dovetail.graph.ops.math.cast import cast, to_double, to_float, to_int32, to_int64
+from dovetail.graph.ops.math.cast import cast, to_float
 from dovetail.graph.ops.math.clip import saturate_cast
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
 

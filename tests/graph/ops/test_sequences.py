@@ -10,7 +10,7 @@ from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.ops.array.roll_repeat_meshgrid import reverse_sequence
+from dovetail.graph.ops.array.sequences import reverse_sequence
 from dovetail.graph.ops.nn.normalization import local_response_normalization
 
 X = np.random.RandomState(0).randn(2, 3, 3, 7)

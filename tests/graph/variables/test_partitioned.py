@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.names.variables import create_partitioned_variables
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, convert
 from dovetail.graph.core.default_graph import GraphKeys
@@ -31,7 +32,7 @@ from dovetail.graph.variables.partitioned import (
     slices,
     variable_axis_size_partitioner,
 )
-from dovetail.graph.variables.scope import AUTO_REUSE, create_partitioned_variables, get_variable, variable_scope
+from dovetail.graph.variables.scope import AUTO_REUSE, get_variable, variable_scope
 from dovetail.graph.variables.store import global_variables, global_variables_initializer, trainable_variables
 from dovetail.graph.variables.variable import Variable
 from dovetail.placer.rules.replica_device_setter import replica_device_setter

@@ -2,10 +2,11 @@
 
 import pytest
 
+from dovetail.compat.tf1.names.variables import get_local_variable, make_template
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.variables.initializers import ones_initializer
-from dovetail.graph.variables.scope import get_local_variable, get_variable, make_template, variable_scope
+from dovetail.graph.variables.scope import get_variable, variable_scope
 from dovetail.graph.variables.store import global_variables
 from dovetail.graph.variables.variable import Variable
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.names.variables import get_local_variable, no_regularizer, variable_op_scope
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import GraphKeys
@@ -11,15 +12,7 @@ from dovetail.graph.core.graph import Graph
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
 from dovetail.graph.variables.initializers import zeros_initializer
 from dovetail.graph.variables.ref_and_resource import ResourceVariable
-from dovetail.graph.variables.scope import (
-    AUTO_REUSE,
-    get_local_variable,
-    get_variable,
-    get_variable_scope,
-    no_regularizer,
-    variable_op_scope,
-    variable_scope,
-)
+from dovetail.graph.variables.scope import AUTO_REUSE, get_variable, get_variable_scope, variable_scope
 from dovetail.graph.variables.store import global_variables, local_variables, trainable_variables
 from dovetail.graph.variables.variable import VariableAggregation, VariableSynchronization
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.names.variables import all_variables, assert_variables_initialized
 from dovetail.graph.core import dtypes
 from dovetail.graph.core.build import constant, convert, placeholder
 from dovetail.graph.core.errors import FailedPreconditionError
@@ -13,8 +14,6 @@ from dovetail.graph.ops.array.identity_and_placeholders import group
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
 from dovetail.graph.variables.ref_and_resource import RefVariable, ResourceVariable
 from dovetail.graph.variables.store import (
-    all_variables,
-    assert_variables_initialized,
     global_variables,
     global_variables_initializer,
     local_variables,

@@ -23,7 +23,8 @@ from ....graph.ops.math.compare import equal, greater_equal, less, logical_and, 
 from ....graph.ops.math.reduce import reduce_any, reduce_sum
 from ....graph.ops.math.scan import cumsum
 from ....graph.ops.sparse.arrange import sparse_tensor_to_dense
-from ....graph.tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
+from ....graph.tensors.sparse_tensor import SparseTensor
+from ..ops.sets import convert_to_tensor_or_sparse_tensor
 from .totals import Metric, Names, metric, ratio, spread
 
 _NO_LABEL = np.iinfo(np.int64).min  # what fills rows of sparse labels that have fewer than others

@@ -19,9 +19,9 @@ from ....graph.ops.array.identity_and_placeholders import identity, no_op
 from ....graph.ops.array.shapes import rank, squeeze
 from ....graph.ops.math.arithmetic import div_no_nan as _divide, maximum, minimum
 from ....graph.ops.math.cast import cast
-from ....graph.ops.math.statistics import broadcast_weights, of_rank, without_last
 from ....graph.variables.scope import variable_scope
 from ....graph.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from .weights import broadcast_weights, of_rank, without_last
 
 Metric = tuple[Tensor, Tensor]
 """(value so far, value after this step's batch was added)."""

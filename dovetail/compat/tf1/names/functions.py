@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from ....api.ops.lookup import tables_initializer
-from ....graph.core.build import convert
+from ....graph.core.build import TensorLike, convert
 from ....graph.core.constant_value import static_value
 from ....graph.core.default_graph import get_default_graph
+from ....graph.core.dtypes import bfloat16, float64, int32, int64
 from ....graph.core.graph import Tensor
+from ....graph.ops.math.cast import cast
 from ....graph.tensors.indexed_slices import IndexedSlices
 from ....graph.variables.variable import Variable
 
@@ -48,6 +50,26 @@ def convert_to_tensor_or_indexed_slices(value: Any, dtype: Any = None, name: str
     return value if isinstance(value, IndexedSlices) else convert(value, dtype, name)
 
 
+def to_double(x: TensorLike, name: str = "ToDouble") -> Any:
+    """`cast` to float64."""
+    return cast(x, float64, name)
+
+
+def to_int32(x: TensorLike, name: str = "ToInt32") -> Any:
+    """`cast` to int32."""
+    return cast(x, int32, name)
+
+
+def to_int64(x: TensorLike, name: str = "ToInt64") -> Any:
+    """`cast` to int64."""
+    return cast(x, int64, name)
+
+
+def to_bfloat16(x: TensorLike, name: str = "ToBFloat16") -> Any:
+    """`cast` to bfloat16."""
+    return cast(x, bfloat16, name)
+
+
 initialize_all_tables = tables_initializer
 
 
@@ -60,4 +82,8 @@ __all__ = [
     "initialize_all_tables",
     "is_tensor",
     "tables_initializer",
+    "to_bfloat16",
+    "to_double",
+    "to_int32",
+    "to_int64",
 ]

@@ -29,8 +29,6 @@ from ....api.ops.debugging import (
     is_strictly_increasing,
     verify_tensor_all_finite,
 )
-from ....graph.control_flow.cond_while import switch_case
-from ....graph.control_flow.functional import foldl, foldr
 from ....graph.core.build import register_tensor_conversion_function
 from ....graph.core.default_graph import (
     add_to_collection,
@@ -59,16 +57,7 @@ from ....graph.core.opdef import NodeDef
 from ....graph.core.shape import Dimension, dimension_at_index, dimension_value
 from ....graph.formats.protos import message as _message
 from ....graph.formats.values import make_ndarray, make_tensor_proto
-from ....graph.gradients.custom import (
-    NoGradient,
-    NotDifferentiable,
-    RegisterGradient,
-    grad_pass_through,
-    hessians,
-    recompute_grad,
-)
 from ....graph.gradients.reverse import UnconnectedGradients
-from ....graph.ops.array.concat_stack import parallel_stack
 from ....graph.ops.array.diagonal import (
     diag,
     diag_part,
@@ -86,20 +75,16 @@ from ....graph.ops.array.dynamic_partition import (
     parallel_dynamic_stitch,
     setdiff1d,
     unique,
-    unique_with_counts,
 )
-from ....graph.ops.array.gather import batch_gather, reverse as reverse_v2
-from ....graph.ops.array.identity_and_placeholders import Assert, Print, guarantee_const, identity_n, tuple
+from ....graph.ops.array.gather import reverse as reverse_v2
+from ....graph.ops.array.identity_and_placeholders import Assert, identity_n, tuple
 from ....graph.ops.array.ranges import linspace, linspace as lin_space
-from ....graph.ops.array.roll_repeat_meshgrid import meshgrid, repeat, reverse_sequence, roll, sequence_mask
 from ....graph.ops.array.scatter import (
     scatter_nd,
     tensor_scatter_nd_add,
     tensor_scatter_nd_add as tensor_scatter_add,
     tensor_scatter_nd_max,
     tensor_scatter_nd_min,
-    tensor_scatter_nd_sub,
-    tensor_scatter_nd_sub as tensor_scatter_sub,
     tensor_scatter_nd_update,
     tensor_scatter_nd_update as tensor_scatter_update,
 )
@@ -116,19 +101,16 @@ from ....graph.ops.array.segments import (
     unsorted_segment_sqrt_n,
     unsorted_segment_sum,
 )
-from ....graph.ops.array.shapes import broadcast_static_shape, ensure_shape, invert_permutation, rank, shape_n
-from ....graph.ops.array.slicing import strided_slice
+from ....graph.ops.array.sequences import repeat, reverse_sequence, sequence_mask
+from ....graph.ops.array.shapes import ensure_shape, invert_permutation, rank
 from ....graph.ops.array.sorting import argsort, searchsorted, sort
 from ....graph.ops.array.space_depth import (
-    batch_to_space,
     batch_to_space_nd,
     depth_to_space,
-    required_space_to_batch_paddings,
     space_to_batch,
     space_to_batch_nd,
     space_to_depth,
 )
-from ....graph.ops.control.python_function import numpy_function, py_func, py_function
 from ....graph.ops.image.patches import extract_image_patches
 from ....graph.ops.io.files import matching_files, read_file, write_file
 from ....graph.ops.io.parsing import (
@@ -178,8 +160,8 @@ from ....graph.ops.math.arithmetic import (
     truncatemod,
 )
 from ....graph.ops.math.broadcasting import broadcast_dynamic_shape
-from ....graph.ops.math.cast import to_bfloat16, to_double, to_float, to_int32, to_int64
-from ....graph.ops.math.clip import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm, saturate_cast
+from ....graph.ops.math.cast import to_float
+from ....graph.ops.math.clip import clip_by_global_norm, clip_by_norm, global_norm, saturate_cast
 from ....graph.ops.math.compare import (
     greater_equal,
     less_equal,
@@ -223,8 +205,6 @@ from ....graph.ops.math.scan import argmax as arg_max, argmin, argmin as arg_min
 from ....graph.ops.math.special_functions import bincount, confusion_matrix, lbeta
 from ....graph.ops.math.statistics import (
     count_nonzero,
-    histogram_fixed_width,
-    histogram_fixed_width_bins,
     norm,
     reduce_euclidean_norm,
     reduce_logsumexp,
@@ -292,7 +272,7 @@ from ....graph.ops.state.scatter_state import (
 )
 from ....graph.ops.state.variables import assign, assign_add, assign_sub, count_up_to, is_variable_initialized
 from ....graph.ops.strings.regular_expressions import regex_replace
-from ....graph.ops.strings.split_join import decode_csv, reduce_join, string_join, string_split, substr
+from ....graph.ops.strings.split_join import decode_csv, reduce_join, string_join, substr
 from ....graph.ops.strings.strings import (
     as_string,
     decode_base64,
@@ -305,7 +285,7 @@ from ....graph.ops.strings.strings import (
 )
 from ....graph.tensorflow.import_graph_def import import_graph_def
 from ....graph.tensors.indexed_slices import IndexedSlicesValue
-from ....graph.tensors.sparse_tensor import SparseTensorValue, convert_to_tensor_or_sparse_tensor
+from ....graph.tensors.sparse_tensor import SparseTensorValue
 from ....graph.variables.initializers import (
     constant_initializer,
     glorot_normal_initializer,
@@ -324,24 +304,10 @@ from ....graph.variables.partitioned import (
     min_max_variable_partitioner,
     variable_axis_size_partitioner,
 )
-from ....graph.variables.scope import (
-    VariableScope,
-    create_partitioned_variables,
-    get_local_variable,
-    get_variable_scope,
-    make_template,
-    no_regularizer,
-    variable_op_scope,
-)
+from ....graph.variables.scope import VariableScope, get_variable_scope
 from ....graph.variables.store import (
-    all_variables,
-    assert_variables_initialized,
-    initialize_all_variables,
-    initialize_local_variables,
-    initialize_variables,
     local_variables,
     local_variables_initializer,
-    model_variables,
     moving_average_variables,
     report_uninitialized_variables,
     variables_initializer,
@@ -357,7 +323,29 @@ from ....graph.variables.variable import (
 from ....interop import tensorboard as _tensorboard
 from ....runtime.config import GPUOptions, GraphOptions, OptimizerOptions, ThreadPoolOptionProto
 from ....runtime.session.session import InteractiveSession
+from ..ops.arrays import (
+    batch_gather,
+    batch_to_space,
+    broadcast_static_shape,
+    clip_by_average_norm,
+    guarantee_const,
+    histogram_fixed_width,
+    histogram_fixed_width_bins,
+    meshgrid,
+    parallel_stack,
+    required_space_to_batch_paddings,
+    roll,
+    shape_n,
+    strided_slice,
+    string_split,
+    tensor_scatter_nd_sub,
+    tensor_scatter_nd_sub as tensor_scatter_sub,
+    unique_with_counts,
+)
 from ..ops.barriers import Barrier
+from ..ops.printing import Print
+from ..ops.python_functions import numpy_function, py_func, py_function
+from ..ops.sets import convert_to_tensor_or_sparse_tensor
 from ..programs.logging import get_logger
 from ..queues.readers import (
     FixedLengthRecordReader,
@@ -367,6 +355,7 @@ from ..queues.readers import (
     TFRecordReader,
     WholeFileReader,
 )
+from .control_flow import foldl, foldr, switch_case
 from .functions import (
     AggregationMethod,
     add_to_collections,
@@ -376,7 +365,12 @@ from .functions import (
     initialize_all_tables,
     is_tensor,
     tables_initializer,
+    to_bfloat16,
+    to_double,
+    to_int32,
+    to_int64,
 )
+from .gradients import NoGradient, NotDifferentiable, RegisterGradient, grad_pass_through, hessians, recompute_grad
 from .switches import (
     control_flow_v2_enabled,
     disable_control_flow_v2,
@@ -390,6 +384,19 @@ from .switches import (
     enable_v2_tensorshape,
     executing_eagerly,
     executing_eagerly_outside_functions,
+)
+from .variables import (
+    all_variables,
+    assert_variables_initialized,
+    create_partitioned_variables,
+    get_local_variable,
+    initialize_all_variables,
+    initialize_local_variables,
+    initialize_variables,
+    make_template,
+    model_variables,
+    no_regularizer,
+    variable_op_scope,
 )
 
 VERSION = "1.15.0"

@@ -1,7 +1,10 @@
 """Ops that only programs of TensorFlow 1 use. They are defined when a program, or a graph that is read, first asks for one.
 
+arrays                    rolls, grids, histograms, counts of equal elements
 barriers, barrier_state   elements that are put together from components by key: the ops, and their rules
+encoded_sparse            sparse tensors as texts, for queues
 hashing                   ids in vocabularies, crossed features
+printing, python_functions   `Print`; Python functions as nodes
 readers                   records of files whose names come from a queue
 sets                      set operations along the last axis
 
@@ -10,7 +13,7 @@ sets                      set operations along the last axis
 
 from importlib import import_module
 
-_MODULES = ("barriers", "hashing", "readers", "sets")
+_MODULES = ("arrays", "barriers", "encoded_sparse", "hashing", "printing", "python_functions", "readers", "sets")
 
 
 def define_all() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ....graph.core.argument_names import explain_members
 from ....graph.core.build import TensorLike, apply, convert, make
 from ....graph.core.dtypes import INTEGERS, Array, int32, int64, string
 from ....graph.core.farmhash import fingerprint, joined
@@ -167,3 +169,6 @@ def cross_hashed(
     """
     attrs = {"num_buckets": int(num_buckets), "hash_key": HASH_KEY if hash_key is None else int(hash_key)}
     return make("CrossHashed", [convert(x) for x in inputs], attrs, name).outputs[0]
+
+
+explain_members(sys.modules[__name__])

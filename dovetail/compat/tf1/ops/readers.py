@@ -20,7 +20,7 @@ from ....graph.core.opdef import Attrs, Output, Trait, define_on_host, typed_att
 from ....graph.ops.control.python_function import function_of, process_nonce, register
 from ....graph.ops.io.files import as_text, check_own, name_of
 from ....graph.ops.state.queues import as_resource, define_fact, free, need_handle, need_scalar
-from ....graph.resources.async_request import ChainedRequest, Request
+from ....graph.resources.async_request import Request
 from ....graph.resources.queue import Queue
 from ....graph.resources.resource_manager import Context
 
@@ -29,6 +29,32 @@ Record = tuple[str, bytes]
 Format = Callable[[str], Iterator[Record]]
 
 ALL = 2**31
+
+
+class ChainedRequest(Request):
+    """A request with a continuation: its result is `then(result)`, which may be another request."""
+
+    __slots__ = ("_first", "_then")
+
+    def __init__(self, first: Request, then: Callable[[Any], Any]) -> None:
+        super().__init__(first.what)
+        self._first, self._then = first, then
+
+    def waits_for(self) -> str:
+        """As the first request."""
+        return self._first.waits_for()
+
+    def when_settled(self, tell: Callable[[], None]) -> bool:
+        """As the first request: calls `tell` when that is settled."""
+        return self._first.when_settled(tell)
+
+    def result(self) -> Any:
+        """`then` of the first request's result."""
+        return self._then(self._first.result())
+
+    def cancel(self) -> None:
+        """Cancel the first request."""
+        self._first.cancel()
 
 
 class Reader:

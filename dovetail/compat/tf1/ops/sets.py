@@ -5,14 +5,16 @@ A row of a tensor, or of a sparse tensor, is a set: equal elements count once. T
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ....graph.core.build import TensorLike, apply, make
+from ....graph.core.argument_names import explain_members
+from ....graph.core.build import TensorLike, apply, convert, make
 from ....graph.core.constant_value import static_dims
-from ....graph.core.dtypes import Array, int8, int16, int32, int64, string, uint8, uint16
+from ....graph.core.dtypes import Array, as_dtype, int8, int16, int32, int64, string, uint8, uint16
 from ....graph.core.errors import invalid
 from ....graph.core.graph import Tensor
 from ....graph.core.opdef import Attrs, Output, define, typed_attr
@@ -22,7 +24,7 @@ from ....graph.ops.array.shapes import reshape, shape, size as size_
 from ....graph.ops.math.common import allowed, same_type
 from ....graph.ops.math.static_operands import dims_of, op_scope, write_cost
 from ....graph.ops.sparse.arrange import coordinates_at
-from ....graph.tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
+from ....graph.tensors.sparse_tensor import SparseTensor, is_sparse
 
 _ELEMENTS = (int8, int16, int32, int64, uint8, uint16, string)
 _OPERATIONS: dict[str, Callable[[set[Any], set[Any]], set[Any]]] = {
@@ -134,6 +136,20 @@ def _set_operation(*parts: Array, set_operation: str, validate_indices: bool) ->
 define("SetOperation", _operation_rule, _set_operation, cost=write_cost, device_types=("CPU",))
 
 
+def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Tensor | SparseTensor:
+    """A `SparseTensor` for one, or for a `SparseTensorValue`; a tensor for anything else.
+
+    Raises:
+        RuntimeError: a sparse one has another element type than asked for.
+    """
+    if not is_sparse(value):
+        return convert(value, dtype, name)
+    sparse = SparseTensor.from_value(value)
+    if dtype is not None and as_dtype(dtype).base is not sparse.dtype.base:
+        raise RuntimeError(f"Sparse dtype: requested = {as_dtype(dtype).name}, actual = {sparse.dtype.name}")
+    return sparse
+
+
 def _elements(value: Any, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """Indices, elements and shape of a sparse tensor, or of all that a dense one has."""
     given = convert_to_tensor_or_sparse_tensor(value, name=name)
@@ -183,6 +199,7 @@ def set_union(a: TensorLike, b: TensorLike, validate_indices: bool = True) -> Sp
     return _combined(a, b, "union", validate_indices)
 
 
+explain_members(sys.modules[__name__])
 difference, intersection, size, union = set_difference, set_intersection, set_size, set_union
 
 __all__ = [

@@ -22,12 +22,13 @@ from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.shapes import shape, size
 from ....graph.ops.math.compare import greater
 from ....graph.ops.random.random import random_shuffle
-from ....graph.ops.sparse.arrange import decode_sparse, encode_sparse
 from ....graph.ops.state.queue_api import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
 from ....graph.ops.state.variables import count_up_to
-from ....graph.tensors.sparse_tensor import SparseTensor, convert_to_tensor_or_sparse_tensor, is_sparse
+from ....graph.tensors.sparse_tensor import SparseTensor, is_sparse
 from ....graph.variables.variable import Variable
 from ....train.loops.queue_runner import QueueRunner, add_queue_runner
+from ..ops.encoded_sparse import decode_sparse, encode_sparse
+from ..ops.sets import convert_to_tensor_or_sparse_tensor
 
 
 def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:

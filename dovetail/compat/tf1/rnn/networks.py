@@ -14,7 +14,7 @@ from ....graph.ops.array.concat_stack import concat, stack, unstack
 from ....graph.ops.array.creation import zeros, zeros_like
 from ....graph.ops.array.gather import reverse
 from ....graph.ops.array.identity_and_placeholders import identity
-from ....graph.ops.array.roll_repeat_meshgrid import reverse_sequence
+from ....graph.ops.array.sequences import reverse_sequence
 from ....graph.ops.array.shapes import shape, transpose
 from ....graph.ops.control.tensor_array import TensorArray
 from ....graph.ops.math.cast import cast

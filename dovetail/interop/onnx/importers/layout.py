@@ -19,7 +19,7 @@ from ....graph.ops.array.gather import gather
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.array.padding import pad, tile
 from ....graph.ops.array.ranges import range as range_
-from ....graph.ops.array.roll_repeat_meshgrid import reverse_sequence
+from ....graph.ops.array.sequences import reverse_sequence
 from ....graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, size, squeeze, transpose
 from ....graph.ops.math.broadcasting import broadcast_dynamic_shape
 from ....graph.ops.math.cast import cast

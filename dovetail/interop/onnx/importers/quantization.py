@@ -7,7 +7,7 @@ from typing import Any
 from ....graph.core.build import constant
 from ....graph.core.dtypes import DType, float32, float64, int32, uint8
 from ....graph.core.graph import Tensor
-from ....graph.ops.array.roll_repeat_meshgrid import repeat
+from ....graph.ops.array.sequences import repeat
 from ....graph.ops.array.shapes import reshape
 from ....graph.ops.math.arithmetic import add, divide, maximum, minimum, multiply, subtract
 from ....graph.ops.math.cast import cast

@@ -17,7 +17,7 @@ from ....graph.core.shape import TensorShape
 from ....graph.ops.array.concat_stack import concat, split, stack, unstack
 from ....graph.ops.array.creation import zeros_like
 from ....graph.ops.array.gather import reverse
-from ....graph.ops.array.roll_repeat_meshgrid import reverse_sequence
+from ....graph.ops.array.sequences import reverse_sequence
 from ....graph.ops.array.shapes import expand_dims, reshape, shape, transpose
 from ....graph.ops.control.tensor_array import TensorArray
 from ....graph.ops.linalg.linalg import matmul

@@ -17,7 +17,7 @@ from .....graph.core.nest import flatten, map_structure, pack
 from .....graph.core.shape import TensorShape
 from .....graph.ops.array.concat_stack import concat
 from .....graph.ops.array.creation import ones_like, zeros
-from .....graph.ops.array.roll_repeat_meshgrid import sequence_mask
+from .....graph.ops.array.sequences import sequence_mask
 from .....graph.ops.array.shapes import expand_dims, reshape, shape, squeeze
 from .....graph.ops.control.tensor_array import TensorArray
 from .....graph.ops.linalg.linalg import matmul

@@ -1,30 +1,24 @@
-"""Elements in another arrangement: roll, repeat, meshgrid; masks and reversal of sequences of different lengths."""
+"""Repeated elements; masks and reversal of sequences of different lengths."""
 
 from __future__ import annotations
 
 from builtins import range as py_range
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, constant, convert
-from ...core.dtypes import Array, bool_, int32
-from ...core.errors import invalid
+from ...core.build import TensorLike, constant, convert
+from ...core.dtypes import bool_, int32
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
 from ...core.shape import compatible, text
-from ..math.arithmetic import maximum, negative
+from ..math.arithmetic import maximum
 from ..math.cast import cast
 from ..math.compare import less, where_v2
 from ..math.reduce import reduce_max, reduce_sum
 from ..math.scan import cumsum
 from ..math.static_operands import (
     INDEX_TYPES,
-    dims_of,
     index_operand,
-    move_cost,
-    need_index,
     need_rank_at_least,
     normal_axis,
     op_scope,
@@ -35,57 +29,10 @@ from .dynamic_partition import setdiff1d
 from .gather import gather, gather_nd
 from .padding import tile
 from .ranges import range as range_
-from .shapes import broadcast_to, expand_dims, invert_permutation, rank, reshape, shape, size, transpose
+from .shapes import expand_dims, invert_permutation, rank, reshape, shape, transpose
 from .sorting import searchsorted
 
-
 # --- roll ---------------------------------------------------------------------------------------------------
-def _roll_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    x, shift, axis = inputs
-    need_rank_at_least(x.dims, 1, "input")
-    for t, what in ((shift, "shift"), (axis, "axis")):
-        need_index(t, what)
-        if t.dims is not None and len(t.dims) > 1:
-            raise ValueError(f"{what} must be a number or a vector, not of shape {text(t.dims)}")
-    if not compatible(shift.dims, axis.dims):
-        raise ValueError(f"shift and axis must have the same shape, not {text(shift.dims)} and {text(axis.dims)}")
-    axes = static_ints(axis)
-    if axes is not None and x.dims is not None:
-        for a in axes:
-            normal_axis(a, len(x.dims))
-    return [(x.dtype.base, x.dims)]
-
-
-def _roll(x: Array, shift: Array, axis: Array) -> Array:
-    shifts, axes = dims_of(shift), dims_of(axis)
-    if len(shifts) != len(axes):
-        raise invalid(f"shift has {len(shifts)} numbers, axis {len(axes)}")
-    if any(not -x.ndim <= a < x.ndim for a in axes):
-        raise invalid(f"axis {axes} does not exist in shape {text(x.shape)}")
-    return np.roll(x, shifts, axes)
-
-
-define(
-    "Roll",
-    _roll_rule,
-    _roll,
-    gradient=lambda node, grad: [roll(grad, negative(node.inputs[1]), node.inputs[2]), None, None],
-    cost=move_cost,
-)
-
-
-def roll(input: TensorLike, shift: TensorLike, axis: TensorLike, name: str | None = None) -> Tensor:
-    """Elements moved along an axis; what leaves at one end comes in at the other.
-
-    Args:
-        shift: how far, towards larger indices: a number, or one for each of `axis`.
-        axis: the axis, or a list; shifts along an axis that occurs twice add up.
-
-    >>> roll([0, 1, 2, 3, 4], 2, 0)   # [3, 4, 0, 1, 2]
-    """
-    with op_scope(name, "roll", input, shift, axis) as scope:
-        operands = (convert(input, name="input"), index_operand(shift, "shift"), index_operand(axis, "axis"))
-        return apply("Roll", operands, None, scope)
 
 
 # --- repeat -------------------------------------------------------------------------------------------------
@@ -139,36 +86,6 @@ def _repeat_all(x: Tensor, count: Tensor, axis: int) -> Tensor:
 
 
 # --- grids and masks ----------------------------------------------------------------------------------------
-def meshgrid(*args: TensorLike, indexing: str = "xy", name: str | None = "meshgrid") -> list[Tensor]:
-    """Coordinates of all points of a grid: one tensor for each axis, each of the grid's shape.
-
-    Args:
-        args: the coordinates along each axis, one vector each.
-        indexing: "xy": the grid's shape is (len(y), len(x), ...), as pictures have it; "ij": (len(x), len(y),
-            ...), as matrices have it.
-
-    Raises:
-        ValueError: another `indexing`.
-
-    >>> x, y = meshgrid([1, 2, 3], [4, 5])   # x = [[1, 2, 3], [1, 2, 3]], y = [[4, 4, 4], [5, 5, 5]]
-    """
-    if indexing not in ("xy", "ij"):
-        raise ValueError(f"Argument `indexing` parameter must be either 'xy' or 'ij', got '{indexing}'")
-    with op_scope(name, "meshgrid", *args):
-        axes = [reshape(convert(a, name=f"axis_{i}"), [-1]) for i, a in enumerate(args)]
-        if not axes:
-            return []
-        order = list(py_range(len(axes)))
-        if indexing == "xy" and len(axes) > 1:
-            order[:2] = 1, 0
-        if all(a.dims is not None and a.dims[0] is not None for a in axes):
-            wanted: Any = [(axes[i].dims or ())[0] for i in order]
-        else:
-            wanted = stack([size(axes[i]) for i in order])
-        return [
-            broadcast_to(reshape(a, [-1 if order[j] == i else 1 for j in py_range(len(axes))]), wanted)
-            for i, a in enumerate(axes)
-        ]
 
 
 def sequence_mask(
