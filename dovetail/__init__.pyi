@@ -5,8 +5,8 @@ from typing import Any
 from dovetail import compat as compat, data as data, distribute as distribute, io as io, train as train
 from dovetail.api import errors as errors, nest as nest
 from dovetail.api.ops import (
-    debugging as debugging, dtypes as dtypes, image as image, initializers as initializers, linalg as linalg, lookup as lookup, math as
-    math, nn as nn, random as random, sparse as sparse, strings as strings,
+    debugging as debugging, image as image, initializers as initializers, linalg as linalg, lookup as lookup, math as math, nn as nn,
+    random as random, sparse as sparse, strings as strings,
 )
 from dovetail.api.ops.debugging import (
     add_check_numerics_ops as add_check_numerics_ops, assert_equal as assert_equal, assert_greater as assert_greater,
@@ -22,7 +22,7 @@ from dovetail.compat.tf1 import (
     contrib as contrib, estimator as estimator, feature_column as feature_column, keras as keras, layers as layers, losses as losses,
     metrics as metrics,
 )
-from dovetail.compat.tf1.names import bitwise as bitwise, config as config, manip as manip
+from dovetail.compat.tf1.names import bitwise as bitwise, config as config, dtypes as dtypes, manip as manip
 from dovetail.compat.tf1.names.control_flow import foldl as foldl, foldr as foldr, switch_case as switch_case
 from dovetail.compat.tf1.names.functions import (
     AggregationMethod as AggregationMethod, add_to_collections as add_to_collections, convert_to_tensor_or_indexed_slices as

@@ -1,4 +1,4 @@
 """Types of `dovetail.dtypes`. Made by `python docs/stubs.py`; do not edit."""
 
 # ruff: noqa
-from dovetail.api.ops.dtypes import *
+from dovetail.compat.tf1.names.dtypes import *

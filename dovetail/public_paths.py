@@ -28,7 +28,7 @@ HOMES = {
     "contrib": "compat.tf1.contrib",
     "debugging": "api.ops.debugging",
     "distribute.cluster_resolver": "distribute.resolvers.cluster_resolver",
-    "dtypes": "api.ops.dtypes",
+    "dtypes": "compat.tf1.names.dtypes",
     "errors": "api.errors",
     "estimator": "compat.tf1.estimator",
     "feature_column": "compat.tf1.feature_column",

@@ -66,7 +66,6 @@ from .optimizers.learning_rate_decay import (
     polynomial_decay,
 )
 from .optimizers.loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer
-from .optimizers.moving_averages import ExponentialMovingAverage
 from .optimizers.optimizer import Optimizer
 from .saving.checkpoint_state import (
     CheckpointState,
@@ -84,7 +83,6 @@ from .saving.checkpoint_state import (
 from .saving.import_meta_graph import import_meta_graph
 from .saving.meta_graph import export_meta_graph, write_graph
 from .saving.saver import Saver
-from .saving.warm_starting import VocabInfo, init_from_checkpoint, warm_start
 
 _MESSAGES = (*EXAMPLES, "SaverDef")  # protobuf is loaded when one is used
 
@@ -121,7 +119,6 @@ __all__ = [
     "ClusterSpec",
     "Coordinator",
     "DynamicLossScale",
-    "ExponentialMovingAverage",
     "FeedFnHook",
     "FinalOpsHook",
     "FixedLossScale",
@@ -165,7 +162,6 @@ __all__ = [
     "StopAtStepHook",
     "SummarySaverHook",
     "SyncReplicasOptimizer",
-    "VocabInfo",
     "WorkerSessionCreator",
     "add_queue_runner",
     "assert_global_step",
@@ -185,7 +181,6 @@ __all__ = [
     "get_or_create_global_step",
     "global_step",
     "import_meta_graph",
-    "init_from_checkpoint",
     "inverse_time_decay",
     "latest_checkpoint",
     "linear_cosine_decay",
@@ -204,6 +199,5 @@ __all__ = [
     "start_queue_runners",
     "summary_iterator",
     "update_checkpoint_state",
-    "warm_start",
     "write_graph",
 ]

@@ -9,6 +9,10 @@ from dovetail.compat.tf1.queues.input import (
     shuffle_batch_join, slice_input_producer as slice_input_producer, string_input_producer as string_input_producer,
 )
 from dovetail.compat.tf1.sessions.supervisor import Supervisor as Supervisor, basic_train_loop as basic_train_loop
+from dovetail.compat.tf1.training.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
+from dovetail.compat.tf1.training.warm_starting import (
+    VocabInfo as VocabInfo, init_from_checkpoint as init_from_checkpoint, warm_start as warm_start,
+)
 from dovetail.graph.formats.checkpoints import (
     CheckpointReader as CheckpointReader, CheckpointReader as NewCheckpointReader, checkpoint_exists as checkpoint_exists,
 )
@@ -75,7 +79,6 @@ from dovetail.train.optimizers.learning_rate_decay import (
 from dovetail.train.optimizers.loss_scale import (
     DynamicLossScale as DynamicLossScale, FixedLossScale as FixedLossScale, LossScaleOptimizer as LossScaleOptimizer,
 )
-from dovetail.train.optimizers.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
 from dovetail.train.optimizers.optimizer import Optimizer as Optimizer
 from dovetail.train.saving.checkpoint_state import (
     CheckpointState as CheckpointState, checkpoints_iterator as checkpoints_iterator, generate_checkpoint_state_proto as
@@ -86,9 +89,6 @@ from dovetail.train.saving.checkpoint_state import (
 from dovetail.train.saving.import_meta_graph import import_meta_graph as import_meta_graph
 from dovetail.train.saving.meta_graph import export_meta_graph as export_meta_graph, write_graph as write_graph
 from dovetail.train.saving.saver import Saver as Saver
-from dovetail.train.saving.warm_starting import (
-    VocabInfo as VocabInfo, init_from_checkpoint as init_from_checkpoint, warm_start as warm_start,
-)
 BytesList: Any
 Example: Any
 Feature: Any
@@ -102,19 +102,18 @@ SequenceExample: Any
 __all__ = [
     "AdadeltaOptimizer", "AdagradDAOptimizer", "AdagradOptimizer", "AdamOptimizer", "AdamWOptimizer", "BalancedStrategy",
     "CheckpointReader", "CheckpointSaverHook", "CheckpointSaverListener", "CheckpointState", "ChiefSessionCreator", "ClusterDef",
-    "ClusterSpec", "Coordinator", "DynamicLossScale", "ExponentialMovingAverage", "FeedFnHook", "FinalOpsHook", "FixedLossScale",
-    "FtrlOptimizer", "GlobalStepWaiterHook", "GradientDescentOptimizer", "GreedyLoadBalancingStrategy", "JobDef", "LAMBOptimizer",
-    "LARSOptimizer", "LoggingTensorHook", "LooperThread", "LossScaleOptimizer", "MomentumOptimizer", "MonitoredSession",
-    "MonitoredTrainingSession", "NanLossDuringTrainingError", "NanTensorHook", "NewCheckpointReader", "Optimizer", "PipelineOptimizer",
-    "ProfilerHook", "ProximalAdagradOptimizer", "ProximalGradientDescentOptimizer", "QueueRunner", "RMSPropOptimizer", "RandomStrategy",
+    "ClusterSpec", "Coordinator", "DynamicLossScale", "FeedFnHook", "FinalOpsHook", "FixedLossScale", "FtrlOptimizer",
+    "GlobalStepWaiterHook", "GradientDescentOptimizer", "GreedyLoadBalancingStrategy", "JobDef", "LAMBOptimizer", "LARSOptimizer",
+    "LoggingTensorHook", "LooperThread", "LossScaleOptimizer", "MomentumOptimizer", "MonitoredSession", "MonitoredTrainingSession",
+    "NanLossDuringTrainingError", "NanTensorHook", "NewCheckpointReader", "Optimizer", "PipelineOptimizer", "ProfilerHook",
+    "ProximalAdagradOptimizer", "ProximalGradientDescentOptimizer", "QueueRunner", "RMSPropOptimizer", "RandomStrategy",
     "RoundRobinStrategy", "Saver", "Scaffold", "SecondOrStepTimer", "Server", "SessionCreator", "SessionManager", "SessionRunArgs",
     "SessionRunContext", "SessionRunHook", "SessionRunValues", "SingularMonitoredSession", "StepCounterHook", "StopAtStepHook",
-    "SummarySaverHook", "SyncReplicasOptimizer", "VocabInfo", "WorkerSessionCreator", "add_queue_runner", "assert_global_step",
-    "byte_size_load_fn", "checkpoint_exists", "checkpoints_iterator", "cosine_decay", "cosine_decay_restarts", "create_global_step",
-    "experimental", "exponential_decay", "export_meta_graph", "generate_checkpoint_state_proto", "get_checkpoint_mtimes",
-    "get_checkpoint_state", "get_global_step", "get_or_create_global_step", "global_step", "import_meta_graph", "init_from_checkpoint",
-    "inverse_time_decay", "latest_checkpoint", "linear_cosine_decay", "linear_warmup", "list_variables", "load_checkpoint",
-    "load_variable", "match_filenames_once", "natural_exp_decay", "noisy_linear_cosine_decay", "piecewise_constant",
-    "piecewise_constant_decay", "polynomial_decay", "remove_checkpoint", "replica_device_setter", "start_queue_runners",
-    "summary_iterator", "update_checkpoint_state", "warm_start", "write_graph",
+    "SummarySaverHook", "SyncReplicasOptimizer", "WorkerSessionCreator", "add_queue_runner", "assert_global_step", "byte_size_load_fn",
+    "checkpoint_exists", "checkpoints_iterator", "cosine_decay", "cosine_decay_restarts", "create_global_step", "experimental",
+    "exponential_decay", "export_meta_graph", "generate_checkpoint_state_proto", "get_checkpoint_mtimes", "get_checkpoint_state",
+    "get_global_step", "get_or_create_global_step", "global_step", "import_meta_graph", "inverse_time_decay", "latest_checkpoint",
+    "linear_cosine_decay", "linear_warmup", "list_variables", "load_checkpoint", "load_variable", "match_filenames_once",
+    "natural_exp_decay", "noisy_linear_cosine_decay", "piecewise_constant", "piecewise_constant_decay", "polynomial_decay",
+    "remove_checkpoint", "replica_device_setter", "start_queue_runners", "summary_iterator", "update_checkpoint_state", "write_graph",
 ]

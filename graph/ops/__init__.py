@@ -3,7 +3,7 @@
     math/      elementwise arithmetic, comparisons, reductions, scans, statistics
     array/     shapes, slices, concatenation, gather and scatter, sorting, segments, padding
     linalg/    matrix products, einsum, decompositions, linear systems
-    nn/        activations, convolutions, pooling, normalization, softmax, attention, sampled losses
+    nn/        activations, convolutions, pooling, normalization, softmax, attention
     random/    random numbers by Philox, with seeds of the graph, of the op, or as tensors
     image/     colour, geometry, boxes, quality, file formats
     strings/   splitting, joining, hashing, regular expressions, CSV, printing

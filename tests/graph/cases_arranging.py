@@ -7,6 +7,7 @@ import pytest
 from op_table import FLOATS, INTEGERS, OpCase, ScriptCase, index, real, whole
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.ops import arrays
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
@@ -26,7 +27,7 @@ def run(fetches, feeds=None):
 ROLL = [
     OpCase(
         "Roll",
-        lambda x, shift=shift, axis=axis: a.roll(x, shift, axis),
+        lambda x, shift=shift, axis=axis: arrays.roll(x, shift, axis),
         [X],
         lambda x, shift=shift, axis=axis: np.roll(x, shift, axis),
         (*FLOATS, "int32", "bool") if shift == 2 else ("float32",),
@@ -37,13 +38,13 @@ ROLL = [
 ] + [
     OpCase(
         "Roll",
-        a.roll,
+        arrays.roll,
         [X, index(3, -1), index(1, 0)],
         lambda x, s, axis: np.roll(x, s, axis),
         grad=True,
         label="computed",
     ),
-    OpCase("Roll", lambda x: a.roll(x, 2, 0), [real(0, 2)], lambda x: x, label="empty"),
+    OpCase("Roll", lambda x: arrays.roll(x, 2, 0), [real(0, 2)], lambda x: x, label="empty"),
 ]
 
 REPEAT = [
@@ -96,7 +97,7 @@ A, B, C = real(3), real(2, seed=1), real(4, seed=2)
 GRIDS = [
     OpCase(
         "BroadcastTo" if len(axes) > 1 else "Reshape",
-        lambda *x, indexing=indexing: a.meshgrid(*x, indexing=indexing),
+        lambda *x, indexing=indexing: arrays.meshgrid(*x, indexing=indexing),
         axes,
         lambda *x, indexing=indexing: list(np.meshgrid(*x, indexing=indexing)),
         ("float32", "int32"),
@@ -108,7 +109,7 @@ GRIDS = [
 ] + [
     OpCase(
         "BroadcastTo",
-        a.meshgrid,
+        arrays.meshgrid,
         [real(2, 2), real(3)],
         lambda x, y: list(np.meshgrid(x, y)),
         grad=True,
@@ -198,15 +199,15 @@ def _identities():
 def _errors():
     x, unknown = constant(X.astype(np.float32)), placeholder("float32")
     for call, words in (
-        (lambda: a.roll(1.0, 1, 0), "at least rank 1"),
-        (lambda: a.roll(x, 1, 2), "axis 2 does not exist"),
-        (lambda: a.roll(x, [1, 2], 0), "must have the same shape"),
-        (lambda: a.roll(x, [[1]], [[0]]), "must be a number or a vector"),
+        (lambda: arrays.roll(1.0, 1, 0), "at least rank 1"),
+        (lambda: arrays.roll(x, 1, 2), "axis 2 does not exist"),
+        (lambda: arrays.roll(x, [1, 2], 0), "must have the same shape"),
+        (lambda: arrays.roll(x, [[1]], [[0]]), "must be a number or a vector"),
         (lambda: a.repeat(x, [1, 2], 0), "repeats has 2 numbers, the axis 0 of the input 3"),
         (lambda: a.repeat(x, [[1], [2]], 0), "a number or a vector"),
         (lambda: a.repeat(x, 2, 5), "axis 5"),
         (lambda: a.repeat(unknown, 2, 1), "needs to know the input's rank"),
-        (lambda: a.meshgrid(x, x, indexing="yx"), "must be either 'xy' or 'ij', got 'yx'"),
+        (lambda: arrays.meshgrid(x, x, indexing="yx"), "must be either 'xy' or 'ij', got 'yx'"),
         (lambda: a.sequence_mask([1], [2, 3]), "maxlen must be scalar"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -215,8 +216,8 @@ def _errors():
         a.sequence_mask([1.0])
     axis = placeholder("int32", [])
     with pytest.raises(InvalidArgumentError, match=r"axis \[7\] does not exist in shape \(3, 4\)"):
-        run(a.roll(x, 1, axis), {axis: 7})
-    assert a.meshgrid() == []
+        run(arrays.roll(x, 1, axis), {axis: 7})
+    assert arrays.meshgrid() == []
 
 
 CASES = [

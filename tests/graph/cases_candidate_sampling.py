@@ -9,9 +9,9 @@ import pytest
 from op_table import ScriptCase
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.ops import candidate_sampling as sampling
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import get_default_graph
-from dovetail.graph.ops.nn import candidate_sampling as sampling
 
 SAMPLERS = {
     "LogUniformCandidateSampler": sampling.log_uniform_candidate_sampler,

@@ -22,15 +22,6 @@ from ...graph.ops.nn.activations import (
     softsign,
     swish,
 )
-from ...graph.ops.nn.candidate_sampling import (
-    all_candidate_sampler,
-    compute_accidental_hits,
-    fixed_unigram_candidate_sampler,
-    log_uniform_candidate_sampler,
-    nce_loss,
-    sampled_softmax_loss,
-    uniform_candidate_sampler,
-)
 from ...graph.ops.nn.conv import (
     atrous_conv2d,
     conv1d,
@@ -96,7 +87,6 @@ if not TYPE_CHECKING:  # type checkers read nn.pyi, where an unknown name is an 
 
 
 __all__ = [
-    "all_candidate_sampler",
     "atrous_conv2d",
     "atrous_conv2d_transpose",
     "avg_pool",
@@ -107,7 +97,6 @@ __all__ = [
     "batch_norm_with_global_normalization",
     "batch_normalization",
     "bias_add",
-    "compute_accidental_hits",
     "conv1d",
     "conv1d_transpose",
     "conv2d",
@@ -132,7 +121,6 @@ __all__ = [
     "embedding_lookup",
     "embedding_lookup_sparse",
     "erosion2d",
-    "fixed_unigram_candidate_sampler",
     "fused_batch_norm",
     "gelu",
     "in_top_k",
@@ -144,7 +132,6 @@ __all__ = [
     "log_poisson_loss",
     "log_sigmoid",
     "log_softmax",
-    "log_uniform_candidate_sampler",
     "lrn",
     "max_pool",
     "max_pool1d",
@@ -152,14 +139,12 @@ __all__ = [
     "max_pool3d",
     "max_pool_v2",
     "moments",
-    "nce_loss",
     "normalize_moments",
     "pool",
     "relu",
     "relu6",
     "relu_layer",
     "safe_embedding_lookup_sparse",
-    "sampled_softmax_loss",
     "selu",
     "separable_conv2d",
     "sigmoid",
@@ -177,7 +162,6 @@ __all__ = [
     "swish",
     "tanh",
     "top_k",
-    "uniform_candidate_sampler",
     "weighted_cross_entropy_with_logits",
     "weighted_moments",
     "xw_plus_b",

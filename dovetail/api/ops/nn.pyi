@@ -2,11 +2,6 @@
 
 # ruff: noqa
 from typing import Any
-from dovetail.compat.tf1.rnn import rnn_cell as rnn_cell
-from dovetail.compat.tf1.rnn.networks import (
-    bidirectional_dynamic_rnn as bidirectional_dynamic_rnn, dynamic_rnn as dynamic_rnn, raw_rnn as raw_rnn, static_bidirectional_rnn as
-    static_bidirectional_rnn, static_rnn as static_rnn, static_state_saving_rnn as static_state_saving_rnn,
-)
 from dovetail.graph.ops.array.embedding import embedding_lookup as embedding_lookup
 from dovetail.graph.ops.array.sorting import in_top_k as in_top_k, top_k as top_k
 from dovetail.graph.ops.array.space_depth import (
@@ -20,11 +15,6 @@ from dovetail.graph.ops.math.statistics import (
 from dovetail.graph.ops.nn.activations import (
     crelu as crelu, elu as elu, gelu as gelu, leaky_relu as leaky_relu, log_sigmoid as log_sigmoid, relu as relu, relu6 as relu6, selu
     as selu, silu as silu, softplus as softplus, softsign as softsign, swish as swish,
-)
-from dovetail.graph.ops.nn.candidate_sampling import (
-    all_candidate_sampler as all_candidate_sampler, compute_accidental_hits as compute_accidental_hits, fixed_unigram_candidate_sampler
-    as fixed_unigram_candidate_sampler, log_uniform_candidate_sampler as log_uniform_candidate_sampler, nce_loss as nce_loss,
-    sampled_softmax_loss as sampled_softmax_loss, uniform_candidate_sampler as uniform_candidate_sampler,
 )
 from dovetail.graph.ops.nn.conv import (
     atrous_conv2d as atrous_conv2d, conv1d as conv1d, conv2d as conv2d, conv2d_backprop_filter as conv2d_backprop_filter,
@@ -59,18 +49,16 @@ from dovetail.graph.ops.sparse.math import (
     embedding_lookup_sparse as embedding_lookup_sparse, safe_embedding_lookup_sparse as safe_embedding_lookup_sparse,
 )
 __all__ = [
-    "all_candidate_sampler", "atrous_conv2d", "atrous_conv2d_transpose", "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-    "avg_pool_v2", "batch_norm_with_global_normalization", "batch_normalization", "bias_add", "compute_accidental_hits", "conv1d",
-    "conv1d_transpose", "conv2d", "conv2d_backprop_filter", "conv2d_backprop_input", "conv2d_transpose", "conv3d", "conv3d_transpose",
-    "conv_transpose", "convolution", "crelu", "depth_to_space", "depthwise_conv2d", "depthwise_conv2d_backprop_filter",
-    "depthwise_conv2d_backprop_input", "depthwise_conv2d_native", "depthwise_conv2d_native_backprop_filter",
-    "depthwise_conv2d_native_backprop_input", "dilation2d", "dropout", "elu", "embedding_lookup", "embedding_lookup_sparse",
-    "erosion2d", "fixed_unigram_candidate_sampler", "fused_batch_norm", "gelu", "in_top_k", "l2_loss", "l2_normalize", "layer_norm",
-    "leaky_relu", "local_response_normalization", "log_poisson_loss", "log_sigmoid", "log_softmax", "log_uniform_candidate_sampler",
-    "lrn", "max_pool", "max_pool1d", "max_pool2d", "max_pool3d", "max_pool_v2", "moments", "nce_loss", "normalize_moments", "pool",
-    "relu", "relu6", "relu_layer", "safe_embedding_lookup_sparse", "sampled_softmax_loss", "selu", "separable_conv2d", "sigmoid",
-    "sigmoid_cross_entropy_with_logits", "silu", "softmax", "softmax_cross_entropy_with_logits", "softmax_cross_entropy_with_logits_v2",
-    "softplus", "softsign", "space_to_batch", "space_to_depth", "sparse_softmax_cross_entropy_with_logits", "sufficient_statistics",
-    "swish", "tanh", "top_k", "uniform_candidate_sampler", "weighted_cross_entropy_with_logits", "weighted_moments", "xw_plus_b",
-    "zero_fraction",
+    "atrous_conv2d", "atrous_conv2d_transpose", "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "avg_pool_v2",
+    "batch_norm_with_global_normalization", "batch_normalization", "bias_add", "conv1d", "conv1d_transpose", "conv2d",
+    "conv2d_backprop_filter", "conv2d_backprop_input", "conv2d_transpose", "conv3d", "conv3d_transpose", "conv_transpose",
+    "convolution", "crelu", "depth_to_space", "depthwise_conv2d", "depthwise_conv2d_backprop_filter", "depthwise_conv2d_backprop_input",
+    "depthwise_conv2d_native", "depthwise_conv2d_native_backprop_filter", "depthwise_conv2d_native_backprop_input", "dilation2d",
+    "dropout", "elu", "embedding_lookup", "embedding_lookup_sparse", "erosion2d", "fused_batch_norm", "gelu", "in_top_k", "l2_loss",
+    "l2_normalize", "layer_norm", "leaky_relu", "local_response_normalization", "log_poisson_loss", "log_sigmoid", "log_softmax", "lrn",
+    "max_pool", "max_pool1d", "max_pool2d", "max_pool3d", "max_pool_v2", "moments", "normalize_moments", "pool", "relu", "relu6",
+    "relu_layer", "safe_embedding_lookup_sparse", "selu", "separable_conv2d", "sigmoid", "sigmoid_cross_entropy_with_logits", "silu",
+    "softmax", "softmax_cross_entropy_with_logits", "softmax_cross_entropy_with_logits_v2", "softplus", "softsign", "space_to_batch",
+    "space_to_depth", "sparse_softmax_cross_entropy_with_logits", "sufficient_statistics", "swish", "tanh", "top_k",
+    "weighted_cross_entropy_with_logits", "weighted_moments", "xw_plus_b", "zero_fraction",
 ]

@@ -1,12 +1,6 @@
 """`dt.random`: random numbers that do not depend on placement."""
 
 from ...graph.core.default_graph import set_random_seed
-from ...graph.ops.nn.candidate_sampling import (
-    all_candidate_sampler,
-    fixed_unigram_candidate_sampler,
-    log_uniform_candidate_sampler,
-    uniform_candidate_sampler,
-)
 from ...graph.ops.random.random import (
     categorical,
     multinomial,
@@ -24,11 +18,8 @@ from ...graph.ops.random.stateless_random import (
 )
 
 __all__ = [
-    "all_candidate_sampler",
     "categorical",
-    "fixed_unigram_candidate_sampler",
     "get_seed",
-    "log_uniform_candidate_sampler",
     "multinomial",
     "normal",
     "random_crop",
@@ -39,5 +30,4 @@ __all__ = [
     "stateless_uniform",
     "truncated_normal",
     "uniform",
-    "uniform_candidate_sampler",
 ]

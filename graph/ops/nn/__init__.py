@@ -5,5 +5,4 @@ dense, attention               bias, dense layers, dropout; attention with its g
 conv, pooling, spatial         images; spatial has one, two and three axes, made of those for images
 conv_geometry                  window geometry that convolutions and pooling share
 normalization                  norms, moments, batch, layer and local response normalization
-candidate_sampling             sampled softmax and noise-contrastive estimation
 """

@@ -3,7 +3,7 @@
 from ....api import nest
 from ....train.global_step import assert_global_step, create_global_step, get_global_step, get_or_create_global_step
 from ....train.saving.checkpoint_state import list_variables, load_checkpoint, load_variable
-from ....train.saving.warm_starting import init_from_checkpoint
+from ..training.warm_starting import init_from_checkpoint
 from .arg_scope import add_arg_scope, arg_scope, arg_scoped_arguments, current_arg_scope, has_arg_scope
 from .variables import (
     add_model_variable,

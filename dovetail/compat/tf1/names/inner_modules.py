@@ -218,7 +218,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "python.training.learning_rate_decay": _TRAIN,
     "python.training.momentum": _TRAIN,
     "python.training.monitored_session": _TRAIN,
-    "python.training.moving_averages": ("train.optimizers.moving_averages", "train"),
+    "python.training.moving_averages": ("compat.tf1.training.moving_averages", "train"),
     "python.training.optimizer": ("train", ""),
     "python.training.proximal_adagrad": _TRAIN,
     "python.training.proximal_gradient_descent": _TRAIN,

@@ -1,6 +1,6 @@
 """Where the old names are: `find` gives a name of a public module that only programs of TensorFlow 1 use.
 
-`dovetail`, `dovetail.train` and `dovetail.nn` ask here, through `dovetail.public_paths`, for a name that they lack. So these names cost
+`dovetail` and its modules ask here, through `dovetail.public_paths`, for a name that they lack. So these names cost
 nothing until a program uses one, and neither `dir()` nor the reference shows them.
 """
 
@@ -16,7 +16,8 @@ from .inner_modules import substitute
 _HOLDERS = {
     "dovetail": f"{__package__}.top_level",
     "dovetail.train": f"{__package__}.train",
-    "dovetail.nn": "dovetail.compat.tf1.rnn",
+    "dovetail.nn": f"{__package__}.nn",
+    "dovetail.random": f"{__package__}.random",
 }
 """Public module -> the module that imports its old names."""
 

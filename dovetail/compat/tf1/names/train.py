@@ -1,4 +1,4 @@
-"""Names of `dt.train` that only programs of TensorFlow 1 use: input by queues, and the `Supervisor`."""
+"""Names of `dt.train` that only programs of TensorFlow 1 use: input by queues, the `Supervisor`, averages, warm starts."""
 
 from ..queues.input import (
     batch,
@@ -16,3 +16,5 @@ from ..queues.input import (
     string_input_producer,
 )
 from ..sessions.supervisor import Supervisor, basic_train_loop
+from ..training.moving_averages import ExponentialMovingAverage
+from ..training.warm_starting import VocabInfo, init_from_checkpoint, warm_start

@@ -2,6 +2,7 @@
 
 arrays                    rolls, grids, histograms, counts of equal elements
 barriers, barrier_state   elements that are put together from components by key: the ops, and their rules
+candidate_sampling        losses over a few sampled classes
 encoded_sparse            sparse tensors as texts, for queues
 hashing                   ids in vocabularies, crossed features
 printing, python_functions   `Print`; Python functions as nodes
@@ -13,7 +14,17 @@ sets                      set operations along the last axis
 
 from importlib import import_module
 
-_MODULES = ("arrays", "barriers", "encoded_sparse", "hashing", "printing", "python_functions", "readers", "sets")
+_MODULES = (
+    "arrays",
+    "barriers",
+    "candidate_sampling",
+    "encoded_sparse",
+    "hashing",
+    "printing",
+    "python_functions",
+    "readers",
+    "sets",
+)
 
 
 def define_all() -> None:

@@ -340,7 +340,7 @@ def test_tensors_have_averages_too(zero_debias, use_resource):
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 def test_a_variable_is_moved_towards_a_value(use_resource):
-    from dovetail.train.optimizers.moving_averages import assign_moving_average
+    from dovetail.compat.tf1.training.moving_averages import assign_moving_average
 
     plain, debiased = (
         tf.get_variable(n, [], initializer=tf.zeros_initializer(), use_resource=use_resource) for n in ("a", "b")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...graph.core.build import convert
-from ...graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph, name_scope
-from ...graph.core.dtypes import FLOATS
-from ...graph.core.graph import Tensor
-from ...graph.ops.array.identity_and_placeholders import group
-from ...graph.ops.math.arithmetic import minimum, power
-from ...graph.ops.math.cast import cast
-from ...graph.ops.state.variables import assign, assign_sub
-from ...graph.variables.initializers import zeros_initializer
-from ...graph.variables.ref_and_resource import ResourceVariable
-from ...graph.variables.scope import get_variable, get_variable_scope, variable_scope
-from ...graph.variables.store import moving_average_variables, trainable_variables
-from ...graph.variables.variable import Variable
-from .slot_creator import create_slot, create_zeros_slot
+from ....graph.core.build import convert
+from ....graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph, name_scope
+from ....graph.core.dtypes import FLOATS
+from ....graph.core.graph import Tensor
+from ....graph.ops.array.identity_and_placeholders import group
+from ....graph.ops.math.arithmetic import minimum, power
+from ....graph.ops.math.cast import cast
+from ....graph.ops.state.variables import assign, assign_sub
+from ....graph.variables.initializers import zeros_initializer
+from ....graph.variables.ref_and_resource import ResourceVariable
+from ....graph.variables.scope import get_variable, get_variable_scope, variable_scope
+from ....graph.variables.store import moving_average_variables, trainable_variables
+from ....graph.variables.variable import Variable
+from ....train.optimizers.slot_creator import create_slot, create_zeros_slot
 
 
 class ExponentialMovingAverage:

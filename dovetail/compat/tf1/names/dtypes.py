@@ -1,6 +1,6 @@
 """`dt.dtypes`: element types."""
 
-from ...graph.core.dtypes import (
+from ....graph.core.dtypes import (
     DType,
     as_dtype,
     bfloat16,
@@ -26,9 +26,9 @@ from ...graph.core.dtypes import (
     uint64,
     variant,
 )
-from ...graph.ops.math.cast import cast
-from ...graph.ops.math.clip import saturate_cast
-from ...graph.ops.strings.strings import as_string
+from ....graph.ops.math.cast import cast
+from ....graph.ops.math.clip import saturate_cast
+from ....graph.ops.strings.strings import as_string
 
 __all__ = [
     "DType",

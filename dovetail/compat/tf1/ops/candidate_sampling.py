@@ -9,34 +9,36 @@ parameter servers, only the rows of the sampled classes are sent.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.build import TensorLike, convert, make
-from ...core.dtypes import Array, float32, float64, int32, int64
-from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, define_on_host, size, typed_attr
-from ...core.philox import Stream
-from ...resources.resource_manager import Context
-from ..array.concat_stack import concat
-from ..array.creation import ones_like, zeros_like
-from ..array.embedding import embedding_lookup
-from ..array.identity_and_placeholders import stop_gradient
-from ..array.ranges import range as range_
-from ..array.shapes import expand_dims, reshape, shape
-from ..array.slicing import slice as slice_
-from ..linalg.linalg import matmul
-from ..math.arithmetic import add, divide, subtract
-from ..math.cast import cast
-from ..math.compare import equal, where
-from ..math.elementwise import log
-from ..math.reduce import reduce_sum
-from ..math.static_operands import need_rank, op_scope
-from ..random.random_common import check_seeds, seed_attrs, stream_of
-from .softmax import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
+from ....graph.core.argument_names import explain_members
+from ....graph.core.build import TensorLike, convert, make
+from ....graph.core.dtypes import Array, float32, float64, int32, int64
+from ....graph.core.graph import Node, Tensor
+from ....graph.core.opdef import Attrs, Cost, Output, define_on_host, size, typed_attr
+from ....graph.core.philox import Stream
+from ....graph.ops.array.concat_stack import concat
+from ....graph.ops.array.creation import ones_like, zeros_like
+from ....graph.ops.array.embedding import embedding_lookup
+from ....graph.ops.array.identity_and_placeholders import stop_gradient
+from ....graph.ops.array.ranges import range as range_
+from ....graph.ops.array.shapes import expand_dims, reshape, shape
+from ....graph.ops.array.slicing import slice as slice_
+from ....graph.ops.linalg.linalg import matmul
+from ....graph.ops.math.arithmetic import add, divide, subtract
+from ....graph.ops.math.cast import cast
+from ....graph.ops.math.compare import equal, where
+from ....graph.ops.math.elementwise import log
+from ....graph.ops.math.reduce import reduce_sum
+from ....graph.ops.math.static_operands import need_rank, op_scope
+from ....graph.ops.nn.softmax import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
+from ....graph.ops.random.random_common import check_seeds, seed_attrs, stream_of
+from ....graph.resources.resource_manager import Context
 
 _MAX_DRAWS = 1 << 24  # beyond it a distribution does not hold enough classes that are ever drawn
 
@@ -378,3 +380,6 @@ def _sampled_logits(
 def _almost_never(x: Tensor) -> float:
     """A logit that no softmax gives a share to."""
     return -1e30 if x.dtype.base in (float32, float64) else -6e4
+
+
+explain_members(sys.modules[__name__])

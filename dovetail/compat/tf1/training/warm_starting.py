@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graph.core.default_graph import GraphKeys, get_default_graph
-from ...graph.core.graph import Tensor
-from ...graph.ops.array.creation import zeros
-from ...graph.ops.array.gather import gather
-from ...graph.ops.math.compare import where_v2
-from ...graph.variables.partitioned import PartitionedVariable
-from ...graph.variables.variable import Variable
-from .checkpoint_state import checkpoint_of, list_variables
-from .saved_items import cpu_of
-from .saver import stored_value
+from ....graph.core.default_graph import GraphKeys, get_default_graph
+from ....graph.core.graph import Tensor
+from ....graph.ops.array.creation import zeros
+from ....graph.ops.array.gather import gather
+from ....graph.ops.math.compare import where_v2
+from ....graph.variables.partitioned import PartitionedVariable
+from ....graph.variables.variable import Variable
+from ....train.saving.checkpoint_state import checkpoint_of, list_variables
+from ....train.saving.saved_items import cpu_of
+from ....train.saving.saver import stored_value
 
 
 def init_from_checkpoint(ckpt_dir_or_file: str, assignment_map: Mapping[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""Names of `dt.random` that only programs of TensorFlow 1 use."""

@@ -1,0 +1,3 @@
+"""Training as old programs do it: `moving_averages` keeps averages of variables, `warm_starting` starts a model from another model's
+checkpoint.
+"""
