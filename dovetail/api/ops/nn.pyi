@@ -2,6 +2,15 @@
 
 # ruff: noqa
 from typing import Any
+from dovetail.compat.tf1.ops.candidate_sampling import (
+    all_candidate_sampler as all_candidate_sampler, compute_accidental_hits as compute_accidental_hits, fixed_unigram_candidate_sampler
+    as fixed_unigram_candidate_sampler, log_uniform_candidate_sampler as log_uniform_candidate_sampler, nce_loss as nce_loss,
+    sampled_softmax_loss as sampled_softmax_loss, uniform_candidate_sampler as uniform_candidate_sampler,
+)
+from dovetail.compat.tf1.rnn import (
+    bidirectional_dynamic_rnn as bidirectional_dynamic_rnn, dynamic_rnn as dynamic_rnn, raw_rnn as raw_rnn, rnn_cell as rnn_cell,
+    static_bidirectional_rnn as static_bidirectional_rnn, static_rnn as static_rnn, static_state_saving_rnn as static_state_saving_rnn,
+)
 from dovetail.graph.ops.array.embedding import embedding_lookup as embedding_lookup
 from dovetail.graph.ops.array.sorting import in_top_k as in_top_k, top_k as top_k
 from dovetail.graph.ops.array.space_depth import (

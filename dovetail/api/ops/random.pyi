@@ -2,6 +2,10 @@
 
 # ruff: noqa
 from typing import Any
+from dovetail.compat.tf1.ops.candidate_sampling import (
+    all_candidate_sampler as all_candidate_sampler, fixed_unigram_candidate_sampler as fixed_unigram_candidate_sampler,
+    log_uniform_candidate_sampler as log_uniform_candidate_sampler, uniform_candidate_sampler as uniform_candidate_sampler,
+)
 from dovetail.graph.core.default_graph import set_random_seed as set_random_seed
 from dovetail.graph.ops.random.random import (
     categorical as categorical, multinomial as multinomial, random_normal as normal, random_crop as random_crop, random_shuffle as
