@@ -27,6 +27,7 @@ STUBS = {
     "dovetail/__init__.pyi": ("dovetail", "dovetail", "dovetail.compat.tf1.names.top_level"),
     "dovetail/train/__init__.pyi": ("dovetail.train", "dovetail.train", "dovetail.compat.tf1.names.train"),
     "dovetail/api/ops/nn.pyi": ("dovetail.nn", "dovetail.api.ops", "dovetail.compat.tf1.names.nn"),
+    "dovetail/io/__init__.pyi": ("dovetail.io", "dovetail.io", "dovetail.compat.tf1.names.io"),
     "dovetail/api/ops/random.pyi": ("dovetail.random", "dovetail.api.ops", "dovetail.compat.tf1.names.random"),
 }
 """Stub -> the public module, the package that its relative imports start from, and the module of its old names."""

@@ -305,12 +305,8 @@ def _functions_of(module: ModuleType) -> dict[str, ast.FunctionDef]:
 def old_names_table() -> str:
     """One row per name of TensorFlow 1 that is not in the core face."""
     rows = ["| name | what it is |", "| --- | --- |"]
-    for path, module in (
-        ("dovetail", dt),
-        ("dovetail.train", dt.train),
-        ("dovetail.nn", dt.nn),
-        ("dovetail.random", dt.random),
-    ):
+    for path in ("dovetail", *(f"dovetail.{part}" for part in ("train", "io", "nn", "random"))):
+        module = importlib.import_module(path)
         for name in old_names(path):
             value = getattr(module, name)
             about = "" if isinstance(value, str) else (inspect.getdoc(value) or "").partition("\n\n")[0]

@@ -24,7 +24,7 @@ public_paths.install()
 
 from . import data, distribute, io, train
 from .api import errors, nest
-from .api.ops import debugging, image, initializers, linalg, lookup, math, nn, random, sparse, strings
+from .api.ops import debugging, initializers, linalg, lookup, math, nn, random, sparse, strings
 from .compiled_function import compile
 from .graph.control_flow.cond_while import case, cond, while_loop
 from .graph.control_flow.functional import map_fn, scan
@@ -138,7 +138,7 @@ def _define_old_ops() -> None:
 public_paths.register_old_names(_old_name)
 _hooks.define_old_ops = _define_old_ops
 _hooks.instead_of_attribute = _instead_of_attribute
-for _part in ("data", "debugging", "distribute", "errors", "image", "initializers", "io", "linalg", "lookup", "math", "nest", "random",
+for _part in ("data", "debugging", "distribute", "errors", "initializers", "io", "linalg", "lookup", "math", "nest", "random",
               "sparse", "strings", "summary", "train"):  # fmt: skip
     public_paths.explain_unknown_names(globals()[_part], f"{__name__}.{_part}")
 
@@ -165,7 +165,7 @@ __all__ = [
     "colocate_with", "concat", "cond", "constant", "control_dependencies", "convert_to_tensor", "custom_gradient",
     "data", "debugging", "device", "distribute", "divide", "einsum", "equal", "errors", "exp", "expand_dims", "fill",
     "float16", "float32", "float64", "gather", "gather_nd", "get_default_graph", "get_variable", "global_variables",
-    "global_variables_initializer", "gradients", "greater", "group", "identity", "image", "initializers", "int32",
+    "global_variables_initializer", "gradients", "greater", "group", "identity", "initializers", "int32",
     "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn", "math", "matmul", "max", "maximum", "mean", "min",
     "minimum", "multiply", "name_scope", "negative", "nest", "newaxis", "nn", "no_op", "one_hot", "ones", "ones_like",
     "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print", "profile", "random", "range",

@@ -5,8 +5,8 @@ from typing import Any
 from dovetail import compat as compat, data as data, distribute as distribute, io as io, train as train
 from dovetail.api import errors as errors, nest as nest
 from dovetail.api.ops import (
-    debugging as debugging, image as image, initializers as initializers, linalg as linalg, lookup as lookup, math as math, nn as nn,
-    random as random, sparse as sparse, strings as strings,
+    debugging as debugging, initializers as initializers, linalg as linalg, lookup as lookup, math as math, nn as nn, random as random,
+    sparse as sparse, strings as strings,
 )
 from dovetail.api.ops.debugging import (
     add_check_numerics_ops as add_check_numerics_ops, assert_equal as assert_equal, assert_greater as assert_greater,
@@ -19,9 +19,10 @@ from dovetail.api.ops.debugging import (
     is_strictly_increasing as is_strictly_increasing, verify_tensor_all_finite as verify_tensor_all_finite,
 )
 from dovetail.compat.tf1 import (
-    contrib as contrib, estimator as estimator, feature_column as feature_column, keras as keras, layers as layers, losses as losses,
-    metrics as metrics,
+    contrib as contrib, estimator as estimator, feature_column as feature_column, image as image, keras as keras, layers as layers,
+    losses as losses, metrics as metrics,
 )
+from dovetail.compat.tf1.image.patches import extract_image_patches as extract_image_patches
 from dovetail.compat.tf1.names import bitwise as bitwise, config as config, dtypes as dtypes, manip as manip
 from dovetail.compat.tf1.names.control_flow import foldl as foldl, foldr as foldr, switch_case as switch_case
 from dovetail.compat.tf1.names.functions import (
@@ -59,6 +60,10 @@ from dovetail.compat.tf1.ops.arrays import (
 from dovetail.compat.tf1.ops.barriers import Barrier as Barrier
 from dovetail.compat.tf1.ops.printing import Print as Print
 from dovetail.compat.tf1.ops.python_functions import numpy_function as numpy_function, py_func as py_func, py_function as py_function
+from dovetail.compat.tf1.ops.sequence_parsing import (
+    decode_json_example as decode_json_example, parse_single_sequence_example as parse_single_sequence_example, parse_tensor as
+    parse_tensor, serialize_tensor as serialize_tensor,
+)
 from dovetail.compat.tf1.ops.sets import convert_to_tensor_or_sparse_tensor as convert_to_tensor_or_sparse_tensor
 from dovetail.compat.tf1.programs import app as app, flags as flags, logging as logging, test as test
 from dovetail.compat.tf1.programs.logging import get_logger as get_logger
@@ -141,16 +146,11 @@ from dovetail.graph.ops.array.space_depth import (
     space_to_batch_nd, space_to_depth as space_to_depth,
 )
 from dovetail.graph.ops.control.tensor_array import TensorArray as TensorArray
-from dovetail.graph.ops.image.patches import extract_image_patches as extract_image_patches
 from dovetail.graph.ops.io.files import matching_files as matching_files, read_file as read_file, write_file as write_file
 from dovetail.graph.ops.io.parsing import (
     FixedLenFeature as FixedLenFeature, FixedLenSequenceFeature as FixedLenSequenceFeature, SparseFeature as SparseFeature,
     VarLenFeature as VarLenFeature, decode_raw as decode_raw, parse_example as parse_example, parse_single_example as
     parse_single_example,
-)
-from dovetail.graph.ops.io.sequence_parsing import (
-    decode_json_example as decode_json_example, parse_single_sequence_example as parse_single_sequence_example, parse_tensor as
-    parse_tensor, serialize_tensor as serialize_tensor,
 )
 from dovetail.graph.ops.linalg.einsum import einsum as einsum, tensordot as tensordot
 from dovetail.graph.ops.linalg.linalg import matmul as matmul, matrix_transpose as matrix_transpose
@@ -318,10 +318,10 @@ __all__ = [
     "concat", "cond", "constant", "control_dependencies", "convert_to_tensor", "custom_gradient", "data", "debugging", "device",
     "distribute", "divide", "einsum", "equal", "errors", "exp", "expand_dims", "fill", "float16", "float32", "float64", "gather",
     "gather_nd", "get_default_graph", "get_variable", "global_variables", "global_variables_initializer", "gradients", "greater",
-    "group", "identity", "image", "initializers", "int32", "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup",
-    "map_fn", "math", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "name_scope", "negative", "nest", "newaxis",
-    "nn", "no_op", "one_hot", "ones", "ones_like", "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print",
-    "profile", "random", "range", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse",
+    "group", "identity", "initializers", "int32", "int64", "int8", "io", "less", "linalg", "load_graph", "log", "lookup", "map_fn",
+    "math", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply", "name_scope", "negative", "nest", "newaxis", "nn",
+    "no_op", "one_hot", "ones", "ones_like", "onnx", "pad", "place", "placeholder", "placeholder_with_default", "print", "profile",
+    "random", "range", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum", "reset_default_graph", "reshape", "reverse",
     "save_graph", "saved_model", "scan", "set_random_seed", "shape", "sigmoid", "simulate", "size", "slice", "sparse", "split", "sqrt",
     "square", "squeeze", "stack", "stop_gradient", "string", "strings", "subtract", "sum", "summary", "tanh", "tile", "train",
     "trainable_variables", "transpose", "uint8", "unstack", "variable_scope", "where", "while_loop", "zeros", "zeros_like",

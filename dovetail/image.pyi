@@ -1,4 +1,4 @@
 """Types of `dovetail.image`. Made by `python docs/stubs.py`; do not edit."""
 
 # ruff: noqa
-from dovetail.api.ops.image import *
+from dovetail.compat.tf1.image import *

@@ -35,7 +35,7 @@ HOMES = {
     "flags": "compat.tf1.programs.flags",
     "gfile": "io.files",
     "graph_util": "interop.tensorflow.graph_util",
-    "image": "api.ops.image",
+    "image": "compat.tf1.image",
     "initializers": "api.ops.initializers",
     "keras": "compat.tf1.keras",
     "layers": "compat.tf1.layers",

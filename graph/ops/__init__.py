@@ -5,7 +5,6 @@
     linalg/    matrix products, einsum, decompositions, linear systems
     nn/        activations, convolutions, pooling, normalization, softmax, attention
     random/    random numbers by Philox, with seeds of the graph, of the op, or as tensors
-    image/     colour, geometry, boxes, quality, file formats
     strings/   splitting, joining, hashing, regular expressions, CSV, printing
     sparse/    sparse tensors: arranging, arithmetic, conversion
     io/        files, data set iterators, parsing of examples, checkpoints, summaries

@@ -24,8 +24,8 @@ from ..formats.values import MisfitError, default_of, read_attr
 from ..ops.array import diagonal as ops, space_depth
 from ..ops.array.gather import gather
 from ..ops.array.shapes import shape
-from ..ops.image import geometry
 from ..ops.math import arithmetic
+from ..ops.nn import resize as resizing
 from ..ops.nn.normalization import local_response_normalization
 from .export_graph_def import EXTRA, OTHERWISE, OWN
 from .signatures import REQUIRED, signatures
@@ -189,7 +189,7 @@ def _resize(function: str) -> Callable[..., Any]:
     def resize(a: dict[str, Any], image: Tensor, size: Tensor) -> Any:
         if a["half_pixel_centers"]:
             raise MisfitError("half_pixel_centers=True is not supported")
-        return getattr(geometry, function)(image, size, a["align_corners"])
+        return getattr(resizing, function)(image, size, a["align_corners"])
 
     return resize
 

@@ -6,9 +6,9 @@ import numpy as np
 import scipy.special
 from op_table import OpCase, real
 
+from dovetail.compat.tf1.image.patches import extract_image_patches
 from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.ops.array.dynamic_partition import setdiff1d
-from dovetail.graph.ops.image.patches import extract_image_patches
 from dovetail.graph.ops.linalg.matrix_functions import slogdet, svd
 from dovetail.graph.ops.math.special_functions import bessel_i0e, bessel_i1e
 

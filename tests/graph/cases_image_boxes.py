@@ -9,10 +9,10 @@ import pytest
 from op_table import ScriptCase
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.image import boxes as boxes
 from dovetail.graph.core.build import constant
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.graph.ops.image import boxes as boxes
 
 RNG = np.random.default_rng(0)
 CORNERS = np.sort(RNG.random((30, 2, 2)), 1).reshape(30, 4).astype(np.float32)[:, [0, 1, 2, 3]]

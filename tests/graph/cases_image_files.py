@@ -13,9 +13,9 @@ from op_table import ScriptCase
 from PIL import Image
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.image import files
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
-from dovetail.graph.ops.image import files
 
 Y, X = np.mgrid[:24, :40]
 RAMP = np.stack([Y * 5, X * 6, Y + X * 2, 255 - Y * 5], -1).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Public modules of ops, one per family: `math`, `nn`, `linalg`, `sparse`, `image`, `strings`, `random`.
+"""Public modules of ops, one per family: `math`, `nn`, `linalg`, `sparse`, `strings`, `random`.
 
 They export what `graph/ops` defines. Three also have code: `initializers` (classes), `debugging` (assertions), `lookup`
 (tables from keys to values). A new op is defined in `graph/ops` and named here.

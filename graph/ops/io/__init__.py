@@ -2,7 +2,7 @@
 
 iterators                      iterators of data sets, whose position is a variable
 files                          whole files of the client's machine
-parsing, sequence_parsing      examples and sequence examples as tensors, raw bytes, JSON
+parsing                        examples as tensors, raw bytes
 checkpoints                    saving and restoring variables, on the task that has them
 summaries                      messages for TensorBoard
 """

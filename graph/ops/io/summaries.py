@@ -16,8 +16,8 @@ from ...core.errors import UnimplementedError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import compatible, text
+from ...formats.png import png_of
 from ...formats.values import tensor_proto
-from ..image.files import png_of
 
 NUMBERS = (*FLOATS, int8, int16, int32, int64, uint8, uint16, bool_)
 

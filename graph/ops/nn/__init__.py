@@ -3,6 +3,7 @@
 activations, softmax           activation functions; softmax and cross entropies
 dense, attention               bias, dense layers, dropout; attention with its gradient
 conv, pooling, spatial         images; spatial has one, two and three axes, made of those for images
+resize                         images in another size
 conv_geometry                  window geometry that convolutions and pooling share
 normalization                  norms, moments, batch, layer and local response normalization
 """

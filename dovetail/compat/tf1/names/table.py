@@ -16,6 +16,7 @@ from .inner_modules import substitute
 _HOLDERS = {
     "dovetail": f"{__package__}.top_level",
     "dovetail.train": f"{__package__}.train",
+    "dovetail.io": f"{__package__}.io",
     "dovetail.nn": f"{__package__}.nn",
     "dovetail.random": f"{__package__}.random",
 }

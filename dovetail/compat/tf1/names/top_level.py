@@ -111,7 +111,6 @@ from ....graph.ops.array.space_depth import (
     space_to_batch_nd,
     space_to_depth,
 )
-from ....graph.ops.image.patches import extract_image_patches
 from ....graph.ops.io.files import matching_files, read_file, write_file
 from ....graph.ops.io.parsing import (
     FixedLenFeature,
@@ -121,12 +120,6 @@ from ....graph.ops.io.parsing import (
     decode_raw,
     parse_example,
     parse_single_example,
-)
-from ....graph.ops.io.sequence_parsing import (
-    decode_json_example,
-    parse_single_sequence_example,
-    parse_tensor,
-    serialize_tensor,
 )
 from ....graph.ops.linalg.einsum import tensordot
 from ....graph.ops.linalg.linalg import matrix_transpose
@@ -323,6 +316,7 @@ from ....graph.variables.variable import (
 from ....interop import tensorboard as _tensorboard
 from ....runtime.config import GPUOptions, GraphOptions, OptimizerOptions, ThreadPoolOptionProto
 from ....runtime.session.session import InteractiveSession
+from ..image.patches import extract_image_patches
 from ..ops.arrays import (
     batch_gather,
     batch_to_space,
@@ -345,6 +339,12 @@ from ..ops.arrays import (
 from ..ops.barriers import Barrier
 from ..ops.printing import Print
 from ..ops.python_functions import numpy_function, py_func, py_function
+from ..ops.sequence_parsing import (
+    decode_json_example,
+    parse_single_sequence_example,
+    parse_tensor,
+    serialize_tensor,
+)
 from ..ops.sets import convert_to_tensor_or_sparse_tensor
 from ..programs.logging import get_logger
 from ..queues.readers import (

@@ -7,6 +7,7 @@ encoded_sparse            sparse tensors as texts, for queues
 hashing                   ids in vocabularies, crossed features
 printing, python_functions   `Print`; Python functions as nodes
 readers                   records of files whose names come from a queue
+sequence_parsing          examples with sequences as tensors, JSON, tensors as bytes
 sets                      set operations along the last axis
 
 `define_all` is registered in `graph/core/hooks.py`: the registry calls it when it lacks a name, or is asked for all ops.
@@ -23,11 +24,13 @@ _MODULES = (
     "printing",
     "python_functions",
     "readers",
+    "sequence_parsing",
     "sets",
 )
 
 
 def define_all() -> None:
-    """Define every op of this package. It has no effect when it is called again."""
+    """Define every op of this package and of `image`. It has no effect when it is called again."""
+    import_module("..image", __package__)
     for name in _MODULES:
         import_module(f"{__name__}.{name}")

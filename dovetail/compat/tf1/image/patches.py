@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert
-from ...core.constant_value import static_dims
-from ...core.dtypes import Array
-from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, define
-from ...core.shape import Dims
-from ..array.shapes import shape
-from ..math.common import same_type
-from ..math.static_operands import dims_of, move_cost, need_index, need_rank, op_scope
-from ..nn.conv_geometry import Window, four, height_and_width, image_dims, overlay, padding_attrs, patches, window_of
+from ....graph.core.argument_names import explain_members
+from ....graph.core.build import TensorLike, apply, convert
+from ....graph.core.constant_value import static_dims
+from ....graph.core.dtypes import Array
+from ....graph.core.graph import Node, Tensor
+from ....graph.core.opdef import Attrs, Output, define
+from ....graph.core.shape import Dims
+from ....graph.ops.array.shapes import shape
+from ....graph.ops.math.common import same_type
+from ....graph.ops.math.static_operands import dims_of, move_cost, need_index, need_rank, op_scope
+from ....graph.ops.nn.conv_geometry import (
+    Window,
+    four,
+    height_and_width,
+    image_dims,
+    overlay,
+    padding_attrs,
+    patches,
+    window_of,
+)
 
 
 def _window(attrs: Attrs) -> Window:
@@ -102,3 +113,6 @@ def extract_image_patches(
             **padding_attrs(padding),
         }
         return apply("ExtractImagePatches", (convert(images, name="images"),), attrs, scope)
+
+
+explain_members(sys.modules[__name__])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, convert
-from ...core.dtypes import DType, as_dtype, float32
-from ...core.graph import Tensor
-from ..array.concat_stack import concat, stack, unstack
-from ..array.identity_and_placeholders import identity
-from ..array.shapes import expand_dims, shape
-from ..math.arithmetic import (
+from ....graph.core.argument_names import explain_members
+from ....graph.core.build import TensorLike, convert
+from ....graph.core.dtypes import DType, as_dtype, float32
+from ....graph.core.graph import Tensor
+from ....graph.ops.array.concat_stack import concat, stack, unstack
+from ....graph.ops.array.identity_and_placeholders import identity
+from ....graph.ops.array.shapes import expand_dims, shape
+from ....graph.ops.math.arithmetic import (
     absolute,
     add,
     divide,
@@ -28,13 +30,14 @@ from ..math.arithmetic import (
     square,
     subtract,
 )
-from ..math.cast import cast
-from ..math.clip import saturate_cast
-from ..math.compare import equal, greater, where_v2
-from ..math.reduce import reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum
-from ..math.static_operands import op_scope
-from ..random.random import random_uniform
-from .geometry import checked, picture
+from ....graph.ops.math.cast import cast
+from ....graph.ops.math.clip import saturate_cast
+from ....graph.ops.math.compare import equal, greater, where_v2
+from ....graph.ops.math.reduce import reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum
+from ....graph.ops.math.static_operands import op_scope
+from ....graph.ops.nn.resize import picture
+from ....graph.ops.random.random import random_uniform
+from .geometry import checked
 
 GREY = (0.2989, 0.5870, 0.1140)  # how bright red, green and blue look: TensorFlow's numbers
 
@@ -267,3 +270,6 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
             return add(reduce_sum(absolute(down), axes), reduce_sum(absolute(across), axes))
         down, across = subtract(x[:, 1:], x[:, :-1]), subtract(x[:, :, 1:], x[:, :, :-1])
         return add(reduce_sum(absolute(down), [1, 2, 3]), reduce_sum(absolute(across), [1, 2, 3]))
+
+
+explain_members(sys.modules[__name__])

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert
-from ...core.constant_value import static_value
-from ...core.dtypes import Array, DType, as_dtype, float32, int32, int64, string, text_array, uint8, uint16
-from ...core.errors import UnimplementedError, invalid
-from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define, typed_attr
-from ..math.compare import equal
-from ..math.static_operands import as_bytes, need_index, need_rank, op_scope
-from ..random.random import random_uniform
-from ..strings.split_join import substr
+from ....graph.core.argument_names import explain_members
+from ....graph.core.build import TensorLike, apply, convert
+from ....graph.core.constant_value import static_value
+from ....graph.core.dtypes import Array, DType, as_dtype, float32, int32, int64, string, text_array, uint8, uint16
+from ....graph.core.errors import UnimplementedError, invalid
+from ....graph.core.graph import Tensor
+from ....graph.core.opdef import Attrs, Output, define, typed_attr
+from ....graph.formats.png import COLOURS, SIGNATURE, png_of
+from ....graph.ops.math.compare import equal
+from ....graph.ops.math.static_operands import as_bytes, need_index, need_rank, op_scope
+from ....graph.ops.random.random import random_uniform
+from ....graph.ops.strings.split_join import substr
 from .colour import convert_image_dtype
 
 _JPEG = b"\xff\xd8\xff"
@@ -430,44 +433,16 @@ def random_jpeg_quality(
 # A row is stored as differences from its left or upper neighbours, by one of five filters: http://www.w3.org/TR/png, chapter 9.
 
 
-_PNG = b"\x89PNG\r\n\x1a\n"
-_COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}  # the type of colour, by channels: grey, grey and alpha, RGB, RGBA
-_CHANNELS = {colour: channels for channels, colour in _COLOURS.items()}
-
-
-def png_of(image: Array, level: int = -1) -> bytes:
-    """A picture as a file.
-
-    Args:
-        image: uint8 or uint16, `[height, width, channels]` with 1 (grey), 2 (with alpha), 3 (RGB) or 4 (RGBA) channels.
-        level: from 0, the quickest, to 9, the smallest; -1: between.
-    """
-    height, width, channels = image.shape
-    size = image.dtype.itemsize
-    rows = np.ascontiguousarray(image.astype(image.dtype.newbyteorder(">"))).reshape(height, -1).view(np.uint8)
-    left, above = np.zeros_like(rows), np.zeros_like(rows)
-    left[:, channels * size :] = rows[:, : -channels * size]
-    above[1:] = rows[:-1]
-    ways = np.stack([rows, rows - left, rows - above])
-    # libpng's guess: the smallest numbers compress best
-    best = np.abs(ways.view(np.int8).astype(np.int32)).sum(2).argmin(0)
-    stored = np.concatenate([best.astype(np.uint8)[:, None], ways[best, np.arange(height)]], 1)
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8 * size, _COLOURS[channels], 0, 0, 0)
-    parts = (b"IHDR", header), (b"IDAT", zlib.compress(stored.tobytes(), level)), (b"IEND", b"")
-    return _PNG + b"".join(chunk(*part) for part in parts)
+_CHANNELS = {colour: channels for channels, colour in COLOURS.items()}
 
 
 def _is_deep_png(contents: bytes) -> bool:
     """Whether it is a file of 16 bits, of several channels."""
-    return contents[:8] == _PNG and len(contents) > 25 and contents[24] == 16 and contents[25] in (2, 4, 6)
+    return contents[:8] == SIGNATURE and len(contents) > 25 and contents[24] == 16 and contents[25] in (2, 4, 6)
 
 
 def _png_chunks(contents: bytes) -> Iterator[tuple[bytes, bytes]]:
-    at = len(_PNG)
+    at = len(SIGNATURE)
     while at + 8 <= len(contents):
         (length,) = struct.unpack_from(">I", contents, at)
         yield contents[at + 4 : at + 8], contents[at + 8 : at + 8 + length]
@@ -520,3 +495,6 @@ def _unfilter(way: int, stored: Array, row: Array, above: Array) -> None:
             row[x] = (pixel + near) & 255
     else:
         raise ValueError(f"the PNG file is damaged: there is no filter {way}")
+
+
+explain_members(sys.modules[__name__])

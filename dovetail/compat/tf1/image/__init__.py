@@ -1,13 +1,29 @@
-"""`dt.image`: operations on images."""
+"""`dt.image`: images as tensors `[height, width, channels]`, or batches of them.
 
-from ...graph.ops.image.boxes import (
+geometry, boxes   flips, crops, padding; bounding boxes, non-maximum suppression
+colour, quality   colour spaces and adjustments; PSNR, SSIM, total variation
+patches           sliding windows as rows
+files             JPEG, PNG, GIF and BMP
+"""
+
+from ....graph.ops.nn.resize import (
+    ResizeMethod,
+    resize,
+    resize_area,
+    resize_bicubic,
+    resize_bilinear,
+    resize_images,
+    resize_nearest_neighbor,
+)
+from ....graph.ops.random.random import random_crop
+from .boxes import (
     non_max_suppression,
     non_max_suppression_overlaps,
     non_max_suppression_padded,
     non_max_suppression_with_scores,
     sample_distorted_bounding_box,
 )
-from ...graph.ops.image.colour import (
+from .colour import (
     adjust_brightness,
     adjust_contrast,
     adjust_gamma,
@@ -29,7 +45,7 @@ from ...graph.ops.image.colour import (
     yiq_to_rgb,
     yuv_to_rgb,
 )
-from ...graph.ops.image.files import (
+from .files import (
     adjust_jpeg_quality,
     decode_and_crop_jpeg,
     decode_bmp,
@@ -43,8 +59,7 @@ from ...graph.ops.image.files import (
     is_jpeg,
     random_jpeg_quality,
 )
-from ...graph.ops.image.geometry import (
-    ResizeMethod,
+from .geometry import (
     central_crop,
     crop_to_bounding_box,
     flip_left_right,
@@ -52,22 +67,15 @@ from ...graph.ops.image.geometry import (
     pad_to_bounding_box,
     random_flip_left_right,
     random_flip_up_down,
-    resize,
-    resize_area,
-    resize_bicubic,
-    resize_bilinear,
     resize_image_with_crop_or_pad,
     resize_image_with_pad,
-    resize_images,
-    resize_nearest_neighbor,
     resize_with_crop_or_pad,
     rot90,
     transpose_image,
     transpose_image as transpose,
 )
-from ...graph.ops.image.patches import extract_image_patches
-from ...graph.ops.image.quality import image_gradients, psnr, sobel_edges, ssim, ssim_multiscale
-from ...graph.ops.random.random import random_crop
+from .patches import extract_image_patches
+from .quality import image_gradients, psnr, sobel_edges, ssim, ssim_multiscale
 
 __all__ = [
     "ResizeMethod",

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import heapq
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.build import TensorLike, convert, make
-from ...core.constant_value import static_value
-from ...core.dtypes import FLOATS, Array, float32, int32
-from ...core.errors import invalid
-from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, define, define_on_host, size, typed_attr
-from ...core.shape import compatible
-from ...resources.resource_manager import Context
-from ..math.common import allowed, same_type
-from ..math.static_operands import need_rank, op_scope
-from ..random.random_common import check_seeds, seed_attrs, stream_of
+from ....graph.core.argument_names import explain_members
+from ....graph.core.build import TensorLike, convert, make
+from ....graph.core.constant_value import static_value
+from ....graph.core.dtypes import FLOATS, Array, float32, int32
+from ....graph.core.errors import invalid
+from ....graph.core.graph import Node, Tensor
+from ....graph.core.opdef import Attrs, Cost, Output, define, define_on_host, size, typed_attr
+from ....graph.core.shape import compatible
+from ....graph.ops.math.common import allowed, same_type
+from ....graph.ops.math.static_operands import need_rank, op_scope
+from ....graph.ops.random.random_common import check_seeds, seed_attrs, stream_of
+from ....graph.resources.resource_manager import Context
 
 # --- keeping boxes ----------------------------------------------------------------------------------------------------
 
@@ -342,3 +344,6 @@ def sample_distorted_bounding_box(
         whole = convert(image_size, name="image_size")
         operands = whole, convert(bounding_boxes, float32, name="bounding_boxes"), convert(min_object_covered, float32)
         return DistortedBox(*make("SampleDistortedBoundingBoxV2", operands, attrs).outputs)
+
+
+explain_members(sys.modules[__name__])

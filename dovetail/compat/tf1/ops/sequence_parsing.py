@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, convert, make
-from ...core.dtypes import Array, DType, as_dtype, int64, string, text_array
-from ...core.errors import invalid
-from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define
-from ...formats.protos import message
-from ...formats.values import make_ndarray, tensor_proto
-from ..math.static_operands import as_bytes, need_rank, op_scope
-from .parsing import (
+from ....graph.core.argument_names import explain_members
+from ....graph.core.build import TensorLike, convert, make
+from ....graph.core.dtypes import Array, DType, as_dtype, int64, string, text_array
+from ....graph.core.errors import invalid
+from ....graph.core.graph import Tensor
+from ....graph.core.opdef import Attrs, Output, define
+from ....graph.formats.protos import message
+from ....graph.formats.values import make_ndarray, tensor_proto
+from ....graph.ops.io.parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,
     VarLenFeature,
@@ -28,6 +29,7 @@ from .parsing import (
     messages_of,
     without_filling,
 )
+from ....graph.ops.math.static_operands import as_bytes, need_rank, op_scope
 
 
 def _context(attrs: Attrs) -> dict[str, Any]:
@@ -249,3 +251,6 @@ define(
 def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
     """A tensor as a serialized `TensorProto`, a scalar text, which `parse_tensor` reads."""
     return make("SerializeTensor", (convert(tensor, name="tensor"),), None, name).outputs[0]
+
+
+explain_members(sys.modules[__name__])

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
 
-from ...core.build import TensorLike, convert
-from ...core.default_graph import control_dependencies
-from ...core.dtypes import float32
-from ...core.graph import Tensor
-from ..array.concat_stack import concat, stack
-from ..array.creation import zeros_like
-from ..array.identity_and_placeholders import Assert, identity
-from ..array.padding import pad, tile
-from ..array.shapes import reshape, shape
-from ..math.arithmetic import add, divide, multiply, power, square, squared_difference, subtract
-from ..math.cast import cast
-from ..math.compare import greater_equal
-from ..math.elementwise import log
-from ..math.reduce import reduce_all, reduce_mean
-from ..math.static_operands import op_scope
-from ..nn.activations import relu
-from ..nn.conv import depthwise_conv2d
-from ..nn.pooling import avg_pool
+from ....graph.core.argument_names import explain_members
+from ....graph.core.build import TensorLike, convert
+from ....graph.core.default_graph import control_dependencies
+from ....graph.core.dtypes import float32
+from ....graph.core.graph import Tensor
+from ....graph.ops.array.concat_stack import concat, stack
+from ....graph.ops.array.creation import zeros_like
+from ....graph.ops.array.identity_and_placeholders import Assert, identity
+from ....graph.ops.array.padding import pad, tile
+from ....graph.ops.array.shapes import reshape, shape
+from ....graph.ops.math.arithmetic import add, divide, multiply, power, square, squared_difference, subtract
+from ....graph.ops.math.cast import cast
+from ....graph.ops.math.compare import greater_equal
+from ....graph.ops.math.elementwise import log
+from ....graph.ops.math.reduce import reduce_all, reduce_mean
+from ....graph.ops.math.static_operands import op_scope
+from ....graph.ops.nn.activations import relu
+from ....graph.ops.nn.conv import depthwise_conv2d
+from ....graph.ops.nn.pooling import avg_pool
 from .colour import convert_image_dtype
 
 _SCALES = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)  # of Wang, Simoncelli and Bovik, 2003
@@ -173,3 +175,6 @@ def sobel_edges(image: TensorLike) -> Tensor:
     found = reshape(depthwise_conv2d(around, taps, [1, 1, 1, 1], "VALID"), concat([shape(x), [2]], 0))
     found.set_shape([*x.dims, 2])
     return found
+
+
+explain_members(sys.modules[__name__])

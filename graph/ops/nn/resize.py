@@ -1,0 +1,227 @@
+"""Images, `[height, width, channels]` or batches of them, in another size. It is made of other ops, and has their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.build import TensorLike, convert
+from ...core.constant_value import static_value
+from ...core.dtypes import float32, int32
+from ...core.graph import Tensor
+from ..array.concat_stack import unstack
+from ..array.gather import gather
+from ..array.ranges import range as range_
+from ..array.shapes import ensure_shape, expand_dims, reshape, shape
+from ..linalg.einsum import einsum
+from ..math.arithmetic import absolute, add, divide, maximum, minimum, multiply, subtract
+from ..math.cast import cast
+from ..math.compare import equal, greater, where, where_v2
+from ..math.elementwise import floor, round as round_
+from ..math.static_operands import op_scope
+
+
+class ResizeMethod:
+    """How `resize_images` finds a new pixel: from the four around it, the nearest one, the sixteen around it, or all that it covers."""
+
+    BILINEAR, NEAREST_NEIGHBOR, BICUBIC, AREA = 0, 1, 2, 3
+
+
+def picture(value: TensorLike) -> Tensor:
+    """A tensor that is a picture, or a batch. One of unknown rank is taken for a picture, and held to that when the graph runs.
+
+    Raises:
+        ValueError: it has another number of axes, or an axis of size 0.
+    """
+    x = convert(value, name="image")
+    if x.dims is None:
+        return ensure_shape(x, [None, None, None])
+    if len(x.dims) < 3:
+        raise ValueError(
+            f"'image' (shape {x.shape}) must be at least three-dimensional. 'image' must have either 3 or 4 dimensions."
+        )
+    if len(x.dims) > 4:
+        raise ValueError(f"'image' must have either 3 or 4 dimensions. Its shape is {x.shape}")
+    if 0 in x.dims[-3:]:
+        raise ValueError(f"all dims of 'image.shape' must be > 0: {x.shape}")
+    return x
+
+
+def size_of(x: Tensor, axis: int) -> Any:
+    """A size: a number where it is known, else a scalar."""
+    assert x.dims is not None
+    known = x.dims[axis]
+    return known if known is not None else shape(x)[axis]
+
+
+def resize_images(
+    images: TensorLike,
+    size: TensorLike,
+    method: int | str = ResizeMethod.BILINEAR,
+    align_corners: bool = False,
+    preserve_aspect_ratio: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """In another size.
+
+    Args:
+        images: a picture or a batch.
+        size: height and width, two int32.
+        method: `ResizeMethod.BILINEAR`, `BICUBIC` or `AREA` (float32 comes out), or `NEAREST_NEIGHBOR`; or their names, "bilinear",
+            "bicubic", "area" and "nearest".
+        align_corners: the middles of the pixels in the corners fall on each other; else, as TensorFlow 1 has it, pixel i of the
+            result is at i * old / new.
+        preserve_aspect_ratio: as large as fits into `size`, with its own proportions.
+
+    Raises:
+        ValueError: another method, or no picture.
+    """
+    names = {"bilinear": 0, "nearest": 1, "bicubic": 2, "area": 3}
+    chosen: Any = names.get(method, method) if isinstance(method, str) else method
+    if chosen not in _ALONG:
+        raise ValueError(f"Resize method is not implemented: {method}; {', '.join(names)} are")
+    with op_scope(name, "resize", images):
+        x = convert(images, name="images")
+        if x.dims is None:
+            raise ValueError("'images' contains no shape: its number of dimensions must be known")
+        x = picture(x)
+        rows, columns = len(x.shape) - 3, len(x.shape) - 2
+        try:
+            wanted = convert(size, int32, name="size")
+        except TypeError as e:
+            raise ValueError(f"'size' must be a 1-D int32 Tensor: {e}") from None
+        if not wanted.shape.is_compatible_with([2]):
+            raise ValueError(
+                f"'size' must be a 1-D Tensor of 2 elements: new_height, new_width; its shape is {wanted.shape}"
+            )
+        height, width = unstack(wanted, 2)
+        if preserve_aspect_ratio:
+            old = [cast(shape(x)[a], float32) for a in (rows, columns)]
+            scale = minimum(divide(cast(height, float32), old[0]), divide(cast(width, float32), old[1]))
+            height, width = (cast(round_(multiply(scale, n)), int32) for n in old)
+        elif all(_is(new, x.dims[a]) for new, a in ((height, rows), (width, columns))):  # type: ignore[index]
+            return x
+        return _resized(x, height, width, chosen, align_corners)
+
+
+def _resized(x: Tensor, height: Tensor, width: Tensor, method: int, align: bool) -> Tensor:
+    if method != ResizeMethod.NEAREST_NEIGHBOR:
+        x = cast(x, float32)
+    for axis, new in ((len(x.shape) - 3, height), (len(x.shape) - 2, width)):
+        dims, known = list(x.dims or ()), static_value(new)
+        x = _ALONG[method](x, axis, new, align)
+        x.set_shape([*dims[:axis], None if known is None else int(known), *dims[axis + 1 :]])
+    return x
+
+
+def _nearest(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
+    at = multiply(_steps(new), _scale(x, axis, new, align))
+    nearest = floor(add(at, 0.5)) if align else floor(at)
+    return gather(x, minimum(cast(nearest, int32), size_of(x, axis) - 1), axis=axis)
+
+
+def _bilinear(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
+    at = multiply(_steps(new), _scale(x, axis, new, align))
+    low = floor(at)
+    first = cast(low, int32)
+    share = _beside(subtract(at, low), x, axis)
+    before = gather(x, first, axis=axis)
+    after = gather(x, minimum(add(first, 1), size_of(x, axis) - 1), axis=axis)
+    return add(before, multiply(subtract(after, before), share))
+
+
+def _bicubic(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
+    """Keys's kernel with a = -0.75, at distances of whole 1024ths, as TensorFlow has it (Keys, 1981)."""
+    a = -0.75
+    at = multiply(_steps(new), _scale(x, axis, new, align))
+    low = floor(at)
+    share = divide(round_(multiply(subtract(at, low), 1024.0)), 1024.0)
+    parts = []
+    for i in range(-1, 3):
+        d = absolute(subtract(share, float(i)))
+        if i in (0, 1):
+            weight = ((a + 2) * d - (a + 3)) * d * d + 1.0
+        else:
+            weight = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        place = minimum(maximum(add(cast(low, int32), i), 0), size_of(x, axis) - 1)
+        parts.append(multiply(gather(x, place, axis=axis), _beside(weight, x, axis)))
+    return add(add(parts[0], parts[1]), add(parts[2], parts[3]))
+
+
+def _area(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
+    """The mean of the old pixels that a new pixel covers, weighted by the covered area. The last pixel extends beyond the edge."""
+    scale = _scale(x, axis, new, align)
+    count = size_of(x, axis)
+    begin, low = expand_dims(multiply(_steps(new), scale), 1), expand_dims(_steps(count), 0)
+    high = where_v2(equal(low, cast(count - 1, float32)), float("inf"), add(low, 1.0))
+    covered = maximum(subtract(minimum(add(begin, scale), high), maximum(begin, low)), 0.0)
+    across = "bhwc"[-len(x.shape) :]
+    old = across[axis]
+    return einsum(f"n{old},{across}->{across.replace(old, 'n')}", divide(covered, scale), x)
+
+
+_ALONG: dict[Any, Callable[[Tensor, int, Tensor, bool], Tensor]] = {
+    ResizeMethod.BILINEAR: _bilinear,
+    ResizeMethod.NEAREST_NEIGHBOR: _nearest,
+    ResizeMethod.BICUBIC: _bicubic,
+    ResizeMethod.AREA: _area,
+}
+
+
+resize = resize_images
+
+
+def _is(new: Tensor, old: int | None) -> bool:
+    known = static_value(new)
+    return known is not None and old is not None and int(known) == old
+
+
+def _steps(count: TensorLike) -> Tensor:
+    """0, 1, 2, ... as float32."""
+    found: Tensor = cast(range_(count), float32)
+    return found
+
+
+def _scale(x: Tensor, axis: int, new: Tensor, align: bool) -> Tensor:
+    """The scale along an axis: old pixels per new pixel. The corners of a single pixel cannot be aligned."""
+    old, count = cast(convert(size_of(x, axis)), float32), cast(new, float32)
+    whole = divide(old, count)
+    if not align:
+        return whole
+    return where(
+        greater(minimum(old, count), 1.0), divide(subtract(old, 1.0), maximum(subtract(count, 1.0), 1.0)), whole
+    )
+
+
+def _beside(along: Tensor, x: Tensor, axis: int) -> Tensor:
+    """Numbers for an axis, shaped so that they broadcast against the picture."""
+    return reshape(along, [-1] + [1] * (len(x.shape) - 1 - axis))
+
+
+def resize_bilinear(
+    images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None
+) -> Tensor:
+    """`resize_images` by the bilinear method; float32 comes out."""
+    resized: Tensor = cast(resize_images(images, size, ResizeMethod.BILINEAR, align_corners, name=name), float32)
+    return resized
+
+
+def resize_nearest_neighbor(
+    images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None
+) -> Tensor:
+    """`resize_images` by the nearest pixels."""
+    return resize_images(images, size, ResizeMethod.NEAREST_NEIGHBOR, align_corners, name=name)
+
+
+def resize_bicubic(
+    images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None
+) -> Tensor:
+    """`resize_images` by the bicubic method; float32 comes out."""
+    resized: Tensor = cast(resize_images(images, size, ResizeMethod.BICUBIC, align_corners, name=name), float32)
+    return resized
+
+
+def resize_area(images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None) -> Tensor:
+    """`resize_images` by the means of areas; float32 comes out."""
+    resized: Tensor = cast(resize_images(images, size, ResizeMethod.AREA, align_corners, name=name), float32)
+    return resized
