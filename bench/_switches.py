@@ -89,7 +89,7 @@ def _keeping_the_interpreter() -> None:
 
 
 def _waiting_on_the_stream() -> None:
-    _replace(_module("transport.client").Connection, "waits_on_stream", lambda self, seconds: False)
+    _replace(_module("transport.client").Connections, "_waits_on_stream", lambda self, peer, seconds: False)
 
 
 def _busy_polling() -> None:
@@ -98,14 +98,15 @@ def _busy_polling() -> None:
 
 def _unix_streams() -> None:
     """Peers of one machine have TCP streams, and still map each other's memory."""
-    peers = _module("transport.server_peers").ServerPeers
-    made = peers.__init__
+    peers = _module("transport.peers").Peers
+    listen = peers.listen
 
-    def make(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
+    def begin(self: Any, *arguments: Any) -> int:
+        port = listen(self, *arguments)
         self.listeners["unix"].offer = self.listeners["tcp"].offer
+        return port
 
-    peers.__init__ = make
+    peers.listen = begin
 
 
 def _streams() -> None:

@@ -26,7 +26,7 @@ from ...placer.plan import Plan
 from ...placer.render.text import count_text, short, size_text
 from ...placer.render.timeline import Bar, Chart, time_text
 from ...placer.simulate import Span, Timeline, Transfer as Travel
-from ..transport.client_set import Connections
+from ..transport.client import Connections
 from ..wire.messages import ChannelKey, Message
 from ..wire.schema import WireError
 from .step_notes import SAME, UNKNOWN, Gathered, Offset, clock

@@ -27,7 +27,7 @@ from ...graph.core.errors import (
 )
 from ..shared_memory.pool import borrowed
 from ..timeouts import ADMISSION_S, PING_S, PROCESS_CHECK_S, REASONS_TIMEOUT_S
-from ..transport.client_set import Connections
+from ..transport.client import Connections
 from ..transport.keys import Keys
 from ..wire.messages import Message
 from ..wire.reassembly import TooLargeError

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...graph.core.errors import UnavailableError
 from ..rpc.pending_call import call
-from ..transport.client_set import Connections
+from ..transport.client import Connections
 from ..transport.keys import client_keys
 from ..wire.messages import Message
 from ..wire.schema import WireError
@@ -126,7 +126,7 @@ class ClusterMonitor:
 
     def why_silent(self, address: str) -> str | None:
         """An explanation why a task does not answer, if keys are the reason."""
-        return self._connections.get(address).why_silent()
+        return self._connections.why_silent(address)
 
     def close(self) -> None:
         """Close the connections."""

@@ -28,7 +28,7 @@ from ..observability.trace import offsets
 from ..rpc.dispatch import this_client
 from ..rpc.pending_call import ConnectionPool, call
 from ..timeouts import TOUCH_S
-from ..transport.client_set import Connections
+from ..transport.client import Connections
 from ..transport.keys import client_keys
 from ..wire.messages import Message
 from ..worker.colocated import colocated_task, find_colocated

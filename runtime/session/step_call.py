@@ -22,7 +22,7 @@ from ..master.session_state import TaskPart
 from ..observability.step_notes import Gathered, Notes, Recorder
 from ..rpc.pending_call import PendingReplies, error_of, from_task
 from ..shared_memory.segment import make_own
-from ..transport.client_set import Connections
+from ..transport.client import Connections
 from ..wire.messages import Message
 from ..worker.worker import Worker
 

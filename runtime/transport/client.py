@@ -1,410 +1,254 @@
-"""A client's connection to one server, and the poller that waits for several of them.
+"""A client's end of the transport: its connections to servers, opened at first use. One thread uses them at a time.
 
-A `Connection` has a ZeroMQ DEALER and, after the upgrade (`peer.py`), a stream as well. One thread uses it at a time.
-`ConnectionPoller` waits for the descriptors of all connections of one client and collects their messages.
+It has what an endpoint has (`peers.py`, `event_loop.py`), without listeners and without a thread of its own: the loop runs in the
+thread that waits for messages.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 
-import zmq
-
+from ...graph.core.interpreter_state import process_id
 from ..shared_memory.pool import borrow
-from ..wire.chunking import is_large
 from ..wire.codec import decode, encode
-from ..wire.messages import MAX_FRAMES, Message, UnmappedTensorError
-from ..wire.reassembly import most_bytes
+from ..wire.messages import Message, UnmappedTensorError
+from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
 from ..wire.tensors import Frame
 from .access_control import why_silent
-from .address import location_of
+from .address import location_of, split_address
+from .event_loop import EventLoop
 from .fault_injection import link_faults
 from .keys import Keys
-from .peer import HANDSHAKE, STOP_LENDING, Command, Connect, Peer, Read
-from .stream import Stream
-from .stream_listener import connect_stream
-from .zmq_sockets import (
-    HIGH_WATER,
-    LINGER_MS,
-    RETRY_MS,
-    descriptor,
-    dial,
-    dialled_host,
-    open_connections,
-    receive_frames,
-    send_frames,
-    shared_context,
-)
-
-SEND_ON_MS = 1.0  # interval at which sending of a large message is tried again
-
-
-class ConnectionPoller:
-    """Waits for several connections and collects their messages.
-
-    Attributes:
-        arrived: messages and malformed messages, each with its connection.
-        unsettled: connections whose ZeroMQ sockets may have messages that their descriptors do not report.
-        sending: connections that have more of a large message to send.
-    """
-
-    def __init__(self) -> None:
-        self.poller = select.poll()
-        self.arrived: deque[tuple[Connection, Message | WireError]] = deque()
-        self.unsettled: set[Connection] = set()
-        self.sending: set[Connection] = set()
-        self._owners: dict[int, Connection | None] = {}
-
-    def add(self, fd: int, owner: Connection | None, events: int = select.POLLIN) -> None:
-        """Watch a descriptor. The descriptor of a waker has no owner."""
-        self._owners[fd] = owner
-        self.poller.register(fd, events)
-
-    def remove(self, fd: int) -> None:
-        """Stop watching a descriptor."""
-        if fd in self._owners:
-            del self._owners[fd]
-            self.poller.unregister(fd)
-
-    def wait(self, deadline: float | None) -> bool:
-        """Wait until an event or the deadline; False at the deadline. Many events bring no message."""
-        if self.unsettled:
-            self._settle()
-            if self.arrived:
-                return True
-        patience = None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
-        events = self._send_on(patience) if self.sending else self.poller.poll(patience)
-        woken = False
-        for fd, event in events:
-            owner = self._owners.get(fd)
-            if owner is not None:
-                owner.attend(fd, event)
-            elif fd in self._owners:
-                woken = True
-                with contextlib.suppress(OSError):
-                    os.read(fd, 4_096)
-        if self.unsettled:
-            self._settle()
-        return bool(events) and not (woken and not self.arrived)
-
-    def _send_on(self, patience: float | None) -> list[tuple[int, int]]:
-        """Wait up to `patience` milliseconds for an event, and send meanwhile as there is room."""
-        while True:
-            for connection in list(self.sending):
-                connection.pump()
-            self._settle()  # sending may have consumed the edge-triggered event of a message
-            if self.arrived or not self.sending:
-                return [] if self.arrived else self.poller.poll(patience)
-            turn = SEND_ON_MS if patience is None else min(SEND_ON_MS, patience)
-            events = self.poller.poll(turn)
-            if patience is not None:
-                patience -= turn
-            if events or patience == 0:
-                return events
-
-    def _settle(self) -> None:
-        while self.unsettled:
-            self.unsettled.pop().settle()
-
+from .peer import HANDSHAKE, STOP_LENDING, Peer
+from .peers import Peers
+from .zmq_links import Counters, address_of, dialled_name
+from .zmq_liveness import ConnectionMonitor
+from .zmq_sockets import HIGH_WATER, open_connections, shared_context
 
 SEND_TIMEOUT_S = 5.0
 
 
-class Connection:
-    """A client's connection to one server. One thread uses it at a time.
+class Connections:
+    """Connections to several servers, opened at first use. One thread uses them at a time.
 
-    The constructor never waits. It connects as soon as a server listens at `address`, and reconnects after the server was away.
+    A connection is made as soon as a server listens at its address, and again after the server was away. An interrupt (Ctrl-C) in the
+    middle of a message closes all connections; those that are used again are made again.
+
+    Args:
+        keys: servers must prove their keys.
+        patience_s: a server that is silent for this long counts as gone; see `dial`.
 
     Attributes:
-        location: where it connects to: the address, unless its task was moved.
-        closed: whether `close` was called, or a call was interrupted in the middle of a message.
-        peer: the states of the connection.
+        closed: whether `close` was called, or nothing was opened.
 
-    >>> with Connection("localhost:2222") as connection:   # doctest: +SKIP
-    ...     connection.send(Message("status", {"request": 1}))
-    ...     answer = connection.recv(5.0)
+    >>> connections = Connections()
+    >>> connections.send("localhost:2222", Message("ping", {"seq": 1}))
+    >>> connections.poll(0.0)
+    []
+    >>> connections.close()
     """
 
-    def __init__(
-        self, address: str, watch: ConnectionPoller | None = None, keys: Keys | None = None,
-        patience_s: float | None = None,
-    ) -> None:  # fmt: skip
-        self.address = address
-        self.location = location_of(address)
-        self.closed = False
+    closed = True
+
+    def __init__(self, keys: Keys | None = None, patience_s: float | None = None) -> None:
         self._keys = keys
-        self._watch = watch or ConnectionPoller()
-        self._socket, self._link = dial(shared_context(), address, keys, patience_s)
-        self._socket.set(zmq.SNDTIMEO, int(SEND_TIMEOUT_S * 1000))
-        open_connections.add(self)
-        self._fd = descriptor(self._socket)
-        self._watch.add(self._fd, self)
-        self._watch.unsettled.add(self)
-        self.peer = Peer(b"", True, keys is None)
         self._faults = link_faults()
-        self._greet()
+        self._io = EventLoop()
+        self._peers = Peers(
+            self._io, shared_context(), keys=keys, counters=Counters(), take=self._take, refuse=self._refuse,
+            patience_s=patience_s, keeps_gil=True,
+        )  # fmt: skip
+        self._known: dict[str, tuple[str, Peer]] = {}  # address -> where it was connected to, and the server there
+        self._arrived: deque[tuple[str, Message | WireError]] = deque()
+        self._has_waker = self._is_woken = False
+        self._process = process_id()
+        self.closed = False
+        open_connections.add(self)
 
-    def _greet(self) -> None:
-        for message in self.peer.greeting():
-            self._send(encode(message))
-
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> Connections:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def send(self, message: Message) -> None:
-        """Send `message`. The server need not be listening yet.
+    def peer(self, address: str) -> Peer:
+        """The server at `address`, with a connection to it. OSError, ValueError: as `ZmqLinks.dial`."""
+        location, known = location_of(address), self._known.get(address)
+        if known is not None and known[0] == location:
+            return known[1]
+        if self.closed:
+            raise ConnectionError(f"the connection to {address} is closed")
+        self.forget(address)  # the task was moved
+        split_address(address)
+        peer = self._peers.get(dialled_name(address))
+        self._peers.links.dial(peer.name)
+        self._known[address] = location, peer
+        return peer
+
+    def send(self, address: str, message: Message) -> None:
+        """Send `message` to the server at `address`, which need not be listening yet.
 
         Raises:
             WireError: the message cannot travel.
             TimeoutError: `HIGH_WATER` messages wait, and the server has taken none for too long.
-            ConnectionError: the connection is closed.
+            OSError: the connection cannot be made, or `close` was called. ValueError: the address is malformed.
         """
-        frames = encode(message, self.peer.lend)
-        if self._faults is not None and not self._faults.passes(self.address):
+        peer = self.peer(address)
+        frames = encode(message, peer.lend)
+        if self._faults is not None and not self._faults.passes(address):
             return
-        stream = self.peer.stream
-        if stream is not None:
-            try:
-                if stream.send(frames):
-                    self._wait_for_room(stream)
-                return
-            except ConnectionError:
-                self._leave()
-            except TimeoutError:
-                raise
-            except BaseException:  # an interrupt: an unknown part of the message was sent
-                self._leave()
-                raise
-        self._send(frames)
-
-    def _send(self, frames: list[Frame]) -> None:
-        if self.peer.sender is None and not is_large(frames):
-            self._give(frames, 0)
-            return
-        if not self.peer.post(frames, self._has_given, HIGH_WATER):
-            raise TimeoutError(self._takes_nothing())
-        self._watch.sending.add(self)
-
-    def pump(self) -> None:
-        """Send more of what waits, as far as there is room."""
-        self.peer.pump(self._has_given)
-        if self.peer.sender is None:
-            self._watch.sending.discard(self)
-
-    def _has_given(self, frames: list[Frame]) -> bool:
         try:
-            self._give(frames, zmq.NOBLOCK)
-        except TimeoutError:
-            return False
-        return True
-
-    def moved(self) -> int:
-        """A number that changes while large messages are sent or received: the server makes progress."""
-        return self.peer.moved()
-
-    def _give(self, frames: list[Frame], flags: int) -> None:
-        self._watch.unsettled.add(self)
-        try:
-            send_frames(self._socket, frames, flags)
-        except zmq.Again:
-            raise TimeoutError(self._takes_nothing()) from None
-        except zmq.ZMQError as error:
-            raise self._failed(error) from None
-        except BaseException:  # an interrupt: half of the message may be sent, and the next would be read as its rest
-            self._shut(0)
+            if peer.waiting() >= HIGH_WATER:
+                self._wait_for_room(address, peer)
+            self._peers.post(peer, frames)
+        except Exception:
+            raise
+        except BaseException:
+            self._interrupted()
             raise
 
-    def _takes_nothing(self) -> str:
-        return f"{self.address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
+    def _wait_for_room(self, address: str, peer: Peer) -> None:
+        deadline = time.monotonic() + SEND_TIMEOUT_S
+        while peer.waiting() >= HIGH_WATER:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(
+                    f"{address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
+                )
+            self._io.turn(left)
 
-    def recv(self, timeout_s: float | None) -> Message | None:
-        """The next message, or None if there is none within `timeout_s` seconds (None waits forever).
+    def waker(self) -> Callable[[], None]:
+        """A function that ends the current `poll`, or the next one. Any thread may call it, at any time."""
+        self._has_waker = True
+        return self._wake
 
-        Not for a connection that belongs to `Connections`.
+    def _wake(self) -> None:
+        self._is_woken = True
+        self._io.wake()
+
+    def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
+        """Received messages, each with its server's address. Waits up to `timeout_s` seconds for the first, or for a `waker`.
+
+        With `only`, the caller waits for the server at that address. Messages of other servers may then come later.
 
         Raises:
-            WireError: what arrived is not a message. The next one may be.
-            ConnectionError: the connection is closed.
+            WireError: one server sent a malformed message. The messages of the others are in the next
+            call's result.
         """
+        waiting = self._arrived
         if self.closed:
-            raise ConnectionError(f"the connection to {self.address} is closed")
+            raise ConnectionError("these connections are closed")
+        if not waiting:
+            try:
+                self._wait(timeout_s, only)
+            except Exception:
+                raise
+            except BaseException:
+                self._interrupted()
+                raise
+        arrived: list[tuple[str, Message]] = []
+        while waiting:
+            address, message = waiting[0]
+            if isinstance(message, WireError):
+                if arrived:
+                    break
+                waiting.popleft()
+                if isinstance(message, TooLargeError):
+                    raise message
+                raise WireError(f"{address}: {message}", message.request)
+            waiting.popleft()
+            arrived.append((address, message))
+        return arrived
+
+    def _wait(self, timeout_s: float | None, only: str | None) -> None:
+        """Wait for a message, or for a `waker`."""
+        if timeout_s and only in self._known and self._waits_on_stream(self._known[only][1], timeout_s):
+            timeout_s = 0.0  # collect the rest without waiting
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._watch.arrived:
-            if not self._watch.wait(deadline) and not self._watch.arrived:
-                return None
-        _, message = self._watch.arrived.popleft()
-        if isinstance(message, WireError):
-            raise message
-        return message
+        while not self._arrived:
+            if self._is_woken:
+                self._is_woken = False
+                return
+            self._io.turn(-1 if deadline is None else max(0.0, deadline - time.monotonic()))
+            if deadline is not None and time.monotonic() >= deadline:
+                return
 
-    def settle(self) -> None:
-        """Receive until ZeroMQ has no more: only then does its descriptor report the next message."""
-        try:
-            while True:
-                frames = self.peer.whole(receive_frames(self._socket, zmq.NOBLOCK))
-                if frames is not None:
-                    self._handle(frames)
-        except zmq.Again:
-            return
-        except zmq.ZMQError as error:
-            raise self._failed(error) from None
-        except WireError as error:
-            self._watch.arrived.append((self, error))
-            self._watch.unsettled.add(self)
-        except BaseException:  # an interrupt; after half a message, the next would be read as its rest
-            if not self.closed and self._socket.get(zmq.RCVMORE):
-                self._shut(0)
-            self._watch.unsettled.add(self)
-            raise
-
-    def attend(self, fd: int, event: int) -> None:
-        """Handle an event of one of this connection's descriptors."""
-        stream = self.peer.stream
-        if fd == self._fd or stream is None:
-            self._watch.unsettled.add(self)
-            return
-        self._use_stream(stream, event & select.POLLOUT, 0.0 if event & ~select.POLLOUT else None)
-
-    def waits_on_stream(self, seconds: float) -> bool:
+    def _waits_on_stream(self, peer: Peer, seconds: float) -> bool:
         """Wait up to `seconds` on the stream alone; False if that is impossible."""
-        stream = self.peer.stream
-        if stream is None or not stream.is_open or stream.waiting():
+        stream = peer.stream
+        if stream is None or not stream.is_open or stream.waiting() or self._has_waker or not self._io.is_idle():
             return False
-        self._use_stream(stream, 0, seconds)
+        self._peers.attend(peer, stream, select.POLLIN, seconds)
         return True
 
-    def _use_stream(self, stream: Stream, flushes: int, seconds: float | None) -> None:
-        """Flush the stream if asked. Then receive, waiting up to `seconds`; None: do not receive."""
-        try:
-            if flushes and not stream.flush():
-                self._watch.poller.modify(stream.fd, stream.events())
-            if seconds is not None:
-                for frames in stream.receive_within(seconds) if seconds else stream.receive():
-                    self._handle(frames)
-                if stream.refused is not None:
-                    self._watch.arrived.append((self, stream.refused))
-                    stream.refused = None
-        except ConnectionError:
-            self._leave()
-        except WireError as error:
-            self._leave()
-            self._watch.arrived.append((self, error))
-        except BaseException:  # an interrupt: what was read may be lost
-            self._leave()
-            raise
-
-    def _handle(self, frames: list[Frame]) -> None:
+    def _take(self, peer: Peer, frames: list[Frame]) -> None:
+        """Handle one message."""
         if self._faults is not None and not self._faults.passes():
             return
         try:
             message = decode(frames, borrow)
-        except UnmappedTensorError as error:
-            self.send(STOP_LENDING)
-            self._watch.arrived.append((self, error))
-            return
         except WireError as error:
-            self._watch.arrived.append((self, error))
+            if isinstance(error, UnmappedTensorError):
+                self._peers.do(peer, [STOP_LENDING])
+            self._refuse(peer, error)
             return
         if message.kind in HANDSHAKE:
-            self._do(self.peer.heard(message))
+            self._peers.do(peer, peer.heard(message))
         else:
-            self._watch.arrived.append((self, message))
+            self._arrived.append((address_of(peer.name), message))
 
-    def _do(self, commands: Sequence[Command]) -> None:
-        """Do what the peer asks for."""
-        for command in commands:
-            if isinstance(command, Message):
-                self.send(command)
-            elif isinstance(command, Connect):
-                stream = connect_stream(command, dialled_host(self.address), MAX_FRAMES, most_bytes())
-                if stream is not None:
-                    self._upgrade(stream, command.token)
-            elif isinstance(command, Read) and self.peer.stream is not None:
-                self._watch.poller.modify(self.peer.stream.fd, self.peer.stream.events())
+    def _refuse(self, peer: Peer, error: WireError) -> None:
+        self._arrived.append((address_of(peer.name), error))
 
-    def _upgrade(self, stream: Stream, token: str) -> None:
-        if not self.peer.upgrade(stream, token, self._has_given, HIGH_WATER):
-            stream.close()
-            return
-        if self.peer.sender is not None:
-            self._watch.sending.add(self)
-        stream.keeps_gil = True
-        self._watch.add(stream.fd, self, stream.events())
+    def _interrupted(self) -> None:
+        """Close all connections: half of a message may have been sent or read."""
+        for address in list(self._known):
+            self.forget(address)
 
-    def _wait_for_room(self, stream: Stream) -> None:
-        """Limit what waits in the stream: above the limit, send some now. The rest leaves during the next `poll` or `recv`."""
-        self._watch.poller.modify(stream.fd, stream.events())
-        if stream.waiting() < HIGH_WATER:
-            return
-        room = select.poll()
-        room.register(stream.fd, select.POLLOUT)
-        if not room.poll(SEND_TIMEOUT_S * 1000):
-            raise TimeoutError(self._takes_nothing())
-        stream.flush()
+    # --- the state of a connection -----------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
-        """Fall back to the ZeroMQ connection: the stream has ended."""
-        stream = self.peer.stream
-        if stream is not None:
-            self._watch.remove(stream.fd)
-            stream.close()
-            self.peer.stream_ended()
-            if not self.closed:
-                self._greet()
+    def moved(self, address: str) -> int:
+        """A number that changes while large messages to or from the server at `address` move: it makes progress."""
+        return self._known[address][1].moved() if address in self._known else 0
+
+    def _link(self, address: str) -> ConnectionMonitor | None:
+        return self._peers.links.link(self._known[address][1].name) if address in self._known else None
+
+    def lives(self, address: str, since: float) -> bool:
+        """Whether the server's process at `address` has run since then, even if it does not answer; see `zmq_liveness.py`."""
+        link = self._link(address)
+        is_cut = self._faults is not None and self._faults.cuts(address)
+        return link is not None and link.was_up_since(since) and not is_cut
+
+    def awaits_admission(self, address: str) -> bool:
+        """Whether the server at `address` may still be checking this process's key: it has accepted the connection."""
+        link = self._link(address)
+        return self._keys is not None and link is not None and link.awaits_admission()
+
+    def why_silent(self, address: str) -> str | None:
+        """Why the server at `address` has not answered, if keys are the reason. Probes the server for a moment."""
+        link = self._link(address)
+        return why_silent(address, self._keys, link is not None and link.is_up())
+
+    def forget(self, address: str) -> None:
+        """Close the connection to `address`, if there is one, and drop what waits for it."""
+        known = self._known.pop(address, None)
+        if known is not None:
+            self._peers.hang_up(known[1].name)
 
     def close(self) -> None:
-        """Close. Messages that were sent still leave. A second call does nothing."""
-        stream, self.peer.stream = self.peer.stream, None
-        if stream is not None:
-            self._watch.remove(stream.fd)
-            deadline = time.monotonic() + LINGER_MS / 1000
-            with contextlib.suppress(ConnectionError):
-                while stream.waiting() and time.monotonic() < deadline and stream.flush():
-                    time.sleep(RETRY_MS / 1000)
-            stream.close()
-        if self._fd >= 0:
-            self._watch.remove(self._fd)
-            self._fd = -1
-        self._watch.unsettled.discard(self)
-        self._watch.sending.discard(self)
-        if self.peer.sender is not None and not self.closed:
-            self.peer.sender.pump(self._has_given, window=most_bytes())
-        self.peer.sender = self.peer.reassembler = None
-        self._shut(LINGER_MS)
-
-    def _shut(self, linger_ms: int) -> None:
-        self.closed = True
-        self._link.close()
-        self._socket.close(linger=linger_ms)
+        """Close all connections. Messages that were sent still leave. A second call does nothing."""
+        if not self.closed and self._process == process_id():  # a forked child shares the descriptors with its parent
+            self.closed = True
+            self._known.clear()
+            self._peers.close()
+            self._io.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_link") and not self.closed:
-            self._link.close()  # must be closed before its socket: see `zmq_liveness.py`
-
-    def why_silent(self) -> str | None:
-        """Why the server has not answered, if keys are the reason. Probes the server for a moment."""
-        return why_silent(self.address, self._keys, not self.closed and self._link.is_up())
-
-    def awaits_admission(self) -> bool:
-        """Whether the server may still be checking this process's key: it has accepted the connection."""
-        return self._keys is not None and not self.closed and self._link.awaits_admission()
-
-    def lives(self, since: float) -> bool:
-        """Whether the server's process has run since then, even if it does not answer: see `zmq_liveness.py`."""
-        is_cut = self._faults is not None and self._faults.cuts(self.address)
-        return not self.closed and self._link.was_up_since(since) and not is_cut
-
-    def _failed(self, error: zmq.ZMQError) -> ConnectionError:
-        if self.closed:
-            return ConnectionError(f"the connection to {self.address} is closed")
-        self._shut(0)
-        return ConnectionError(f"the connection to {self.address} failed: {error.strerror}")
+        if not self.closed and self._process == process_id():
+            self._peers.links.stop_monitors()
+            self._io.close()

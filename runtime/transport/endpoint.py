@@ -4,10 +4,10 @@ A server has one `Endpoint`. Its sockets belong to one thread, the I/O thread (`
 shared. The I/O thread decodes messages and calls `on_message`. A server that answers inside `on_message` needs no hand-over between
 threads. Other threads queue their messages and wake the I/O thread, or write into a stream directly.
 
-    peer.py             the states of a connection, at either end
-    server_peers.py     a server's peers: their ZeroMQ connections and streams
-    zmq_router.py       the ZeroMQ sockets: for clients, and for peers that this process connected to
-    client_set.py       the client's end: one DEALER per server, used by one thread at a time, without a thread of its own
+    peer.py         the states of a connection, at either end
+    peers.py        the peers of one end: their ZeroMQ connections and streams
+    zmq_links.py    the ZeroMQ sockets: for clients, and for peers that this process connected to
+    client.py       the client's end: the same without listeners, used by one thread at a time, without a thread of its own
 
 The load that a peer can cause is bounded: messages that wait for a slow peer (`HIGH_WATER` in ZeroMQ, `MAX_BACKLOG` here), their
 bytes (`peer.SendQueueBytes`), the size of a frame, and the number of malformed messages before a peer is ignored (`MAX_STRIKES`).
@@ -39,9 +39,9 @@ from .fault_injection import break_connections, link_faults
 from .file_descriptors import DescriptorReserve
 from .keys import Keys
 from .peer import HANDSHAKE, MAX_STRIKES, SETTING, STOP_LENDING, Peer
-from .server_peers import ServerPeers
-from .zmq_router import Counters, ZmqRouter, address_of, dialled_name, name_of
-from .zmq_sockets import LINGER_MS, RETRY_MS
+from .peers import Peers
+from .zmq_links import Counters, address_of, dialled_name, name_of
+from .zmq_sockets import LINGER_MS, RETRY_MS, new_context
 
 logger = logging.getLogger(__name__)
 LOOK_S = 1.0  # interval of the search for peers that are gone; their queues and partial messages are dropped
@@ -69,10 +69,10 @@ class Endpoint:
         ValueError: the address is not `host:port`.
 
     >>> echo = Endpoint("localhost:0", lambda peer, message: echo.reply(peer, message))
-    >>> with Connection(echo.address) as connection:
-    ...     connection.send(Message("ping", {"seq": 1}))
-    ...     connection.recv(5.0)
-    Message('ping', seq=1)
+    >>> with Connections() as connections:
+    ...     connections.send(echo.address, Message("ping", {"seq": 1}))
+    ...     [message for _, message in connections.poll(5.0)]
+    [Message('ping', seq=1)]
     >>> echo.close()
     """
 
@@ -97,22 +97,19 @@ class Endpoint:
         self._reserve.look()
         self._queued_lock = threading.Lock()  # guards `Peer.queued`
         self._io = EventLoop()
+        # A context of its own: terminating it waits until the last replies have left, but for no other sockets.
+        self._peers = Peers(
+            self._io, new_context(), keys=keys, counters=self.counters, most_bytes_waiting=int(setting(SETTING)) << 20,
+            refuse=self._refuse, take=self._open if self._faults is None else self._handle,
+        )  # fmt: skip
         try:
-            self._router = ZmqRouter(
-                address, ip, port, io=self._io, keys=keys, access=self._access, counters=self.counters, expel=self._expel,
-                take=lambda name, frames: self._peers.received(name, frames), dialled=lambda name: self._peers.greet(name),
-            )  # fmt: skip
+            port = self._peers.listen(address, ip, port, self._access, self._expel)
         except OSError:
+            self._peers.close()
             self._io.close()
             raise
-        self._peers = ServerPeers(
-            self._io, self._router, ip=ip if keys is None else None, counters=self.counters,
-            most_bytes_waiting=int(setting(SETTING)) << 20, refuse=self._refuse,
-            take=self._open if self._faults is None else self._handle,
-        )  # fmt: skip
-        self.address = f"[{host}]:{self._router.port}" if ":" in host else f"{host}:{self._router.port}"
-        tick = None if on_tick is None else self._tick
-        self._io.start(self.address, self._peers.settle, self._peers.patience, tick, self._end)
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._io.start(self.address, None if on_tick is None else self._tick, self._end)
 
     def __enter__(self) -> Endpoint:
         return self
@@ -192,7 +189,8 @@ class Endpoint:
         """Whether the server's process at `address` has run since then, even if it does not answer. For the I/O thread."""
         if self._faults is not None and self._faults.cuts(address):
             return False
-        return self._router.lives(dialled_name(address), since)
+        link = self._peers.links.link(dialled_name(address))
+        return link is not None and link.was_up_since(since)
 
     def bytes_left(self, address: str) -> int:
         """A number that grows as large tensors for the server at `address` leave. For the I/O thread."""
@@ -265,9 +263,8 @@ class Endpoint:
     def _keep_reserve(self) -> None:
         """Stop accepting connections while few descriptors are left."""
         on = not self._reserve.look()
-        if on != self._is_listening and self._router.listen(on):
+        if on != self._is_listening and self._peers.accept(on):
             self._is_listening = on
-            self._peers.listen(on)
             if not on:
                 self._warn(
                     "few file descriptors are left (ulimit -n): no connections are accepted until there are more"
@@ -275,10 +272,6 @@ class Endpoint:
 
     def _end(self) -> None:
         """Send queued messages and close everything; takes up to about 2 * `LINGER_MS`."""
-        deadline = time.monotonic() + LINGER_MS / 1000
-        while self.waiting() and time.monotonic() < deadline:
-            self._peers.flush()
-            time.sleep(RETRY_MS / 1000)
         self._reserve.close()
         self._peers.close()
 

@@ -1,7 +1,8 @@
-"""The I/O thread of an endpoint: it watches descriptors, and runs the calls that other threads queue.
+"""The event loop of an endpoint or of a client: it watches descriptors, and runs the calls that other threads queue.
 
-Each watched descriptor has a callback. Other threads put calls into a queue and wake the thread through a socket pair. So state that
-belongs to this thread needs no lock.
+Each watched descriptor has a callback. Other threads put calls into a queue and wake the loop through a socket pair. So state that
+belongs to the loop needs no lock. An endpoint's loop has a thread of its own, the I/O thread (`start`). A client's loop runs in the
+thread that waits for messages (`turn`).
 """
 
 from __future__ import annotations
@@ -30,17 +31,21 @@ EXIT_STATUS = 70  # exit status when the I/O thread cannot go on: EX_SOFTWARE
 
 
 class EventLoop:
-    """A thread that watches descriptors.
+    """Watches descriptors.
 
-    An exception in a callback is logged, and the thread goes on, so that one peer cannot block the others. If `MOST_FAILURES`
-    iterations in a row fail, the process exits, since a task that receives no messages only delays the others.
+    On the I/O thread an exception in a callback is logged, and the thread goes on, so that one peer cannot block the others. If
+    `MOST_FAILURES` iterations in a row fail, the process exits, since a task that receives no messages only delays the others.
 
     Attributes:
         name: the endpoint's name, for the log.
+        settle: called after the callbacks of each iteration: receives and sends what the descriptors do not report.
+        patience: returns the seconds that the next iteration may wait for an event; -1: without limit.
     """
 
     def __init__(self) -> None:
-        self.name = ""
+        self.name = "a client"
+        self.settle: Callable[[], None] = lambda: None
+        self.patience: Callable[[], float] = lambda: -1
         self._attend: dict[int, Callable[[int], None]] = {}  # descriptor -> its callback
         self._queue: deque[Callable[[], None]] = deque()
         # Calls that are queued before `_closing` is set will run; none are queued afterwards.
@@ -57,22 +62,15 @@ class EventLoop:
         self._wake_out.setblocking(False)
         self.watch(self._wake_in.fileno(), self._drain_wakes)
 
-    def start(
-        self, name: str, settle: Callable[[], None], patience: Callable[[], float], tick: Callable[[], None] | None,
-        end: Callable[[], None],
-    ) -> None:  # fmt: skip
+    def start(self, name: str, tick: Callable[[], None] | None, end: Callable[[], None]) -> None:
         """Start the thread.
 
         Args:
-            settle: called after the callbacks of each iteration: receives and sends what the descriptors do not report.
-            patience: returns the seconds that the next iteration may wait for an event; -1: without limit.
             tick: called about every `TICK_S` seconds.
             end: called when the loop has ended.
         """
         self.name = name
-        self._thread = threading.Thread(
-            target=self._run, args=(settle, patience, tick, end), name=f"dovetail-io-{name}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(tick, end), name=f"dovetail-io-{name}", daemon=True)
         self._thread.start()
 
     # Called from any thread.
@@ -147,20 +145,33 @@ class EventLoop:
         except Exception:
             logger.exception("%s: a call on the I/O thread failed", self.name)
 
-    def _run(
-        self,
-        settle: Callable[[], None],
-        patience: Callable[[], float],
-        tick: Callable[[], None] | None,
-        end: Callable[[], None],
-    ) -> None:
+    def is_idle(self) -> bool:
+        """Whether the next iteration has nothing to do before an event comes."""
+        return not self._queue and self.patience() < 0
+
+    def turn(self, limit: float) -> None:
+        """One iteration: wait up to `limit` seconds for events (-1: without limit), and handle them."""
+        patience = 0.0 if self._queue else self.patience()
+        if patience < 0 or 0 <= limit < patience:
+            patience = limit
+        attends = self._attend
+        events = self._busy_poll() if self._expects_event and patience else []
+        for fd, event in events or self._poller.poll(patience):
+            attend = attends.get(fd)
+            if attend is not None:  # closed earlier in this iteration
+                attend(event)
+        self.settle()
+        if self._queue:
+            self.run_queue()
+
+    def _run(self, tick: Callable[[], None] | None, end: Callable[[], None]) -> None:
         self._ident = get_ident()
         try:
             failures = 0
             while not self._closing:
                 turns = self._turns
                 try:
-                    self._take_turns(settle, patience, tick)
+                    self._take_turns(tick)
                 except Exception:  # MemoryError, too
                     failures = failures + 1 if self._turns == turns else 1
                     if failures == MOST_FAILURES:
@@ -179,24 +190,11 @@ class EventLoop:
         self.guard(end)
         self._shut()
 
-    def _take_turns(
-        self, settle: Callable[[], None], patience_of: Callable[[], float], tick: Callable[[], None] | None
-    ) -> None:
+    def _take_turns(self, tick: Callable[[], None] | None) -> None:
         """Handle events until the thread is to end."""
-        attends = self._attend
         next_tick = time.monotonic() + TICK_S
         while not self._closing:
-            patience = 0.0 if self._queue else patience_of()
-            if patience < 0 and tick is not None:
-                patience = max(0.0, next_tick - time.monotonic() + 0.001)
-            events = self._busy_poll() if self._expects_event and patience else []
-            for fd, event in events or self._poller.poll(patience):
-                attend = attends.get(fd)
-                if attend is not None:  # closed earlier in this iteration
-                    attend(event)
-            settle()
-            if self._queue:
-                self.run_queue()
+            self.turn(-1 if tick is None else max(0.0, next_tick - time.monotonic() + 0.001))
             if tick is not None and time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK_S
                 tick()

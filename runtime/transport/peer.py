@@ -1,4 +1,4 @@
-"""One end of a connection between two processes. A client (`client.py`) and a server (`server_peers.py`) use it alike.
+"""One end of a connection between two processes. A client and a server use it alike (`peers.py`).
 
 It has no sockets and no clock. Its owner passes what arrives, and the time; it answers with what to do: a `Message` to send, or one of
 the commands below. So its states can be tested by scripts and random interleavings of events.

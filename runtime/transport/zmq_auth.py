@@ -18,7 +18,7 @@ from zmq.utils import z85
 
 from .access_control import LOOK_EVERY_S, AccessControl
 from .keys import KeyPair, Keys
-from .zmq_liveness import EVENT, Socket
+from .zmq_liveness import EVENT, Context, Socket
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class ZapHandler:
     """
 
     def __init__(
-        self, context: zmq.Context[Socket], sock: Socket, access: AccessControl, leave: Callable[[list[bytes]], None]
+        self, context: Context, sock: Socket, access: AccessControl, leave: Callable[[list[bytes]], None]
     ) -> None:
         self._access = access
         self._leave = leave

@@ -20,6 +20,7 @@ from ..timeouts import MONITOR_GRACE_S
 
 EVENT: Final = struct.Struct("<HI")  # the prefix of a monitor message: event, value
 Socket: TypeAlias = "zmq.Socket[bytes]"
+Context: TypeAlias = "zmq.Context[Socket]"
 
 
 class ConnectionMonitor:

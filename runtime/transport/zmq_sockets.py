@@ -18,7 +18,7 @@ from ..wire.tensors import BORROW_BYTES, Frame
 from .address import location_of, split_address
 from .keys import Keys
 from .zmq_auth import prove
-from .zmq_liveness import ConnectionMonitor, Socket
+from .zmq_liveness import ConnectionMonitor, Context, Socket
 
 HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
 MAX_FRAME_BYTES = 2 * CHUNK_BYTES  # ZeroMQ allocates a whole frame when its size arrives; larger messages are chunked
@@ -36,11 +36,11 @@ class Closable(Protocol):
     closed: bool
 
 
-_contexts: dict[int, zmq.Context[Socket]] = {}
+_contexts: dict[int, Context] = {}
 open_connections: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
-def shared_context() -> zmq.Context[Socket]:
+def shared_context() -> Context:
     """The context of this process's client sockets.
 
     After a fork the child makes its own, since the parent's threads do not exist there. It uses no lock: a fork
@@ -58,8 +58,8 @@ def url_of(host: str, port: int) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def new_context() -> zmq.Context[Socket]:
-    context: zmq.Context[Socket] = zmq.Context()
+def new_context() -> Context:
+    context: Context = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 16_384)
     return context
 
@@ -74,7 +74,7 @@ def _flush_shared_context() -> None:
         context.term()
 
 
-def new_socket(context: zmq.Context[Socket], kind: int) -> Socket:
+def new_socket(context: Context, kind: int) -> Socket:
     sock = context.socket(kind)
     sock.set(zmq.LINGER, LINGER_MS)
     sock.set(zmq.SNDHWM, HIGH_WATER)
@@ -94,7 +94,7 @@ def dialled_host(address: str) -> str:
 
 
 def dial(
-    context: zmq.Context[Socket], address: str, keys: Keys | None, patience_s: float | None = None
+    context: Context, address: str, keys: Keys | None, patience_s: float | None = None
 ) -> tuple[Socket, ConnectionMonitor]:
     """A DEALER that connects to the location of `address` as soon as a server listens there, and its connection monitor.
 

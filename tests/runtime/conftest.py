@@ -13,9 +13,9 @@ from dovetail.graph.resources import shared_storage
 from dovetail.runtime.shared_memory.pool import Pool
 
 if TYPE_CHECKING:
+    from echoing import Connection
     from gpu_backends import RecordedDriver
 
-    from dovetail.runtime.transport.client import Connection
     from dovetail.runtime.transport.endpoint import Endpoint
 
 
@@ -93,7 +93,7 @@ def echo() -> Iterator[Endpoint]:
 @pytest.fixture
 def client(echo: Endpoint) -> Iterator[Connection]:
     """A connection to it."""
-    from dovetail.runtime.transport.client import Connection
+    from echoing import Connection
 
     with Connection(echo.address) as connection:
         yield connection

@@ -33,11 +33,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script 
 
 import msgpack
 import numpy as np
+from echoing import Connection
 
 import dovetail as tf
 from dovetail.runtime.shared_memory.pool import borrow
-from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.peer import Peer
 from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import codec, messages
 from dovetail.runtime.wire.codec import decode, encode
@@ -57,7 +59,7 @@ def record() -> list[Frames]:
     """The messages of a small cluster that does a bit of everything, in both directions."""
     recorded: dict[bytes, Frames] = {}
     handle = Endpoint._open
-    receive = Connection._handle
+    receive = Connections._take
 
     def note(frames: Sequence[Any]) -> None:
         copied = [bytes(f) for f in frames]
@@ -65,16 +67,16 @@ def record() -> list[Frames]:
             description = copied[0][8 + 8 * copied[0][2] :]
             recorded.setdefault(description[:40], copied)
 
-    def at_server(self: Endpoint, peer: bytes, frames: list[Any]) -> None:
+    def at_server(self: Endpoint, peer: Peer, frames: list[Any]) -> None:
         note(frames)
         handle(self, peer, frames)
 
-    def at_client(self: Connection, frames: list[Any]) -> None:
+    def at_client(self: Connections, peer: Peer, frames: list[Any]) -> None:
         note(frames)
-        receive(self, frames)
+        receive(self, peer, frames)
 
     with contextlib.ExitStack() as undo:
-        for owner, name, mine in ((Endpoint, "_open", at_server), (Connection, "_handle", at_client)):
+        for owner, name, mine in ((Endpoint, "_open", at_server), (Connections, "_take", at_client)):
             undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, mine)
         _be_busy()
@@ -337,9 +339,9 @@ def fuzz_server(
                     with Connection(address) as connection:
                         for _ in range(min(200, count - outcomes["sent"])):
                             if rng.random() < 0.05:
-                                connection._give(list(changed_piece(rng)), 0)
+                                connection.give(list(changed_piece(rng)))
                             else:
-                                connection._send(list(mutated(corpus, rng)))
+                                connection.give(list(mutated(corpus, rng)))
                             outcomes["sent"] += 1
                         with contextlib.suppress(WireError):
                             for _ in range(ANSWERS):

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from echoing import WAIT_S, ping, until
+from echoing import WAIT_S, Connection, ping, until
 
 import dovetail as tf
 from dovetail.runtime.rpc.loss_detection import AwaitedTensors, LossDetector
 from dovetail.runtime.rpc.pending_call import PendingReplies
-from dovetail.runtime.transport.client import Connection
-from dovetail.runtime.transport.client_set import Connections
+from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.fault_injection import break_connections
 
@@ -146,13 +145,13 @@ def test_a_task_that_lives_and_does_not_know_the_step_is_not_waited_for() -> Non
 
 def test_a_connection_that_was_made_again_proves_nothing(echo: Endpoint, client: Connection) -> None:
     before = time.monotonic() - 60.0
-    until(lambda: client.lives(before), "the connection is made")
+    until(lambda: client.all.lives(client.address, before), "the connection is made")
     break_connections()
-    until(lambda: not client.lives(before), "it is broken")
-    until(lambda: client.lives(time.monotonic()), "it is made again")
-    assert not client.lives(before)
+    until(lambda: not client.all.lives(client.address, before), "it is broken")
+    until(lambda: client.all.lives(client.address, time.monotonic()), "it is made again")
+    assert not client.all.lives(client.address, before)
     client.close()
-    assert not client.lives(time.monotonic())
+    assert not client.all.lives(client.address, time.monotonic())
 
 
 def test_an_in_process_step_ends_on_time_while_its_kernel_goes_on() -> None:
@@ -189,7 +188,7 @@ def test_a_connection_that_is_forgotten_open_blocks_no_other(echo: Endpoint, cli
         warnings.simplefilter("ignore", ResourceWarning)
         for _ in range(20):
             lost = Connection(echo.address)
-            until(lost._link.is_up, "the connection is made")
+            until(lambda lost=lost: lost.all.lives(lost.address, time.monotonic()), "the connection is made")
             del lost
             gc.collect()
     client.send(ping(7))

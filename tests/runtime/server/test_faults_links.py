@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from echoing import Connection
 
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
 
@@ -98,14 +98,14 @@ def test_a_process_ends_at_the_message_that_was_named(tmp_path: Path) -> None:
     program = """
 import os
 os.environ["DOVETAIL_FAULTS"] = "kill:ping:2"
-from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
 with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
-    with Connection(endpoint.address) as connection:
+    with Connections() as connections:
         for seq in 1, 2:
-            connection.send(Message("ping", {"seq": seq}))
-            print(connection.recv(5.0).fields["seq"], flush=True)
+            connections.send(endpoint.address, Message("ping", {"seq": seq}))
+            print(connections.poll(5.0)[0][1].fields["seq"], flush=True)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (-9, "1\n"), done.stderr

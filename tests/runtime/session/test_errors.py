@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from echoing import Connection
 
 import dovetail as tf
 from dovetail.runtime.rpc import pending_call
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.wire.messages import Message
 
 BOUND_S = 8.0  # the peer timeout is 5 s; the rest is for slow machines

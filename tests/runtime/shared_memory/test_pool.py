@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from echoing import Connection
 from hypothesis import given, strategies as st
 
 import dovetail as dt
@@ -20,7 +21,6 @@ from dovetail.runtime.server.local_cluster import LocalCluster
 from dovetail.runtime.shared_memory import pool as memory_pool
 from dovetail.runtime.shared_memory.pool import Pool
 from dovetail.runtime.shared_memory.segment import Mapper, MappingError, Reference, is_available
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.wire.tensors import SHARE_BYTES

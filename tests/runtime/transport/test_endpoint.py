@@ -10,11 +10,10 @@ import time
 
 import numpy as np
 import pytest
-from echoing import WAIT_S, ping, until
+from echoing import WAIT_S, Connection, ping, until
 
 import dovetail as dt
-from dovetail.runtime.transport.client import Connection
-from dovetail.runtime.transport.client_set import Connections
+from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.wire.schema import WireError
@@ -255,7 +254,7 @@ def test_connections_gather_from_all_servers() -> None:
                 assert servers[message.fields["incarnation"]].address == address
                 seen[address].append(message.fields["seq"])
         assert all(numbers == list(range(10)) for numbers in seen.values())
-        assert connections.get(servers[0].address) is connections.get(servers[0].address)
+        assert connections.peer(servers[0].address) is connections.peer(servers[0].address)
         connections.forget(servers[0].address)
         connections.send(servers[0].address, ping(11))  # opens a new one
         ((address, message),) = connections.poll(WAIT_S)
@@ -283,9 +282,20 @@ def test_garbage_from_one_server_does_not_hide_what_others_sent(echo: Endpoint) 
         assert len(failures) == 1 and failures[0].startswith(server.address)
 
 
-def test_connections_recover_from_one_that_was_interrupted(echo: Endpoint) -> None:
+def test_connections_recover_from_an_interrupt(echo: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
     with Connections() as connections:
-        connections.get(echo.address)._shut(0)  # what an interrupt in the middle of a message does
+        for what in ("post", "attend"):  # in the middle of a message that is sent, or received
+            connections.send(echo.address, ping(0))
+            assert connections.poll(WAIT_S)
+            with monkeypatch.context() as now:
+                now.setattr(connections._peers, what, interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    connections.send(echo.address, ping(0))
+                    connections.poll(WAIT_S, echo.address)
+                    connections.poll(WAIT_S, echo.address)
         assert connections.poll(0) == []
         connections.send(echo.address, ping(1))
         assert connections.poll(WAIT_S)[0][1].fields == {"seq": 1}

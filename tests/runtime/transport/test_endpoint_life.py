@@ -12,11 +12,10 @@ import time
 
 import numpy as np
 import pytest
-from echoing import WAIT_S, ping, until
+from echoing import WAIT_S, Connection, ping, until
 
 from dovetail.runtime.transport import client as connection_module, zmq_sockets
 from dovetail.runtime.transport.address import is_loopback, split_address
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.zmq_sockets import AddressInUse
 from dovetail.runtime.wire.messages import Message
@@ -161,10 +160,10 @@ def test_a_closed_connection_says_so(echo: Endpoint) -> None:
     connection = Connection(echo.address)
     connection.close()
     connection.close()
-    assert connection.closed
+    assert connection.all.closed
     with pytest.raises(ConnectionError, match=f"to {echo.address} is closed"):
         connection.send(ping())
-    with pytest.raises(ConnectionError, match="is closed"):
+    with pytest.raises(ConnectionError, match="are closed"):
         connection.recv(1.0)
 
 
@@ -192,7 +191,7 @@ def test_a_server_that_takes_nothing_ends_the_wait(monkeypatch: pytest.MonkeyPat
         with pytest.raises(TimeoutError, match="localhost:1 takes no messages"):
             for seq in range(2 * zmq_sockets.HIGH_WATER):
                 connection.send(ping(seq))
-        connection._socket.linger = 0
+        connection.socket.linger = 0
 
 
 def _in_child(address: str, echo: Endpoint, connection: Connection, results: multiprocessing.Queue[str]) -> None:
@@ -230,10 +229,10 @@ def test_the_last_words_of_a_process_arrive() -> None:
     with Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["seq"])) as server:
         program = (
             "import sys\n"
-            "from dovetail.runtime.transport.client import Connection\n"
+            "from dovetail.runtime.transport.client import Connections\n"
             "from dovetail.runtime.wire.messages import Message\n"
-            "with Connection(sys.argv[1]) as connection:\n"
-            "    for seq in range(500): connection.send(Message('ping', {'seq': seq}))\n"
+            "with Connections() as connections:\n"
+            "    for seq in range(500): connections.send(sys.argv[1], Message('ping', {'seq': seq}))\n"
         )
         env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         subprocess.run([sys.executable, "-c", program, server.address], check=True, timeout=30, env=env)
@@ -246,10 +245,10 @@ def test_a_stopped_server_is_noticed_by_the_heartbeat() -> None:
     """SIGSTOP leaves the connection open and silent: after the timeout replies to it find nobody."""
     program = (
         "import sys, time\n"
-        "from dovetail.runtime.transport.client import Connection\n"
+        "from dovetail.runtime.transport.client import Connections\n"
         "from dovetail.runtime.wire.messages import Message\n"
-        "connection = Connection(sys.argv[1])\n"
-        "connection.send(Message('ping', {'seq': 1}))\n"
+        "connections = Connections()\n"
+        "connections.send(sys.argv[1], Message('ping', {'seq': 1}))\n"
         "time.sleep(60)\n"
     )
     peers: list[bytes] = []

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from echoing import WAIT_S, ping, until
+from echoing import WAIT_S, Connection, ping, until
 
 from dovetail.runtime.transport import event_loop
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
 

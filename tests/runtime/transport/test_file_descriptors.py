@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 import zmq
-from echoing import WAIT_S, ping, until
+from echoing import WAIT_S, Connection, ping, until
 
 import dovetail as tf
 from dovetail.runtime.logs import Throttle
 from dovetail.runtime.transport import zmq_sockets
 from dovetail.runtime.transport.address import split_address
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import MAX_STRIKES, Endpoint
 from dovetail.runtime.transport.file_descriptors import RESERVE, DescriptorReserve
-from dovetail.runtime.transport.zmq_router import name_of
+from dovetail.runtime.transport.zmq_links import name_of
 
 
 def processor_s(pid: int) -> float:

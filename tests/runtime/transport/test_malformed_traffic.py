@@ -10,11 +10,10 @@ import time
 import msgpack
 import pytest
 import zmq
-from echoing import WAIT_S, ping, until
+from echoing import WAIT_S, Connection, ping, until
 
-from dovetail.runtime.transport import peer, zmq_router, zmq_sockets
+from dovetail.runtime.transport import peer, zmq_links, zmq_sockets
 from dovetail.runtime.transport.address import split_address
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.codec import decode, encode
 from dovetail.runtime.wire.messages import VERSION, Message
@@ -96,7 +95,7 @@ def test_bytes_that_are_not_zeromq_hurt_nobody(echo: Endpoint, client: Connectio
 def test_a_client_cannot_take_the_name_of_a_dialled_peer(echo: Endpoint, client: Connection) -> None:
     """ZeroMQ's clients refuse such names, so this one speaks ZMTP by hand. No reply may go there."""
     with socket.create_server(("127.0.0.1", 0)) as victim:
-        forged = zmq_router.dialled_name(f"127.0.0.1:{victim.getsockname()[1]}")
+        forged = zmq_links.dialled_name(f"127.0.0.1:{victim.getsockname()[1]}")
         port = split_address(echo.address)[1]
         with socket.create_connection(("127.0.0.1", port)) as raw:
             raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))

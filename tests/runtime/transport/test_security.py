@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from echoing import Connection
 
 import dovetail as tf
 from dovetail.graph.core.errors import (
@@ -31,7 +32,6 @@ from dovetail.runtime.rpc.pending_call import ConnectionPool, call
 from dovetail.runtime.session import cluster_backend
 from dovetail.runtime.transport import keys as files
 from dovetail.runtime.transport.access_control import LOG_EVERY_S, LOOK_EVERY_S, AccessControl, mechanism_of, why_silent
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.keys import KeyPair, Keys, PublicKey
 from dovetail.runtime.transport.zmq_auth import new_key_pair
@@ -284,7 +284,7 @@ def test_who_has_a_key_gets_in(echo: Endpoint, folder: Path) -> None:
     for name in ("client", "b-0"):
         with Connection(echo.address, keys=Keys.load(folder, name)) as connection:
             assert answers(connection)
-            assert connection.why_silent() is None
+            assert connection.all.why_silent(connection.address) is None
     assert echo.refused == 0
 
 
@@ -292,7 +292,7 @@ def test_who_has_none_gets_nothing_and_is_told_why(echo: Endpoint, caplog: pytes
     caplog.set_level(logging.WARNING)
     with Connection(echo.address) as connection:
         assert not answers(connection, 0.5)
-        why = connection.why_silent()
+        why = connection.all.why_silent(connection.address)
         assert why is not None and "this process has no keys" in why and "DOVETAIL_KEYS" in why
     until(lambda: echo.refused > 0, "it is refused")
     assert re.search(r"refused a connection from (127\.0\.0\.1|a host that has hung up): it h", caplog.text)
@@ -305,7 +305,7 @@ def test_a_key_that_is_not_allowed_gets_nothing(echo: Endpoint, folder: Path, ca
     files.revoke(folder, "alice")
     with Connection(echo.address, keys=alice) as connection:
         assert not answers(connection, 0.5)
-        why = connection.why_silent()
+        why = connection.all.why_silent(connection.address)
         assert why is not None and f"does not let in 'alice' (public key {alice.pair.public[:8]}..." in why
         assert f"the key {alice.pair.public} is not allowed" in caplog.text
         assert echo.counters.received == 0
@@ -320,7 +320,7 @@ def test_another_server_than_the_one_that_was_meant(echo: Endpoint, folder: Path
     path.write_text(path.read_text().replace("at: h:1", f"at: localhost:{port}"))
     with Connection(echo.address, keys=Keys.load(folder)) as connection:
         assert not answers(connection, 0.5)
-        why = connection.why_silent()
+        why = connection.all.why_silent(connection.address)
         assert why is not None and "not the server 'b-0' whose key is expected there" in why
     assert echo.counters.received == 0
 
@@ -329,7 +329,7 @@ def test_a_client_with_keys_talks_to_no_server_without(folder: Path) -> None:
     with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
         with Connection(endpoint.address, keys=Keys.load(folder)) as connection:
             assert not answers(connection, 0.5)
-            why = connection.why_silent()
+            why = connection.all.why_silent(connection.address)
             assert why is not None and "has no keys" in why
         assert endpoint.counters.received == 0
 
@@ -343,7 +343,7 @@ def test_revoking_ends_connections_and_leaves_others(echo: Endpoint, folder: Pat
         files.revoke(folder, "alice")
         until(lambda: not answers(alice, 0.1), "alice is cut off")
         assert answers(client)
-        assert alice.why_silent() is not None
+        assert alice.all.why_silent(alice.address) is not None
 
 
 def test_servers_talk_to_servers(folder: Path) -> None:

@@ -6,12 +6,11 @@ import weakref
 
 import numpy as np
 import pytest
-from echoing import WAIT_S, ping, until
+from echoing import WAIT_S, Connection, ping, until
 
 from dovetail.graph.core.errors import ResourceExhaustedError
 from dovetail.runtime.shared_memory import pool as memory_pool
-from dovetail.runtime.transport import server_peers
-from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport import peers
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.peer import SendQueueBytes
 from dovetail.runtime.wire.messages import Message
@@ -42,7 +41,7 @@ def test_a_slow_client_loses_nothing() -> None:
 
 
 def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_peers, "MAX_BACKLOG", 50)
+    monkeypatch.setattr(peers, "MAX_BACKLOG", 50)
 
     def answer(peer: bytes, message: Message) -> None:
         for seq in range(1_000):

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from echoing import WAIT_S, ping, until
+from echoing import WAIT_S, Connection, ping, until
 from hypothesis import given, strategies as st
 
-from dovetail.runtime.transport import client as connection_module, endpoint, peer, stream_listener as landing_module
-from dovetail.runtime.transport.client import Connection
-from dovetail.runtime.transport.client_set import Connections
+from dovetail.runtime.transport import endpoint, peer, peers as peers_module, stream_listener as landing_module
+from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.event_loop import EventLoop
 from dovetail.runtime.transport.peer import Connect
@@ -302,7 +301,7 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
 def test_a_server_that_takes_no_streams_is_spoken_to_over_zeromq(
     monkeypatch: pytest.MonkeyPatch, echo: Endpoint
 ) -> None:
-    monkeypatch.setattr(connection_module, "connect_stream", lambda *_: None)
+    monkeypatch.setattr(peers_module, "connect_stream", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             connection.send(ping(seq))
@@ -385,7 +384,7 @@ def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.Mo
         until(lambda: server.waiting() > 0, "messages wait")
         time.sleep(0.5)
         assert server.waiting() > 0  # it is only slow
-        deaf._socket.close(linger=0)  # as when its process was stopped
+        deaf.socket.close(linger=0)  # as when its process was stopped
         until(lambda: not server._peers.streams() and not server.waiting(), "it is given up")
 
 

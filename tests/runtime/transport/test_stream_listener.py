@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from echoing import WAIT_S, ping, until
+from echoing import WAIT_S, Connection, ping, until
 
-from dovetail.runtime.transport import client as connection_module, peer
-from dovetail.runtime.transport.client import Connection
+from dovetail.runtime.transport import peer, peers as peers_module
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.event_loop import EventLoop
 from dovetail.runtime.transport.peer import Connect
@@ -92,7 +91,7 @@ def test_an_end_of_the_stream_leads_back_to_zeromq(echo: Endpoint) -> None:
 
 
 def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, echo: Endpoint) -> None:
-    monkeypatch.setattr(connection_module, "connect_stream", lambda *_: None)
+    monkeypatch.setattr(peers_module, "connect_stream", lambda *_: None)
     with Connection(echo.address) as connection:
         for seq in range(50):
             assert sent_back(connection, ping(seq)).fields["seq"] == seq
@@ -106,7 +105,8 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
 def listener() -> Iterator[StreamListener]:
     io = EventLoop()
     made = StreamListener(io, *LIMITS, "127.0.0.1")
-    io.start("test", lambda: None, lambda: 0.05, None, made.close)
+    io.patience = lambda: 0.05
+    io.start("test", None, made.close)
     yield made
     io.close()
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from echoing import Connection
 
 from dovetail.runtime.transport import keys as files
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.keys import Keys
 from dovetail.runtime.transport.zmq_auth import new_key_pair
@@ -325,7 +325,7 @@ def test_a_large_message_may_be_sent_before_there_is_a_server(folder: Path) -> N
 
 def test_what_a_client_left_half_sent_is_let_go_of(echo: Endpoint, folder: Path) -> None:
     with Connection(echo.address, keys=Keys.load(folder, "client")) as connection:
-        connection._give([label(0, 7, (1 << 20,)), bytes(1_000)], 0)
+        connection.give([label(0, 7, (1 << 20,)), bytes(1_000)])
         connection.send(Message("ping", {"seq": 1}))
         assert connection.recv(WAIT_S) is not None  # it waits for the rest, and serves others meanwhile
         assert [part.is_open() for part in half_received(echo)] == [True]
@@ -338,7 +338,7 @@ def test_what_a_client_left_half_sent_is_let_go_of(echo: Endpoint, folder: Path)
 def test_broken_pieces_are_refused_and_their_sender_is_no_longer_heard(echo: Endpoint, folder: Path) -> None:
     with Connection(echo.address, keys=Keys.load(folder, "client")) as connection:
         for number in range(1, 20):
-            connection._give([label(3, number), b"x"], 0)
+            connection.give([label(3, number), b"x"])
         said = connection.recv(WAIT_S)
         assert said is not None and said.kind == "error" and "has not begun here" in said.fields["message"]
     with Connection(echo.address, keys=Keys.load(folder, "client")) as connection:

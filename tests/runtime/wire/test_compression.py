@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import msgpack
 import numpy as np
 import pytest
+from echoing import Connection
 from hypothesis import given, strategies as st
 
 import dovetail as dt
 from dovetail.graph.core import dtypes
 from dovetail.runtime.shared_memory import pool as memory_pool
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire import compression
 from dovetail.runtime.wire.codec import decode, encode

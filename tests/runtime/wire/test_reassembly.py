@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
-from echoing import WAIT_S
+from echoing import WAIT_S, Connection
 
 import dovetail as tf
 from dovetail.runtime.transport import event_loop, peer, zmq_sockets
 from dovetail.runtime.transport.address import split_address
-from dovetail.runtime.transport.client import Connection
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import reassembly
@@ -117,8 +116,8 @@ from dovetail.runtime.transport.endpoint import Endpoint
 endpoint = Endpoint("localhost:0", lambda peer, message: None)
 def fail():
     raise MemoryError("none left")
-endpoint._router.patience = lambda: 0.0  # so that every iteration fails
-endpoint._router.settle = fail
+endpoint._io.patience = lambda: 0.0  # so that every iteration fails
+endpoint._io.settle = fail
 endpoint.call_soon(lambda: None)
 threading.Event().wait()
 """

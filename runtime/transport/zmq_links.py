@@ -1,9 +1,9 @@
-"""A server's ZeroMQ sockets: a ROUTER that clients connect to, and one DEALER to each peer that the server connected to.
+"""The ZeroMQ sockets of an endpoint or of a client: one DEALER to each peer that it connected to, and a server's ROUTER for its clients.
 
-Bytes name a peer. ROUTER makes the name of a client, which is valid for one connection. The name of a peer that this server
+Bytes name a peer. ROUTER makes the name of a client, which is valid for one connection. The name of a peer that this end
 connected to is a prefix and its address. A client that gives itself such a name is ignored, so it cannot redirect replies.
 
-The I/O thread owns all of it. What ZeroMQ does not accept waits in the `Peer`.
+The thread of the event loop owns all of it. What ZeroMQ does not accept waits in the `Peer`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from .access_control import AccessControl
 from .event_loop import EventLoop
 from .keys import Keys
 from .zmq_auth import ZapHandler
-from .zmq_liveness import ConnectionMonitor, Socket
+from .zmq_liveness import ConnectionMonitor, Context, Socket
 from .zmq_sockets import (
     LINGER_MS,
     AddressInUse,
     descriptor,
     dial,
-    new_context,
     new_socket,
     receive_frames,
     send_frames,
@@ -73,56 +72,47 @@ class Counters:
     dropped: int = 0  # messages to peers with a full queue
 
 
-class ZmqRouter:
-    """The ZeroMQ sockets of an endpoint.
+class ZmqLinks:
+    """The ZeroMQ sockets of one end.
 
     Args:
-        address, ip, port: where to listen, as the user wrote it and as it is bound.
-        keys, access: access control, where there are keys.
+        patience_s: a peer that is silent for this long counts as gone; see `dial`.
         take: takes what comes, each with the name of its sender: the frames of a message or chunk, or an error.
         dialled: called with the name of a peer to which a connection was made, before anything is sent on it.
-        expel: called with the names of peers whose connections were ended. From any thread.
-
-    Raises:
-        AddressInUse: another socket listens there. OSError: the address is not one of this machine's.
     """
 
     def __init__(
-        self, address: str, ip: str, port: int, *, io: EventLoop, keys: Keys | None, access: AccessControl | None,
-        counters: Counters, take: Callable[[bytes, list[Frame] | WireError], None], dialled: Callable[[bytes], None],
-        expel: Callable[[list[bytes]], None],
+        self, io: EventLoop, context: Context, keys: Keys | None, patience_s: float | None, counters: Counters,
+        take: Callable[[bytes, list[Frame] | WireError], None], dialled: Callable[[bytes], None],
     ) -> None:  # fmt: skip
         self._io = io
+        self._context = context
         self._keys = keys
+        self._patience_s = patience_s
         self._counters = counters
         self._received = take
         self._dialled = dialled
+        self._router: Socket | None = None
         self._zap: ZapHandler | None = None
-        # A context of its own: terminating it waits until the last replies have left, but for no other
-        # sockets.
-        self._context = new_context()
-        try:
-            self._router = self._bind(address, ip, port, access, expel)
-        except OSError:
-            if self._zap is not None:
-                self._zap.close()
-            self._context.term()
-            raise
-        endpoint = self._router.get(zmq.LAST_ENDPOINT)
-        assert isinstance(endpoint, bytes)
-        self.port = int(endpoint.rstrip(b"\0").rpartition(b":")[2])
-        self._url = url_of(ip, self.port)
-        self._peers: dict[bytes, Socket] = {}  # peer's name -> socket that this server connected
+        self._peers: dict[bytes, Socket] = {}  # peer's name -> socket that this end connected
         self._links: dict[bytes, ConnectionMonitor] = {}  # their connection monitors
         self._names: dict[Socket, bytes] = {}  # the inverse of `_peers`
         # ZeroMQ sockets that may have messages though their descriptors do not say so.
         self._unsettled: set[Socket] = set()
-        self._watch(self._router)
 
-    def _bind(
+    def bind(
         self, address: str, ip: str, port: int, access: AccessControl | None, expel: Callable[[list[bytes]], None]
-    ) -> Socket:
-        router = new_socket(self._context, zmq.ROUTER)
+    ) -> int:
+        """Listen for clients; returns the port.
+
+        Args:
+            address, ip, port: where to listen, as the user wrote it and as it is bound.
+            expel: called with the names of peers whose connections were ended. From any thread.
+
+        Raises:
+            AddressInUse: another socket listens there. OSError: the address is not one of this machine's.
+        """
+        self._router = router = new_socket(self._context, zmq.ROUTER)
         router.set(zmq.IPV6, ":" in ip)
         # Without this ROUTER silently drops messages to a slow client.
         router.set(zmq.ROUTER_MANDATORY, 1)
@@ -131,7 +121,6 @@ class ZmqRouter:
         try:
             router.bind(url_of(ip, port))
         except zmq.ZMQError as error:
-            router.close(linger=0)
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
                     errno.EADDRINUSE,
@@ -141,10 +130,16 @@ class ZmqRouter:
             raise OSError(
                 error.errno, f"cannot listen on {address}: {error.strerror}. Is it an address of this machine?"
             ) from None
-        return router
+        endpoint = router.get(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)
+        port = int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+        self._url = url_of(ip, port)
+        self._watch(router)
+        return port
 
-    def listen(self, on: bool) -> bool:
+    def accept(self, on: bool) -> bool:
         """Start or stop accepting connections; existing ones stay. Whether that succeeded."""
+        assert self._router is not None
         try:
             if on:
                 self._router.bind(self._url)
@@ -204,10 +199,9 @@ class ZmqRouter:
         self._received(peer, frames)
         return True
 
-    def lives(self, peer: bytes, since: float) -> bool:
-        """Whether the process of a peer that this server connected to has run since then: see `zmq_liveness.py`."""
-        link = self._links.get(peer)
-        return link is not None and link.was_up_since(since)
+    def link(self, peer: bytes) -> ConnectionMonitor | None:
+        """The state of the connection that this end made to a peer; None if it made none."""
+        return self._links.get(peer)
 
     def tidy(self) -> None:
         """Check the connections."""
@@ -217,13 +211,13 @@ class ZmqRouter:
     # --- what leaves -----------------------------------------------------------------------------------------------
 
     def give(self, peer: bytes, frames: list[Frame]) -> bool:
-        """Whether the message is done: it is sent, or its receiver is gone."""
+        """Whether the message is done: it is sent, or its receiver is gone. Raises as `dial`."""
         try:
             if is_dialled(peer):
-                sock = self._peers.get(peer) or self._dial(peer)
+                sock = self._peers.get(peer) or self.dial(peer)
                 self._unsettled.add(sock)
                 send_frames(sock, frames, zmq.NOBLOCK)
-            else:
+            elif self._router is not None:
                 self._unsettled.add(self._router)
                 self._router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
                 send_frames(self._router, frames, zmq.NOBLOCK)
@@ -237,8 +231,9 @@ class ZmqRouter:
         self._counters.sent += 1
         return True
 
-    def _dial(self, peer: bytes) -> Socket:
-        sock, self._links[peer] = dial(self._context, address_of(peer), self._keys)
+    def dial(self, peer: bytes) -> Socket:
+        """Connect to a peer. OSError, ValueError: the address is malformed or unknown, or the key that it must have."""
+        sock, self._links[peer] = dial(self._context, address_of(peer), self._keys, self._patience_s)
         self._peers[peer] = sock
         self._names[sock] = peer
         self._watch(sock)
@@ -246,7 +241,7 @@ class ZmqRouter:
         return sock
 
     def hang_up(self, peer: bytes) -> None:
-        """Close the connection that this server made to a peer."""
+        """Close the connection that this end made to a peer."""
         sock = self._peers.pop(peer, None)
         if sock is not None:
             del self._names[sock]
@@ -255,12 +250,18 @@ class ZmqRouter:
             self._links.pop(peer).close()
             sock.close(linger=0)
 
-    def close(self) -> None:
-        """Close all sockets. Messages that ZeroMQ has accepted still leave, for up to `LINGER_MS`."""
+    def stop_monitors(self) -> None:
+        """Close the connection monitors, which must be closed before their sockets: see `zmq_liveness.py`."""
         for link in self._links.values():
             link.close()
-        for sock in [self._router, *self._peers.values()]:
+
+    def close(self) -> None:
+        """Close all sockets. Messages that ZeroMQ has accepted still leave, for up to `LINGER_MS`."""
+        self.stop_monitors()
+        for sock in self._peers.values():
             sock.close(linger=LINGER_MS)
-        if self._zap is not None:
-            self._zap.close()
-        self._context.term()
+        if self._router is not None:  # the context is the server's own: the last replies leave
+            self._router.close(linger=LINGER_MS)
+            if self._zap is not None:
+                self._zap.close()
+            self._context.term()

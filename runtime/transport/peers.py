@@ -1,7 +1,7 @@
-"""The peers of a server's endpoint: their ZeroMQ connections and streams, and which of the two a message takes.
+"""The peers of an endpoint or of a client: their ZeroMQ connections and streams, and which of the two a message takes.
 
 `peer.py` has the states of a connection; this module does what they ask for. Any thread may write into a stream (`write`); the rest
-belongs to the I/O thread.
+belongs to the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from ..wire.messages import MAX_FRAMES, Message
 from ..wire.reassembly import most_bytes
 from ..wire.schema import WireError
 from ..wire.tensors import Frame
+from .access_control import AccessControl
 from .event_loop import EventLoop
+from .keys import Keys
 from .peer import Claim, Command, Connect, Offer, Peer, Read
 from .stream import Stream
 from .stream_listener import StreamListener, connect_stream
-from .zmq_router import Counters, ZmqRouter, address_of, is_dialled, name_of
-from .zmq_sockets import RETRY_MS, dialled_host
+from .zmq_links import Counters, ZmqLinks, address_of, is_dialled, name_of
+from .zmq_liveness import Context
+from .zmq_sockets import LINGER_MS, RETRY_MS, dialled_host
 
 logger = logging.getLogger(__name__)
 
@@ -32,38 +35,55 @@ MAX_BACKLOG = 10_000  # messages to one peer that wait, in addition to `HIGH_WAT
 MOST_PEERS = 4_096  # a reconnecting peer has a new name: of idle ones, only the latest are kept
 
 
-class ServerPeers:
-    """The peers of an endpoint, by name.
+class Peers:
+    """The peers of one end, by name.
 
     Args:
-        ip: the address of the listener for streams over TCP; None: there are no streams over TCP.
+        keys: what proves this end to others, and names them. With keys there are no streams over TCP.
         most_bytes_waiting: see `SendQueueBytes`.
         take: takes whole messages, each with its sender.
         refuse: takes malformed messages in the same way.
+        patience_s: see `ZmqLinks`. keeps_gil: see `Stream`.
+
+    Attributes:
+        links: the ZeroMQ sockets.
+        listeners: accept streams, at a server.
     """
 
     def __init__(
-        self, io: EventLoop, router: ZmqRouter, *, ip: str | None, counters: Counters, most_bytes_waiting: int,
-        take: Callable[[Peer, list[Frame]], None], refuse: Callable[[Peer, WireError], None],
+        self, io: EventLoop, context: Context, *, keys: Keys | None, counters: Counters,
+        take: Callable[[Peer, list[Frame]], None], refuse: Callable[[Peer, WireError], None], most_bytes_waiting: int = 0,
+        patience_s: float | None = None, keeps_gil: bool = False,
     ) -> None:  # fmt: skip
         self._io = io
-        self._router = router
+        self._takes_tcp = keys is None
         self._counters = counters
         self._most_bytes_waiting = most_bytes_waiting
         self._take = take
         self._refuse = refuse
+        self._keeps_gil = keeps_gil
         self._limits = MAX_FRAMES, most_bytes()
-        self.listeners = {"unix": StreamListener(io, *self._limits)}
-        if ip is not None:
-            self.listeners["tcp"] = StreamListener(io, *self._limits, ip)
+        self.links = ZmqLinks(io, context, keys, patience_s, counters, self.received, self._greet)
+        self.listeners: dict[str, StreamListener] = {}
         self.by_name: dict[bytes, Peer] = {}
         self._sending: dict[Peer, None] = {}  # those for which messages wait outside ZeroMQ
+        io.settle, io.patience = self._settle, self._patience
+
+    def listen(
+        self, address: str, ip: str, port: int, access: AccessControl | None, expel: Callable[[list[bytes]], None]
+    ) -> int:
+        """Listen for clients and for their streams. As `ZmqLinks.bind`."""
+        port = self.links.bind(address, ip, port, access, expel)
+        self.listeners["unix"] = StreamListener(self._io, *self._limits)
+        if self._takes_tcp:
+            self.listeners["tcp"] = StreamListener(self._io, *self._limits, ip)
+        return port
 
     def get(self, name: bytes) -> Peer:
         """The peer of a name. Any thread may call this."""
         peer = self.by_name.get(name)
         if peer is None:
-            made = Peer(name, is_dialled(name), "tcp" in self.listeners, self._most_bytes_waiting, self._io.wake)
+            made = Peer(name, is_dialled(name), self._takes_tcp, self._most_bytes_waiting, self._io.wake)
             peer = self.by_name.setdefault(name, made)
         return peer
 
@@ -73,15 +93,15 @@ class ServerPeers:
 
     # --- the event loop ----------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Receive messages over ZeroMQ, and send waiting ones."""
-        self._router.settle()
+        self.links.settle()
         if self._sending:
             self.send_waiting()
 
-    def patience(self) -> float:
+    def _patience(self) -> float:
         """Seconds that the next iteration may wait for an event; -1: without limit."""
-        patience = self._router.patience()
+        patience = self.links.patience()
         if patience and self._sending and any(p.sender is not None and p.sender.is_refused for p in self._sending):
             return RETRY_MS / 1000
         return patience
@@ -104,16 +124,16 @@ class ServerPeers:
         if whole is not None:
             self._take(peer, whole)
         elif peer.owes_ack(time.monotonic()):
-            self._router.give(name, [PROGRESS_ACK])
+            self.links.give(name, [PROGRESS_ACK])
 
-    def _attend(self, peer: Peer, stream: Stream, event: int) -> None:
-        """Handle an event of a stream."""
+    def attend(self, peer: Peer, stream: Stream, event: int, seconds: float = 0.0) -> None:
+        """Handle an event of a stream. With `seconds`, wait so long for the message of a `POLLIN`."""
         try:
             if event & select.POLLOUT and not stream.flush():
                 self._watch(peer, stream)
             if event & ~select.POLLOUT:
                 take = self._take
-                for frames in stream.receive():
+                for frames in stream.receive_within(seconds) if seconds else stream.receive():
                     take(peer, frames)
                 if stream.refused is not None:
                     error, stream.refused = stream.refused, None
@@ -131,7 +151,7 @@ class ServerPeers:
         stream = peer.stream
         if stream is not None and self.write(peer, stream, frames):
             return
-        if not peer.post(frames, partial(self._router.give, peer.name), MAX_BACKLOG):
+        if not peer.post(frames, partial(self.links.give, peer.name), MAX_BACKLOG):
             self._drop(peer)
         if peer.sender is not None:
             self._sending[peer] = None
@@ -159,16 +179,16 @@ class ServerPeers:
     def send_waiting(self) -> None:
         """Send waiting messages, as far as ZeroMQ accepts them."""
         for peer in list(self._sending):
-            peer.pump(partial(self._router.give, peer.name))
+            peer.pump(partial(self.links.give, peer.name))
             if peer.sender is None:
                 del self._sending[peer]
 
     # --- the handshake -----------------------------------------------------------------------------------------------
 
-    def greet(self, name: bytes) -> None:
+    def _greet(self, name: bytes) -> None:
         """A connection to a peer was made. Its first message leaves before the one for which it was made."""
         for message in self.get(name).greeting():
-            self._router.give(name, encode(message))
+            self.links.give(name, encode(message))
 
     def do(self, peer: Peer, commands: Sequence[Command]) -> None:
         """Do what a peer asks for."""
@@ -179,9 +199,10 @@ class ServerPeers:
                 offer = self.listeners[command.way].offer(peer.name)
                 if offer is not None:
                     self.post(peer, encode(Message("stream_offer", offer._asdict())))
-            elif isinstance(command, Connect):
-                # in a thread: it may take a second
+            elif isinstance(command, Connect) and command.way == "tcp":  # in a thread: it may take a second
                 threading.Thread(target=self._connect, args=(peer, command), daemon=True).start()
+            elif isinstance(command, Connect):
+                self._connect(peer, command)
             elif isinstance(command, Claim):
                 for listener in self.listeners.values():
                     stream = listener.claim(peer.name, command.token)
@@ -198,12 +219,13 @@ class ServerPeers:
 
     def _upgrade(self, peer: Peer, stream: Stream, token: str = "") -> None:
         is_known = self.by_name.get(peer.name) is peer
-        if not is_known or not peer.upgrade(stream, token, partial(self._router.give, peer.name), MAX_BACKLOG):
+        if not is_known or not peer.upgrade(stream, token, partial(self.links.give, peer.name), MAX_BACKLOG):
             stream.close()
             return
         if peer.sender is not None:
             self._sending[peer] = None
-        self._io.watch(stream.fd, lambda event: self._attend(peer, stream, event), stream.events())
+        stream.keeps_gil = self._keeps_gil
+        self._io.watch(stream.fd, lambda event: self.attend(peer, stream, event), stream.events())
 
     def _watch(self, peer: Peer, stream: Stream) -> None:
         if peer.stream is stream:
@@ -220,14 +242,17 @@ class ServerPeers:
 
     # --- the end of peers --------------------------------------------------------------------------------------------
 
-    def listen(self, on: bool) -> None:
-        """Start or stop accepting streams from other machines."""
+    def accept(self, on: bool) -> bool:
+        """Start or stop accepting connections, and streams from other machines. Whether that succeeded."""
+        if not self.links.accept(on):
+            return False
         if "tcp" in self.listeners:
             self.listeners["tcp"].is_full = not on
+        return True
 
     def tidy(self) -> None:
         """Drop what waits for peers that are gone, and what they have half sent. Once a second is enough: it asks ZeroMQ."""
-        self._router.tidy()
+        self.links.tidy()
         for peer in list(self.by_name.values()):
             if peer.look() and self.is_gone(peer):
                 peer.reassembler = None
@@ -243,12 +268,12 @@ class ServerPeers:
     def is_gone(self, peer: Peer) -> bool:
         """Whether a client has closed its connection, or has died: ZeroMQ says so when something is sent."""
         gone = self._counters.gone
-        self._router.give(peer.name, encode(Message("probe")))
+        self.links.give(peer.name, encode(Message("probe")))
         return self._counters.gone > gone
 
     def hang_up(self, name: bytes) -> None:
         """Close the connection to a peer, and drop its waiting messages."""
-        self._router.hang_up(name)
+        self.links.hang_up(name)
         peer = self.by_name.pop(name, None)
         if peer is not None:
             self._sending.pop(peer, None)
@@ -261,7 +286,7 @@ class ServerPeers:
         """How many messages wait for slow peers."""
         return sum(peer.waiting() for peer in list(self.by_name.values()))
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Send what waits, as far as there is room."""
         self.send_waiting()
         for peer in list(self.by_name.values()):
@@ -273,9 +298,13 @@ class ServerPeers:
                     peer.stream = None
 
     def close(self) -> None:
-        """Close all; what the kernel has taken still arrives."""
+        """Send what waits, for up to `LINGER_MS`, and close all; what the kernel and ZeroMQ have taken still arrives."""
+        deadline = time.monotonic() + LINGER_MS / 1000
+        while self.waiting() and time.monotonic() < deadline:
+            self._flush()
+            time.sleep(RETRY_MS / 1000)
         for stream in self.streams():
             stream.close()
         for listener in self.listeners.values():
             listener.close()
-        self._router.close()
+        self.links.close()
