@@ -2,7 +2,7 @@
 
 `one_sided_reads.py`, `one_sided_updates.py` and `one_sided_accumulates.py` find the reads, updates and additions of a step that *could*
 be done in another task's memory. Whether they are is not the graph's to say: a `MemoryAccess` answers. A running cluster's master
-asks the tasks (`runtime/master/remote_memory.py`); without one `AssumedAccess` answers from the cluster's description. A plan keeps
+asks the tasks (`runtime/master/master.py`); without one `AssumedAccess` answers from the cluster's description. A plan keeps
 the answers (`OneSidedAccess`), since it holds only where they do.
 """
 

@@ -1,12 +1,11 @@
 """The master service of a session: it turns a run signature (fetches, targets, feeds) into programs on tasks.
 
-    master.py           `Master`: place, partition, lower and register; it takes no part in the steps themselves
-    handlers.py         requests of clients: sessions, graphs, plans; leases and limits of sessions
-    worker_clients.py   how a master reaches the workers of a cluster: that of its own task
-    cluster_workers.py  those of other tasks, by messages; finds out which tasks have started
-    remote_memory.py    one-sided access: which variables are read and updated in the memory of another task
-    lowering.py         turns a partition into the program that its task registers
-    session_state.py    the state that a master keeps of a session
+    master.py         `Master`: place, partition, lower and register; it takes no part in the steps themselves. One-sided access:
+                      which variables are read and updated in the memory of another task
+    handlers.py       requests of clients: sessions, graphs, plans; leases and limits of sessions
+    workers.py        how a master reaches the workers of a cluster; finds out which tasks have started
+    lowering.py       turns a partition into the program that its task registers
+    session_state.py  the state that a master keeps of a session
 
 Servers and sessions import it. It imports the placer and `worker`.
 """

@@ -4,7 +4,11 @@ Every server has one; a session talks to the one at its target. The master keeps
 signature (fetches, targets, feeds) it prunes the graph, partitions it, and registers every task's part with that task's worker. It
 takes no part in the steps: the client sends each step directly to the tasks that take part, and they answer it directly.
 
-It uses no sockets. It reaches the other tasks through `WorkerClients`, which the server provides.
+It uses no sockets. It reaches the tasks through `Workers`.
+
+The placer determines which reads, updates and additions of a step could be one-sided (`placer/partition/one_sided_access.py`).
+`FoundAccess` asks the tasks whether one reaches the memory of the other (once in a session), and at which addresses the variables are
+published (`shared_memory/remote_variables.py` answers). Other variables are sent, or updated by their own task.
 """
 
 from __future__ import annotations
@@ -19,16 +23,18 @@ from ...graph.core.errors import AbortedError, OpError, invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
 from ...placer.cost.profile import as_profile
+from ...placer.partition.one_sided_access import SharedNode
+from ...placer.partition.one_sided_reads import Place
 from ...placer.partition.partitioned_graph import task_of
 from ...placer.pipeline import PlanOptions, objective_of, plan_step
 from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
 from ..config import ConfigProto
+from ..shared_memory.remote_variables import name_of
 from ..worker.registration import Registration
 from .lowering import Published, lower_partitions
-from .remote_memory import FoundAccess
 from .session_state import MasterSession, Signature, TaskPart
-from .worker_clients import WorkerClients
+from .workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +42,7 @@ logger = logging.getLogger(__name__)
 class Master:
     """The sessions of one server, or the one session in this process."""
 
-    def __init__(self, task: str, workers: WorkerClients) -> None:
+    def __init__(self, task: str, workers: Workers) -> None:
         self.task = task
         self._workers = workers
         self._sessions: dict[str, MasterSession] = {}
@@ -49,7 +55,7 @@ class Master:
         """Open a session on all devices that `config.device_filters` admit.
 
         `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
-        that `extend` keeps up to date. `tell` and `forsaken` are those of `WorkerClients.devices`; `client` names the process that opens
+        that `extend` keeps up to date. `tell` and `forsaken` are those of `Workers.devices`; `client` names the process that opens
         the session.
         """
         cluster = self._workers.devices(config, tell, forsaken)
@@ -223,3 +229,41 @@ class Master:
                 self.close_session(handle)
             except OpError as e:
                 logger.warning("closing session %s: %s", handle, e)
+
+
+class FoundAccess:
+    """Asks a session's tasks, for one plan: a `MemoryAccess` of the placer.
+
+    Attributes:
+        published: the incarnation of the owner's process and the address of the record, for each place that is published.
+    """
+
+    found = True
+
+    def __init__(self, workers: Workers, session: MasterSession) -> None:
+        self._workers, self._session = workers, session
+        self._asked: dict[tuple[Place, bool], bool] = {}  # (place, writable) -> whether it is published so
+        self.published: dict[Place, tuple[int, tuple[int, ...]]] = {}
+
+    def reaches(self, task: str, owner: str) -> bool:
+        """Whether a task can read the memory of another one; remembered for the session."""
+        reachable, pair = self._session.reachable, (owner, task)
+        if pair not in reachable:
+            reachable[pair] = self._workers.sees(task, owner, self._session.config.peer_timeout_s)
+        return reachable[pair]
+
+    def publishes(self, owner: str, wanted: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
+        """Whether the owner publishes each of these, for changes by others if `writable`."""
+        new = {place: node for node, place in wanted if (place, writable) not in self._asked}
+        if new:
+            session = self._session
+            names = [name_of(node, *place[1:]) for place, node in new.items()]
+            incarnation, addresses = self._workers.post(
+                owner, session.handle, session.seed, session.config.isolate_session_state, names,
+                session.config.peer_timeout_s, writable,
+            )  # fmt: skip
+            for place, address in zip(new, addresses, strict=True):
+                self._asked[place, writable] = address is not None
+                if address is not None:
+                    self.published[place] = incarnation, tuple(address)
+        return [self._asked[place, writable] for _, place in wanted]

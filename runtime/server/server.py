@@ -42,9 +42,9 @@ from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, addresse
 from ..collectives.coordinator import Coordinator
 from ..collectives.launch import CollectiveLauncher
 from ..config import ConfigProto, Options, check_config
-from ..master.cluster_workers import ClusterWorkers
 from ..master.handlers import MasterHandlers
 from ..master.master import Master
+from ..master.workers import Workers
 from ..observability.metrics import (
     LOOK_EVERY_S,
     MOST_WAITS,
@@ -260,8 +260,8 @@ class Server:
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
         self._load = Load()
-        self._workers = responder.peers = ClusterWorkers(
-            self.cluster_spec, self._worker, self.incarnation, self._keys, lambda: responder.endpoint
+        self._workers = responder.peers = Workers(
+            self._worker, self.incarnation, self.cluster_spec, self._keys, lambda: responder.endpoint
         )
         self._master = Master(self.task, self._workers)
         self._master_handlers = MasterHandlers(self._master, self._executor, responder, self.config)

@@ -27,7 +27,7 @@ from ...placer.search.from_graph import IN_PROCESS
 from ..config import ConfigProto
 from ..master.master import Master
 from ..master.session_state import Signature, TaskPart
-from ..master.worker_clients import WorkerClients
+from ..master.workers import Workers
 from ..observability.step_notes import Gathered, Recorder
 from ..worker.worker import Worker
 
@@ -55,7 +55,7 @@ def make_backend_within_task(
 
 
 def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> LocalBackend:
-    return LocalBackend(Master(IN_PROCESS, WorkerClients(worker, worker.devices[0].incarnation)), worker, graph, config)
+    return LocalBackend(Master(IN_PROCESS, Workers(worker, worker.devices[0].incarnation)), worker, graph, config)
 
 
 class LocalBackend:

@@ -24,7 +24,7 @@ from dovetail.graph.core.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from dovetail.runtime.master import cluster_workers
+from dovetail.runtime.master import workers
 from dovetail.runtime.master.master import Master
 from dovetail.runtime.master.session_state import MasterSession
 from dovetail.runtime.rpc.dispatch import Limit, Quota, this_client
@@ -588,7 +588,7 @@ def test_steps_and_feeds_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch
 def test_who_waits_for_a_cluster_is_told_for_whom(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_workers, "TELL_MISSING_S", 0.2)
+    monkeypatch.setattr(workers, "TELL_MISSING_S", 0.2)
     cluster = {"a": ["localhost:0"], "b": ["localhost:9"]}
     with tf.train.Server(cluster, "a", 0) as server, pytest.raises(UnavailableError, match="Waited"):
         tf.Session(server.target, graph=tf.Graph(), config=tf.ConfigProto(wait_for_cluster_s=1.0))

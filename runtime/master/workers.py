@@ -1,4 +1,4 @@
-"""A server's master calls the worker of its own task directly, and sends messages to the others."""
+"""How a master reaches the workers of its cluster: it calls that of its own task directly, and sends messages to the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from ..transport.keys import Keys
 from ..wire.messages import Message
 from ..worker.registration import Registration, device_from_fields
 from ..worker.worker import Worker
-from .worker_clients import WorkerClients
 
 logger = logging.getLogger(__name__)
 
@@ -40,24 +39,26 @@ def _process_ends() -> threading.Event:
     return event
 
 
-class ClusterWorkers(WorkerClients):
-    """The workers of a server's cluster.
+class Workers:
+    """The workers of a cluster.
 
     Args:
+        worker, incarnation: of the master's own task.
+        spec: the cluster; None: the own task alone, as in a session without servers.
         endpoint: the server's endpoint; None while it has none.
     """
 
     def __init__(
-        self, spec: ClusterSpec, worker: Worker, incarnation: int, keys: Keys | None,
-        endpoint: Callable[[], Endpoint | None],
+        self, worker: Worker, incarnation: int, spec: ClusterSpec | None = None, keys: Keys | None = None,
+        endpoint: Callable[[], Endpoint | None] = lambda: None,
     ) -> None:  # fmt: skip
-        super().__init__(worker, incarnation)
+        self._worker = worker
+        self._incarnation = incarnation
         self._endpoint = endpoint
         self._connections = ConnectionPool(keys)
         self._requests = itertools.count(1)
         self._closed = False
-        self._addresses: dict[str, str] = {}
-        self.set_cluster(spec)
+        self._addresses = {} if spec is None else addresses_of(spec)
 
     def set_cluster(self, spec: ClusterSpec) -> None:
         """Take another cluster from now on."""
@@ -83,7 +84,16 @@ class ClusterWorkers(WorkerClients):
         self, config: ConfigProto, tell: Callable[[Sequence[str]], None] | None = None,
         forsaken: Callable[[], bool] | None = None,
     ) -> Cluster:  # fmt: skip
-        """As `WorkerClients.devices`: asks all tasks that the filters admit, and repeats until they have started."""
+        """All devices of the tasks that the session may use; waits up to `config.wait_for_cluster_s` for tasks that have not started.
+
+        It asks all tasks that the filters admit, again and again. While it waits, it calls `tell` with the missing tasks now and then,
+        and `forsaken` to find out whether the client has gone.
+
+        Raises:
+            CancelledError: the client has gone. UnavailableError: tasks are missing.
+        """
+        if not self._addresses:
+            return Cluster(self._worker.devices, self._worker.task)
         filters = [parse_strict(f) for f in config.device_filters]
         absent = {
             task: address
@@ -145,14 +155,18 @@ class ClusterWorkers(WorkerClients):
         return Cluster(tuple(found), self._worker.task).filtered(config.device_filters)
 
     def register(self, registrations: Mapping[str, Registration]) -> dict[str, int]:
-        """As `WorkerClients.register`: the other tasks compile their parts while this one compiles its own."""
-        others = {task: new.to_fields() for task, new in registrations.items() if task != self._worker.task}
-        mine = {task: new for task, new in registrations.items() if task == self._worker.task}
-        found: dict[str, int] = {}
+        """Register the tasks' parts of a signature: the other tasks compile their parts while this one compiles its own.
+
+        Returns the incarnations of the tasks' processes.
+        """
+        mine = registrations.get(self._worker.task)
+        others = {task: new.to_fields() for task, new in registrations.items() if new is not mine}
 
         def own() -> None:
-            found.update(super(ClusterWorkers, self).register(mine))
+            if mine is not None:
+                self._worker.register(mine)
 
+        found = dict.fromkeys(registrations, self._incarnation)
         if others:
             patience = next(iter(registrations.values())).peer_timeout_s
             for task, reply in self._call_all(others, "register", "registered", patience, own).items():
@@ -162,6 +176,7 @@ class ClusterWorkers(WorkerClients):
         return found
 
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
+        """Whether `task` can read variables in the memory of `owner`, another task."""
         direct, mine = self._worker.direct, self._worker.task
         if owner == mine:
             page = direct.page()
@@ -175,29 +190,34 @@ class ClusterWorkers(WorkerClients):
         self, task: str, session: str, seed: int, isolated: bool, names: Sequence[VariableName], peer_timeout_s: float,
         changed: bool = False,
     ) -> tuple[int, Sequence[Sequence[int] | None]]:  # fmt: skip
+        """Make a task publish variables of a session, named by container and name, for others to read, or to update if `changed`.
+
+        Returns the incarnation of its process, and the address of each variable's record; None: others cannot reach it.
+        """
         if task == self._worker.task:
-            return super().post(task, session, seed, isolated, names, peer_timeout_s, changed)
-        fields = {
-            "session": session, "seed": seed, "isolated": isolated, "names": names, "changed": changed
-        }  # fmt: skip
+            return self._incarnation, self._worker.post(session, seed, isolated, names, changed)
+        fields = {"session": session, "seed": seed, "isolated": isolated, "names": names, "changed": changed}
         reply = self._call(task, "publish", fields, "published", peer_timeout_s).fields
         return reply["incarnation"], reply["places"]
 
     def release(self, task: str, programs: Sequence[str]) -> None:
+        """Release programs; a task that cannot be reached is no error."""
         if task == self._worker.task:
-            super().release(task, programs)
+            self._worker.release(programs)
         else:
             self._tell(task, Message("release", {"programs": list(programs)}))
 
     def close_session(self, task: str, session: str) -> None:
+        """Forget a session; a task that cannot be reached is no error: it has nothing to forget, or forgets when it restarts."""
         if task == self._worker.task:
-            super().close_session(task, session)
+            self._worker.close_session(session)
         else:
             self._tell(task, Message("forget_session", {"session": session}))
 
     def reset(self, task: str, containers: Sequence[str], sessions: Sequence[str], peer_timeout_s: float) -> None:
+        """Clear containers and forget sessions."""
         if task == self._worker.task:
-            super().reset(task, containers, sessions, peer_timeout_s)
+            self._worker.reset(containers, sessions)
         else:
             fields = {"containers": list(containers), "sessions": list(sessions)}
             self._call(task, "reset_containers", fields, "closed", peer_timeout_s)
