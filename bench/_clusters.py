@@ -225,7 +225,7 @@ def other_machine() -> subprocess.Popen[str]:
 def give_keys(folder: str, cluster: dict[str, list[str]]) -> None:
     """Keys for all tasks and for this process."""
     from dovetail.runtime.transport.keys import part_of, write_cluster
-    from dovetail.runtime.transport.zmq_auth import new_key_pair
+    from dovetail.runtime.transport.zmq_sockets import new_key_pair
 
     tasks = [(part_of(job, i), address) for job, addresses in cluster.items() for i, address in enumerate(addresses)]
     write_cluster(Path(folder), tasks, ["client"], iter(new_key_pair, None))

@@ -5,7 +5,7 @@ What must hold between them:
 - A user sets the *peer timeout* (`ConfigProto.peer_timeout_s`, 5 s by default): a call ends that long after the last sign of life.
 - A caller pings each peer that owes it a reply every `PING_S`, so several pings fit into the smallest useful peer timeout.
 - ZeroMQ ends a silent connection after `HEARTBEAT_TIMEOUT_MS`, and TCP a silent stream after `STREAM_SILENCE_MS`. Both are below the
-  default peer timeout: a connection that is still up then proves that the process of a silent task runs (`transport/zmq_liveness.py`).
+  default peer timeout: a connection that is still up then proves that the process of a silent task runs (`transport/zmq_sockets.py`).
 - A lost tensor is asked for every `ASK_S`. `STUCK_LINK_S` is more than `HEARTBEAT_TIMEOUT_MS`: ZeroMQ gets its chance to break a dead
   connection before the loss detector calls it cut.
 - A lock of a shared variable is waited for half of the default peer timeout (`LOCK_TIMEOUT_S`): a process that was stopped while it
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Calls: a client, or a master that waits for workers (`rpc/pending_call.py`, `rpc/failure_detector.py`).
+# Calls: a client, or a master that waits for workers (`rpc/pending_call.py`, `rpc/failure_detection.py`).
 PING_S: Final = 0.5  # between two pings to a task that is waited for
 PROCESS_CHECK_S: Final = 0.1  # between two looks whether the process of a silent task still runs
 REASONS_TIMEOUT_S: Final = 0.5  # for tasks to say what a step waits for, after its time is over
@@ -35,14 +35,14 @@ STREAM_SILENCE_MS: Final = 4_000  # the same for a stream over TCP, by the kerne
 MONITOR_GRACE_S: Final = 0.75
 """A disconnection seen this long after a moment may have happened before it: the monitor is polled."""
 
-# Tensors between workers (`rpc/loss_detection.py`).
+# Tensors between workers (`rpc/failure_detection.py`).
 ASK_S: Final = 1.0  # between two questions about the same overdue tensor
 CONFIRM_S: Final = 0.2
 """Between two reports of the same loss, at least: a task that could not answer for a while reports several times at once."""
 STUCK_LINK_S: Final = 5.0
 """A link on which nothing leaves for so long is cut, at the earliest: the sender does not see how much of a chunk has left."""
 
-# Members of a collective (`rpc/failure_detector.py`, `rpc/loss_detection.py`).
+# Members of a collective (`rpc/failure_detection.py`).
 DEAF_S: Final = 2.0  # a member that hears nothing of us for so long is cut off from us
 COUNT_S: Final = 1.0  # between two comparisons of the counts of messages sent and received
 
@@ -58,7 +58,7 @@ WARN_S: Final = 10.0  # between two warnings that it does not
 LOCK_TIMEOUT_S: Final = 2.5  # half of the default peer timeout
 CLOSE_LOCK_TIMEOUT_S: Final = 0.2  # when the owner takes the variable back: a running holder releases the lock at once
 
-# Clients, as servers see them (`rpc/liveness.py`).
+# Clients, as servers see them (`rpc/failure_detection.py`).
 SILENT_S: Final = 30.0  # steps of a client end when it has given no sign of life for so long
 LEASE_S: Final = 300.0  # a session lives so long after its client named it last, and longer while the connection is up
 TOUCH_S: Final = 60.0  # a client that runs steps mentions its session this often

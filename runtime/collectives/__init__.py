@@ -5,10 +5,9 @@
     membership                the state: groups, memberships of sessions, requests that wait
     membership_service        which tasks form a membership; if a member fails, all fail
     algorithms                ring, recursive doubling, tree, direct exchange: one member's share, by messages
-    message_executor          runs these algorithms
+    executors                 run these algorithms, and those in shared memory
     shared_buffer             memory that the members on one machine share, and their agreement on it
     shared_memory_algorithms  all-reduce, gather and reduce-scatter in such memory
-    shared_memory_executor    runs these algorithms
     device_link               the agreement before a collective on device links, such as NCCL's
 
 A collective fails in all members or in none. If one member is gone, the others get an error and start a new session. The package

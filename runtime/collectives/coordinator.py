@@ -23,10 +23,10 @@ from typing import Any
 
 from ...graph.core.errors import AbortedError, UnavailableError, from_code, invalid
 from ...graph.resources.async_request import AsyncResource
-from ..rpc.failure_detector import FailureDetector
-from ..shared_memory.collective_memory import CollectiveMemory
+from ..rpc.failure_detection import FailureDetector
 from ..timeouts import COUNT_S
 from .algorithms import Array, MessageAlgorithm
+from .executors import WAKE, MessageExecutor, SharedMemoryExecutor
 from .membership import (
     COUNTED,
     BufferQueue,
@@ -38,9 +38,8 @@ from .membership import (
     stop_link,
 )
 from .membership_service import MembershipService, PeerMessenger, Send, ended_early_error
-from .message_executor import MessageExecutor
+from .shared_buffer import CollectiveMemory
 from .shared_memory_algorithms import SharedMemoryAllReduce
-from .shared_memory_executor import WAKE, SharedMemoryExecutor
 
 logger = logging.getLogger(__name__)
 

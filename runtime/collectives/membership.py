@@ -1,7 +1,7 @@
 """The state of groups: sessions' memberships, and their waiting requests.
 
 A group is the set of devices that run a collective together. A membership is one session's part in a group (`membership_service.py`). A
-request is one member's wait for its result, by messages (`message_executor.py`) or in shared memory (`shared_memory_executor.py`).
+request is one member's wait for its result, by messages or in shared memory (`executors.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from ...graph.core.errors import OpError
 from ...graph.resources.async_request import Request
-from ..rpc.loss_detection import LossCounter
+from ..rpc.failure_detection import LossCounter
 from .algorithms import Array, MessageAlgorithm
 from .device_link import LinkAgreement
 from .shared_buffer import SharedBuffer

@@ -17,7 +17,7 @@ from ...placer.serialize.write import plan_lines
 from .. import timeouts
 from ..config import ConfigProto
 from ..rpc.dispatch import NAME_CHARS, RequestExecutor, Responder
-from ..rpc.liveness import Leases
+from ..rpc.failure_detection import Leases
 from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from ..worker.registration import device_fields

@@ -1,6 +1,6 @@
 """A client's side of requests: waiting for replies, with pings as a failure detector.
 
-A caller pings the tasks that it waits for (`failure_detector.py`). So no call waits longer than its task lives, whatever limits the user
+A caller pings the tasks that it waits for (`failure_detection.py`). So no call waits longer than its task lives, whatever limits the user
 sets.
 
 A pong also says whether the task works on the request. If it does not, and no reply arrives, the request or the reply was lost with a
@@ -32,7 +32,7 @@ from ..transport.keys import Keys
 from ..wire.messages import Message
 from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
-from .failure_detector import FailureDetector
+from .failure_detection import FailureDetector
 
 child_processes: dict[str, Callable[[], str | None]] = {}
 """Address of a task whose process this process started -> how that ended; None while it runs. Silence proves it only after the peer

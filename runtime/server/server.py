@@ -41,6 +41,7 @@ from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may 
 from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, addresses_of, local_devices, task_addresses
 from ..collectives.coordinator import Coordinator
 from ..collectives.launch import CollectiveLauncher
+from ..collectives.shared_buffer import CollectiveMemory
 from ..config import ConfigProto, Options, check_config
 from ..master.handlers import MasterHandlers
 from ..master.master import Master
@@ -58,7 +59,6 @@ from ..observability.metrics import (
 from ..observability.step_notes import clock
 from ..rpc.dispatch import RequestExecutor, Responder
 from ..rpc.pending_call import ConnectionPool, call
-from ..shared_memory.collective_memory import CollectiveMemory
 from ..shared_memory.pool import borrowed, share_variables
 from ..transport.endpoint import Endpoint
 from ..transport.keys import part_of, serve_with, served_with, server_keys

@@ -4,8 +4,7 @@
     fetches.py           converts users' fetches and feeds to names and back
     prepared_steps.py    the cache of prepared signatures; the interface of backends; restarts of tasks
     local_backend.py     runs steps in this process, without servers
-    cluster_backend.py   runs steps on a cluster of servers
-    step_call.py         one step on a cluster: messages, answers, abort
+    cluster_backend.py   runs steps on a cluster of servers: messages, answers, abort
     partial_run.py       one step in several calls
     functions.py         compiles graphs to functions that kernels of data sets call
     profiling.py         measures devices, links and steps

@@ -7,7 +7,7 @@ addresses of their records.
 
 If a value cannot be read when a step begins, the reader requests it with a `want`, which names the variable. The owner sends it as a
 tensor of the step, on its usual channel. Or it answers `denied` with an error, which ends the step: the variable has no value yet, or the
-session is unknown. An overdue `want` is repeated (`loss_detection.py`); it is idempotent.
+session is unknown. An overdue `want` is repeated (`failure_detection.py`); it is idempotent.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ...graph.resources.resource_manager import Resources
 from ...graph.resources.variable import VariableState
 from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.pool import mapper, pool_of_process
-from .record_layout import RecordAddress, can_publish
 from .segment import MappingError, Reference
+from .shared_variable import RecordAddress, can_publish
 from .variable_publisher import VariablePublisher
 from .variable_reader import ProcessHandle, RemoteVariable, VariableReaders, reader_of
 

@@ -1,7 +1,7 @@
 """Shared variables: double-buffered values that several processes read and change in place, guarded by a cross-process file lock.
 
 Theory of operation. The owner of a variable, or of an accumulator, *publishes* it (`variable_publisher.py`): its value gets two adjacent
-buffers in shared memory, and a record (`record_layout.py`) says where they are. The record's *turn* says which of them holds the
+buffers in shared memory, and a record of 192 bytes says where they are. The record's *turn* says which of them holds the
 value. To change it, the owner or another process
 
     takes the variable's lock in its own process, and then the file lock,
@@ -27,6 +27,18 @@ that cannot get the lock retries for `LOCK_TIMEOUT_S`, then fails with Unavailab
 locked in the order of their addresses, which is the same in all processes. If a stopped process holds the lock of a variable that its
 owner withdraws, the memory that it may still write is kept, and the record not used, until it releases the lock.
 
+The words of a record have 64 bits each:
+
+    version    odd: there is no value, and the words behind may change; even: they hold
+    number     the record's number: a record is used again for another variable, with another number
+    turn       how many changes the value has had; if odd, it is in the second buffer
+    holder     the process that holds the lock, for error messages
+    wanted     for an accumulator: how many gradients the task waits for (graph/resources/shared_accumulator.py)
+    descriptor and number of the segment, offset of the first buffer, distance to the second one, bytes, element type, rank, dimensions
+
+The order of stores and loads matters. Each is a call of its own here, so compilers keep it. Processors keep it if they reorder neither
+loads with loads nor stores with stores. x86 keeps it, ARM does not, so variables are not published on ARM.
+
 `tests/runtime/shared_memory/test_shared_variable_interleavings.py` plays all orders of the loads and stores of small examples.
 """
 
@@ -35,7 +47,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
+import platform
 import struct
 import sys
 import time
@@ -45,6 +59,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ...graph.core import dtypes
 from ...graph.core.dtypes import Array
 from ...graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError
 from ...graph.core.interpreter_state import process_id
@@ -53,7 +68,6 @@ from ...graph.resources.buffer_pool import buffers
 from ...placer.partition.one_sided_access import MOST_BYTES
 from ..timeouts import CLOSE_LOCK_TIMEOUT_S, LOCK_TIMEOUT_S
 from .pool import address_of
-from .record_layout import CODES, HOLDER, MOST_DIMS, NUMBER, RECORD_BYTES, TURN, VERSION, WANTED, RecordAddress
 from .segment import MappingError
 
 _READ_ATTEMPTS: Final = 20  # others would have to change the value twice during each of them
@@ -357,3 +371,34 @@ def release_stuck() -> None:
     """Release memory that stopped processes could have written to."""
     if _stuck:
         _stuck[:] = [(shared, layout) for shared, layout in list(_stuck) if not shared.try_to_settle()]
+
+
+PAGE: Final = 4096
+RECORD_BYTES: Final = 192  # three cache lines
+RECORDS: Final = 512  # per segment
+VERSION, NUMBER, TURN, HOLDER, WANTED, WHERE = range(6)
+_HEAD: Final = 7  # words of `WHERE` before the dimensions
+MOST_DIMS: Final = RECORD_BYTES // 8 - WHERE - _HEAD
+
+TYPES: Final = tuple(t for t in dtypes.ALL if t.np.kind != "O" and t is not dtypes.resource)
+CODES: Final = {t.np: i for i, t in enumerate(TYPES)}
+
+
+def can_publish() -> bool:
+    """Whether this machine supports published variables: its processors keep the order of stores and loads."""
+    return platform.machine() in ("x86_64", "AMD64")
+
+
+class RecordAddress(NamedTuple):
+    """The address of a record: a reference to shared memory, and the record's number."""
+
+    pid: int
+    fd: int
+    segment: int
+    offset: int
+    number: int
+
+
+def words_of(memory: mmap.mmap, offset: int) -> memoryview:
+    """The words of a record in a mapped segment."""
+    return memoryview(memory)[offset : offset + RECORD_BYTES].cast("Q")

@@ -1,6 +1,6 @@
 """Publishes a task's variables and accumulators: other processes of the machine read and change them without a message.
 
-A published variable has a record (`record_layout.py`), at an address that does not change. While its value can be shared, the record's
+A published variable has a record, at an address that does not change. While its value can be shared, the record's
 `OwnSharedVariable` holds it (`shared_variable.py`). The record is empty if the variable has no value, if the value is larger than
 `MOST_BYTES` or outside of shared memory (the pool is full), and after variable, session or server are gone.
 """
@@ -19,9 +19,18 @@ from ...graph.core.interpreter_state import process_id
 from ...graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
 from ...graph.resources.resource_manager import Resources
 from ...graph.resources.shared_storage import Publishable
-from .record_layout import NUMBER, PAGE, RECORD_BYTES, RECORDS, RecordAddress, can_publish, words_of
 from .segment import MappingError, new_segment
-from .shared_variable import LockFile, OwnSharedVariable
+from .shared_variable import (
+    NUMBER,
+    PAGE,
+    RECORD_BYTES,
+    RECORDS,
+    LockFile,
+    OwnSharedVariable,
+    RecordAddress,
+    can_publish,
+    words_of,
+)
 
 
 class VariablePublisher:

@@ -23,9 +23,21 @@ from ...graph.resources.accumulator import AccumulatorKind, RemoteAccumulator
 from ...graph.resources.shared_accumulator import state_bytes
 from ...graph.resources.variable import VariableState
 from ...placer.partition.one_sided_access import MOST_BYTES
-from .record_layout import MOST_DIMS, NUMBER, PAGE, RECORD_BYTES, TYPES, VERSION, WHERE, RecordAddress, words_of
 from .segment import Mapper, MappingError, Reference
-from .shared_variable import Layout, LockFile, SharedVariable
+from .shared_variable import (
+    MOST_DIMS,
+    NUMBER,
+    PAGE,
+    RECORD_BYTES,
+    TYPES,
+    VERSION,
+    WHERE,
+    Layout,
+    LockFile,
+    RecordAddress,
+    SharedVariable,
+    words_of,
+)
 
 
 class ProcessHandle:

@@ -1,4 +1,4 @@
-"""Decides which clients may talk to a server, and explains refusals. Events in, decisions out: `zmq_auth.py` has the sockets.
+"""Decides which clients may talk to a server, and explains refusals. Events in, decisions out: `zmq_sockets.py` has the sockets.
 
 Theory of operation. A server with keys requires a proof of a key (CurveZMQ) from each client before it reads a byte of a message.
 ZeroMQ checks the proof, and asks `AccessControl` whether the key is allowed (ZAP, RFC 27). A client without an allowed key gets no

@@ -26,8 +26,7 @@ from .keys import Keys
 from .peer import HANDSHAKE, STOP_LENDING, Peer
 from .peers import Peers
 from .zmq_links import Counters, address_of, dialled_name
-from .zmq_liveness import ConnectionMonitor
-from .zmq_sockets import HIGH_WATER, open_connections, shared_context
+from .zmq_sockets import HIGH_WATER, ConnectionMonitor, open_connections, shared_context
 
 SEND_TIMEOUT_S = 5.0
 
@@ -219,7 +218,7 @@ class Connections:
         return self._peers.links.link(self._known[address][1].name) if address in self._known else None
 
     def lives(self, address: str, since: float) -> bool:
-        """Whether the server's process at `address` has run since then, even if it does not answer; see `zmq_liveness.py`."""
+        """Whether the server's process at `address` has run since then, even if it does not answer; see `zmq_sockets.py`."""
         link = self._link(address)
         is_cut = self._faults is not None and self._faults.cuts(address)
         return link is not None and link.was_up_since(since) and not is_cut

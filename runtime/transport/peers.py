@@ -26,8 +26,7 @@ from .peer import Claim, Command, Connect, Offer, Peer, Read
 from .stream import Stream
 from .stream_listener import StreamListener, connect_stream
 from .zmq_links import Counters, ZmqLinks, address_of, is_dialled, name_of
-from .zmq_liveness import Context
-from .zmq_sockets import LINGER_MS, RETRY_MS, dialled_host
+from .zmq_sockets import LINGER_MS, RETRY_MS, Context, dialled_host
 
 logger = logging.getLogger(__name__)
 

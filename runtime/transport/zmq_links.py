@@ -21,11 +21,13 @@ from ..wire.tensors import Frame
 from .access_control import AccessControl
 from .event_loop import EventLoop
 from .keys import Keys
-from .zmq_auth import ZapHandler
-from .zmq_liveness import ConnectionMonitor, Context, Socket
 from .zmq_sockets import (
     LINGER_MS,
     AddressInUse,
+    ConnectionMonitor,
+    Context,
+    Socket,
+    ZapHandler,
     descriptor,
     dial,
     new_socket,
@@ -251,7 +253,7 @@ class ZmqLinks:
             sock.close(linger=0)
 
     def stop_monitors(self) -> None:
-        """Close the connection monitors, which must be closed before their sockets: see `zmq_liveness.py`."""
+        """Close the connection monitors, which must be closed before their sockets: see `zmq_sockets.py`."""
         for link in self._links.values():
             link.close()
 

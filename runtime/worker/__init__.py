@@ -4,8 +4,7 @@
     handlers.py           requests of clients (run, abort) and of masters (register, release, publish)
     tensor_exchange.py    messages between workers during steps: tensors, GPU memory, lost and unreadable tensors
     step_scheduler.py     which thread runs which segment of a program; send coalescing; the inline fast path
-    traced_step.py        a step that records its events for a trace
-    step.py               `TaskStep`: the rendezvous and the lifetime of one step
+    step.py               `TaskStep`: the rendezvous and the lifetime of one step; one that records its events for a trace
     executor.py           `Executor`: the interpreter of one program, which suspends where it must wait
     async_kernel.py       a kernel that runs concurrently with its program
     registration.py       the payload of a `register` message and its codec

@@ -13,7 +13,7 @@ from ...graph.core.errors import InternalError, OpError, UnavailableError
 from ...graph.resources.resource_manager import DEAD
 from ..observability.metrics import Traffic
 from ..rpc.dispatch import RequestExecutor, Responder
-from ..rpc.loss_detection import LossDetector, Lost
+from ..rpc.failure_detection import LossDetector, Lost
 from ..shared_memory.cuda_ipc import CudaIpc
 from ..shared_memory.remote_variables import Want
 from ..wire.compression import LEAST_BYTES
@@ -123,7 +123,7 @@ class TensorExchange:
         with contextlib.suppress(RuntimeError):  # the server is stopping
             self._executor.worker.submit(send)
 
-    # --- loss detection: see `loss_detection.py` ----------------------------------------------------------------------------
+    # --- loss detection: see `failure_detection.py` ----------------------------------------------------------------------------
 
     def ask_for_overdue(self, now: float) -> None:
         """Ask for tensors that are overdue, and end steps whose tensors are lost."""

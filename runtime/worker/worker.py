@@ -29,17 +29,16 @@ from ...placer.partition.partitioned_graph import task_of
 from ..collectives.launch import CollectiveLauncher
 from ..observability.metrics import StepTimes
 from ..observability.step_notes import Recorder
-from ..rpc.loss_detection import AwaitedTensors
-from ..shared_memory.record_layout import RecordAddress
+from ..rpc.failure_detection import AwaitedTensors
 from ..shared_memory.remote_variables import RemoteVariables, VariableName, Want
+from ..shared_memory.shared_variable import RecordAddress
 from ..wire.messages import ChannelKey
 from .executor import ignore_numpy_warnings
 from .registration import Registration
 from .replication import Replicator
-from .step import TaskStep
+from .step import TaskStep, TracedStep
 from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
 from .throttled_kernels import delay_registration, throttled
-from .traced_step import TracedStep
 
 MAX_EARLY_STEPS = 1_000  # steps not yet started here for which tensors are kept
 MAX_EARLY_MESSAGES = 4_000  # messages of tensors that are kept for each such step

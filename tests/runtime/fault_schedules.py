@@ -289,7 +289,7 @@ class Suite:
         model, way = self.model, "cut:" + self.cluster.target(target).removeprefix("zmq://")
         call = Call(lambda: self.session.run(model.visits, {model.rounds: 10_000_000}))
         self._says(source, way)
-        # How long the tasks wait says `runtime/rpc/loss_detection.py`; its tests look at the time.
+        # How long the tasks wait says `runtime/rpc/failure_detection.py`; its tests look at the time.
         assert call.ended(60.0), "the step hangs"
         assert isinstance(call.error, tf.errors.UnavailableError), call.error
         assert f"/job:{source}" in str(call.error) and f"/job:{target}" in str(call.error), call.error

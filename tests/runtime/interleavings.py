@@ -7,7 +7,7 @@ would. `explore` plays a scenario again and again, each time with other choices,
 choices of the last play are taken back one by one). Orders that differ only in events of different tasks are played once: what
 was tried first at some point sleeps in the other branches until something wakes it that it does not commute with (sleep sets:
 Godefroid, Partial-Order Methods for the Verification of Concurrent Systems, 1996). When nothing can happen any more, time passes,
-and those who wait look about, as `runtime/rpc/pending_call.py` and `runtime/rpc/loss_detection.py` say. Then the promises are checked:
+and those who wait look about, as `runtime/rpc/pending_call.py` and `runtime/rpc/failure_detection.py` say. Then the promises are checked:
 
 - the client has the right values, or, if something has struck, perhaps an error;
 - nobody was told what tensors tell him, unless time had to pass;
@@ -33,7 +33,7 @@ from dovetail.runtime.collectives.launch import CollectiveLauncher
 from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.master.master import Master
 from dovetail.runtime.master.session_state import TaskPart
-from dovetail.runtime.rpc.loss_detection import LossDetector
+from dovetail.runtime.rpc.failure_detection import LossDetector
 from dovetail.runtime.worker.registration import Registration
 from dovetail.runtime.worker.worker import Worker
 

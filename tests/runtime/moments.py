@@ -19,8 +19,7 @@ from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.resources.async_request import Request
 from dovetail.graph.resources.queue import Queue, QueueKind
 from dovetail.runtime.observability.step_notes import Recorder
-from dovetail.runtime.worker.step import TaskStep
-from dovetail.runtime.worker.traced_step import TracedStep
+from dovetail.runtime.worker.step import TaskStep, TracedStep
 
 DEVICE = "/job:a/replica:0/task:0/device:CPU:0"
 POINTS = ("in the kernel", "before it leaves word", "after it left word", "before it goes on")

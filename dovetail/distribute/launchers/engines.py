@@ -25,7 +25,7 @@ from ...placer.cluster.load import described_by, quantity
 from ...runtime.server.local_cluster import LocalCluster, Supervisor
 from ...runtime.server.running_cluster import Keeper, RunningCluster
 from ...runtime.transport.keys import OWN, Keys, write_keys
-from ...runtime.transport.zmq_auth import new_key_pair
+from ...runtime.transport.zmq_sockets import new_key_pair
 from .ray_cluster import RayCluster
 from .slurm_cluster import SlurmCluster, counts
 

@@ -43,7 +43,7 @@ from ...runtime.server.running_cluster import RunningCluster
 from ...runtime.server.server import Server
 from ...runtime.transport.endpoint import relocate
 from ...runtime.transport.keys import OWN, Keys, serve_with, served_with, write_keys
-from ...runtime.transport.zmq_auth import new_key_pair
+from ...runtime.transport.zmq_sockets import new_key_pair
 from ..resolvers.cluster_resolver import ClusterResolver
 
 NEWS_S = 10.0  # how long one question for news waits at the directory

@@ -52,7 +52,7 @@ def manifests(
 
 def _key(folder: Path | None) -> str:
     """The text of the key file in a folder; a new key is created if there is none."""
-    from ...runtime.transport.zmq_auth import new_key_pair  # loads ZeroMQ
+    from ...runtime.transport.zmq_sockets import new_key_pair  # loads ZeroMQ
 
     where = folder or (Path(setting("DOVETAIL_KEYS")) if setting("DOVETAIL_KEYS") else None)
     if where is None:

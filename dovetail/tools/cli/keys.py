@@ -104,7 +104,7 @@ def _folder(given: Path | None) -> Path:
 
 
 def _pairs() -> Iterator[KeyPair]:
-    from ...runtime.transport.zmq_auth import new_key_pair  # loads ZeroMQ
+    from ...runtime.transport.zmq_sockets import new_key_pair  # loads ZeroMQ
 
     while True:
         yield new_key_pair()

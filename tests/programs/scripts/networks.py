@@ -17,7 +17,7 @@ from pathlib import Path
 
 import dovetail as tf
 from dovetail.runtime.transport.keys import part_of, revoke, write_cluster, write_keys
-from dovetail.runtime.transport.zmq_auth import new_key_pair
+from dovetail.runtime.transport.zmq_sockets import new_key_pair
 from dovetail.tools.demo.worker import build
 
 STEPS = 300

@@ -12,9 +12,8 @@ from simulated_tasks import TASKS, Machine, Net, Step
 
 from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError
 from dovetail.runtime.collectives import algorithms, shared_buffer, shared_memory_algorithms
-from dovetail.runtime.collectives.shared_buffer import BufferLayout, SharedBuffer
+from dovetail.runtime.collectives.shared_buffer import BufferLayout, CollectiveMemory, SharedBuffer
 from dovetail.runtime.collectives.shared_memory_algorithms import SharedMemoryAllReduce
-from dovetail.runtime.shared_memory.collective_memory import CollectiveMemory
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.float16]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.runtime.rpc.failure_detector import DEAF_S, PING_S, FailureDetector
+from dovetail.runtime.rpc.failure_detection import DEAF_S, PING_S, FailureDetector
 
 PATIENCE_S = 5.0
 

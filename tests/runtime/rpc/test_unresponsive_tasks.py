@@ -17,7 +17,7 @@ import pytest
 from echoing import WAIT_S, Connection, ping, until
 
 import dovetail as tf
-from dovetail.runtime.rpc.loss_detection import AwaitedTensors, LossDetector
+from dovetail.runtime.rpc.failure_detection import AwaitedTensors, LossDetector
 from dovetail.runtime.rpc.pending_call import PendingReplies
 from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.transport.endpoint import Endpoint

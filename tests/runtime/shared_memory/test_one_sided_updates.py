@@ -8,8 +8,8 @@ import pytest
 from pairs import PS, WORKER, Pair
 
 import dovetail as tf
-from dovetail.runtime.shared_memory.record_layout import can_publish
 from dovetail.runtime.shared_memory.segment import is_available
+from dovetail.runtime.shared_memory.shared_variable import can_publish
 
 pytestmark = pytest.mark.skipif(
     not (is_available() and can_publish()), reason="no memory files, or another kind of machine"

@@ -16,8 +16,8 @@ from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulat
 from dovetail.graph.resources.async_request import RequestState
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.runtime.shared_memory import shared_variable as module
-from dovetail.runtime.shared_memory.record_layout import can_publish
 from dovetail.runtime.shared_memory.segment import Mapper, is_available
+from dovetail.runtime.shared_memory.shared_variable import can_publish
 from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 from dovetail.runtime.shared_memory.variable_reader import RemoteVariable
 
@@ -37,7 +37,7 @@ from dovetail.graph.core.dtypes import float32
 from dovetail.runtime.shared_memory import shared_variable
 from dovetail.runtime.shared_memory.segment import Mapper
 from dovetail.runtime.shared_memory.variable_reader import RemoteVariable
-from dovetail.runtime.shared_memory.record_layout import RecordAddress
+from dovetail.runtime.shared_memory.shared_variable import RecordAddress
 
 kind = AccumulatorKind(False, float32, (int(sys.argv[2]),), "SUM")
 sums = RemoteVariable(RecordAddress(*map(int, sys.argv[1].split())), kind, "a", "/job:ps/task:0", Mapper()).read()

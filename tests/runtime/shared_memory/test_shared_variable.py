@@ -16,8 +16,8 @@ from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing, update_together
 from dovetail.runtime.shared_memory import shared_variable as module
-from dovetail.runtime.shared_memory.record_layout import TURN, VERSION, can_publish
 from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available
+from dovetail.runtime.shared_memory.shared_variable import TURN, VERSION, can_publish
 from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 from dovetail.runtime.shared_memory.variable_reader import RemoteVariable, reader_of
 
@@ -36,7 +36,7 @@ from dovetail.graph.core.dtypes import int64
 from dovetail.graph.resources.variable import changing, update_together
 from dovetail.runtime.shared_memory import shared_variable
 from dovetail.runtime.shared_memory.variable_reader import RemoteVariable
-from dovetail.runtime.shared_memory.record_layout import RecordAddress
+from dovetail.runtime.shared_memory.shared_variable import RecordAddress
 from dovetail.runtime.shared_memory.segment import Mapper
 
 places = [RecordAddress(*map(int, p.split())) for p in sys.argv[1].split(",")]

@@ -19,9 +19,9 @@ from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing, update_together
 from dovetail.placer.partition.one_sided_access import MOST_BYTES
-from dovetail.runtime.shared_memory.record_layout import RecordAddress, can_publish
 from dovetail.runtime.shared_memory.remote_variables import RemoteVariables
 from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available
+from dovetail.runtime.shared_memory.shared_variable import RecordAddress, can_publish
 from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 from dovetail.runtime.shared_memory.variable_reader import ProcessHandle, VariableReaders, reader_of
 

@@ -34,7 +34,7 @@ from dovetail.runtime.transport import keys as files
 from dovetail.runtime.transport.access_control import LOG_EVERY_S, LOOK_EVERY_S, AccessControl, mechanism_of, why_silent
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.keys import KeyPair, Keys, PublicKey
-from dovetail.runtime.transport.zmq_auth import new_key_pair
+from dovetail.runtime.transport.zmq_sockets import new_key_pair
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker.registration import Registration
 

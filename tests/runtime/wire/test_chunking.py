@@ -19,8 +19,7 @@ from echoing import Connection
 from dovetail.runtime.transport import keys as files
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.keys import Keys
-from dovetail.runtime.transport.zmq_auth import new_key_pair
-from dovetail.runtime.transport.zmq_sockets import HEARTBEAT_TIMEOUT_MS
+from dovetail.runtime.transport.zmq_sockets import HEARTBEAT_TIMEOUT_MS, new_key_pair
 from dovetail.runtime.wire import chunking
 from dovetail.runtime.wire.chunking import CHUNK_BYTES, PROGRESS_ACK, ChunkedSender, Reassembler, is_chunk, is_large
 from dovetail.runtime.wire.codec import encode

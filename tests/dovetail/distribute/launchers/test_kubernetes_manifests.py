@@ -22,7 +22,7 @@ from dovetail.distribute.launchers.kubernetes_manifests import FILES, KEYS, METR
 from dovetail.placer.cluster.load import described_by
 from dovetail.runtime.server.local_cluster import port_of, reserved_port
 from dovetail.runtime.transport.keys import write_keys
-from dovetail.runtime.transport.zmq_auth import new_key_pair
+from dovetail.runtime.transport.zmq_sockets import new_key_pair
 from dovetail.tools.cli import app
 
 SCHEMA = json.loads((Path(__file__).parent / "kubernetes_schema.json").read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dovetail.graph.core.errors import OpError
-from dovetail.runtime.rpc.loss_detection import (
+from dovetail.runtime.rpc.failure_detection import (
     ASK_S,
     BROKEN,
     CUT,

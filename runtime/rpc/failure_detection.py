@@ -1,12 +1,26 @@
-"""Detection of lost messages between workers: a task that waits for an overdue one asks its sender, twice.
+"""Detection of failures: silent or restarted tasks, clients that have gone, and messages between workers that were lost.
+
+Nothing here has sockets or a clock: time is an event, and the caller decides what follows from a failure.
+
+**Tasks** (`FailureDetector`, of callers in `pending_call.py` and of the members of collectives). A task that is waited for is asked for a
+heartbeat every `PING_S`, and answers. One that has sent nothing for longer than the patience is dead, stopped or cut off; except when
+its process has run since then (`transport/zmq_sockets.py`): a kernel may hold its GIL. A task that answers with another incarnation was
+restarted. A connection may be cut in one direction only: a task that keeps reporting that it hears nothing of this one, despite the
+answers, is unreachable as well. T. Chandra, S. Toueg: Unreliable failure detectors for reliable distributed systems, 1996.
+
+**Clients** (`Leases`, of a master). A client ends its session by a message. A killed client sends none, and its session would stay
+forever. So a session has a lease, which each message that names the session renews. When the lease has expired, the connection of the
+last such message is checked. While it is up, the client lives, and the lease is renewed as well. A client that runs steps without the
+master renews the lease every `TOUCH_S` (`touch`). C. Gray, D. Cheriton: Leases, an efficient fault-tolerant mechanism for distributed
+file cache consistency, 1989.
 
 **Tensors of steps** (`LossDetector`). A step's client watches the tasks that owe it a reply, but not the links between tasks. A link may
 be cut while the client reaches both ends. A broken connection loses the messages under way, even if it is up again at once. So a task
 whose step has waited for a tensor for `ASK_S` (or half the session's peer timeout, if shorter) sends the producer a `missing`, repeatedly.
 
 - `coming` is the immediate reply, on the connection of the `missing`: the producer lives, and knows the step. Without it for the
-  peer timeout, the producer is dead or the link is cut, and the step fails. The exception is a connection that is up
-  (`zmq_liveness.py`): then a kernel holds the producer's GIL.
+  peer timeout, the producer is dead or the link is cut, and the step fails. The exception is a connection that is up: then a kernel
+  holds the producer's GIL.
 - `accounted` comes on the connection of the tensors, behind them, and lists the sent channels. A tensor that is still missing when it is
   listed for the second time, `CONFIRM_S` later, is lost, and the step fails.
 - The link of the tensors may be cut while that of `coming` works: a firewall may block one direction. Then `accounted` does not
@@ -20,17 +34,15 @@ was stopped for a while reads old replies first, and the tensors a moment later.
 **Messages of collectives** (`LossCounter`). Both ends count the messages that they sent and received within a membership. A task that
 has waited for another for `COUNT_S` asks for its count, and again every `COUNT_S`. The answer comes on the connection of the parts,
 behind them. A counted message that has not arrived by the next answer is lost, and the membership fails.
-
-Neither has sockets or a clock. The caller passes the time, and gets the questions to ask and what fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ..timeouts import ASK_S, CONFIRM_S, STUCK_LINK_S
+from ..timeouts import ASK_S, CONFIRM_S, DEAF_S, PING_S, STUCK_LINK_S
 from ..wire.messages import ChannelKey
 
 
@@ -167,3 +179,132 @@ class LossCounter:
             return True
         self._due = sent
         return False
+
+
+class FailureDetector:
+    """One task's view of the liveness of others.
+
+    Args:
+        patience_s: a task that sends nothing for this long counts as dead, in seconds.
+        expected: tasks that are awaited as if they had been heard just now, with their incarnations; 0: any.
+
+    Attributes:
+        now: the time of the last tick, in seconds.
+        awaited: task -> start of the wait for it.
+    """
+
+    def __init__(self, patience_s: float, now: float = 0.0, expected: Mapping[str, int] | None = None) -> None:
+        self.now = self._asked = now
+        self.awaited: dict[str, float] = dict.fromkeys(expected or (), now)
+        self._patience_s = patience_s
+        self._heard: dict[str, tuple[float, int]] = {}  # task -> time of its last message, and its incarnation
+        if expected is not None:
+            for task in expected:
+                self._heard[task] = now, expected[task]
+        self._deaf: dict[str, float] = {}  # task -> since when it reports that it hears nothing of this one
+
+    # --- received messages -----------------------------------------------------------------------------------------
+
+    def heard(self, task: str) -> None:
+        """Record a message from a task."""
+        self._heard[task] = self.now, self._heard.get(task, (0.0, 0))[1]
+
+    def has_heard(self, task: str) -> bool:
+        """Whether any message has arrived from a task."""
+        return task in self._heard
+
+    def heartbeat(self, task: str, incarnation: int) -> bool:
+        """Record a task's heartbeat, or its request for one. Whether it was restarted since the last."""
+        before = self._heard.get(task, (0.0, 0))[1]
+        self._heard[task] = self.now, incarnation
+        return before not in (0, incarnation)
+
+    def is_cut_off(self, task: str, is_deaf: bool) -> bool:
+        """Record whether a task hears nothing of this one. Whether it has reported that for too long."""
+        if not is_deaf:
+            self._deaf.pop(task, None)
+            return False
+        return self.now - self._deaf.setdefault(task, self.now) >= DEAF_S
+
+    # --- ticks -----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Set the time."""
+        if now - self.now > DEAF_S / 2:
+            self._deaf.clear()  # this process was stopped, so the others rightly heard nothing
+        self.now = now
+
+    def was_away(self, now: float) -> None:
+        """Set the time, and restart all silences: this process did not listen for a while."""
+        self.now = now
+        self._heard = {task: (now, incarnation) for task, (_, incarnation) in self._heard.items()}
+
+    def wait_for(self, tasks: Iterable[str]) -> None:
+        """Set the awaited tasks."""
+        self.awaited = {t: self.awaited.get(t, self.now) for t in tasks}
+
+    def until_silent(self) -> float:
+        """Seconds until the first awaited task has been silent for too long; negative: one has."""
+        first = self.now
+        for task in self.awaited:
+            first = min(first, self._heard[task][0])
+        return first + self._patience_s - self.now
+
+    def to_ask(self) -> list[tuple[str, bool]]:
+        """The tasks to ask for a heartbeat now, each with whether it has been silent for too long."""
+        if not self.awaited or self.now - self._asked < PING_S:
+            return []
+        self._asked = self.now
+        return [(task, self.silence(task) > self._patience_s) for task in self.awaited]
+
+    def silent(self, lives: Callable[[str, float], bool] = lambda task, since: False) -> list[tuple[str, float]]:
+        """Awaited tasks that were heard before and are silent for too long; with the seconds.
+
+        Args:
+            lives: whether a task's process has run since a given time, even if it does not answer.
+        """
+        return [
+            (task, seconds)
+            for task in self.awaited
+            if task in self._heard
+            and (seconds := self.silence(task)) > self._patience_s
+            and not lives(task, self.now - seconds)
+        ]
+
+    def silence(self, task: str) -> float:
+        """Seconds since an awaited task was heard, or since it is awaited."""
+        return self.now - max(self._heard.get(task, (0.0, 0))[0], self.awaited[task])
+
+
+class Leases:
+    """The leases of one master's sessions. Any thread may call `seen`.
+
+    >>> leases = Leases(300.0)
+    >>> leases.seen("s", b"client", 0.0)
+    >>> leases.look(299.0, ["s"], is_gone=lambda client: True)
+    []
+    >>> leases.look(300.0, ["s"], is_gone=lambda client: True)
+    ['s']
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._seen: dict[str, tuple[bytes, float]] = {}  # session -> connection and time of the latest message
+
+    def seen(self, session: str, client: bytes, now: float) -> None:
+        """Renew a session's lease. The session need not exist."""
+        self._seen[session] = client, now
+
+    def look(self, now: float, sessions: Collection[str], is_gone: Callable[[bytes], bool]) -> list[str]:
+        """Return the open sessions whose lease has expired and whose client is gone; forget their leases."""
+        ended = []
+        for session, (client, since) in list(self._seen.items()):
+            if session not in sessions:
+                del self._seen[session]
+            elif now - since >= self._lease_s:
+                if is_gone(client):
+                    ended.append(session)
+                    del self._seen[session]
+                else:
+                    self._seen[session] = client, now
+        return ended

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.rpc.liveness import Leases
+from dovetail.runtime.rpc.failure_detection import Leases
 
 
 def test_a_session_ends_when_nobody_mentions_it_and_its_client_is_gone() -> None:
