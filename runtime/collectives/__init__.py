@@ -2,8 +2,7 @@
 
     launch                    the `CollectiveContext` of kernels: chooses messages, shared memory or a device link
     coordinator               takes requests and messages, and watches which tasks are missing
-    membership                the state: groups, memberships of sessions, requests that wait
-    membership_service        which tasks form a membership; if a member fails, all fail
+    membership                which tasks form a membership, and which requests wait there; if a member fails, all fail
     algorithms                ring, recursive doubling, tree, direct exchange: one member's share, by messages
     executors                 run these algorithms, and those in shared memory
     shared_buffer             memory that the members on one machine share, and their agreement on it

@@ -33,11 +33,14 @@ from .membership import (
     CollectiveRequest,
     Group,
     Membership,
+    MembershipService,
     MessageRequest,
+    PeerMessenger,
+    Send,
     SharedMemoryRequest,
+    ended_early_error,
     stop_link,
 )
-from .membership_service import MembershipService, PeerMessenger, Send, ended_early_error
 from .shared_buffer import CollectiveMemory
 from .shared_memory_algorithms import SharedMemoryAllReduce
 

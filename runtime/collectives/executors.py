@@ -25,10 +25,13 @@ from .membership import (
     CollectiveRequest,
     Key,
     Membership,
+    MembershipService,
     MessageRequest,
+    PeerMessenger,
     SharedMemoryRequest,
+    ended_early_error,
+    too_far_ahead_error,
 )
-from .membership_service import MembershipService, PeerMessenger, ended_early_error, too_far_ahead_error
 from .shared_buffer import BufferHandshake, BufferLayout, CollectiveMemory, SharedBuffer, label_of
 
 

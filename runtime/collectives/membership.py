@@ -1,18 +1,27 @@
-"""The state of groups: sessions' memberships, and their waiting requests.
+"""Group membership: which tasks take part in a group's collectives, and the requests that wait there.
 
-A group is the set of devices that run a collective together. A membership is one session's part in a group (`membership_service.py`). A
-request is one member's wait for its result, by messages or in shared memory (`executors.py`).
+A group is the set of devices that run a collective together. Its members may run in sessions of different clients, which know nothing of
+each other. So before its first collective in a group, a session sends a `join` to the group's other tasks, with a random token. A
+membership, one session's part in a group, is complete when each task has joined. So workers also wait for the last one to start. Each
+part carries its sender's token, so parts of a session that has ended, or of a process that was restarted, are never used.
+
+A membership fails as a whole, here and in the other tasks, and stays failed: no member can know which members have applied a result.
+A new session starts a new membership.
+
+A request is one member's wait for its result, by messages or in shared memory (`executors.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import secrets
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from ...graph.core.errors import OpError
+from ...graph.core.errors import AbortedError, OpError, ResourceExhaustedError, UnavailableError, invalid
 from ...graph.resources.async_request import Request
 from ..rpc.failure_detection import LossCounter
 from .algorithms import Array, MessageAlgorithm
@@ -212,3 +221,220 @@ def stop_link(request: CollectiveRequest) -> None:
     """Stop the device link that a request waits for, if any."""
     if isinstance(request.algorithm, LinkAgreement):
         request.algorithm.stop()
+
+
+logger = logging.getLogger(__name__)
+
+MAX_GROUPS = 1_000
+"""Limit of groups without a membership of this task."""
+MAX_KNOWN_TOKENS = 16
+"""Remembered joins per task."""
+Send: TypeAlias = Callable[[str, dict[str, Any], Sequence[Array]], None]
+"""(task, message fields, tensors): sends to another task. KeyError, OSError, OpError: sending is impossible."""
+
+
+class PeerMessenger:
+    """Sends the messages of a task's collectives to other tasks.
+
+    Args:
+        send: sends to another task; None: there are no other tasks.
+
+    Attributes:
+        unsent: memberships with a message that could not be sent, and the error with which they will fail.
+    """
+
+    def __init__(self, task: str, send: Send | None) -> None:
+        self.task = task
+        self.has_peers = send is not None
+        self.unsent: list[tuple[Membership, OpError]] = []
+        self._send = send
+
+    def send(self, task: str, event: str, membership: Membership, tensors: Sequence[Array] = (), **fields: Any) -> None:
+        """Send a message for a membership."""
+        assert self._send is not None
+        head = {"event": event, "task": self.task, "group": membership.group, "token": membership.token}
+        if event in COUNTED:
+            membership.counters[task].sent += 1
+        try:
+            self._send(task, head | fields, tensors)
+        except KeyError:
+            text = f"{task} is a member of the group, but no task of the server's cluster"
+            self.unsent.append((membership, invalid(text)))
+        except (OSError, OpError) as e:  # an unknown host, a server that is stopping
+            self.unsent.append((membership, UnavailableError(None, None, f"{task} cannot be reached: {e}")))
+
+    def try_to_send(self, task: str, event: str, group: str, token: int, **fields: Any) -> None:
+        """Send a message that may be lost."""
+        assert self._send is not None
+        try:
+            self._send(task, {"event": event, "task": self.task, "group": group, "token": token} | fields, ())
+        except (KeyError, OSError, OpError) as e:
+            logger.info("%s cannot be reached: %s", task, e)
+
+
+class MembershipService:
+    """All groups of one task, and its sessions' memberships in them. The caller holds the coordinator's lock.
+
+    Args:
+        receive: handles a message that was kept for a membership: (membership, fields, tensors).
+    """
+
+    def __init__(
+        self, messenger: PeerMessenger, receive: Callable[[Membership, Mapping[str, Any], Sequence[Array]], None]
+    ) -> None:
+        self.task = messenger.task
+        self.groups: dict[str, Group] = {}
+        self._messenger, self._receive = messenger, receive
+        self._names: dict[Sequence[str], tuple[str, tuple[str, ...]]] = {}  # members -> name, task of each rank
+        self._sessions: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
+        self._ended: deque[dict[str, Membership]] = deque()  # memberships of sessions that have ended
+
+    def active(self) -> list[Membership]:
+        """The memberships that have not failed."""
+        return [m for g in self.groups.values() for m in g.memberships if m.error is None]
+
+    def requests(self) -> Iterator[CollectiveRequest]:
+        """All waiting requests."""
+        for group in self.groups.values():
+            for membership in group.memberships:
+                yield from membership.requests
+
+    # --- this task's sessions --------------------------------------------------------------------------------------
+
+    def name_of(self, members: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+        """A group's name, and the task of each rank. Thread-safe.
+
+        Raises:
+            InvalidArgumentError: a member is in another task, but this process has no cluster.
+        """
+        members = tuple(members)
+        found = self._names.get(members)
+        if found is None:
+            # A device without a task belongs to this task.
+            task_of = tuple(m.partition("/device:")[0] or self.task for m in members)
+            if not self._messenger.has_peers and set(task_of) != {self.task}:
+                others = ", ".join(sorted(set(task_of) - {self.task}))
+                text = f"{others}: a session without servers reaches no other task; give the session a server's target"
+                raise invalid(text)
+            name = hashlib.blake2s("\n".join(members).encode(), digest_size=12).hexdigest()
+            if len(self._names) >= MAX_GROUPS:
+                self._names.clear()
+            found = self._names[members] = name, task_of
+        return found
+
+    def of_session(self, session: Any, name: str, task_of: tuple[str, ...]) -> Membership:
+        """The session's membership in a group. The first call sends a `join` to the other tasks."""
+        memberships = self._sessions.get(session)
+        if memberships is None:
+            memberships = self._sessions[session] = {}
+            # On any thread, at any time: the next tick tells the others.
+            weakref.finalize(session, self._ended.append, memberships)
+        membership = memberships.get(name)
+        if membership is None:
+            membership = memberships[name] = Membership(name, task_of, self.task)
+            group = self.groups.setdefault(name, Group())
+            group.memberships.add(membership)
+            for task in membership.peers:
+                self._messenger.send(task, "join", membership)
+                token = group.unused.pop(task, None)
+                if token is not None:
+                    self._bind(group, membership, task, token)
+        return membership
+
+    def leave_ended(self) -> None:
+        """Send an `end` to the other tasks for sessions that have ended."""
+        while self._ended:
+            for membership in self._ended.popleft().values():
+                membership.queues = {}
+                for task in membership.peers:
+                    if membership.error is None and task not in membership.left:
+                        self._messenger.send(task, "end", membership, reason="has closed its session", code="")
+
+    # --- other tasks -----------------------------------------------------------------------------------------------
+
+    def group(self, name: str) -> Group:
+        """The group of that name. If there are too many, groups without a membership here are forgotten."""
+        group = self.groups.get(name)
+        if group is None:
+            if len(self.groups) >= MAX_GROUPS:
+                self.groups = {n: g for n, g in self.groups.items() if g.memberships}
+            group = self.groups[name] = Group()
+        return group
+
+    def joined(self, group: Group, task: str, token: int) -> None:
+        """Handle a `join` of another task. If the task had joined before, its former membership has ended."""
+        before = group.latest.get(task)
+        if before == token:
+            return
+        group.latest[task] = token
+        group.known.setdefault(task, deque(maxlen=MAX_KNOWN_TOKENS)).append(token)
+        group.drop_early(task, before)
+        unbound = None
+        for membership in list(group.memberships):
+            if membership.error is not None or task not in membership.peers:
+                continue
+            if membership.peers[task] is None:
+                unbound = membership
+            else:
+                membership.left.setdefault(task, f"{task} has begun anew: it was restarted, or has made a new session")
+                self.check_left(membership)
+        if unbound is None:
+            group.unused[task] = token
+        else:
+            self._messenger.send(task, "join", unbound)  # it may have started after the first `join`
+            self._bind(group, unbound, task, token)
+
+    def _bind(self, group: Group, membership: Membership, task: str, token: int) -> None:
+        """Bind a membership to that of the other task, and deliver the kept messages."""
+        membership.peers[task] = token
+        early = group.drop_early(task, token)
+        if (task, token) in group.lost:
+            self.fail(membership, too_far_ahead_error(task))
+        for fields, tensors in early:
+            self._receive(membership, fields, tensors)
+
+    # --- failing ---------------------------------------------------------------------------------------------------
+
+    def check_left(self, membership: Membership) -> None:
+        """Fail if a request still needs parts of a task that has left."""
+        for request in membership.requests:
+            for rank in request.expects():
+                task = membership.task_of[rank]
+                reason = membership.left.get(task)
+                if reason is not None and not (task in membership.closed and _is_under_way(request)):
+                    self.fail(membership, AbortedError(None, None, f"{request.what}: {reason}"))
+                    return
+
+    def fail(self, membership: Membership, error: OpError) -> None:
+        """Fail a membership and all its requests, here and in the other tasks."""
+        if membership.error is not None:
+            return
+        membership.error = error
+        for task in membership.peers:
+            self._messenger.send(task, "end", membership, reason=error.summary, code=error.code)
+        requests, membership.by_message, membership.in_memory = membership.requests, {}, {}
+        membership.early.clear()
+        membership.queues = {}
+        for request in requests:
+            stop_link(request)
+            request.refuse(type(error)(None, None, error.message))
+
+
+def _is_under_way(request: CollectiveRequest) -> bool:
+    """Whether a request runs on a link. Its members may leave when they are done, before others notice that."""
+    return isinstance(request.algorithm, LinkAgreement) and request.algorithm.is_under_way
+
+
+def ended_early_error(task: str, request: CollectiveRequest) -> OpError:
+    """The error when a member's step ends before its collective."""
+    text = f"A step of {task or 'this process'} was ended while it took part in {request.what}"
+    return AbortedError(None, None, text)
+
+
+def too_far_ahead_error(task: str) -> OpError:
+    """The error when a task has sent more early messages than are kept."""
+    return ResourceExhaustedError(
+        None, None,
+        f"More than {MAX_EARLY_PARTS} parts of {task} wait for this task to get to their collectives: {task} runs too far ahead. Let "
+        "it take something back from the others, such as an all_reduce or a barrier.",
+    )  # fmt: skip

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from ...graph.core.errors import AbortedError, ResourceExhaustedError, invalid
+from ...graph.core.errors import AbortedError, invalid
 from ...graph.core.settings import setting
 from ...graph.io.serialization import extend_from_bytes
 from ...placer.cluster.spec import ClusterSpec, addresses_of
 from ...placer.serialize.write import plan_lines
 from .. import timeouts
 from ..config import ConfigProto
-from ..rpc.dispatch import NAME_CHARS, RequestExecutor, Responder
+from ..rpc.dispatch import NAME_CHARS, Limit, Quota, RequestExecutor, Responder
 from ..rpc.failure_detection import Leases
 from ..timeouts import SILENT_S
 from ..wire.messages import Message
@@ -36,9 +33,10 @@ class MasterHandlers:
         self._executor = executor
         self._responder = responder
         self._leases = Leases(timeouts.LEASE_S)
-        self._lock = threading.Lock()  # guards the next two
-        self._opened_by: dict[str, str] = {}  # session -> the key of the client that opened it
-        self._opening_by: Counter[str] = Counter()  # key of a client -> sessions that are being opened for it
+        name = "DOVETAIL_CLIENT_SESSIONS"
+        self._quota = Quota(Limit(setting(name), "sessions open", name, "Close some"))
+        self._owners: dict[str, str] = {}  # session -> the key of the client that opened it
+        master.on_close = self._closed
         self._opening: dict[tuple[bytes, int], float] = {}  # calls that open sessions -> when the client was heard last
 
     def on_call(self, peer: bytes, message: Message) -> None:
@@ -94,15 +92,20 @@ class MasterHandlers:
             self._check_cluster(ClusterSpec(config.cluster_def))
             config.isolate_session_state = True
         call = peer, message.fields["request"]
+        self._quota.take(owner, 1)  # also while it is being opened
         self._opening[call] = time.monotonic()
         try:
-            with self._session_of(owner) as opened:
-                session = self._master.create_session(
-                    config, tell=tell, forsaken=lambda: call not in self._opening, client=_client_of(message)
-                )
-                opened.append(session.handle)
+            session = self._master.create_session(
+                config, tell=tell, forsaken=lambda: call not in self._opening, client=_client_of(message)
+            )
+        except BaseException:
+            self._quota.give_back(owner, 1)
+            raise
         finally:
             self._opening.pop(call, None)
+        self._owners[session.handle] = owner
+        if session.handle not in self._master.handles():  # a reset has closed it already
+            self._closed(session.handle)
         self._leases.seen(session.handle, peer, time.monotonic())
         return message.reply(
             "session_created", session=session.handle, devices=[device_fields(d) for d in session.cluster.devices],
@@ -110,34 +113,11 @@ class MasterHandlers:
             is_replicated=setting("DOVETAIL_PS_REPLICAS") > 1,
         )  # fmt: skip
 
-    @contextlib.contextmanager
-    def _session_of(self, owner: str) -> Iterator[list[str]]:
-        """A block that opens a session and appends its handle. The session counts towards the quota from the start of the block.
-
-        Raises:
-            ResourceExhaustedError: the client has reached its quota of sessions.
-        """
-        most = setting("DOVETAIL_CLIENT_SESSIONS")
-        opened: list[str] = []
-        with self._lock:
-            live = set(self._master.handles())
-            self._opened_by = {handle: whose for handle, whose in self._opened_by.items() if handle in live}
-            count = sum(whose == owner for whose in self._opened_by.values()) + self._opening_by[owner]
-            if most and count >= most:
-                raise ResourceExhaustedError(
-                    None, None,
-                    f"This client has {count} sessions open at {self._responder.task}, which is the limit (DOVETAIL_CLIENT_SESSIONS of the "
-                    "server). Close some",
-                )  # fmt: skip
-            self._opening_by[owner] += 1
-        try:
-            yield opened
-        finally:
-            with self._lock:
-                self._opening_by[owner] -= 1
-                if not self._opening_by[owner]:
-                    del self._opening_by[owner]
-                self._opened_by.update(dict.fromkeys(opened, owner))
+    def _closed(self, session: str) -> None:
+        """A session was closed: it counts no more."""
+        owner = self._owners.pop(session, None)
+        if owner is not None:
+            self._quota.give_back(owner, 1)
 
     def _check_cluster(self, said: ClusterSpec) -> None:
         """InvalidArgumentError unless the client's cluster is the server's."""

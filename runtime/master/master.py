@@ -40,12 +40,17 @@ logger = logging.getLogger(__name__)
 
 
 class Master:
-    """The sessions of one server, or the one session in this process."""
+    """The sessions of one server, or the one session in this process.
+
+    Attributes:
+        on_close: called with the handle of each session that is closed.
+    """
 
     def __init__(self, task: str, workers: Workers) -> None:
         self.task = task
         self._workers = workers
         self._sessions: dict[str, MasterSession] = {}
+        self.on_close: Callable[[str], None] = lambda handle: None
         self._lock = threading.Lock()
 
     def create_session(
@@ -200,6 +205,7 @@ class Master:
         with self._lock:
             session = self._sessions.pop(handle, None)
         if session is not None:
+            self.on_close(handle)
             for task in session.cluster.tasks:
                 self._workers.close_session(task, handle)
 

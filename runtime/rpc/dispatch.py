@@ -137,11 +137,13 @@ class Limit(NamedTuple):
         most: the limit; 0: no limit.
         what: the resource, for the error: "running steps".
         setting: the setting of the limit.
+        remedy: what the client can do.
     """
 
     most: int
     what: str
     setting: str
+    remedy: str = "Wait until some have ended"
 
 
 class Quota:
@@ -203,7 +205,7 @@ class Quota:
         return ResourceExhaustedError(
             None, None,
             f"This client has {has} {limit.what} at this server, and {more} more would be over the limit of "
-            f"{limit.most} ({limit.setting} of the server). Wait until some have ended",
+            f"{limit.most} ({limit.setting} of the server). {limit.remedy}",
         )  # fmt: skip
 
 

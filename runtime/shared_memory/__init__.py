@@ -4,7 +4,6 @@
     pool                the blocks that this process lends to others: `Pool`
     shared_variable     a double-buffered value that several processes read and change, guarded by a file lock; the record that says
                         where its buffers are
-    variable_publisher  the owner's side: publishes variables
     variable_reader     the side of other processes: copies of values, and variables that are changed remotely
     remote_variables    a task's service: publishes variables, reads those of other tasks, and sends messages where that fails
     cuda_ipc            GPU memory lent to other processes by CUDA IPC

@@ -1,9 +1,12 @@
 """A task's service for variables in shared memory: it publishes variables, reads those of others, and falls back to messages.
 
-The placer says which values could be read in place (`placer/partition/one_sided_reads.py`). Published variables implement that
-(`variable_publisher.py`). The master connects owner and reader. The owner names a page of its memory (`expose_memory`), and the reader
-tries to map it (`map_memory`), once per pair and session. Then the owner publishes the variables (`publish`), and the reader gets the
-addresses of their records.
+A published variable has a record, at an address that does not change. While its value can be shared, the record's `OwnSharedVariable`
+holds it (`shared_variable.py`). The record is empty if the variable has no value, if the value is larger than `MOST_BYTES` or outside of
+shared memory (the pool is full), and after variable, session or server are gone.
+
+The placer says which values could be read in place (`placer/partition/one_sided_reads.py`). The master connects owner and reader. The
+owner names a page of its memory (`expose_memory`), and the reader tries to map it (`map_memory`), once per pair and session. Then the
+owner publishes the variables (`publish`), and the reader gets the addresses of their records.
 
 If a value cannot be read when a step begins, the reader requests it with a `want`, which names the variable. The owner sends it as a
 tensor of the step, on its usual channel. Or it answers `denied` with an error, which ends the step: the variable has no value yet, or the
@@ -13,8 +16,12 @@ session is unknown. An overdue `want` is repeated (`failure_detection.py`); it i
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,15 +29,26 @@ from ...codegen.ir.partition import Posted, RecvTensor
 from ...graph.core.dtypes import DType, as_dtype
 from ...graph.core.errors import AbortedError, InvalidArgumentError, OpError, from_code, invalid
 from ...graph.core.graph import Node
+from ...graph.core.interpreter_state import process_id
 from ...graph.ops.state.accumulators import ACCUMULATOR
-from ...graph.resources.accumulator import AccumulatorKind
+from ...graph.resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator
 from ...graph.resources.resource_manager import Resources
+from ...graph.resources.shared_storage import Publishable
 from ...graph.resources.variable import VariableState
 from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.pool import mapper, pool_of_process
-from .segment import MappingError, Reference
-from .shared_variable import RecordAddress, can_publish
-from .variable_publisher import VariablePublisher
+from .segment import MappingError, Reference, new_segment
+from .shared_variable import (
+    NUMBER,
+    PAGE,
+    RECORD_BYTES,
+    RECORDS,
+    LockFile,
+    OwnSharedVariable,
+    RecordAddress,
+    can_publish,
+    words_of,
+)
 from .variable_reader import ProcessHandle, RemoteVariable, VariableReaders, reader_of
 
 _GONE = (
@@ -138,10 +156,6 @@ class RemoteVariables:
             found[want["channel"]] = state.read()
         return found
 
-    def close_session(self, handle: str) -> None:
-        """Withdraw the variables that only this session has requested."""
-        self.posts.close_session(handle)
-
     # --- the reader's side -------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -213,10 +227,6 @@ class RemoteVariables:
             with self._lock:
                 self._requested.pop(step, None)
 
-    def close(self) -> None:
-        """Withdraw all variables: the server stops."""
-        self.posts.close()
-
 
 def name_of(node: Node, container: str, name: str) -> VariableName:
     """How a `publish` message names a variable or accumulator of known shape."""
@@ -231,3 +241,153 @@ def kind_of(node: Node) -> DType | AccumulatorKind:
     attrs = node.attrs
     dtype: DType = attrs["dtype"]
     return AccumulatorKind(False, dtype, attrs["shape"], attrs["reduction_type"]) if node.type == ACCUMULATOR else dtype
+
+
+class VariablePublisher:
+    """All published variables of one task. Each belongs to the sessions that requested it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._shared: weakref.WeakSet[DenseAccumulator] = weakref.WeakSet()  # accumulators that are, or were, shared
+        self._fresh: Iterator[_Record] = iter(())  # unused records of the latest segment
+        self._free: list[_Record] = []  # records for reuse
+        self._segments: list[tuple[int, LockFile]] = []  # descriptors
+        self._posts: dict[tuple[int, str, str], _Published] = {}
+        self._closed = False
+        self._pid = process_id()
+        self._lock = threading.Lock()
+
+    def post(
+        self, session: str, resources: Resources, container: str, name: str, what: str = "variable"
+    ) -> RecordAddress | None:
+        """Publish the variable of that name, which need not exist yet; None: that is impossible."""
+        key = id(resources), container, name
+        with self._lock:
+            if self._closed:
+                return None
+            found = self._posts.get(key)
+            if found is None:
+                record = self._record()
+                if record is None:
+                    return None
+                place = record.place._replace(number=secrets.randbits(62) | 1)
+                value = OwnSharedVariable(place, record.words, f"The {what} '{name}' of this task", record.lock_file)
+                found = self._posts[key] = _Published(value, resources, record, set())
+                resources.publish(container, name, value.share)
+            found.sessions.add(session)
+            return found.value.place
+
+    def open(self, session: str, resources: Resources, container: str, name: str) -> RecordAddress | None:
+        """Publish a variable for changes by others; None: it has no value that can be shared."""
+        place = self.post(session, resources, container, name)
+        return place if self._is_shared(resources, container, name) else None
+
+    def open_accumulator(
+        self, session: str, resources: Resources, container: str, name: str, kind: AccumulatorKind
+    ) -> RecordAddress | None:
+        """Publish the accumulator of that name for additions by others, and make it if needed; None: that is impossible.
+
+        Raises:
+            InvalidArgumentError: the name belongs to another resource, or the accumulator is of another kind.
+        """
+        if not can_publish() or kind.dtype.np.hasobject:  # no memory can hold Python's objects for others
+            return None
+        found = resources.get_or_create(container, name, Accumulator, lambda: DenseAccumulator(name, kind))
+        found.kind.check_same(kind, name)
+        if not isinstance(found, DenseAccumulator):
+            return None
+        place = self.post(session, resources, container, name, "accumulator")
+        if not self._is_shared(resources, container, name):
+            return None
+        with self._lock:
+            self._shared.add(found)
+        return place
+
+    def _is_shared(self, resources: Resources, container: str, name: str) -> bool:
+        """Whether a published resource is shared, if need be from now on."""
+        resource = resources.find(container, name)
+        if not isinstance(resource, Publishable):
+            return False
+        with self._lock:
+            found = self._posts.get((id(resources), container, name))
+            if found is not None and not resource.is_shared:  # the reason why it could not be may be gone
+                resources.publish(container, name, found.value.share)
+            return found is not None and resource.is_shared
+
+    def look(self) -> None:
+        """Complete waiting gradient requests for which others have added enough gradients."""
+        if self._shared:
+            with self._lock:
+                shared = list(self._shared)
+            for accumulator in shared:
+                accumulator.look()
+
+    def close_session(self, session: str) -> None:
+        """Withdraw the variables that only this session has requested."""
+        with self._lock:
+            for key, found in list(self._posts.items()):
+                found.sessions.discard(session)
+                if not found.sessions:
+                    self._withdraw(key)
+
+    def close(self) -> None:
+        """Withdraw all variables: none can be read from now on."""
+        with self._lock:
+            self._closed = True
+            for key in list(self._posts):
+                self._withdraw(key)
+            for fd, lock_file in self._segments:
+                if self._pid == process_id():
+                    lock_file.close()
+                    with contextlib.suppress(OSError):
+                        os.close(fd)
+            self._segments.clear()
+            self._free.clear()
+            self._fresh = iter(())
+
+    def __len__(self) -> int:
+        return len(self._posts)
+
+    def _withdraw(self, key: tuple[int, str, str]) -> None:
+        found = self._posts.pop(key)
+        found.resources.publish(key[1], key[2], None)
+        found.record.words[NUMBER] = 0
+        if not found.value.is_stuck:
+            self._free.append(found.record)
+
+    def _record(self) -> _Record | None:
+        if self._free:
+            return self._free.pop()
+        found = next(self._fresh, None)
+        if found is None and can_publish():
+            try:
+                made = new_segment(RECORD_BYTES, RECORDS)
+                place = RecordAddress(process_id(), made.fd, made.number, 0, 0)
+                lock_file = LockFile(*place[:3])
+            except (OSError, MappingError):
+                return None
+            self._segments.append((made.fd, lock_file))
+            self._fresh = (
+                _Record(words_of(made.memory, at), place._replace(offset=at), lock_file)
+                for at in range(PAGE, PAGE + RECORDS * RECORD_BYTES, RECORD_BYTES)
+            )
+            found = next(self._fresh)
+        return found
+
+
+@dataclass(slots=True)
+class _Record:
+    """A record, its address without a number, and the owner's lock file of its segment."""
+
+    words: memoryview
+    place: RecordAddress
+    lock_file: LockFile
+
+
+@dataclass(slots=True)
+class _Published:
+    """A published variable and the sessions that it belongs to."""
+
+    value: OwnSharedVariable
+    resources: Resources
+    record: _Record
+    sessions: set[str]

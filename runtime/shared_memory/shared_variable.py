@@ -1,6 +1,6 @@
 """Shared variables: double-buffered values that several processes read and change in place, guarded by a cross-process file lock.
 
-Theory of operation. The owner of a variable, or of an accumulator, *publishes* it (`variable_publisher.py`): its value gets two adjacent
+Theory of operation. The owner of a variable, or of an accumulator, *publishes* it (`remote_variables.py`): its value gets two adjacent
 buffers in shared memory, and a record of 192 bytes says where they are. The record's *turn* says which of them holds the
 value. To change it, the owner or another process
 

@@ -9,7 +9,7 @@
     stream_listener     accepts streams
     peer                one end of a connection, without sockets and clocks: handshake, upgrade to a stream, what waits, chunks
     keys                key files; access_control: decides which clients may connect, and logs refusals
-    address, file_descriptors, fault_injection
+    address, fault_injection
 
 Only modules named zmq_* import zmq (`.importlinter`). It imports wire and shared_memory.
 """

@@ -193,7 +193,7 @@ class Worker:
             self._sessions.pop(handle, None)
             for key in [k for k, v in self._registered.items() if v.session == handle]:
                 del self._registered[key]
-            self.direct.close_session(handle)
+            self.direct.posts.close_session(handle)
             steps = [s for s in self._all_steps() if s.session == handle]
         for step in steps:
             step.fail(why())
@@ -483,7 +483,7 @@ class Worker:
             step.abort(f"The server of {self.task} was stopped")
         for work in list(self.resources.inner) if self._has_own_state else ():
             work.cancel(self.resources)
-        self.direct.close()
+        self.direct.posts.close()
         if self.replicator is not None:
             self.replicator.close()
         if self.threads.pool is not None:

@@ -13,7 +13,7 @@ from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, Resou
 from dovetail.graph.ops.state import collectives as ops
 from dovetail.graph.resources.async_request import Request
 from dovetail.graph.resources.collective_context import LinkIdentity
-from dovetail.runtime.collectives import algorithms, membership, membership_service, message_executor
+from dovetail.runtime.collectives import algorithms, executors, membership
 from dovetail.runtime.collectives.algorithms import flatten, unflatten
 from dovetail.runtime.collectives.coordinator import Coordinator
 from dovetail.runtime.collectives.device_link import LinkAgreement, LinkRefused, RefusalReason
@@ -291,7 +291,7 @@ def test_malformed_messages_are_ignored():
 
 @pytest.mark.parametrize("joined", [True, False])
 def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
-    for module in (membership, message_executor):
+    for module in (membership, executors):
         monkeypatch.setattr(module, "MAX_EARLY_PARTS", 10)
     net = Net()
 
@@ -319,7 +319,7 @@ def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
 
 
 def test_groups_that_nobody_joins_are_forgotten(monkeypatch):
-    monkeypatch.setattr(membership_service, "MAX_GROUPS", 10)
+    monkeypatch.setattr(membership, "MAX_GROUPS", 10)
     net = Net()
     net.ask(0, [1.0])
     for i in range(100):

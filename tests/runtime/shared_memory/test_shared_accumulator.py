@@ -16,9 +16,9 @@ from dovetail.graph.resources.accumulator import AccumulatorKind, DenseAccumulat
 from dovetail.graph.resources.async_request import RequestState
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.runtime.shared_memory import shared_variable as module
+from dovetail.runtime.shared_memory.remote_variables import VariablePublisher
 from dovetail.runtime.shared_memory.segment import Mapper, is_available
 from dovetail.runtime.shared_memory.shared_variable import can_publish
-from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 from dovetail.runtime.shared_memory.variable_reader import RemoteVariable
 
 pytestmark = [

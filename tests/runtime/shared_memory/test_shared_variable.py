@@ -16,9 +16,9 @@ from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing, update_together
 from dovetail.runtime.shared_memory import shared_variable as module
+from dovetail.runtime.shared_memory.remote_variables import VariablePublisher
 from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available
 from dovetail.runtime.shared_memory.shared_variable import TURN, VERSION, can_publish
-from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 from dovetail.runtime.shared_memory.variable_reader import RemoteVariable, reader_of
 
 pytestmark = [

@@ -19,10 +19,9 @@ from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing, update_together
 from dovetail.placer.partition.one_sided_access import MOST_BYTES
-from dovetail.runtime.shared_memory.remote_variables import RemoteVariables
+from dovetail.runtime.shared_memory.remote_variables import RemoteVariables, VariablePublisher
 from dovetail.runtime.shared_memory.segment import Mapper, MappingError, is_available
 from dovetail.runtime.shared_memory.shared_variable import RecordAddress, can_publish
-from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
 from dovetail.runtime.shared_memory.variable_reader import ProcessHandle, VariableReaders, reader_of
 
 pytestmark = [
@@ -38,7 +37,7 @@ from dovetail.graph.resources import shared_storage
 from dovetail.graph.core.dtypes import int64
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing
-from dovetail.runtime.shared_memory.variable_publisher import VariablePublisher
+from dovetail.runtime.shared_memory.remote_variables import VariablePublisher
 from dovetail.runtime.shared_memory.pool import Pool
 
 shared_storage.use(Pool(64 << 20))
@@ -351,4 +350,4 @@ def test_an_accumulator_of_strings_is_not_published() -> None:
     names = [["", "sum", ["float32", [2], "mean"]], ["", "text", ["string", [2], "mean"]], ["", "v", None]]
     places = direct.publish("s", resources, names, True)
     assert places[1:] == [None, None]
-    direct.close()
+    direct.posts.close()

@@ -17,8 +17,7 @@ import dovetail as tf
 from dovetail.runtime.logs import Throttle
 from dovetail.runtime.transport import zmq_sockets
 from dovetail.runtime.transport.address import split_address
-from dovetail.runtime.transport.endpoint import MAX_STRIKES, Endpoint
-from dovetail.runtime.transport.file_descriptors import RESERVE, DescriptorReserve
+from dovetail.runtime.transport.endpoint import MAX_STRIKES, RESERVE, DescriptorReserve, Endpoint
 from dovetail.runtime.transport.zmq_links import name_of
 
 
