@@ -44,7 +44,7 @@ data and acknowledgements wait for the end of the call. With unbounded calls the
 the data would pass through memory instead of the caches. Over TCP it is also the low-water mark that wakes a reader while so much is to
 come. Otherwise each packet would wake it, and the two ends would contend for the socket."""
 _NOW: Final = socket.MSG_DONTWAIT
-_NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
+_QUIET: Final = int(_NOW | getattr(socket, "MSG_NOSIGNAL", 0))
 _TIMEVAL: Final = struct.Struct("@ll")
 
 # `socket.send` releases the GIL; this call does not.
@@ -145,7 +145,7 @@ class Stream:
             return len(self._waiting)
 
     def _send_keeping_gil(self, data: bytes) -> int:
-        sent: int = _send_keeping_gil(self._socket.fileno(), data, len(data), _NOW | _NO_SIGNAL)
+        sent: int = _send_keeping_gil(self._socket.fileno(), data, len(data), _QUIET)
         if sent < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))  # of its right class
