@@ -1,4 +1,4 @@
-"""Templates of nodes that split and combine arrays: slices, splits, concatenation, padding, tiling, rolling, and their gradients.
+"""Templates of nodes that move elements: slices, splits, concatenation, padding, tiling, rolling, transposes, and their gradients.
 
 The op's own NumPy reference locates a slice: applied to a dummy array of the same size that is never read, it returns a view with
 the slice's address and strides. The gradients of slices, and padding, write to such a view.
@@ -20,7 +20,6 @@ from ....graph.ops.array.padding import MIRROR_OFFSETS
 from ..driver.device import Device
 from ..ir import triton_type
 from ..templates.strided_copy import Move, moves
-from ..templates.transpose import transposition, transposition_sizes
 from .template import Choice, Template, copied
 
 Shape = tuple[int, ...]
@@ -80,8 +79,12 @@ def _boxes(rule: Rule, loaded: int = 1, order: tuple[int, ...] | None = None) ->
             found = rule(node, shapes, others)
             if found is None or not found.moves:
                 return None
-            routine, sizes = moves(dtype, found.moves, found.filled)
-            return Choice([routine], sizes, [(shape, dtype.np) for shape in found.outputs])
+            made = [(shape, dtype.np) for shape in found.outputs]
+            count = math.prod(found.outputs[0])
+            if count == math.prod(shapes[0]) and found.moves[0].joined() == Move(0, 0, ((count, 1, 1),)):
+                return Choice([copied(device, count * dtype.size)], {}, made)  # elements that stay as they lie
+            ways, sizes = moves(dtype, found.moves, found.filled)
+            return Choice(ways, sizes, made)
 
         return Template(count, choose, order)
 
@@ -209,25 +212,15 @@ def _joined(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes
     return Boxes([made], boxes)
 
 
-def _transpose(node: Node) -> Template:
-    dtype = node.inputs[0].dtype.base
-    triton_type(dtype.name)  # KeyError for what kernels cannot have
-
-    def choose(device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
-        (shape,), (order,) = shapes, others
-        rank = len(shape)
-        if sorted(a % rank if rank else a for a in order) != list(range(rank)) or 0 in shape:
-            return None
-        order = [a % rank for a in order]
-        sizes = transposition_sizes(shape, order)
-        if any(n >= 1 << 31 for n in sizes.values()):
-            return None
-        made = [(tuple(shape[a] for a in order), dtype.np)]
-        if not sizes:
-            return Choice([copied(device, math.prod(shape) * dtype.size)], {}, made)
-        return Choice(transposition(dtype, sizes), sizes, made)
-
-    return Template(1, choose)
+def _transpose(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
+    (shape,), (order,) = shapes, others
+    rank, near = len(shape), _dense(shape)
+    order = [a % rank if rank else a for a in order]
+    if sorted(order) != list(range(rank)) or 0 in shape:
+        return None
+    made = tuple(shape[a] for a in order)
+    axes = [(n, near[a], t) for n, a, t in zip(made, order, _dense(made), strict=True)]
+    return Boxes([made], [Move(0, 0, tuple(axes))])
 
 
 COPY_MAKERS: dict[str, Callable[[Node], Template]] = {
@@ -244,5 +237,5 @@ COPY_MAKERS: dict[str, Callable[[Node], Template]] = {
     "MirrorPad": _boxes(_mirror_pad),
     "Roll": _boxes(_roll),
     "Tile": _boxes(_tile),
-    "Transpose": _transpose,
+    "Transpose": _boxes(_transpose),
 }

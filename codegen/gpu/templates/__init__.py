@@ -5,7 +5,7 @@
     attention.py, attention_tiles.py  flash attention, forward and backward; the tile table
     conv.py                           convolutions as implicit GEMM, and their gradients
     windows.py                        where a window's taps lie; pooling and depthwise convolutions, which are loops
-    strided_copy.py, transpose.py     copies of boxes; transposes by way of a tile in shared memory
+    strided_copy.py                   copies of boxes, transposes among them
     sort.py                           sorts within a block; sorts of longer rows
     gather.py, scatter.py             rows by index, segment reductions; scatters in which one update owns a row
     multi_tensor.py                   one launch for the same update of many tensors

@@ -1,8 +1,12 @@
-"""Boxes of elements moved from one array into another: slices and their gradients, pieces, joined arrays, padding.
+"""Boxes of elements moved from one array into another: slices and their gradients, pieces, joined arrays, padding, transposes.
 
 A `Move` is a box: so many elements along each axis, from a place and at distances in the input to a place and at distances in the
 output. Distances may be negative (an axis that is turned around) or 0 (a repeated one). Axes of a box that lie behind one another in
-both arrays are joined, so most boxes have one or two.
+both arrays are joined, so most boxes have one to four.
+
+A program moves a tile between two axes: the last one, along which it writes, and that along which the input lies without gaps. (Where
+these are the same, the tile's other side is the axis before.) Triton exchanges the elements between threads on the way. Boxes of one axis,
+and those whose tiles would be mostly empty, are moved by blocks of elements in the output's order.
 
 Launch names of move j: `o{j}_0`... its sizes, `s{j}_0`... distances in the input, `t{j}_0`... in the output, `f{j}`, `g{j}` where it
 begins in them. `n` counts the elements of an output that is filled with zeros beforehand.
@@ -11,14 +15,17 @@ begins in them. `n` counts the elements of an output that is filled with zeros b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType
 from ..ir import Count, Grid, Launch, Parameter, Routine, triton_type
-from .text import lines, make_kernel
+from .text import Constants, lines, make_kernel
 
 _BLOCK = 1024
+_FLAT = (0, 0, 4)
+_TILES = ((32, 64, 4), (64, 64, 8), (16, 256, 8))  # along the axis that is written along, and the other; warps
+_NARROW = 16  # elements of an axis below which tiles along it are mostly empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +57,16 @@ class Move:
         return Move(self.source, self.target, tuple(out) or ((1, 1, 1),), self.begin, self.end)
 
 
-def moves(dtype: DType, boxes: Sequence[Move], filled: int = 0) -> tuple[Routine, dict[str, int]]:
-    """Kernels that move boxes, and the sizes that they take.
+def moves(dtype: DType, boxes: Sequence[Move], filled: int = 0) -> tuple[list[Routine], dict[str, int]]:
+    """Ways to move boxes, the likely best one first, and the sizes that they take.
 
     Args:
         dtype: of all elements.
         boxes: none of them empty.
         filled: elements of output 0 that become 0 first; 0: it is covered by boxes.
     """
-    pointer = "*" + triton_type(dtype.name)
-    launches, sizes = [], {}
+    pointer, joined = "*" + triton_type(dtype.name), [box.joined() for box in boxes]
+    first, sizes = [], {}
     if filled:
         body = lines(
             "i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
@@ -68,50 +75,73 @@ def moves(dtype: DType, boxes: Sequence[Move], filled: int = 0) -> tuple[Routine
         kernel = make_kernel(
             "clear", (Parameter("out0", pointer, True), Parameter("n", "i64")), (("BLOCK", _BLOCK),), body
         )
-        launches.append(Launch(kernel, Grid((Count(("n",), _BLOCK),))))
+        first.append(Launch(kernel, Grid((Count(("n",), _BLOCK),))))
         sizes["n"] = filled
-    for number, box in enumerate(boxes):
-        launch, own = _move(pointer, box.joined(), number)
-        launches.append(launch)
-        sizes |= own
-    return Routine(tuple(launches)), sizes
+    for j, box in enumerate(joined):
+        for a, axis in enumerate(box.axes):
+            sizes |= {f"{name}{j}_{a}": value for name, value in zip("ost", axis, strict=True)}
+        sizes |= {f"f{j}": box.begin, f"g{j}": box.end}
+    is_narrow = any(box.axes[a][0] < _NARROW for box in joined if len(box.axes) > 1 for a in _sides(box))
+    ways = (_FLAT, *_TILES) if is_narrow else (*_TILES, _FLAT)
+    made = [(*first, *(_move(pointer, box, j, sizes, way) for j, box in enumerate(joined))) for way in ways]
+    return [Routine(launches) for launches in dict.fromkeys(made)], sizes
 
 
-def _move(pointer: str, box: Move, j: int) -> tuple[Launch, dict[str, int]]:
+def _sides(box: Move) -> tuple[int, int]:
+    """The axes of a tile: that along which it is written, and the other."""
+    last = len(box.axes) - 1
+    return last, next((a for a in range(last) if abs(box.axes[a][1]) == 1), last - 1)
+
+
+def _move(pointer: str, box: Move, j: int, sizes: Mapping[str, int], way: tuple[int, int, int]) -> Launch:
     rank = len(box.axes)
-    named = [(f"o{j}_{a}", f"s{j}_{a}", f"t{j}_{a}") for a in range(rank)]
-    sizes = {
-        name: value
-        for names, values in zip(named, box.axes, strict=True)
-        for name, value in zip(names, values, strict=True)
-    }
-    sizes |= {f"f{j}": box.begin, f"g{j}": box.end}
-    steps: list[str] = []
-    for a in range(rank - 1, -1, -1):
-        o, s, t = named[a]
-        place = "rest" if a == 0 else f"rest % {o}"
-        steps += [
-            f"source += {place}" + ("" if sizes[s] == 1 else f" * {s}"),
-            f"target += {place}" + ("" if sizes[t] == 1 else f" * {t}"),
-            *([f"rest //= {o}"] if a else []),
-        ]
-    arrays = (f"in{box.source}", f"out{box.target}")
-    counted = [o for o, _, _ in named]
-    used = [n for names in named for n in names if n[0] == "o" or sizes[n] != 1] + [f"f{j}", f"g{j}"]
+    wide, high, warps = way if rank > 1 else _FLAT
+    counted = [f"o{j}_{a}" for a in range(rank)]
     whole = "i32" if math.prod(size for size, _, _ in box.axes) + _BLOCK < 2**31 else "i64"
-    first = "i = tl.program_id(0) * BLOCK" if whole == "i32" else "i = tl.program_id(0).to(tl.int64) * BLOCK"
-    body = lines(
-        f"{first} + tl.arange(0, BLOCK)",
-        f"inside = i < {' * '.join(counted)}",
-        "rest = i",
-        f"source = {arrays[0]} + f{j}",
-        f"target = {arrays[1]} + g{j}",
-        steps,
-        "tl.store(target, tl.load(source, inside), inside)",
-    )
+
+    def step(name: str, a: int, place: str) -> str:
+        return place if sizes[f"{name}{j}_{a}"] == 1 else f"{place} * {name}{j}_{a}"
+
+    source, target = f"in{box.source} + f{j}", f"out{box.target} + g{j}"
+    if wide:
+        along, across = _sides(box)
+        others = [a for a in range(rank) if a not in (along, across)]
+        constants: Constants = (("WIDE", wide), ("HIGH", high))
+        blocks = (
+            Count((counted[along],), wide),
+            Count((counted[across],), high),
+            Count(tuple(counted[a] for a in others)),
+        )
+        begin = [
+            f"wide = tl.cdiv({counted[along]}, WIDE)",
+            f"high = tl.cdiv({counted[across]}, HIGH)",
+            "number = tl.program_id(0)",
+            f"i = (number % wide * WIDE + tl.arange(0, WIDE))[None, :].to(tl.int64)  # along {counted[along]}",
+            f"j = (number // wide % high * HIGH + tl.arange(0, HIGH))[:, None].to(tl.int64)  # along {counted[across]}",
+            *(["rest = (number // (wide * high)).to(tl.int64)"] if others else []),
+            f"source = {source} + {step('s', along, 'i')} + {step('s', across, 'j')}",
+            f"target = {target} + {step('t', along, 'i')} + {step('t', across, 'j')}",
+            f"inside = (i < {counted[along]}) & (j < {counted[across]})",
+        ]
+    else:
+        others, constants, blocks = list(range(rank)), (("BLOCK", _BLOCK),), (Count(tuple(counted), _BLOCK),)
+        first = "tl.program_id(0)" if whole == "i32" else "tl.program_id(0).to(tl.int64)"
+        begin = [
+            f"i = {first} * BLOCK + tl.arange(0, BLOCK)",
+            f"inside = i < {' * '.join(counted)}",
+            "rest = i",
+            f"source = {source}",
+            f"target = {target}",
+        ]
+    peeled = []
+    for a in reversed(others):
+        place = "rest" if a == others[0] else f"rest % {counted[a]}"
+        peeled += [f"source += {step('s', a, place)}", f"target += {step('t', a, place)}"]
+        peeled += [f"rest //= {counted[a]}"] if a != others[0] else []
+    body = lines(begin, peeled, "tl.store(target, tl.load(source, inside), inside)")
+    used = [*counted, *(n for name in "st" for a in range(rank) if sizes[n := f"{name}{j}_{a}"] != 1), f"f{j}", f"g{j}"]
     parameters = (
-        *(Parameter(a, pointer, True) for a in arrays),
-        *(Parameter(n, whole if n[0] == "o" else "i64") for n in used),
+        *(Parameter(name, pointer, True) for name in (f"in{box.source}", f"out{box.target}")),
+        *(Parameter(n, whole if n[0] == "o" else "i64", sizes[n] % 16 == 0) for n in used),
     )
-    kernel = make_kernel("move", parameters, (("BLOCK", _BLOCK),), body)
-    return Launch(kernel, Grid((Count(tuple(counted), _BLOCK),))), sizes
+    return Launch(make_kernel("move", parameters, constants, body, num_warps=warps, num_stages=1), Grid(blocks))

@@ -1,20 +1,17 @@
 """Helper processes that compile GPU kernels in parallel.
 
 Triton takes 0.1 to 1 s per kernel, and its passes are not thread-safe. So requests that arrive while this process compiles go to
-helpers: one per further core, started on demand. A helper reads kernels from its input and writes complete binaries to its output;
-the requesting process puts them into the cache. A helper ends after 30 s without work, and when this process ends for any reason. A
-kernel that crashes Triton ends a helper, not the program.
-
-    -> one line of JSON: kernel and target          <- one line of JSON: the binary's fields and the image's size, then the image;
-                                                       or {"error": why}
+helpers: one per further core, started on demand. A helper reads pickled kernels and targets from its input and writes pickled binaries, or
+the texts of errors, to its output; the requesting process puts binaries into the cache. A helper ends after 30 s without work, and when
+this process ends for any reason. A kernel that crashes Triton ends a helper, not the program.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
+import pickle
 import queue
 import select
 import signal
@@ -22,11 +19,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
 
 from ....graph.core.errors import InternalError
-from ..ir import Binary, Parameter, Target, TritonKernel
+from ..ir import Binary, Target, TritonKernel
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +58,7 @@ class Helper:
             process = self._started()
             try:
                 return self._asked(process, kernel, target)
-            except (OSError, EOFError, ValueError):
+            except (OSError, EOFError, pickle.UnpicklingError):
                 code = self.close()
                 if code in _CRASHES:
                     raise InternalError(
@@ -107,21 +102,12 @@ class Helper:
 
     def _asked(self, process: subprocess.Popen[bytes], kernel: TritonKernel, target: Target) -> Binary:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps({"kernel": asdict(kernel), "target": asdict(target)}).encode() + b"\n")
+        pickle.dump((kernel, target), process.stdin)
         process.stdin.flush()
-        answer = json.loads(_whole(process.stdout.readline()))
-        if "error" in answer:
-            raise InternalError(None, None, answer["error"])
-        image = process.stdout.read(answer["size"])
-        if len(image) != answer["size"]:
-            raise EOFError
-        return Binary.from_fields(answer["binary"], image)
-
-
-def _whole(line: bytes) -> bytes:
-    if not line.endswith(b"\n"):
-        raise EOFError
-    return line
+        answer: Binary | str = pickle.load(process.stdout)
+        if isinstance(answer, str):
+            raise InternalError(None, None, answer)
+        return answer
 
 
 # --- places to compile at --------------------------------------------------------------------------------------------
@@ -164,22 +150,14 @@ def serve(work: Compile, idle: float) -> None:
     """Compile requests until none arrives for a while."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # Triton's prints must not reach the reply pipe
-    given = sys.stdin.buffer
-    with contextlib.suppress(BrokenPipeError):  # the requesting process has ended
-        while select.select([given], [], [], idle)[0] and (line := given.readline()):
-            answer, image = _answered(work, json.loads(line))
-            out.write(json.dumps(answer).encode() + b"\n" + image)
+    given = sys.stdin.buffer  # one request at a time: nothing else lies in the buffer when `select` looks
+    with contextlib.suppress(BrokenPipeError, EOFError):  # the requesting process has ended
+        while select.select([given], [], [], idle)[0]:
+            kernel, target = pickle.load(given)
+            try:
+                answer: Binary | str = work(kernel, target)
+            except Exception as e:
+                answer = getattr(e, "message", None) or str(e)
+            pickle.dump(answer, out)
             out.flush()
     os._exit(0)  # nothing is open but pipes
-
-
-def _answered(work: Compile, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    kernel = asked["kernel"]
-    for name in ("constants", "options"):
-        kernel[name] = tuple(map(tuple, kernel[name]))
-    kernel["parameters"] = tuple([Parameter(**p) for p in kernel["parameters"]])
-    try:
-        made = work(TritonKernel(**kernel), Target(**asked["target"]))
-    except Exception as e:
-        return {"error": getattr(e, "message", None) or str(e)}, b""
-    return {"binary": made.to_fields(), "size": len(made.image)}, made.image
