@@ -5,6 +5,7 @@ It runs the compiler's own passes and reads their results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -99,7 +100,7 @@ class KernelInfo:
         from .gpu.emit.schedules import fused  # loads the GPU compiler
 
         sizes = [1024 if d is None else d for d in self.group.sizes]
-        joined = [_product(sizes[a] for a in part) for part in self.group.parts]
+        joined = [math.prod(sizes[a] for a in part) for part in self.group.parts]
         first = fused(self.group.loops, joined, elements=1024)[0]
         return "\n\n".join(launch.kernel.text for launch in first.launches)
 
@@ -156,17 +157,10 @@ def _own_info(nodes: Sequence[Node], source: str, sizes: TensorSizes) -> OwnKern
 def _value_bytes(tensor: Tensor, sizes: TensorSizes) -> int:
     """Bytes of a tensor, or of the variable that it refers to."""
     if tensor.dtype is resource and tensor.op.type == "VarHandleOp":
-        return _product(1 if d is None else d for d in tensor.op.attrs["shape"] or ()) * int(
+        return math.prod(1 if d is None else d for d in tensor.op.attrs["shape"] or ()) * int(
             tensor.op.attrs["dtype"].size
         )
     return sizes.bytes(tensor)
-
-
-def _product(numbers: Iterable[int]) -> int:
-    out = 1
-    for n in numbers:
-        out *= n
-    return out
 
 
 def _bytes(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Loop nests along one axis of [before, length, after]: running sums and products, the places of extremes, segments' extremes.
+"""Loop nests along one axis of [before, length, after]: running sums and products, segments' extremes; the place of an extreme.
 
 Without `across` there is no last axis. A running sum of few and long rows is cut into pieces of PIECE elements, in three nests:
 `piece_totals`, a running sum of these without the element itself, and `running_in_pieces`, which begins each piece with it. Elements
@@ -30,30 +30,6 @@ def first_extreme(builder: LoopNestBuilder, kind: str, x: int, position: int, in
     nowhere = builder.constant(int(int64.max), int64)
     place = builder.reduce("min", apply("select", found, position, nowhere))
     return place if index is int64 else apply("cast", place, dtype=index)
-
-
-@cache
-def extreme(kind: str, dtype: DType, index: DType, across: bool) -> LoopNest:
-    """The place of the `max` or `min` of in0 along the axis.
-
-    >>> from dovetail.graph.core.dtypes import float32
-    >>> print(extreme("max", float32, int64, False))
-    loops over d0, reducing d1
-      v0: float32[d0, d1] = load in0
-      v1: int64[d1] = position
-      v2: float32[d0] = reduce max v0
-      v3: bool[d0, d1] = eq v0 v2
-      v4: bool[d0, d1] = isnan v0
-      v5: bool[d0, d1] = or v3 v4
-      v6: int64 = constant 9223372036854775807
-      v7: int64[d0, d1] = select v5 v1 v6
-      v8: int64[d0] = reduce min v7
-      store out0[d0] = v8
-    """
-    builder = LoopNestBuilder([False, True, *[False] * across])
-    x = builder.load(0, dtype, range(2 + across))
-    builder.store(first_extreme(builder, kind, x, builder.position(1, int64), index), [0, 2][: 1 + across])
-    return builder.finish()[0]
 
 
 @cache

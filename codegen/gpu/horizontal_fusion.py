@@ -17,7 +17,7 @@ own, because their gradients can be freed at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from .context import GpuContext
 from .driver.array import DeviceArray
 from .driver.launch import LoadedRoutine
 from .ir import Routine
-from .kernels import GpuKernel, loaded_kernel
+from .kernels import GpuKernel, loaded
 from .optimizer import OptimizerUpdate
 from .residency import ShapeKernel, SmallHostKernel, ViewKernel
 from .templates.multi_tensor import MOST, multi_tensor_update, sizes_of
@@ -206,7 +206,7 @@ class MultiTensorUpdate(GpuKernel):
         sets = [rest[i : i + self.own] for i in range(0, len(rest), self.own)]
         states: list[VariableState] = [s for each in sets for s in each[: self.places]]
         if len(set(map(id, states))) < len(states) or not all(
-            u.is_ready(each[: self.places], each[self.places]) for u, each in zip(self.updates, sets, strict=True)
+            u.fits(each[: self.places], each[self.places]) for u, each in zip(self.updates, sets, strict=True)
         ):
             return self._one_by_one(shared, sets)
         device = self.device
@@ -261,14 +261,11 @@ class MultiTensorUpdate(GpuKernel):
 
     def _prepared_for(self, lengths: tuple[int, ...]) -> LoadedRoutine:
         """The same, loaded."""
-        routine = self.routine(lengths)
-        kernels = [loaded_kernel(self.device, launch.kernel) for launch in routine.launches]
-        sizes: Mapping[str, int] = sizes_of(lengths)
         own = [i for i in range(len(self.loops.loads)) if i not in self.shared]
         names = [f"in{i}" for i in self.shared]
         names += [f"in{i}_{k}" for k in range(len(lengths)) for i in own]
         names += [f"out{i}_{k}" for k in range(len(lengths)) for i in range(self.places)]
-        return LoadedRoutine(self.device, routine, kernels, 0, 0, sizes, names=names)
+        return loaded(self.device, self.routine(lengths), 0, 0, sizes_of(lengths), names)
 
 
 def _no_fallback(*inputs: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -241,8 +241,7 @@ class GpuKernel:
     def _loaded_on(self, candidate: Any, inputs: int, choice: Choice) -> Callable[..., None]:
         if not isinstance(candidate, Routine):
             return lambda addresses, label: candidate(addresses)
-        kernels = [loaded_kernel(self.device, launch.kernel) for launch in candidate.launches]
-        return LoadedRoutine(self.device, candidate, kernels, inputs, len(choice.outputs), choice.sizes)
+        return loaded(self.device, candidate, inputs, len(choice.outputs), choice.sizes)
 
 
 def _same(run: Callable[..., None]) -> Callable[..., None]:
@@ -256,6 +255,19 @@ def loaded_kernel(device: Device, kernel: TritonKernel) -> LoadedKernel:
     if found is None:
         found = loaded[kernel] = LoadedKernel(device, compile.compile_kernel(kernel, device.target))
     return found
+
+
+def loaded(
+    device: Device,
+    routine: Routine,
+    inputs: int,
+    outputs: int,
+    sizes: Mapping[str, int],
+    names: Sequence[str] | None = None,
+) -> LoadedRoutine:
+    """A routine for these sizes, compiled and loaded; the arguments are those of `LoadedRoutine`."""
+    kernels = [loaded_kernel(device, launch.kernel) for launch in routine.launches]
+    return LoadedRoutine(device, routine, kernels, inputs, outputs, sizes, names)
 
 
 def compile_missing(device: Device, routines: Sequence[Routine]) -> None:

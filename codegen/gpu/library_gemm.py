@@ -24,7 +24,7 @@ from .driver.cublaslt import LibraryProduct, Product, is_there, library_products
 from .driver.device import Device
 from .driver.launch import LoadedRoutine
 from .ir import Routine
-from .kernels import FusedGpuKernel, hash_of, loaded_kernel
+from .kernels import FusedGpuKernel, hash_of, loaded
 
 Shape = tuple[int, ...]
 ALGORITHMS = 2  # of the library's, that are measured with kernels around them
@@ -67,10 +67,7 @@ class EpilogueLaunch:
     def __call__(self, tile: int, beside: Sequence[int], outputs: Sequence[int]) -> None:
         """Queue a run, on arrays at these addresses."""
         if self._ready is None:
-            kernels = [loaded_kernel(self._device, launch.kernel) for launch in self.routine.launches]
-            self._ready = LoadedRoutine(
-                self._device, self.routine, kernels, self.beside + 1, self._outputs, self._sizes
-            )
+            self._ready = loaded(self._device, self.routine, self.beside + 1, self._outputs, self._sizes)
         self._ready([*beside[: self._tile], tile, *beside[self._tile :], *outputs], _LABEL)
 
 

@@ -1,12 +1,12 @@
-"""Dense updates of optimizers: one kernel over a variable and its slots, made from the rule's loops (`fusion/optimizer_loops`)."""
+"""Changes of variables by one kernel; among them are dense updates of optimizers, made from the rule's loops."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
 from ...graph.core.shape import element_count
 from ...graph.resources.variable import VariableState
@@ -18,69 +18,91 @@ from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .emit.schedules import routines, size_names, specialise
 from .kernels import GpuKernel
-from .residency import HostKernel, on_device
+from .residency import HostKernel, lives_on_device, on_device
 from .variables import host_copies, mutable_values
 
 
-class OptimizerUpdate(GpuKernel):
-    """An update of a variable and its slots by one kernel, in place if their values have no other references."""
+class VariableUpdate(GpuKernel):
+    """A change of variables, a node's first inputs, in place if their values have no other references.
+
+    Subclasses say in `choose` what there is to launch for the variables' shape and the shapes of the other inputs. Its arrays are the
+    inputs and, as outputs, the changed variables, which are mostly the same memory.
+
+    Args:
+        places: how many inputs are variables.
+        dtype: theirs.
+        whole: whether all elements of the outputs are written; else they begin as copies.
+    """
 
     def __init__(
-        self, gpu: GpuContext, node: Node, places: int, gradient: int, loops: LoopNest, fallback: HostKernel
+        self, gpu: GpuContext, node: Node, places: int, dtype: DType, fallback: HostKernel, *, whole: bool = False
     ) -> None:
         constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
         super().__init__(gpu, node.name, len(node.inputs), constants, fallback)
-        self.places = places
-        self.gradient = gradient
-        self.loops = loops
+        self.node, self.places, self.dtype, self.whole = node, places, dtype, whole
         self.is_ref = bool(node.outputs)
-        self.dtype = node.inputs[gradient].dtype.base.np
-        self.node = node
-        self.operands = [node.inputs[gradient]], ()
-        self.count = element_count(node.inputs[gradient].dims)  # elements, where that is known
-        self.shared = tuple(i for i, v in enumerate(loops.loads) if not v.axes)
-
-    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice:
-        """Routines over all elements, whatever the shape."""
-        n = int(np.prod(shapes[0], dtype=np.int64))
-        outputs = [(shapes[0], self.dtype)] * self.places
-        names = dict(zip(size_names(self.loops), (n,), strict=True))
-        return Choice(routines(self.loops, specialise(self.loops, (n,))), names, outputs)
 
     def __call__(self, *inputs: Any) -> Any:
         states: Sequence[VariableState] = inputs[: self.places]
         given = inputs[self.places :]
-        if not self.is_ready(states, given[self.gradient - self.places]):
+        if not self.is_ready(states, given):
             return self.fallback(*inputs)
-        rest = [x if type(x) is DeviceArray else self._brought(self.places + i, x) for i, x in enumerate(given)]
         device = self.device
+        rest = [
+            x if type(x) is DeviceArray and x.device is device else self._brought(self.places + i, x)
+            for i, x in enumerate(given)
+        ]
         before = host_copies(states) if self.gpu.check else []
-        shape = states[0].read().shape
-        if shape not in self._ready:
-            arrays = [*[on_device(s, device) for s in states], *rest]
-            self._ready[shape] = self._tuned(self.choose([shape], ()), arrays)
-            del arrays
-        ready = self._ready[shape]
+        key = states[0].read().shape, *[x.shape for x in rest]
+        if key not in self._ready:
+            self._prepared(key, [*[on_device(s, device) for s in states], *rest])
+        ready = self._ready[key]
         if ready is None:
             return self.fallback(*inputs)
-        with mutable_values(device, states, whole=True) as (old, new):
-            addresses = [*old, *[x.pointer for x in rest], *new]
+        with mutable_values(device, states, whole=self.whole) as (old, new):
+            addresses = [*(old if self.whole else new), *[x.pointer for x in rest], *new]
             try:
                 ready.run(addresses, self.label)
             except CudaError as e:
                 if not self._run_another(ready, e, addresses):
                     raise
         if self.gpu.check:
-            compare_update(
-                "The GPU's change", self.node, self.fallback, states, before, [s.read() for s in states], given
-            )
+            made = [s.read() for s in states]
+            compare_update("The GPU's change", self.node, self.fallback, states, before, made, given)
         return states[0] if self.is_ref else ()
 
-    def is_ready(self, states: Sequence[VariableState], gradient: Any) -> bool:
+    def is_ready(self, states: Sequence[VariableState], given: Sequence[Any]) -> bool:
         """Whether values and shapes are as they must be; where not, the reference says what is wrong."""
-        if not all(s.is_initialized for s in states):
+        if not all(s.is_initialized and s.dtype.np == self.dtype.np for s in states) or len(set(states)) < len(states):
             return False
         shape = states[0].read().shape
-        return bool(
-            gradient.shape == shape and all(s.read().shape == shape and s.dtype.np == self.dtype for s in states)
-        )
+        return all(s.read().shape == shape for s in states) and lives_on_device(self.dtype, math.prod(shape))
+
+
+class OptimizerUpdate(VariableUpdate):
+    """An update of a variable and its slots."""
+
+    def __init__(
+        self, gpu: GpuContext, node: Node, places: int, gradient: int, loops: LoopNest, fallback: HostKernel
+    ) -> None:
+        super().__init__(gpu, node, places, node.inputs[gradient].dtype.base, fallback, whole=True)
+        self.gradient = gradient
+        self.loops = loops
+        self.operands = [node.inputs[gradient]], ()
+        self.count = element_count(node.inputs[gradient].dims)  # elements, where that is known
+        self.shared = tuple(i for i, v in enumerate(loops.loads) if not v.axes)
+
+    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice:
+        """Routines over all elements, whatever the shape."""
+        n = math.prod(shapes[0])
+        outputs = [(shapes[0], self.dtype.np)] * self.places
+        names = dict(zip(size_names(self.loops), (n,), strict=True))
+        return Choice(routines(self.loops, specialise(self.loops, (n,))), names, outputs)
+
+    def is_ready(self, states: Sequence[VariableState], given: Sequence[Any]) -> bool:
+        """As `VariableUpdate.is_ready`."""
+        return self.fits(states, given[self.gradient - self.places])
+
+    def fits(self, states: Sequence[VariableState], gradient: Any) -> bool:
+        """Whether values and shapes are as they must be, those of the gradient, too."""
+        return super().is_ready(states, ()) and bool(gradient.shape == states[0].read().shape)

@@ -15,9 +15,8 @@ from ...graph.ops.random.random_common import stream_of
 from ...graph.resources.resource_manager import Context
 from ..ir.program import Kernel
 from .driver.device import Device
-from .driver.launch import LoadedRoutine
 from .ir import Routine
-from .kernels import loaded_kernel
+from .kernels import loaded
 from .residency import SMALL, HostKernel, on_host
 from .templates.random import integers, normal
 
@@ -57,11 +56,10 @@ class RandomKernel:
         stream = stream_of(self.context, *self.seeds)
         device = self.device
         with device.entered():
-            kernels = [loaded_kernel(device, launch.kernel) for launch in self.routine.launches]
             low, high = stream.key
             numbers = {"key": low | high << 32, "draw": stream.draw, "n": count, **limits}
             out = device.empty(sizes, self.dtype, self.label)
-            LoadedRoutine(device, self.routine, kernels, 0, 1, numbers)([out.pointer], self.label)
+            loaded(device, self.routine, 0, 1, numbers)([out.pointer], self.label)
         return out
 
     def limits(self, bounds: Sequence[Any]) -> dict[str, int] | None:

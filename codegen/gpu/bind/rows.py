@@ -1,4 +1,4 @@
-"""Templates of nodes that work along an axis: running sums, places of extremes, largest elements, picking and adding rows.
+"""Templates of nodes that work along an axis: long running sums, largest elements, picking and adding rows.
 
 Reductions over axes that only the running graph knows: the sum over what a broadcast repeated, most often over nothing.
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from ....graph.core.dtypes import DType
 from ....graph.core.graph import Node
-from ...fusion.row_loops import PIECE, extreme, piece_totals, running, running_in_pieces
+from ...fusion.row_loops import PIECE, piece_totals, running, running_in_pieces
 from ...fusion.table_loops import kept_in
 from ...ir.legality import SUPPORTED
 from ...ir.loop_nest import LoopNestBuilder, Scan
@@ -76,40 +76,15 @@ def _axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
     return ("before", "length") if sizes["after"] == 1 else ("before", "length", "after")
 
 
-def argument(kind: str, dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-    """Ways to find where along the axis the `max` or `min` of `in0` stands first; a NaN counts as that. Sizes as for `scan`."""
-    axes = _axes(sizes)
-    loops = extreme(kind, dtype, index, len(axes) > 2)
-    return candidates(loops, Names(("in0",), ("out0",), axes), [sizes[a] for a in axes])
-
-
-def _along(node: Node, ways: Callable[[dict[str, int]], tuple[Routine, ...]], keeps_axis: bool) -> Template:
-    """A template of a node that goes along the axis that its second input names."""
-    made = node.outputs[0].dtype.base.np
-
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        shape, axis = shapes[0], others[0][0]
-        sizes = _around(shape, axis)
-        if sizes is None:
-            return None
-        axis %= len(shape)
-        return Choice(ways(sizes), sizes, [(shape if keeps_axis else (*shape[:axis], *shape[axis + 1 :]), made)])
-
-    return Template(1, choose)
-
-
 def _scan(kind: str) -> Callable[[Node], Template]:
     def maker(node: Node) -> Template:
         dtype, how = _supported(node), Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"]))
-        return _along(node, lambda sizes: scan(how, dtype, sizes), True)
 
-    return maker
+        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+            sizes = _around(shapes[0], others[0][0])
+            return None if sizes is None else Choice(scan(how, dtype, sizes), sizes, [(shapes[0], dtype.np)])
 
-
-def _argument(kind: str) -> Callable[[Node], Template]:
-    def maker(node: Node) -> Template:
-        dtype, index = _supported(node), node.outputs[0].dtype.base
-        return _along(node, lambda sizes: argument(kind, dtype, index, sizes), False)
+        return Template(1, choose)
 
     return maker
 
@@ -229,8 +204,6 @@ def reduced(
 ROW_MAKERS: dict[str, Callable[[Node], Template]] = {
     "Cumsum": _scan("sum"),
     "Cumprod": _scan("prod"),
-    "ArgMax": _argument("max"),
-    "ArgMin": _argument("min"),
     "TopKV2": _top_k,
     "GatherV2": _gather,
     **dict.fromkeys(_REDUCTIONS, _reduction),

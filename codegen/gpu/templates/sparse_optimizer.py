@@ -23,7 +23,7 @@ def sparse_update(
 ) -> tuple[Routine, ...]:
     """Ways to make a rule's step for rows [count, after] of a gradient, the likely best one first.
 
-    A launch gives the loops' inputs in0, in1... (the places, the gradient's rows, numbers, the indices), the outputs out0, out1...,
+    A launch gives a node's inputs in0, in1... (the places, numbers, the gradient's rows, the indices, numbers), the outputs out0, out1...,
     which may be the places, and `sizes`. Only the rows that are named are written.
 
     Args:
@@ -32,14 +32,14 @@ def sparse_update(
         dtype: of the gradient. index: of the indices.
         sizes: `scattering.launch_sizes`; the ways are right for any others, too.
     """
-    kept, indices = kept_in(dtype), f"in{len(loops.loads) - 2}"
+    kept, indices = kept_in(dtype), f"in{gradient + 1}"
     space, axes = (sizes["count"], sizes["after"]), ("count", "after")
     tables = {"scratch0": "rows", "scratch1": "count", indices: "numbers"}
     owning, notes = owners(index, 1, indices, sizes)
     cleared = launches(filled(kept), Names((), ("scratch1",), ("updated",)), (space[0] * space[1],))[:1]
     sums = Names((f"in{gradient}", indices, "scratch0"), ("scratch1",), axes, tables=tables)
     summed = launches(added_to_owners(dtype, index), sums, space)
-    inputs = [f"in{i}" for i in range(len(loops.loads) - 1)]
+    inputs = [f"in{i}" for i in range(len(loops.loads) - 1) if i != gradient + 1] + [indices]  # as the loops have them
     inputs[gradient] = "scratch1"
     outputs = tuple(f"out{i}" for i in range(places))
     tables |= dict.fromkeys((*inputs[:places], *outputs), "rows")

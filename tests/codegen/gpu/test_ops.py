@@ -18,7 +18,6 @@ from dovetail.graph.core.dtypes import (
     float32,
     float64,
     int8,
-    int16,
     int32,
     int64,
     uint8,
@@ -209,25 +208,6 @@ def test_running_products_and_sums_of_other_types(dtype: Any, length: int) -> No
         )
 
 
-@pytest.mark.parametrize("kind", ["max", "min"])
-@pytest.mark.parametrize("dtype", [float32, bfloat16, int16, uint32], ids=lambda t: t.name)
-@pytest.mark.parametrize("shape", [(3, 45, 2), (2, 9000, 1)])
-def test_the_place_of_the_largest(kind: str, dtype: Any, shape: tuple[int, int, int]) -> None:
-    x = (
-        (10 * RNG.standard_normal(shape)).astype(dtype.np)
-        if dtype.is_floating
-        else RNG.integers(0, 5, shape).astype(dtype.np)
-    )
-    if dtype.is_floating:
-        x[1, 7, 0] = x[1, 30, 0] = np.nan
-        x[0, :, -1] = -np.inf if kind == "max" else np.inf  # the worst there is: still the first of them
-    sizes = along(*shape)
-    out = np.full((shape[0], shape[2]), 99, np.int32)
-    run_routine(rows.argument(kind, dtype, int32, sizes)[0], {"in0": x, "out0": out, **sizes})
-    wide = x.astype(np.float64)
-    np.testing.assert_array_equal(out, (np.argmax if kind == "max" else np.argmin)(wide, axis=1))
-
-
 @pytest.mark.parametrize("dtype", [float32, bfloat16, int8, int32, uint32], ids=lambda t: t.name)
 def test_sorting(dtype: Any) -> None:
     length, k = 37, 10
@@ -267,8 +247,6 @@ def test_kernels_along_rows_compile() -> None:
         (int8, Scan("sum"), along(4096, 1000, 1)),
     ):
         compiles(rows.scan(how, dtype, sizes)[0], SOME)
-    compiles(rows.argument("max", float32, int64, along(4096, 50000, 1))[0])
-    compiles(rows.argument("min", int16, int32, along(16, 500, 300))[0], SOME)
     compiles(sort.sort(float32, 250))
     compiles(sort.sort(uint32, 64), SOME)
 

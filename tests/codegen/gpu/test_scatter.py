@@ -146,7 +146,7 @@ def test_rows_that_are_named_have_one_step(dtype: Any) -> None:
     rate, keep = (np.array(x, dtype.np) for x in (0.1, 0.9))
     new_slot = np.where(named, slot.astype(np.float64) * np.float64(keep) + summed, slot.astype(np.float64))
     new = np.where(named, variable.astype(np.float64) - np.float64(rate) * new_slot, variable.astype(np.float64))
-    arrays = {"in0": variable, "in1": slot, "in2": rate, "in3": gradient, "in4": keep, "in5": at}
+    arrays = {"in0": variable, "in1": slot, "in2": rate, "in3": gradient, "in4": at, "in5": keep}
     sizes = scatter.launch_sizes(rows, after, count, [rows])
     routine = sparse_optimizer.sparse_update(loops, 2, 3, dtype, int64, sizes)[0]
     run_routine(routine, {**arrays, "out0": variable, "out1": slot, **sizes})
