@@ -7,7 +7,7 @@ rematerialize.py       copies of cheap producers instead of reads
 to_loops.py            the nodes of a group as a loop nest
 op_rules.py            one rule per op: op to loop nest; tracer.py: operands that record arithmetic
 table_loops.py         loop nests of gathers, scatters and segment sums
-row_loops.py           loop nests along one axis: running sums, segments' extremes; the place of an extreme
+row_loops.py           loop nests along one axis: running sums; the place of an extreme
 window_loops.py        loop nests of pooling and depthwise convolutions
 optimizer_loops.py     loop nests of the optimizers' update rules
 epilogue.py            prologue and epilogue fusion: elementwise kernels fused into a product or convolution

@@ -1,4 +1,4 @@
-"""Loop nests along one axis of [before, length, after]: running sums and products, segments' extremes; the place of an extreme.
+"""Loop nests along one axis of [before, length, after]: running sums and products; the place of an extreme.
 
 Without `across` there is no last axis. A running sum of few and long rows is cut into pieces of PIECE elements, in three nests:
 `piece_totals`, a running sum of these without the element itself, and `running_in_pieces`, which begins each piece with it. Elements
@@ -7,14 +7,13 @@ behind the end of a row are read as row -1 of a table, and not stored.
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
-from ...graph.core.dtypes import DType, bool_, int32, int64
+from ...graph.core.dtypes import DType, bool_, int64
 from ..ir.legality import NotFusibleError
 from ..ir.loop_nest import LoopNest, LoopNestBuilder, Scan
 from .table_loops import kept_in
-from .tracer import Symbol, SymbolicMath, literal
+from .tracer import Symbol, SymbolicMath
 
 PIECE = 8192  # elements
 
@@ -67,27 +66,4 @@ def running_in_pieces(how: Scan, dtype: DType, across: bool) -> LoopNest:
     total = builder.apply({"sum": "add", "prod": "mul"}[how.kind], before, builder.scan(how, x))
     total = total if kept_in(dtype) is dtype else builder.apply("cast", total, dtype=dtype)
     builder.store(total, [3] if across else [], number)
-    return builder.finish()[0]
-
-
-@cache
-def segments(kind: str, dtype: DType, index: DType, across: bool) -> LoopNest:
-    """The `max`, `min` or `prod` of the rows of in0, [count, after], of each segment that in1 names.
-
-    Each segment looks at all indices, and reads its own rows. One without rows gets the type's smallest number, its largest, or 1.
-    """
-    builder = LoopNestBuilder([False, True, *[False] * across])
-    named = SymbolicMath.cast(Symbol(builder, builder.load(1, index, [1])), int64)
-    here = named == Symbol(builder, builder.position(0, int64))
-    row = SymbolicMath.where(here, Symbol(builder, builder.position(1, int64)), -1)
-    x = Symbol(builder, builder.gather(0, dtype, row.number, [2] if across else []))
-    edge = 1 if kind == "prod" else dtype.min if kind == "max" else dtype.max
-    empty = float(edge) if dtype.is_floating else int(edge)
-    infinite = dtype.is_floating and kind != "prod"
-    start = math.copysign(math.inf, empty) if infinite else empty
-    total = Symbol(builder, builder.reduce(kind, SymbolicMath.where(here, x, start).number))
-    if infinite:
-        seen = builder.reduce("max", SymbolicMath.cast(here, int32).number)
-        total = SymbolicMath.where(Symbol(builder, seen) > 0, total, literal(builder, empty, dtype))
-    builder.store(total.number, [0, 2][: 1 + across])
     return builder.finish()[0]

@@ -74,7 +74,7 @@ def _as_int64(builder: LoopNestBuilder, number: int) -> int:
 
 
 @cache
-def filled(dtype: DType, value: int = 0) -> LoopNest:
+def filled(dtype: DType, value: float = 0) -> LoopNest:
     """One constant in every element."""
     builder = LoopNestBuilder([False])
     builder.store(builder.constant(value, dtype), [0])

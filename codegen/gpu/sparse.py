@@ -27,7 +27,7 @@ from .ir import triton_type
 from .kernels import GpuKernel
 from .optimizer import OptimizerUpdate, VariableUpdate
 from .residency import HostKernel, value_on
-from .templates.gather import check_segment_sum, gather, segment_sum
+from .templates.gather import gather
 from .templates.scatter import check_scatter, launch_sizes, scatter
 from .templates.sparse_optimizer import sparse_update
 
@@ -99,7 +99,6 @@ class DecayingUpdate(GpuKernel):
         super().__init__(gpu, node.name, len(node.inputs), (), fallback)
         loops = update(sparse.rule, sparse.dtype, sparse.flags)
         self.update = OptimizerUpdate(gpu, node, sparse.places, sparse.gradient, loops, fallback)
-        check_segment_sum(sparse.dtype)
         self.sums = _RowSums(gpu, sparse, node.name)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -130,7 +129,8 @@ class _RowSums(GpuKernel):
         sizes = sparse.sizes(shape, *shapes)
         if sizes is None:
             return None
-        return Choice(segment_sum(sparse.dtype, sparse.index, sizes)[:1], sizes, [(shape, sparse.dtype.np)])
+        ways = scatter("add", sparse.dtype, sparse.index, sizes, begin="cleared", names=("in1", "in0"))
+        return Choice(ways[:1], sizes, [(shape, sparse.dtype.np)])
 
 
 class _Sparse:

@@ -25,8 +25,10 @@ from ..driver.device import Device
 from ..emit.expr import Names
 from ..emit.schedules import BLOCKS, candidates, launches, one_after_another, routines, size_names, specialise
 from ..ir import Count, Routine, Scratch, triton_type
-from ..templates.gather import check_segment_of, check_segment_sum, gather, segment_of, segment_sum
+from ..templates.gather import gather
+from ..templates.scatter import check_scatter, launch_sizes, scatter
 from ..templates.sort import LONGEST_SORTED, long_sort, sort
+from .scatter import MOST_UPDATES
 from .template import Choice, Template, copied
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
@@ -140,25 +142,21 @@ def _gather(node: Node) -> Template:
 
 
 def _segments(node: Node) -> Template:
-    dtype, index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
-    kind = node.type.removeprefix("UnsortedSegment").lower()
-
-    if kind == "sum":
-        check_segment_sum(dtype)
-    else:
-        check_segment_of(kind, dtype)
+    """Rows that are scattered into zeros, or into segments that are still empty."""
+    dtype, index = _supported(node), node.inputs[1].dtype.base
+    kind = {"Sum": "add", "Prod": "mul", "Max": "max", "Min": "min"}[node.type.removeprefix("UnsortedSegment")]
+    check_scatter(kind, dtype)
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         data, ids = shapes
-        segments = others[0][0]
-        if 0 in data or segments <= 0 or data[: len(ids)] != ids:
+        segments, count, inner = others[0][0], math.prod(ids), data[len(ids) :]
+        if 0 in data or segments <= 0 or data[: len(ids)] != ids or count >= MOST_UPDATES:
             return None
-        inner = data[len(ids) :]
-        after = math.prod(inner)
-        sizes = {"count": math.prod(ids), "after": after, "rows": segments, "elements": segments * after}
-        if kind != "sum" and segments * sizes["count"] > _MOST_LOOKED_AT:
+        if kind != "add" and segments * count > _MOST_LOOKED_AT:
             return None
-        ways = segment_sum(dtype, index, sizes) if kind == "sum" else segment_of(kind, dtype, index, sizes)
+        sizes = launch_sizes(segments, math.prod(inner), count, [segments])
+        begin = "cleared" if kind == "add" else "empty"
+        ways = scatter(kind, dtype, index, sizes, begin=begin, names=("in1", "in0"))
         return Choice(ways, sizes, [((segments, *inner), dtype.np)])
 
     return Template(2, choose)

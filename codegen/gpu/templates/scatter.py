@@ -1,11 +1,14 @@
 """Putting rows where indices say: set them, or add, subtract, multiply, divide, keep the smaller or the larger.
 
+Segments' sums, products and extremes are scatters into zeros, and into rows that are still empty.
+
 An array is seen as [rows, after]. `count` coordinates say which rows are meant; each is one number, or several (`depth`) along as
 many axes of sizes s0, s1... A row for an index that is out of range is left out, as on GPUs in TensorFlow.
 
 Where an index occurs several times, all of its updates count. How, depends on what is done:
 
-    add, sub     by atomic additions, whose order changes the last bits of a sum of floats; memory cannot add narrow types: as below
+    add, sub     by atomic additions, whose order changes the last bits of a sum of floats; memory cannot add narrow types: these go as
+                 below, or, into zeros, are added in float32
     update       the last one wins: each row's last occurrence is its *owner*, and only owners write
     the others   the owner goes through all occurrences, in order. An index that occurs once, which most do, costs nothing more
 
@@ -18,10 +21,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ....graph.core.dtypes import DType, float32, float64, int32, int64, uint32, uint64
-from ...fusion.table_loops import MOST_COORDINATES, added, claim, converted, filled, forget, put_by_owners, rows_of
-from ..emit.expr import Names, type_of
+from ...fusion.table_loops import (
+    MOST_COORDINATES,
+    added,
+    claim,
+    converted,
+    filled,
+    forget,
+    kept_in,
+    put_by_owners,
+    rows_of,
+)
+from ..emit.expr import Names, start_of, type_of
 from ..emit.schedules import launches, one_after_another
-from ..ir import Count, Grid, Launch, Routine, Scratch
+from ..ir import Count, Grid, Launch, Routine, Scratch, triton_type
 from .text import address, make_launch
 
 ADDED = (float32, float64, int32, int64, uint32, uint64)  # what memory can add
@@ -36,7 +49,7 @@ _IN_TURN = """    block = tl.program_id(0).to(tl.int64)
     if (at >= 0) & (at < rows):
         if tl.load(scratch0 + at) == row:
             here = out0 + at * after + column
-            value = tl.load(here, mask=inside, other=1).to({kind})
+            value = {value}
             if tl.load(scratch1 + at) == 1:
                 value = combined(value, tl.load({update}, mask=inside, other=1).to({kind}))
             else:
@@ -75,7 +88,8 @@ def scatter(
         index: type of the coordinates.
         sizes: `launch_sizes` of the launch; the ways are right for any others, too.
         depth: how many numbers a coordinate has.
-        begin: what `out0` holds before: `there`: what is there already; `copied`: `in0`; `cleared`: zeros.
+        begin: what `out0` holds before: `there`: what is there already; `copied`: `in0`; `cleared`: zeros; `empty`: rows are made of their
+            updates alone, and those without one are the type's smallest number (of max), its largest one (min), or 1 (mul).
         names: of the coordinates, and of the updates.
         single: there is one number for all updates, not a row for each.
 
@@ -87,12 +101,19 @@ def scatter(
     space = sizes["count"], sizes["after"]
     axes = ("count", "after")
     tables = {"out0": "rows", "scratch0": "rows", "scratch1": "rows", coordinates: "numbers"}
-    begun = beginning(begin, dtype, sizes)
-    if kind in ("add", "sub") and dtype in ADDED:
+    kept = kept_in(dtype)
+    if kind in ("add", "sub") and (dtype in ADDED or (begin == "cleared" and kept in ADDED)):
+        to = "out0" if kept is dtype else "scratch0"
         loops = added(dtype, index, depth, negative=kind == "sub", single=single)
-        return one_after_another(
-            [*begun, launches(loops, Names((updates, coordinates), ("out0",), axes, tables=tables), space)]
-        )
+        sums = launches(loops, Names((updates, coordinates), (to,), axes, tables=tables), space)
+        parts = [*_beginning(begin, kept, sizes, to), sums]
+        if kept is dtype:
+            return one_after_another(parts)
+        rounded = Names((to,), ("out0",), ("elements",))
+        parts.append(launches(converted(kept, dtype), rounded, (sizes["rows"] * sizes["after"],))[:1])
+        return one_after_another(parts, [Scratch(to, triton_type(kept.name), (Count(("rows",)), Count(("after",))))])
+    edge = {"max": dtype.min, "min": dtype.max}.get(kind, 1) if begin == "empty" else 0
+    begun = _beginning(begin, dtype, sizes, value=float(edge) if dtype.is_floating else int(edge))
     if kind == "update":
         owning, scratch = owners(index, depth, coordinates, sizes)
         loops = put_by_owners(dtype, index, depth, single=single)
@@ -106,7 +127,8 @@ def scatter(
         scratch.append(Scratch("scratch2", "i64", (Count(("count",)),)))
         index, coordinates = int64, "scratch2"
     owning, noted = owners(index, 1, coordinates, sizes, counted=True)
-    in_turn = _in_turn(kind, dtype, index, coordinates, updates, sizes["after"], single=single)
+    start = start_of({"mul": "prod"}.get(kind, kind), dtype) if begin == "empty" else ""
+    in_turn = _in_turn(kind, dtype, index, coordinates, updates, sizes["after"], start, single=single)
     return one_after_another([*parts, *owning, [in_turn]], [*noted, *scratch])
 
 
@@ -136,24 +158,29 @@ def owners(
     return ways, [Scratch(note, "i32", (Count(("rows",)),)) for note in notes]
 
 
-def beginning(begin: str, dtype: DType, sizes: Mapping[str, int], out: str = "out0") -> list[list[Launch]]:
+def _beginning(
+    begin: str, dtype: DType, sizes: Mapping[str, int], out: str = "out0", value: float = 0
+) -> list[list[Launch]]:
     """The kernel that makes what rows are put into."""
     if begin == "there":
         return []
-    loops = filled(dtype) if begin == "cleared" else converted(dtype, dtype)
+    loops = converted(dtype, dtype) if begin == "copied" else filled(dtype, value)
     # The whole array is one axis to this kernel, whose size is a product.
-    names = Names(() if begin == "cleared" else ("in0",), (out,), ("elements",))
+    names = Names(("in0",) if begin == "copied" else (), (out,), ("elements",))
     return [launches(loops, names, (sizes["rows"] * sizes["after"],))[:1]]
 
 
 def _in_turn(
-    kind: str, dtype: DType, index: DType, coordinates: str, updates: str, after: int, *, single: bool
+    kind: str, dtype: DType, index: DType, coordinates: str, updates: str, after: int, start: str, *, single: bool
 ) -> Launch:
-    """The kernel in which owners go through all occurrences of their rows."""
+    """The kernel in which owners go through all occurrences of their rows. `start`: what these begin with; empty: what is there."""
     across = min(_TILE, max(32, min(256, 1 << max(after - 1, 0).bit_length())))
     body = _IN_TURN.format(
         coordinates=coordinates,
         update=f"{updates} + (row + column) * 0" if single else f"{updates} + row * after + column",
+        value=f"tl.full([XB], {start}, {type_of(dtype)})"
+        if start
+        else f"tl.load(here, mask=inside, other=1).to({type_of(dtype)})",
         kind=type_of(dtype),
         name=dtype.name,
     )
