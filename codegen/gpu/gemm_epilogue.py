@@ -8,6 +8,7 @@ itself, so that errors name the right node.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from .bind.gemm import PRODUCTS, library_product
 from .bind.template import Choice, Template
 from .context import GpuContext
 from .kernels import GpuKernel
-from .library_gemm import GemmRequest, library_gemms
+from .library_gemm import library_gemms
 
 Shape = tuple[int, ...]
 
@@ -111,7 +112,8 @@ class EpilogueTemplateKernel(GpuKernel):
         candidates = list(choice.candidates)
         if group.anchor.type in PRODUCTS and self.gpu.tunes:
             product = library_product(group.anchor, choice.sizes, self.gpu.tf32)
-            candidates += library_gemms(self.gpu, GemmRequest(group, product, operands, shape, beside, values))
+            with suppress(ValueError):  # the parts say what is wrong
+                candidates += library_gemms(self.gpu, group, product, operands, shape, beside, values)
         return Choice(candidates, choice.sizes, outputs)
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...graph.core.dtypes import FLOAT8, DType, float32
-from ..fusion.epilogue import EpilogueKernel, tile_of
+from ..fusion.epilogue import EpilogueKernel, given_to, tile_of
 from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import Value
 from ..ir.tile_loops import TileLoops
@@ -36,9 +36,9 @@ class EpilogueLaunch:
 
     Args:
         gpu: the device, and how its kernels run.
-        kernel: the work.
-        tile: the position of the operand, or of the product, among its inputs.
-        shapes: of its inputs.
+        kernel, edge: the work.
+        tile: shape of the operand, or of the product.
+        beside: shapes of the other inputs.
         told: the values that its sizes are computed from.
 
     Raises:
@@ -49,18 +49,19 @@ class EpilogueLaunch:
         self,
         gpu: GpuContext,
         kernel: FusedKernel,
-        tile: int,
-        shapes: Sequence[Shape],
+        edge: TileLoops,
+        tile: Shape,
+        beside: Sequence[Shape],
         told: Sequence[Sequence[int]],
     ) -> None:
-        choice = FusedGpuKernel(gpu, kernel).choose(shapes, told)
+        choice = FusedGpuKernel(gpu, kernel).choose(given_to(kernel, edge, tile, beside), told)
         routine = None if choice is None else choice.candidates[0]
         if choice is None or not isinstance(routine, Routine):
             raise ValueError("no kernel for these shapes")
         self.routine = routine
-        self.beside = len(shapes) - 1
+        self.beside = len(beside)
         self.bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in choice.outputs)
-        self._device, self._tile = gpu.device, tile
+        self._device, self._tile = gpu.device, tile_of(kernel, edge)
         self._sizes, self._outputs = choice.sizes, len(choice.outputs)
         self._ready: LoadedRoutine | None = None
 
@@ -117,75 +118,52 @@ class LibraryGemm:
         self._behind(block.pointer, rest[: self._behind.beside], rest[self._behind.beside :])
 
 
-@dataclass(frozen=True, slots=True)
-class GemmRequest:
-    """A request for candidates: a fused product with the sizes of a run.
+def library_gemms(
+    gpu: GpuContext,
+    group: EpilogueKernel,
+    product: Product,
+    operands: Sequence[Shape],
+    tile: Shape,
+    beside: Sequence[Sequence[Shape]],
+    told: Sequence[Sequence[Sequence[int]]],
+) -> list[LibraryGemm]:
+    """The library's candidates for a fused product; none where the library is missing or has no kernel for it.
 
-    Attributes:
+    Args:
+        gpu: the device, and how its kernels run.
         group: the step.
         product: what the library is asked for, with operands and result in the anchor's type.
         operands: shapes of the operands as they are in memory.
         tile: shape of the product as the kernel behind gets it.
         beside: shapes of what each kernel reads beside its tile: before each operand, and behind.
         told: the values from which each kernel's sizes are computed.
+
+    Raises:
+        ValueError: sizes are not as fusion assumed.
     """
-
-    group: EpilogueKernel
-    product: Product
-    operands: Sequence[Shape]
-    tile: Shape
-    beside: Sequence[Sequence[Shape]]
-    told: Sequence[Sequence[Sequence[int]]]
-
-
-def library_gemms(gpu: GpuContext, request: GemmRequest) -> list[LibraryGemm]:
-    """The library's candidates for a fused product; none where the library is missing or has no kernel for it."""
-    if not is_there(gpu.device):
+    device = gpu.device
+    if not is_there(device):
         return []
-    try:
-        return _around(gpu, request)
-    except ValueError:
-        return []  # the parts say what is wrong
-
-
-def _around(gpu: GpuContext, request: GemmRequest) -> list[LibraryGemm]:
-    group, product, device = request.group, request.product, gpu.device
-    kernels, edges = (*group.before, group.behind), group.edges
     before: list[EpilogueLaunch | None] = [None, None]
-    narrow = [_stored_narrow(edge) for edge in edges[:2]]
-    if gpu.device.target.has_float8 and product.result.size == 2 and narrow[0] and narrow[1]:
+    narrow = [_stored_narrow(edge) for edge in group.edges[:2]]
+    if device.target.has_float8 and product.result.size == 2 and narrow[0] and narrow[1]:
         product = replace(product, types=(narrow[0], narrow[1]))
     else:
-        for i in range(2):
-            kernel, edge = kernels[i], edges[i]
+        for i, (kernel, edge) in enumerate(zip(group.before, group.edges[:2], strict=False)):
             if kernel is not None and edge is not None:
-                before[i] = _piece(gpu, kernel, edge, request.operands[i], request.beside[i], request.told[i])
-    behind, last = group.behind, edges[2]
-    scratch, result = 0, product.result
-    out = []
-    piece = None
+                before[i] = EpilogueLaunch(gpu, kernel, edge, operands[i], beside[i], told[i])
+    behind, last, result = group.behind, group.edges[2], product.result
+    out, piece, scratch = [], None, 0
     if behind is not None and last is not None:
         if _is_bias(behind, last, result):
             found = library_products(device, replace(product, bias=True))
             out += [LibraryGemm(device, p, before, None, 0) for p in found[:ALGORITHMS]]
         if result.size == 2:
             behind, result = widened(behind, tile_of(behind, last)), float32
-        piece = _piece(gpu, behind, last, request.tile, request.beside[2], request.told[2])
-        scratch = math.prod(request.tile) * result.size
+        piece = EpilogueLaunch(gpu, behind, last, tile, beside[2], told[2])
+        scratch = math.prod(tile) * result.size
     found = library_products(device, replace(product, result=result))
     return out + [LibraryGemm(device, p, before, piece, scratch) for p in found[:ALGORITHMS]]
-
-
-def _piece(
-    gpu: GpuContext,
-    kernel: FusedKernel,
-    edge: TileLoops,
-    tile: Shape,
-    beside: Sequence[Shape],
-    told: Sequence[Sequence[int]],
-) -> EpilogueLaunch:
-    at = tile_of(kernel, edge)
-    return EpilogueLaunch(gpu, kernel, at, [*beside[:at], tile, *beside[at:]], told)
 
 
 def _stored_narrow(edge: TileLoops | None) -> DType | None:

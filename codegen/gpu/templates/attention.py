@@ -152,13 +152,7 @@ class _Attention:
     def turn(self, source: str, to: str, length: str) -> Launch:
         """From [batch, heads, length, SIZE] to [batch, heads, SIZE, length], as far as the next multiple of 16."""
         text = lines(
-            f"blocks = tl.cdiv({length}, BLOCK)",
-            "number = tl.program_id(0)",
-            "image = (number // blocks // heads).to(tl.int64)",
-            "head = number // blocks % heads",
-            "first = number % blocks * BLOCK",
-            "rows = first + tl.arange(0, BLOCK)",
-            "columns = tl.arange(0, PADDED)",
+            self.block_of(length, "BLOCK"),
             f"start = {self.start(length, 'first')}",
             f"tile = tl.load({source} + start + {self.tile('BLOCK')}{self.inner(f'(rows < {length})')})",
             f"there = {to} + {self.turned_start(length)} + columns[:, None] * {_line(length)} + rows[None, :]",
@@ -239,17 +233,31 @@ class _Attention:
         """From a product of query and key to a score in units of log 2."""
         return repr(self.scale * math.log2(math.e))
 
-    def block_of_queries(self, b: Blocks) -> str:
-        """Which queries a program has."""
+    def block_of(self, length: str, block: str = "OWN") -> str:
+        """Which queries, or keys, a program has."""
         return lines(
-            "blocks = tl.cdiv(queries, OWN)",
+            f"blocks = tl.cdiv({length}, {block})",
             "number = tl.program_id(0)",
             "image = (number // blocks // heads).to(tl.int64)",
             "head = number // blocks % heads",
-            "first = number % blocks * OWN",
-            "rows = first + tl.arange(0, OWN)",
+            f"first = number % blocks * {block}",
+            f"rows = first + tl.arange(0, {block})",
             "columns = tl.arange(0, PADDED)",
         )
+
+    def stored(self, bound: str, **values: str) -> list[str]:
+        """Write values to arrays, by name, where the program's block of `queries` or of keys (`keys`) lies."""
+        across = " & (columns < SIZE)[None, :]" if self.padded != self.size else ""
+        at = f"{bound[0]}_start + {bound[0]}_offsets"
+        return [
+            f"inside = (rows < {bound})[:, None]{across}",
+            *(f"tl.store({to} + {at}, {v}.to({stored_as(self.dtype)}), mask=inside)" for to, v in values.items()),
+        ]
+
+    def kernel(self, name: str, b: Blocks, text: str, arrays: Sequence[str], mask: str) -> TritonKernel:
+        """A kernel that has a block of queries or keys and goes along the others."""
+        parameters = self.parameters(arrays, mask, ["heads", "queries", "keys"])
+        return make_kernel(name, parameters, self.constants(b), text, num_warps=b.warps, num_stages=b.stages)
 
     def along_keys(self, b: Blocks, body: Sequence[str], masked_body: Sequence[str]) -> str:
         """Two loops: over the whole blocks of keys, and over the last one."""
@@ -309,7 +317,7 @@ class _Attention:
             ]
 
         text = lines(
-            self.block_of_queries(b),
+            self.block_of("queries"),
             "below = tl.arange(0, ALONG)",
             f"q_start = {self.start('queries', 'first')}",
             f"q_offsets = {self.tile('OWN')}",
@@ -325,19 +333,13 @@ class _Attention:
             self.along_keys(b, body(False), body(True)),
             "empty = weight == 0.0",
             "total = total / tl.where(empty, 1.0, weight)[:, None]",
-            f"inside = (rows < queries)[:, None]{' & (columns < SIZE)[None, :]' if self.padded != self.size else ''}",
-            f"tl.store(out0 + q_start + q_offsets, total.to({stored_as(self.dtype)}), mask=inside)",
+            self.stored("queries", out0="total"),
             "# a query that sees nothing: every probability that is made from this lse is 0",
             "lse = tl.where(empty, float('inf'), largest + tl.log2(tl.where(empty, 1.0, weight)))",
             "tl.store(out1 + (image * heads + head) * queries + rows, lse, mask=rows < queries)",
         )
         read = ["in0", "scratch0" if self.turned else "in1", "in2"]
-        parameters = self.parameters(read, "in3", ["heads", "queries", "keys"])
-        outputs = self.parameters(["out0", "out1:fp32"])
-        arrays = [p for p in parameters if p.is_address]
-        sizes = [p for p in parameters if not p.is_address]
-        return make_kernel("attention", (*arrays, *outputs, *sizes), self.constants(b), text, num_warps=b.warps,
-                           num_stages=b.stages)  # fmt: skip
+        return self.kernel("attention", b, text, [*read, "out0", "out1:fp32"], "in3")
 
     def delta_kernel(self) -> TritonKernel:
         """For each query, the sum of its result times the result's gradient."""
@@ -383,13 +385,7 @@ class _Attention:
             "mask_at += mask_row.to(tl.int64) * ALONG" if self.mask is not None else "",
         )
         text = lines(
-            "blocks = tl.cdiv(keys, OWN)",
-            "number = tl.program_id(0)",
-            "image = (number // blocks // heads).to(tl.int64)",
-            "head = number // blocks % heads",
-            "first = number % blocks * OWN",
-            "rows = first + tl.arange(0, OWN)",
-            "columns = tl.arange(0, PADDED)",
+            self.block_of("keys"),
             "across = tl.arange(0, ALONG)",
             f"k_start = {self.start('keys', 'first')}",
             f"k_offsets = {self.tile('OWN')}",
@@ -405,24 +401,11 @@ class _Attention:
             "line = (image * heads + head) * queries",
             mask_start,
             loop,
-            f"inside = (rows < keys)[:, None]{' & (columns < SIZE)[None, :]' if self.padded != self.size else ''}",
-            f"tl.store(out1 + k_start + k_offsets, (dk * {self.scale!r}).to({stored_as(self.dtype)}), mask=inside)",
-            f"tl.store(out2 + k_start + k_offsets, dv.to({stored_as(self.dtype)}), mask=inside)",
+            self.stored("keys", out1=f"(dk * {self.scale!r})", out2="dv"),
         )
-        names = [
-            "in0",
-            "in1",
-            "in2",
-            "in4:fp32",
-            "in5",
-            "scratch0:fp32",
-            *(["scratch1", "scratch2"] if self.turned else []),
-        ]
-        names += ["out1", "out2"]
-        parameters = self.parameters(names, "in6", ["heads", "queries", "keys"])
-        return make_kernel(
-            "attention_keys", parameters, self.constants(b), text, num_warps=b.warps, num_stages=b.stages
-        )
+        turned = ["scratch1", "scratch2"] if self.turned else []
+        arrays = ["in0", "in1", "in2", "in4:fp32", "in5", "scratch0:fp32", *turned, "out1", "out2"]
+        return self.kernel("attention_keys", b, text, arrays, "in6")
 
     def queries_kernel(self, b: Blocks) -> TritonKernel:
         """Gradients of a block of queries."""
@@ -444,7 +427,7 @@ class _Attention:
             ]
 
         text = lines(
-            self.block_of_queries(b),
+            self.block_of("queries"),
             "below = tl.arange(0, ALONG)",
             f"q_start = {self.start('queries', 'first')}",
             f"q_offsets = {self.tile('OWN')}",
@@ -460,14 +443,11 @@ class _Attention:
             self.mask_start("in6"),
             "dq = tl.zeros([OWN, PADDED], tl.float32)",
             self.along_keys(b, body(False), body(True)),
-            f"inside = (rows < queries)[:, None]{' & (columns < SIZE)[None, :]' if self.padded != self.size else ''}",
-            f"tl.store(out0 + q_start + q_offsets, (dq * {self.scale!r}).to({stored_as(self.dtype)}), mask=inside)",
+            self.stored("queries", out0=f"(dq * {self.scale!r})"),
         )
         values = ["scratch3", "scratch4"] if self.turned else ["in2"]
-        names = ["in0", "in1", "in4:fp32", "in5", "scratch0:fp32", *values, "out0"]
-        parameters = self.parameters(names, "in6", ["heads", "queries", "keys"])
-        return make_kernel("attention_queries", parameters, self.constants(b), text, num_warps=b.warps,
-                           num_stages=b.stages)  # fmt: skip
+        arrays = ["in0", "in1", "in4:fp32", "in5", "scratch0:fp32", *values, "out0"]
+        return self.kernel("attention_queries", b, text, arrays, "in6")
 
 
 def _line(length: str) -> str:
