@@ -19,6 +19,7 @@ from ...graph.resources.variable import VariableState
 from ..fusion.optimizer_loops import sparse_update as sparse_loops, update
 from ..fusion.table_loops import kept_in
 from ..ir.legality import SUPPORTED, NotFusibleError
+from .bind.rows import gathered
 from .bind.scatter import MOST_UPDATES, fits, slices_of
 from .bind.template import Choice
 from .context import GpuContext
@@ -27,7 +28,6 @@ from .ir import triton_type
 from .kernels import GpuKernel
 from .optimizer import OptimizerUpdate, VariableUpdate
 from .residency import HostKernel, value_on
-from .templates.gather import gather
 from .templates.scatter import check_scatter, launch_sizes, scatter
 from .templates.sparse_optimizer import sparse_update
 
@@ -183,9 +183,4 @@ class GatherKernel(GpuKernel):
     def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         """A gather of these sizes."""
         shape, picked = shapes
-        if 0 in shape or 0 in picked:
-            return None
-        after = math.prod(shape[1:])
-        count = math.prod(picked)
-        sizes = {"batch": 1, "before": 1, "length": shape[0], "count": count, "after": after}
-        return Choice(gather(self.dtype, self.index, sizes), sizes, [((*picked, *shape[1:]), self.dtype.np)])
+        return gathered(self.dtype, self.index, shape, picked, 0, 0)

@@ -121,24 +121,27 @@ def _gather(node: Node) -> Template:
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         shape, picked = shapes
-        axis = others[0][0] % len(shape) if shape else 0
         batch = int(node.attrs["batch_dims"])
-        batch = batch + len(picked) if batch < 0 else batch
-        if 0 in shape or 0 in picked or not batch <= axis < len(shape) or shape[:batch] != picked[:batch]:
-            return None
-        sizes = {
-            "batch": math.prod(shape[:batch]),
-            "before": math.prod(shape[batch:axis]),
-            "length": shape[axis],
-            "count": math.prod(picked[batch:]),
-            "after": math.prod(shape[axis + 1 :]),
-        }
-        sizes["rows"] = math.prod(shape[: axis + 1])
-        return Choice(
-            gather(params, indices, sizes), sizes, [((*shape[:axis], *picked[batch:], *shape[axis + 1 :]), params.np)]
-        )
+        axis = others[0][0] % len(shape) if shape else 0
+        return gathered(params, indices, shape, picked, axis, batch + len(picked) if batch < 0 else batch)
 
     return Template(2, choose)
+
+
+def gathered(params: DType, indices: DType, shape: Shape, picked: Shape, axis: int, batch: int) -> Choice | None:
+    """Slices along an axis of an array of this shape, behind `batch` axes that the picked indices have, too."""
+    if 0 in shape or 0 in picked or not batch <= axis < len(shape) or shape[:batch] != picked[:batch]:
+        return None
+    sizes = {
+        "batch": math.prod(shape[:batch]),
+        "before": math.prod(shape[batch:axis]),
+        "length": shape[axis],
+        "count": math.prod(picked[batch:]),
+        "after": math.prod(shape[axis + 1 :]),
+        "rows": math.prod(shape[: axis + 1]),
+    }
+    made = (*shape[:axis], *picked[batch:], *shape[axis + 1 :])
+    return Choice(gather(params, indices, sizes), sizes, [(made, params.np)])
 
 
 def _segments(node: Node) -> Template:

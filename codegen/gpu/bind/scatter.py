@@ -33,34 +33,23 @@ def fits(dims: Shape, coordinates: Shape, updates: Shape) -> bool:
     return updates == (*coordinates[:-1], *dims[coordinates[-1] :])
 
 
-def _scatter_nd(node: Node) -> Template:
-    index, dtype = (t.dtype.base for t in node.inputs[:2])
-    check_scatter("add", dtype)
-
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        (at, updates), dims = shapes, tuple(others[0])
-        sizes = slices_of(dims, at)
-        if sizes is None or not fits(dims, at, updates):
-            return None
-        ways = scatter("add", dtype, index, sizes, at[-1], begin="cleared", names=("in0", "in1"))
-        return Choice(ways, sizes, [(dims, dtype.np)])
-
-    return Template(2, choose)
-
-
-def _tensor_scatter(node: Node) -> Template:
-    kind = node.type.removeprefix("TensorScatter").lower()
-    dtype, index = (t.dtype.base for t in node.inputs[:2])
+def _scatter(node: Node) -> Template:
+    """`ScatterNd`, into zeros, and `TensorScatterAdd` and kin, into a copy."""
+    into_zeros = node.type == "ScatterNd"
+    kind = "add" if into_zeros else node.type.removeprefix("TensorScatter").lower()
+    begin, names = ("cleared", ("in0", "in1")) if into_zeros else ("copied", ("in1", "in2"))
+    dtype, index = node.outputs[0].dtype.base, node.inputs[0 if into_zeros else 1].dtype.base
     check_scatter(kind, dtype)
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        dims, at, updates = shapes
+        dims, at, updates = (tuple(others[0]), *shapes) if into_zeros else shapes
         sizes = slices_of(dims, at)
         if sizes is None or not fits(dims, at, updates):
             return None
-        return Choice(scatter(kind, dtype, index, sizes, at[-1], begin="copied"), sizes, [(dims, dtype.np)])
+        ways = scatter(kind, dtype, index, sizes, at[-1], begin=begin, names=names)
+        return Choice(ways, sizes, [(dims, dtype.np)])
 
-    return Template(3, choose)
+    return Template(2 if into_zeros else 3, choose)
 
 
 def _gather_nd(node: Node) -> Template:
@@ -78,7 +67,7 @@ def _gather_nd(node: Node) -> Template:
 
 
 SCATTER_MAKERS: dict[str, Callable[[Node], Template]] = {
-    "ScatterNd": _scatter_nd,
+    "ScatterNd": _scatter,
     "GatherNd": _gather_nd,
-    **dict.fromkeys((f"TensorScatter{kind}" for kind in ("Update", "Add", "Sub", "Min", "Max")), _tensor_scatter),
+    **dict.fromkeys((f"TensorScatter{kind}" for kind in ("Update", "Add", "Sub", "Min", "Max")), _scatter),
 }
