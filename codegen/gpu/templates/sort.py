@@ -1,12 +1,13 @@
 """Sorts of rows: short ones by one block each, others by their digits.
 
 Rows of up to LONGEST_SORTED elements of 32 bits or less are sorted by one block each, together with their places as one word of 64
-bits: so equal elements keep their order, and the places come for nothing.
+bits: so equal elements keep their order, and the places come for nothing. Each element becomes a *key*, an unsigned integer: the larger the
+element, the smaller its key.
 
-All others are sorted by radix, from the least significant digit on. Each element becomes a *key*, an unsigned integer with the same
-order as the elements, and its index. A pass sorts by a digit of four bits: blocks count the occurrences of each digit in their elements;
-running sums of these counts, over all blocks and digits of a row, give the target of each block's first element with each digit; the
-blocks move their keys and indices there. A pass is stable, so after all passes rows are sorted, and equal elements keep their order.
+All others are sorted by radix, from the least significant digit of their keys on, with their indices. A pass sorts by a digit of four
+bits: blocks count the occurrences of each digit in their elements; running sums of these counts, over all blocks and digits of a row, give
+the target of each block's first element with each digit; the blocks move their keys and indices there. A pass is stable, so after all
+passes rows are sorted, and equal elements keep their order.
 
 The passes alternate between two sets of kernels, from one pair of arrays to the other and back. The digit of a pass is counted on the
 GPU (`scratch5`), so that one compiled kernel serves all passes.
@@ -154,9 +155,8 @@ def sort(dtype: DType, length: int) -> Routine:
         raise ValueError(f"rows of up to {LONGEST_SORTED} elements are sorted in a block, not of {length}")
     if dtype.size > 4:
         raise ValueError(f"elements of up to 32 bits are sorted with their places, not {dtype.name}")
-    body = _BLOCK_SORT.format(
-        kind="tl.float32" if dtype.is_floating else "tl.int64", key=_ORDERED if dtype.is_floating else "    word = x\n"
-    )
+    wide, word, _ = _key(dtype)
+    body = _BLOCK_SORT.format(wide=wide, word=word)
     across = 1 << max(length - 1, 1).bit_length()
     arrays = {"in0": address(dtype), "out0": address(dtype), "out1": "*i32"}
     numbers = {"before": "i64", "length": "i64", "k": "i64"}
@@ -165,17 +165,12 @@ def sort(dtype: DType, length: int) -> Routine:
     return Routine((launch,))
 
 
-# As a whole number: the bits of a positive float are in order; those of a negative one in the opposite.
-_ORDERED = """    x = tl.where(x == 0.0, 0.0, x)
-    word = x.to(tl.int32, bitcast=True)
-    word = tl.where(x != x, 0x7FFFFFFF, tl.where(word < 0, word ^ 0x7FFFFFFF, word))
-"""
 _BLOCK_SORT = """    row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, XB).to(tl.int64)
-    x = tl.load(in0 + row * length + i, mask=i < length, other=0).to({kind})
-{key}    both = word.to(tl.int64) * XB + (XB - 1 - i)
-    both = tl.sort(tl.where(i < length, both, -0x8000000000000000), 0, True)
-    place = XB - 1 - (both & (XB - 1))
+    inside = i < length
+    x = tl.load(in0 + row * length + i, mask=inside, other=0){wide}
+{word}    both = tl.sort(tl.where(inside, (key.to(tl.uint64) << 32) | i.to(tl.uint64), 0xFFFFFFFFFFFFFFFF), 0)
+    place = (both & 0xFFFFFFFF).to(tl.int64)
     m = i < k
     tl.store(out0 + row * k + i, tl.load(in0 + row * length + place, mask=m), mask=m)
     tl.store(out1 + row * k + i, place.to(tl.int32), mask=m)
