@@ -157,9 +157,8 @@ def _own_info(nodes: Sequence[Node], source: str, sizes: TensorSizes) -> OwnKern
 def _value_bytes(tensor: Tensor, sizes: TensorSizes) -> int:
     """Bytes of a tensor, or of the variable that it refers to."""
     if tensor.dtype is resource and tensor.op.type == "VarHandleOp":
-        return math.prod(1 if d is None else d for d in tensor.op.attrs["shape"] or ()) * int(
-            tensor.op.attrs["dtype"].size
-        )
+        elements = math.prod(1 if d is None else int(d) for d in tensor.op.attrs["shape"] or ())
+        return elements * int(tensor.op.attrs["dtype"].size)
     return sizes.bytes(tensor)
 
 

@@ -107,11 +107,8 @@ def _move(pointer: str, box: Move, j: int, sizes: Mapping[str, int], way: tuple[
         along, across = _sides(box)
         others = [a for a in range(rank) if a not in (along, across)]
         constants: Constants = (("WIDE", wide), ("HIGH", high))
-        blocks = (
-            Count((counted[along],), wide),
-            Count((counted[across],), high),
-            Count(tuple(counted[a] for a in others)),
-        )
+        rest = Count(tuple(counted[a] for a in others))
+        grid = Grid((Count((counted[along],), wide), Count((counted[across],), high), rest))
         begin = [
             f"wide = tl.cdiv({counted[along]}, WIDE)",
             f"high = tl.cdiv({counted[across]}, HIGH)",
@@ -124,7 +121,7 @@ def _move(pointer: str, box: Move, j: int, sizes: Mapping[str, int], way: tuple[
             f"inside = (i < {counted[along]}) & (j < {counted[across]})",
         ]
     else:
-        others, constants, blocks = list(range(rank)), (("BLOCK", _BLOCK),), (Count(tuple(counted), _BLOCK),)
+        others, constants, grid = list(range(rank)), (("BLOCK", _BLOCK),), Grid((Count(tuple(counted), _BLOCK),))
         first = "tl.program_id(0)" if whole == "i32" else "tl.program_id(0).to(tl.int64)"
         begin = [
             f"i = {first} * BLOCK + tl.arange(0, BLOCK)",
@@ -144,4 +141,4 @@ def _move(pointer: str, box: Move, j: int, sizes: Mapping[str, int], way: tuple[
         *(Parameter(name, pointer, True) for name in (f"in{box.source}", f"out{box.target}")),
         *(Parameter(n, whole if n[0] == "o" else "i64", sizes[n] % 16 == 0) for n in used),
     )
-    return Launch(make_kernel("move", parameters, constants, body, num_warps=warps, num_stages=1), Grid(blocks))
+    return Launch(make_kernel("move", parameters, constants, body, num_warps=warps, num_stages=1), grid)
