@@ -180,16 +180,6 @@ def numpy_top_k(rows: int, length: int, k: int) -> Call:
     return call
 
 
-def attention(tokens: int, gradient: bool) -> Call:
-    """Attention of 2 heads of 64, over that many tokens."""
-
-    def made(dt: Any, q: Any, k: Any, v: Any) -> Any:
-        y = dt.matmul(dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * 0.125), v)
-        return dt.gradients(dt.reduce_sum(dt.square(y)), [q, k, v]) if gradient else y
-
-    return function(made, *[numbers(8192 // tokens, 2, tokens, 64)] * 3)
-
-
 def joined(dt: Any, *parts: Any) -> Any:
     """A concatenation."""
     return dt.concat(parts, 1)
@@ -215,13 +205,6 @@ def activation(rows: int, width: int, columns: int) -> Call:
     return function(made, numbers(rows, width), numbers(width, columns))
 
 
-def joined_heads(dt: Any, x: Any, w: Any) -> Any:
-    """The gradient of attention whose queries, keys and values are slices of one array."""
-    q, k, v = dt.unstack(dt.transpose(dt.reshape(dt.matmul(x, w), [8, 128, 3, 4, 64]), [2, 0, 3, 1, 4]))
-    y = dt.matmul(dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * 0.125), v)
-    return dt.gradients(dt.reduce_sum(dt.square(y)), [x, w])
-
-
 def unknown_batch(what: str) -> Call:
     """Gradients for a batch whose size is not known: of the mean of a GELU, or of a cross entropy that is written out."""
 
@@ -237,13 +220,6 @@ def unknown_batch(what: str) -> Call:
         return [loss, *dt.gradients(loss, [x])], {x: numbers(65536, width), labels: np.abs(numbers(65536, width))}
 
     return program(build)
-
-
-def stored_twice(dt: Any) -> tuple[Any, Mapping[Any, Any]]:
-    """A variable that is assigned twice, with no read between."""
-    x, v = dt.placeholder(dt.float32, [1 << 20]), dt.Variable(numbers(1 << 20))
-    with dt.control_dependencies([v.assign(x * 2.0)]):
-        return v.assign(x * 3.0).op, {x: numbers(1 << 20)}
 
 
 def narrowed(dt: Any, x: Any) -> Any:
@@ -313,11 +289,6 @@ NARROW = {
     for dtype in ("float16", "bfloat16")
 }
 TOP = {f"the {k} largest of {r} x {n}": (r, n, k) for r, n, k in ((256, 1000, 5), (64, 100_000, 10), (64, 10_000, 100))}
-ATTENTION = {
-    f"attention of {n} tokens, {'gradient' if g else 'forward'}": partial(attention, n, g)
-    for n in (128, 1024, 4096)
-    for g in (False, True)
-}
 GRADIENTS: dict[str, Callable[[], Call]] = {
     f"GELU before a product, {r:,} x {w} to {c}": partial(activation, r, w, c)
     for r, w, c in ((250_000, 16, 16), (62_500, 16, 16), (2048, 1024, 256))
@@ -396,12 +367,10 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
         name: (partial(disabled, name), workloads)
         for name, workloads in {
             "rewriting": SMALL,
-            "attention fusion": {"block": partial(model, "block"), **ATTENTION},
             "counter-based random numbers": RANDOM,
             "fusion": SMALL | LOOPS,
             "accumulate coalescing": MODELS,
             "native regions": SMALL | UPDATES,
-            "handle hoisting": MODELS,
             "copies": COPIES,
             "matrix products": MODELS | {k: partial(product, *v) for k, v in PRODUCTS.items()} | NARROW,
             "convolutions": CONVOLUTIONS,
@@ -416,26 +385,10 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     "rematerialization": (replaced("target.OPERATIONS_PER_BYTE", 0.0), GRADIENTS | MODELS),
     "rules: shapes": (replaced("passes.rewrite.shape_rules", ()), UNKNOWN | MODELS),
     "rules: moved transposes and casts": (replaced("passes.rewrite.moving_rules", ()), MOVED | MODELS),
-    "dead stores": (
-        replaced("passes.rewrite.dead_stores", lambda *_: {}),
-        {"stored twice": partial(program, stored_twice)},
-    ),
     "constant folding": (replaced("passes.rewrite.Folding.may_fold", lambda *_: False), UNKNOWN | MODELS),
     "products in the other order": (
         replaced("cpu.kernels.gemm.Product._is_quicker_turned", lambda _: False),
         TRANSPOSED | MODELS,
-    ),
-    "gradients of heads in one array": (
-        replaced("cpu.kernels.attention._in_one", lambda *_: None),
-        {"gradient of joined heads": partial(function, joined_heads, numbers(1024, 256), numbers(256, 768))},
-    ),
-    "stacks that already lie so": (
-        replaced("cpu.regions.lowering.as_they_lie", lambda *_: None),
-        {
-            "stack of unstacked": partial(
-                function, lambda dt, x: dt.stack(dt.unstack(x * 2.0)) * 3.0, numbers(16, 256, 256)
-            )
-        },
     ),
     "ranges of a softmax": (
         _without_ranges,

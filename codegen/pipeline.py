@@ -4,7 +4,7 @@
 
     graph passes      nodes to nodes: rewriting, attention fusion, random numbers, fusion, epilogue fusion
     lowering          nodes to instructions: every op and every fused kernel gets its compiled kernel from the backend
-    program passes    instructions to instructions: liveness, regions, send buffers, handles...
+    program passes    instructions to instructions: liveness, regions, send buffers...
 
 `compile_partition` runs a list. DOVETAIL_LOG_PASSES=1 logs each pass, 2 also its result. `plan.kernels` prints the list. The code
 generators load when a list is made, so a process that only builds graphs does not load them.
@@ -28,7 +28,6 @@ from .ir.program import Program
 from .ir.verify import BrokenPassError, verify_program, verify_steps
 from .lower.chunked_saves import read_saved_in_chunks
 from .lower.coalesce_accumulates import coalesce_accumulates
-from .lower.hoist_handles import hoist_handles
 from .lower.liveness import free_dead_slots
 from .lower.lower import Lowered, ReaderOf, lower
 from .lower.send_buffers import use_send_buffers
@@ -96,26 +95,19 @@ class Pass:
 
 def reference_passes(backend: NumpyBackend) -> tuple[Pass, ...]:
     """For CPUs and emulated GPUs, where each node is a NumPy call."""
-    return (Pass("rewriting", _rewriting(backend.rewrites)), *_lowering(backend), *_HANDING_OVER)
+    return (Pass("rewriting", _rewriting(backend.rewrites)), *_lowering(backend), _SEND_BUFFERS)
 
 
 def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     """For CPUs with compiled kernels."""
-    from .cpu.kernels.attention import TYPES  # the CPU code generator, some 40 modules
-    from .cpu.regions.formation import form_native_regions
+    from .cpu.regions.formation import form_native_regions  # the CPU code generator, some 40 modules
     from .fusion.fuse import fuse
-    from .passes.attention_fusion import fuse_attention
     from .passes.mixed_precision import widen_products
     from .passes.rng import functionalize_random
     from .target import OPERATIONS_PER_BYTE
 
     def policy(c: Compilation) -> None:
         c.fuse_small, c.fuse_nothing = backend.fusion_policy(c.graph)
-
-    def attention(c: Compilation) -> None:
-        if backend.rewrites.rules and not c.fuse_nothing:
-            c.graph, fired = fuse_attention(c.graph, TYPES)
-            c.fired += fired
 
     def wide(c: Compilation) -> None:
         c.graph = widen_products(c.graph)
@@ -134,13 +126,12 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     return (
         Pass("rewriting", _rewriting(backend.rewrites)),
         Pass("fusion policy", policy),
-        Pass("attention fusion", attention),
         Pass("mixed precision", wide),
         Pass("counter-based random numbers", random),
         Pass("fusion", fusion),
         *_lowering(backend),
         Pass("native regions", _on_program(regions)),
-        *_HANDING_OVER,
+        _SEND_BUFFERS,
     )
 
 
@@ -193,7 +184,7 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
         Pass("transfers", _on_program(lambda p: insert_transfers(p, gpu.device, backend.peers, backend.lends)), True),
         Pass("horizontal fusion", _on_program(horizontal)),
         Pass("CUDA graphs", _on_program(graphs), True),
-        *_HANDING_OVER,
+        _SEND_BUFFERS,
     )
 
 
@@ -311,10 +302,7 @@ def _lowering(backend: Backend) -> tuple[Pass, ...]:
     )
 
 
-_HANDING_OVER = (
-    Pass("send buffers", _on_program(use_send_buffers)),
-    Pass("handle hoisting", _on_program(hoist_handles)),
-)
+_SEND_BUFFERS = Pass("send buffers", _on_program(use_send_buffers))
 
 _LISTS: dict[str, Callable[..., tuple[Pass, ...]]] = {
     "numpy": reference_passes,

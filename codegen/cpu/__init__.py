@@ -3,7 +3,7 @@
     backend      what a worker asks for kernels: fused, hand-written, or NumPy's
     dispatch     the table from ops to makers of hand-written kernels
     regions/     region formation: runs of calls become one native call
-    kernels/     the kernels: fused loop nests, products, convolutions, attention, updates
+    kernels/     the kernels: fused loop nests, products, convolutions, updates
     native/      plans: launch tables that compiled code runs, with helper threads; and what records launches into them
     emit/        loop nests to source text for Numba
     tiering      kernels start on NumPy and are compiled when they have cost enough

@@ -12,7 +12,7 @@ from ...graph.core.graph import Node
 from ..fusion.optimizer_loops import ACCUMULATES
 from ..ir.program import Kernel
 from ..options import is_enabled
-from .kernels import attention, copy, gemm, image, rows, windows
+from .kernels import copy, gemm, image, rows, windows
 from .kernels.node import NodeKernel
 from .kernels.optimizer import sparse_update_kernel, update_kernel
 from .tiering import TieredKernel
@@ -40,7 +40,7 @@ def kernel_for(node: Node, reference: Kernel, *, threads: int, compile_first: bo
 
 
 def _copy(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel | None:
-    return copy.copy_kernel(node, reference, threads)
+    return copy.copy_kernel(node, reference)
 
 
 def _update(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel | None:
@@ -69,7 +69,6 @@ FAMILIES: dict[str, tuple[Collection[str], Maker]] = {
     "depthwise convolutions": (windows.DEPTHWISE, _windows),
     "pooling": (windows.POOLING, _windows),
     "top k": (rows.TOP, _single(rows.top_kernel, rows.KNOWN_INPUTS)),
-    "attention": (attention.OPS, _single(attention.attention_kernel, {})),
     "updates": (ACCUMULATES, _update),
 }
 """The families of hand-written kernels: their ops (of updates also all with "Apply" in their names), and their maker."""

@@ -1,6 +1,6 @@
 """Graph passes: from a partition's nodes to better nodes. They know `ir` only.
 
-rewrite.py            applies the rule tables, folds constants, merges equal nodes (CSE), drops dead stores
+rewrite.py            applies the rule tables, folds constants, merges equal nodes (CSE)
 rules/                the rule tables and their pattern language
 constant_folding.py   computes what depends on constants only
 attention_fusion.py   finds attention and its gradient, and makes two nodes of them

@@ -14,14 +14,14 @@ the parts; `AttentionGrad` computes these too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...graph.core.constant_value import static_value
-from ...graph.core.dtypes import DType, bfloat16, float16, float32
+from ...graph.core.dtypes import bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
 from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that this makes
 from ..ir.nodes import inferred_node
@@ -35,13 +35,13 @@ _TYPES = (float32, float16, bfloat16)
 _SHAPES = frozenset(("Shape", "BroadcastGradientArgs", "GatherV2", "Pack"))
 
 
-def fuse_attention(unit: PartitionGraph, types: Collection[DType] = _TYPES) -> tuple[PartitionGraph, tuple[Fired, ...]]:
-    """The unit with attention and its gradient as one node each, and the rewrites; `types`: the supported element types."""
+def fuse_attention(unit: PartitionGraph) -> tuple[PartitionGraph, tuple[Fired, ...]]:
+    """The unit with attention and its gradient as one node each, and the rewrites."""
     ops = {s.type for s in unit.steps if isinstance(s, Node)}
     if not {"Softmax", "BatchMatMulV2"} <= ops or any(isinstance(s, BeginLoop | RunPredicated) for s in unit.steps):
         return unit, ()
     fired: list[Fired] = []
-    while found := _Search(unit, types).found():
+    while found := _Search(unit).found():
         unit = _replaced(unit, found)
         fired += [Fired("attention and its gradient", f.result, "AttentionWithSums") for f in found]
     return unit, tuple(fired)
@@ -113,8 +113,7 @@ _PATTERN = parse(f"BatchMatMulV2((start := {_unrepeated(_OF_SCALED, 'r')}), k, a
 class _Search:
     """Looks for the parts in a unit."""
 
-    def __init__(self, unit: PartitionGraph, types: Collection[DType]) -> None:
-        self.types = types
+    def __init__(self, unit: PartitionGraph) -> None:
         self.nodes = [s for s in unit.steps if isinstance(s, Node)]
         self.maker = {t: n for n in self.nodes for t in n.outputs}
         self.takers: dict[Tensor, list[Node | None]] = {}
@@ -154,7 +153,7 @@ class _Search:
         axes = static_value(names["axis"])
         if not scale or not back or not np.isclose(back, scale, rtol=1e-6, atol=0.0):
             return None
-        if q.dtype not in self.types or not _fit(q, k, v, mask):
+        if q.dtype not in _TYPES or not _fit(q, k, v, mask):
             return None
         if axes is None or np.asarray(axes).ravel().tolist() not in ([-1], [len(q.dims) - 1]):
             return None

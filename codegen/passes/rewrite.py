@@ -8,7 +8,7 @@ last, so that attention is recognised in its original form. After each walk, nod
 had none before stay, because the step runs them for their effect.
 
 These stay, in their order: a step's feeds, the names of its fetches, sends and receives, stateful nodes, reads of variables, and
-control flow. (Exception: a store that is overwritten before it can be read is dropped, `rules/dead_stores.py`.) Nodes under a `cond`
+control flow. Nodes under a `cond`
 may be dead and are not matched. Nodes are never changed in place, because they may be the user's own: a node with a replaced input
 is copied. A replacement keeps the node's name and source line, so errors still point at the user's code.
 
@@ -45,7 +45,6 @@ from ..ir.symbolic_shape import STEERING, SymbolicShapes
 from .constant_folding import Folding
 from .rules.algebra import algebra_rules
 from .rules.attention import attention_rules
-from .rules.dead_stores import dead_stores
 from .rules.dsl import Match, Rule, match, roots
 from .rules.layout import arranging_rules
 from .rules.layout_motion import moving_rules
@@ -118,10 +117,6 @@ def rewrite(unit: PartitionGraph, wanted: Rewrites) -> Rewritten:
         unit = walk.run()
         fired += walk.fired
     if wanted.rules:
-        dead = dead_stores(unit.steps, [t for _, t in unit.fetches], walk.may_change)
-        if dead:
-            unit = replace(unit, steps=tuple([s for s in unit.steps if s not in dead]))
-            fired += [Fired("dead store", walk.originals.get(n, n), by.name) for n, by in dead.items()]
         walk = _Walk(unit, replace(wanted, fold=False, merge=False), attention_rules, private=True)
         if walk.table and wanted.attention:
             unit = walk.run()

@@ -58,8 +58,6 @@ class Resources:
     Attributes:
         collectives: runs the task's collective ops with those of other tasks.
         default_container: the container of state that names none.
-        together: a cache of looked-up resources, by the object that looked them up; emptied when a container is cleared.
-        version: number of times that a container was cleared.
         data_folders: folders whose files data sets of other processes may read; None: all.
         functions: compiled functions that use the state, by function.
         steps_started: how many steps of the task have begun, those of isolated sessions in the state of the task.
@@ -73,8 +71,7 @@ class Resources:
         self.data_folders: tuple[str, ...] | None = ()
         self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.together: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self.version = self.steps_started = 0
+        self.steps_started = 0
         self._published: dict[tuple[str, str], Share] = {}  # also for resources that are still to be made
         self._on_change: Callable[[str, str, Array | None], None] | None = None
         self._lock = threading.Lock()
@@ -101,18 +98,10 @@ class Resources:
         """The resource of that name, or None."""
         return self._containers.get(container, {}).get(name)
 
-    def keep_together(self, key: object, found: Any, version: int) -> None:
-        """Cache what the object `key` has looked up since a version, if no container was cleared meanwhile."""
-        with self._lock:
-            if version == self.version:
-                self.together[key] = found
-
     def clear(self, container: str) -> bool:
         """Delete a container with all its resources. Whether it existed."""
         with self._lock:
             lost = self._containers.pop(container, None)
-            self.version += 1
-            self.together.clear()
             for resource in (lost or {}).values():
                 if isinstance(resource, Publishable):
                     resource.publish(None)

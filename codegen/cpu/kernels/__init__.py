@@ -6,7 +6,6 @@
     microkernel            the register tile of products and convolutions, in LLVM
     image, conv, ...       convolutions as implicit GEMM (conv_source, conv_filter_source)
     windows                pooling and depthwise convolutions, from the loop nests that GPUs run, too
-    attention, ..._source  attention and its gradient without a matrix of scores in memory, after FlashAttention
     optimizer              dense and sparse updates of variables
     rows, topk_source      segment sums and top-k
     copy                   copies of large tensors into pooled memory

@@ -8,7 +8,7 @@
     table          the words of the launch table, and its trampolines
     launch_source  the loops that run a table, and those of the helper threads
     machine        what these need beyond Numba: atomic counters, calls through addresses
-    copy_source    strided copies and sums for plans
+    copy_source    strided copies for plans
 
 `kernels` and `regions` record into plans, and run by them. This package knows neither.
 """

@@ -1,4 +1,4 @@
-"""The loops of strided copies and of sums along an axis, for native plans. See `emit.instantiate` for how this text becomes a kernel."""
+"""The loops of strided copies for native plans. See `emit.instantiate` for how this text becomes a kernel."""
 
 # mypy: ignore-errors
 # Numba infers the types of what is compiled.
@@ -23,15 +23,3 @@ def copy(x, out, sizes, jumps, out_jumps, lo, hi):
                     else:
                         for e in range(sizes[4]):
                             m.store(out, 1, to + e * out_jumps[4], m.load(x, 0, of + e * jumps[4]))
-
-
-def add_up(x, out, sizes, lo, hi):
-    """out[i, j] = x[i, 0, j] + x[i, 1, j] + ... for i from lo to hi; sizes: of x."""
-    _, parts, last = sizes
-    for i in range(lo, hi):
-        for j in range(last):
-            m.store(out, 1, i * last + j, m.load(x, 0, i * parts * last + j))
-        for k in range(1, parts):
-            at = (i * parts + k) * last
-            for j in range(last):
-                m.store(out, 1, i * last + j, m.load(out, 1, i * last + j) + m.load(x, 0, at + j))

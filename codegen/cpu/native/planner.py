@@ -368,11 +368,6 @@ def copy_source(itemsize: int) -> str:
     return text_of("native/copy_source", {"copy": ("rw", (5, 5, 5))}, f"uint{8 * itemsize}")
 
 
-def sum_source(dtype: str) -> str:
-    """The text of a kernel that adds up parts of an array, one after the other."""
-    return text_of("native/copy_source", {"add_up": ("rw", (3,))}, dtype)
-
-
 def joined_axes(x: Array, out: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The sizes and both strides along five axes, with adjacent axes merged where possible."""
     size = x.itemsize

@@ -6,14 +6,13 @@ does so on placeholders, with the methods of a `Recorder`; each request becomes 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..work_ranges import Ranges
-from .planner import NotPlannableError, Planner, Value, sum_source
+from .planner import NotPlannableError, Planner, Value
 from .table import flat
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -69,15 +68,6 @@ class Recorder:
             return x
         out = self.empty(x.shape, x.dtype)
         self.copy(x, out)
-        return out
-
-    def added(self, x: Array, axis: int) -> Array:
-        """The sum along an axis, one after the other."""
-        axis %= x.ndim
-        out = self.empty((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)
-        sizes = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
-        function = self._planner.compiled(sum_source(x.dtype.name))
-        self.share(function, (self.ordered(x), out, sizes), ((0, sizes[0]),), 1)
         return out
 
     def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:

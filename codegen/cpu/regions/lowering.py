@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...ir.program import Call
-from ..kernels.copy import Pack, as_they_lie
+from ..kernels.copy import Pack
 from ..kernels.node import RecordableKernel
 from ..native.planner import KNOWN, NotPlannableError, Planner, Value
 
@@ -145,15 +145,10 @@ def _record_concat(planner: Planner, call: Call, inputs: Sequence[Value]) -> Seq
 
 
 def _record_pack(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
-    kernel, arrays, memory = call.kernel, [v.array for v in inputs], inputs[0].memory
+    kernel, arrays = call.kernel, [v.array for v in inputs]
     if not isinstance(kernel, Pack) or any(x.shape != arrays[0].shape for x in arrays):
         raise NotPlannableError("parts that do not fit")
     axis = kernel.axis % (arrays[0].ndim + 1)
-    if memory is not None and all(v.memory is memory for v in inputs):
-        whole = as_they_lie(arrays, axis, memory.array)
-        shown = None if whole is None else planner.view(whole, inputs[0])
-        if shown is not None:
-            return [shown]
     parts = [planner.in_memory(v) for v in inputs]
     return [_join(planner, [Value(np.expand_dims(v.array, axis), v.memory) for v in parts], axis)]
 

@@ -6,5 +6,4 @@ shapes.py          shape queries and broadcasts
 layout.py          reshapes, transposes and casts that cancel
 layout_motion.py   transposes and casts that move past their neighbours
 attention.py       attention that is written out
-dead_stores.py     assignments that a later one overwrites
 """

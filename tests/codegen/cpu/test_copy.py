@@ -67,18 +67,3 @@ def test_strings_are_the_references():
     with dt.Graph().as_default():
         kernel = kernel_of(dt.reshape(dt.placeholder(dt.string, x.shape), [-1]))
     assert kernel(x.transpose(), np.array([-1])).shape == (90000,)
-
-
-def test_what_lies_equally_far_apart_is_put_side_by_side_without_a_copy() -> None:
-    whole = np.arange(3 * 200 * 200, dtype=np.float32).reshape(200, 3, 200)
-    parts = [whole[:, i].T for i in range(3)]
-    for axis in (0, 1, 2, -1):
-        with dt.Graph().as_default():
-            kernel = kernel_of(dt.stack([dt.placeholder(dt.float32, x.shape) for x in parts], axis))
-        joined = kernel(*parts)
-        np.testing.assert_array_equal(joined, np.stack(parts, axis))
-        assert np.shares_memory(joined, whole)
-        for others in (parts[::-1], [parts[0], parts[2], parts[1]], [parts[0]] * 3, [x.copy() for x in parts]):
-            copied = kernel(*others)
-            np.testing.assert_array_equal(copied, np.stack(others, axis))
-            assert not np.shares_memory(copied, whole)

@@ -24,7 +24,6 @@ from dovetail.codegen.ir.program import Call, Loop, Program, Send
 from dovetail.codegen.lower.region import region_of
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
-from dovetail.graph.core.build import make
 from dovetail.graph.core.source_location import caller
 from dovetail.graph.resources.variable import VariableState
 from dovetail.runtime.worker import worker
@@ -340,33 +339,6 @@ def test_rows_that_kernels_look_up_and_add_go_by_plans() -> None:
         wrong = [np.where(np.arange(20) == 3, 9, x).astype(x.dtype) if x is fed[which] else x for x in arrays]
         with pytest.raises(NodeError):
             region(*wrong)
-
-
-@pytest.mark.parametrize(("heads", "queries"), [(2, 200), (8, 20)])
-@pytest.mark.parametrize("is_masked", [False, True])
-def test_attention_and_its_gradient_go_by_plans(heads: int, queries: int, is_masked: bool) -> None:
-    """With few heads and many queries the gradient of keys and values is summed of parts."""
-    rng = np.random.default_rng(0)
-    shape = (1, heads, queries, 16)
-    with dt.Graph().as_default():
-        q, k, v = (dt.placeholder(dt.float32, shape) for _ in range(3))
-        mask = [dt.placeholder(dt.float32, (queries, queries))] if is_masked else []
-        attention = make("AttentionWithSums", (q, k, v, *mask), {"scale": 0.25})
-        y, sums = attention.outputs
-        gradient = make("AttentionGrad", (q, k, v, y, sums, y, *mask), {"scale": 0.25})
-    apart = [rng.normal(size=shape).astype(np.float32) for _ in range(3)]
-    in_one = rng.normal(size=(1, queries, 3, heads, 16)).astype(np.float32)
-    together = [in_one[:, :, i].transpose(0, 2, 1, 3) for i in range(3)]
-    over = [np.where(rng.random((queries, queries)) < 0.5, 0.0, -1e9).astype(np.float32)] if is_masked else []
-    for given_ in (apart, together):
-        forward, backward = node_call(attention), node_call(gradient)
-        reference = list(forward.kernel(*given_, *over))
-        slopes = rng.normal(size=reference[0].shape).astype(np.float32)
-        for c, arrays in ((forward, [*given_, *over]), (backward, [*given_, *reference, slopes, *over])):
-            region = stretch_of([c])
-            for _ in range(5):
-                same(region(*arrays), region.region.one_by_one(arrays))
-            assert region.replays == 5 - BEFORE
 
 
 # --- programs --------------------------------------------------------------------------------------------------------

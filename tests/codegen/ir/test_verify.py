@@ -44,11 +44,11 @@ BROKEN = {
     "a fetched step is gone": ("rewriting", graph_pass(lambda g: replace(g, steps=g.steps[:-1])), "which is fetched"),
     "a step is there twice": ("rewriting", graph_pass(lambda g: replace(g, steps=g.steps * 2)), "made by two steps"),
     "instructions in another order": (
-        "handle hoisting",
+        "send buffers",
         program_pass(lambda steps: tuple(reversed(steps))),
         "which is empty there",
     ),
-    "a slot is freed too early": ("handle hoisting", program_pass(freed_too_early), "which is empty there"),
+    "a slot is freed too early": ("send buffers", program_pass(freed_too_early), "which is empty there"),
 }
 
 

@@ -79,35 +79,6 @@ def test_reads_before_and_after_an_update_are_two() -> None:
             assert s.run([before, after]) == [2.0, 7.0]
 
 
-@pytest.mark.parametrize("use_resource", [False, True])
-def test_a_value_that_nobody_can_see_is_not_stored(use_resource: bool) -> None:
-    with dt.Graph().as_default():
-        x = dt.placeholder(dt.float32, [2])
-        v = dt.Variable([0.0, 0.0], use_resource=use_resource, name="v")
-
-        def assigned(value: Any) -> Any:
-            made = v.assign(value, read_value=False) if use_resource else dt.assign(v, value)
-            return made.op if isinstance(made, dt.Tensor) else made
-
-        first = assigned(x * 2.0)
-        with dt.control_dependencies([first]):
-            between = dt.exp(x)
-            second = assigned(x * 3.0)
-        with dt.control_dependencies([second]):
-            seen = v.read_value()
-        with dt.control_dependencies([seen.op]):
-            third = assigned(between)
-        with session() as s:
-            s.run(v.initializer)
-            feed = {x: [1.0, 2.0]}
-            fired = s.plan([seen, third], feed).kernels("cpu:0").fired
-            assert [(f.node, f.became) for f in fired if f.rule == "dead store"] == [(first, second.name)]
-            np.testing.assert_array_equal(s.run([seen, third], feed)[0], [3.0, 6.0])
-            np.testing.assert_allclose(s.run(v), np.exp([1.0, 2.0]), rtol=1e-6)
-            s.run(first, feed)
-            np.testing.assert_array_equal(s.run(v), [2.0, 4.0])
-
-
 def test_random_numbers_and_prints_are_never_merged(capfd: pytest.CaptureFixture[str]) -> None:
     with dt.Graph().as_default(), session() as s:
         a, b = dt.random_uniform([4], seed=1), dt.random_uniform([4])
