@@ -310,12 +310,6 @@ MOVED: dict[str, Callable[[], Call]] = {
         np.arange(4096, dtype=np.int32),
     ),
 }
-TRANSPOSED = {
-    f"product {r} x {i} by the transpose of {c} x {i}": partial(
-        function, lambda dt, a, b: dt.matmul(a, b, transpose_b=True), numbers(r, i), numbers(c, i)
-    )
-    for r, i, c in ((64, 1024, 1024), (64, 256, 784))
-}
 DENSE: dict[str, Callable[[], Call]] = {
     f"dense layer of {n}, bias, relu": partial(
         function, lambda dt, x, w, b: dt.nn.relu(dt.matmul(x, w) + b), numbers(n, 256), numbers(256, n), numbers(n)
@@ -386,10 +380,6 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
     "rules: shapes": (replaced("passes.rewrite.shape_rules", ()), UNKNOWN | MODELS),
     "rules: moved transposes and casts": (replaced("passes.rewrite.moving_rules", ()), MOVED | MODELS),
     "constant folding": (replaced("passes.rewrite.Folding.may_fold", lambda *_: False), UNKNOWN | MODELS),
-    "products in the other order": (
-        replaced("cpu.kernels.gemm.Product._is_quicker_turned", lambda _: False),
-        TRANSPOSED | MODELS,
-    ),
     "ranges of a softmax": (
         _without_ranges,
         {k: v for k, v in LOOPS.items() if "softmax" in k},

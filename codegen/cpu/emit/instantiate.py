@@ -1,6 +1,6 @@
 """Source texts of hand-written kernels: a file of functions, and which of them for which types.
 
-A file such as `kernels/conv_source.py` is the head of its kernels' texts. Its functions take flat arrays, integers, and tuples of
+A file such as `kernels/contraction_source.py` is the head of its kernels' texts. Its functions take flat arrays, integers, and tuples of
 integers, then the range of work that a call does. They are compiled and kept like all other kernels (`jit`).
 """
 

@@ -2,9 +2,10 @@
 
     fused                  kernels made by fusion, from loop nests
     node                   the common class of hand-written kernels of one op
-    gemm, gemm_source      matrix products after Goto and van de Geijn
+    gemm                   matrix products
+    contraction, ..._source  what products and convolutions are: blocked and packed GEMM, by tables of offsets
     microkernel            the register tile of products and convolutions, in LLVM
-    image, conv, ...       convolutions as implicit GEMM (conv_source, conv_filter_source)
+    image, conv, ...       convolutions as implicit GEMM (conv_filter_source: the gradient by the filter)
     windows                pooling and depthwise convolutions, from the loop nests that GPUs run, too
     optimizer              dense and sparse updates of variables
     rows, topk_source      segment sums and top-k

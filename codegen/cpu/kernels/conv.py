@@ -1,6 +1,6 @@
-"""Convolutions and their gradients on CPUs: padding, and how they are cut into units of work.
+"""Convolutions and their gradients on CPUs: padding, and how gradients by the filter are cut into units of work.
 
-forward, gradient by the image    boxes of pixels by panels of channels (`convolve`, loops in `conv_source`)
+forward, gradient by the image    a contraction (`convolve`, `contraction`)
 gradient by the filter            chunks of boxes by channels (`filter_gradient`, loops in `conv_filter_source`)
 gradient by a strided image       one convolution for each phase of its pixels (`phases_of`, a sub-pixel decomposition)
 """
@@ -19,7 +19,7 @@ from ....graph.resources.buffer_pool import LARGE
 from ...target import L2_BYTES
 from ..jit import Function
 from ..native.recorder import Recorder
-from .gemm import NS_PER_FLOP, WORTH_HELP_NS
+from .contraction import NS_PER_FLOP, WORTH_HELP_NS, contract
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -27,69 +27,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 def as_layout(recorder: Recorder, x: Array, data_format: str) -> Array:
     """An image `[n, h, w, c]` in the order of `data_format`."""
     return recorder.ordered(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x
-
-
-FUNCTIONS = {"convolve": ("rrwwc", (3, 4, 8, 5, 4, 4)), "overlay": ("rrw", (3, 3, 6, 2))}
-_SEEN = L2_BYTES // 2  # bytes of the image that a box should read
-_MOST = 2048  # pixels of a box
-_ENOUGH = 512  # pixels of a box that are worth laying the taps out for
-_UNITS = 8  # per thread: a thread that is done early takes another one
-
-
-@dataclass(frozen=True, slots=True)
-class Boxes:
-    """How the work is cut.
-
-    Attributes:
-        box: (images, rows, columns of the result, panels of channels) of a unit. units: how many there are.
-        panel: numbers of a panel. seen: those that the windows of a box see.
-    """
-
-    box: tuple[int, int, int, int]
-    units: int
-    panel: int
-    seen: int
-
-
-@lru_cache(maxsize=1024)
-def boxes_of(
-    result: tuple[int, int, int, int],
-    inner: int,
-    strides: tuple[int, int],
-    spans: tuple[int, int],
-    itemsize: int,
-    threads: int,
-) -> Boxes:
-    """Cut a convolution.
-
-    Args:
-        result: (images, rows, columns, channels) of what is computed. inner: channels of the image.
-        strides, spans: of the windows, for rows and then for columns; a span is from the first tap to the last, both included.
-        itemsize: bytes of an element. threads: how many share the work.
-    """
-    from .conv_source import STEPS  # loads numba
-    from .microkernel import NR  # which only load with Numba
-
-    images, rows, columns, channels = result
-    lanes = NR["float32"] * 4 // itemsize
-    panels, pixels = -(-channels // lanes), images * rows * columns
-    wanted = _UNITS * threads if threads > 1 else 1
-    # Bytes that a pixel more of the result sees.
-    each = inner * itemsize * min(strides[0], spans[0]) * min(strides[1], spans[1])
-    most = max(64, min(_MOST, _SEEN // each))
-    most = min(most, max(_ENOUGH, -(-pixels // wanted)))
-    across = _part(columns, most)
-    down = _part(rows, most // across) if across == columns else 1
-    deep = _part(images, most // (across * down)) if down == rows else 1
-    blocks = -(-columns // across) * -(-rows // down) * -(-images // deep)
-    beside = -(-panels // min(panels, -(-wanted // blocks)))
-    seen = deep * ((down - 1) * strides[0] + spans[0]) * ((across - 1) * strides[1] + spans[1]) * inner
-    return Boxes((deep, down, across, beside), blocks * -(-panels // beside), STEPS * lanes, seen)
-
-
-def _part(length: int, most: int) -> int:
-    """A length split into equal parts of at most `most`."""
-    return -(-length // -(-length // max(1, most)))
 
 
 def convolve(
@@ -118,21 +55,13 @@ def convolve(
     rows, columns = count
     if (high, wide, *strides, *apart, *begin, *count) == (1, 1, 1, 1, 1, 1, 0, 0, height, width):
         n, rows, columns, height, width = 1, 1, n * height * width, 1, n * height * width  # all pixels are one row
-    result, spans = (n, rows, columns, channels), ((high - 1) * dilations[0] + 1, (wide - 1) * dilations[1] + 1)
-    time = 2.0 * n * rows * columns * taps.size * NS_PER_FLOP * x.itemsize / 4
-    threads = threads if time >= WORTH_HELP_NS else 1
-    boxes = boxes_of(result, inner, strides, spans, x.itemsize, threads)
-    threads = min(threads, boxes.units)
-    window = ((rows - 1) * strides[0] + spans[0], (columns - 1) * strides[1] + spans[1])  # what all windows see
-    is_inside = all(b >= 0 and b + w <= size for b, w, size in zip(begin, window, (height, width), strict=True))
-    room = boxes.panel if is_inside else boxes.panel + -(-boxes.seen // boxes.panel) * boxes.panel
-    numbers = (
-        (height, width, inner), result, (high, wide, *strides, *dilations, -begin[0], -begin[1]),
-        tuple(jump // w.itemsize for jump in (taps.ctypes.data - w.ctypes.data, *taps.strides)),
-        (to[0] * y.shape[2] * channels + to[1] * channels, *y_jumps), boxes.box,
+    contract(
+        recorder, function, threads, x.ravel(), w.ravel(), y.ravel(),
+        image=(height, width, inner), result=(n, rows, columns, channels),
+        window=(high, wide, *strides, *dilations, -begin[0], -begin[1]), x_jumps=(height * width * inner, width * inner, inner, 1),
+        w_jumps=tuple(jump // w.itemsize for jump in (taps.ctypes.data - w.ctypes.data, *taps.strides)),
+        y_jumps=(to[0] * y.shape[2] * channels + to[1] * channels, *y_jumps),
     )  # fmt: skip
-    arrays = (x.ravel(), w.ravel(), y.ravel(), recorder.empty((threads * room,), x.dtype))
-    recorder.share_units(function, arrays, numbers, boxes.units, threads)
 
 
 FILTER_FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}

@@ -18,18 +18,10 @@ import numpy as np
 from numba import njit, types  # noqa: F401 (what is added to this text uses them)
 
 from dovetail.codegen import vecmath as m
-from dovetail.codegen.cpu.kernels.gemm_source import NR32, NR64, lay_out_panels, next_unit, wait
-from dovetail.codegen.cpu.kernels.microkernel import (
-    MR,
-    as_written,
-    half_prefetching_tile,
-    move_rows,
-    prefetching_tile,
-)
+from dovetail.codegen.cpu.kernels.contraction_source import NR32, NR64, lay_out_panels, next_unit, tiles, wait
+from dovetail.codegen.cpu.kernels.microkernel import MR, as_written, move_rows
 from dovetail.codegen.cpu.native.machine import count_up
 from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
-
-LINE_BYTES = 64  # of a line of the cache
 
 
 @njit(error_model="numpy")
@@ -73,31 +65,6 @@ def lay_out_image(x, slab, sizes, jumps, first, channels, shape, group):
 
 
 @njit(error_model="numpy")
-def add_tiles(slab, rows, steps, count, panel, begin, width, out, to, places, kinds, more, address, ahead):
-    """What a box gives to a piece of the filter: rows and steps of the slab times the panels of `width` columns, from `begin` on.
-
-    Row k of the piece is at `to + places[k]`. address: of the memory from which the panels were packed; `ahead`: how many of the
-    cache lines that follow it are prefetched for the next panel.
-    """
-    lanes = NR32 if slab.itemsize == 4 else NR64
-    behind, asked = address + count * width * slab.itemsize, 0
-    for j in range(0, width, lanes):
-        own, at = min(lanes, width - j), begin + j * count
-        for k in range(0, kinds, MR):
-            high = min(MR, kinds - k)
-            line, jump = (behind + asked * LINE_BYTES, LINE_BYTES) if asked < ahead else (address, 0)
-            asked += count
-            if 2 * own > lanes:
-                prefetching_tile(
-                    slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump
-                )
-            else:
-                half_prefetching_tile(
-                    slab, rows, steps, panel, at, out, to + j, places, k, high, own, count, more, line, jump
-                )
-
-
-@njit(error_model="numpy")
 def add_parts(parts, w, places, kinds, width, chunks):
     """A piece of the filter from what the chunks give to it."""
     for k in range(kinds):
@@ -113,7 +80,7 @@ def add_parts(parts, w, places, kinds, width, chunks):
 def convolve_filter(
     x, y, w, parts, room, done, counters, sizes, jumps, result, window, shape, counts, cuts, thread, units
 ):
-    """w[tap, c, :] = sum over pixels of x[...] * y[pixel, :], in units of work as for `multiply`.
+    """w[tap, c, :] = sum over pixels of x[...] * y[pixel, :], in units of work as for `contract`.
 
     w: the filter's gradient. parts: each chunk's contribution to it, if there are several chunks. room: packing buffers of
     all threads. done: of each piece of the filter, how many chunks are finished. sizes: (height, width, channels) of x. jumps: from
@@ -167,11 +134,18 @@ def convolve_filter(
                         count += 1
             of = ((n * result[1] + r) * result[2] + c) * result[3] + first
             if not direct:
-                lay_out_panels(y, panel, 0, of, (result[3], 1), width, count, lanes)
-            ahead = count * width * y.itemsize // LINE_BYTES if width == result[3] and box + 1 < boxes else 0
-            address, at = y.ctypes.data + of * y.itemsize, of if direct else 0
-            add_tiles(
-                slab, rows, steps, count, panel, at, width, out, begin, places, kinds, box > start, address, ahead
+                lay_out_panels(y, panel, of, (result[3], 1), width, 0, count, count, lanes)
+            tiles(
+                slab,
+                rows,
+                steps[:count],
+                panel[of:] if direct else panel,
+                width,
+                out,
+                begin,
+                places,
+                kinds,
+                box > start,
             )
         if cuts[0] > 1 and count_up(done, piece, 1) == cuts[0] - 1:
             add_parts(parts, w, places, kinds, width, cuts[0])

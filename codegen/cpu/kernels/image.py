@@ -1,7 +1,7 @@
 """Convolutions on CPUs: how each op's arrays are prepared for the loops.
 
 Each kernel is a function like the op's reference. It brings the arrays into the form of the loops: channels last, padding added, filters in
-panels. `conv` cuts convolutions into units of work; `conv_source` and `conv_filter_source` have the loops.
+panels. `conv` and `contraction` cut them into units of work; `contraction_source` and `conv_filter_source` have the loops.
 
 The gradient of a convolution by its image is a convolution of the result's gradient with the filter rotated by 180 degrees. With
 strides, the image's pixels fall into as many phases as there are strides, and each phase is a convolution of its own, with the
@@ -26,15 +26,8 @@ from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.recorder import Recorder
 from ..work_ranges import ranges_of
-from .conv import (
-    FILTER_FUNCTIONS,
-    FUNCTIONS,
-    as_layout,
-    convolve,
-    filter_gradient,
-    phases_of,
-)
-from .gemm import NS_PER_FLOP
+from .contraction import FUNCTIONS, NS_PER_FLOP
+from .conv import FILTER_FUNCTIONS, as_layout, convolve, filter_gradient, phases_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -70,7 +63,7 @@ class ImageKernels:
         pads = (window.pads(0, image.shape[1])[0], window.pads(1, image.shape[2])[0])
         own = self.recorder.ordered(w)
         convolve(
-            self.recorder, self.functions["convolve"], self.threads, self.recorder.ordered(image), own, y, count,
+            self.recorder, self.functions["contract"], self.threads, self.recorder.ordered(image), own, y, count,
             taps=own, strides=window.strides, dilations=window.dilations, begin=(-pads[0], -pads[1]),
         )  # fmt: skip
         return as_layout(self.recorder, y, attrs["data_format"])
@@ -94,7 +87,7 @@ class ImageKernels:
         turned = own.transpose(0, 1, 3, 2)
         for p in phases_of(window, (height, width)):
             convolve(
-                self.recorder, self.functions["convolve"], self.threads, y, own, x, p.count,
+                self.recorder, self.functions["contract"], self.threads, y, own, x, p.count,
                 taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
             )  # fmt: skip
         return as_layout(self.recorder, x, attrs["data_format"])
@@ -124,8 +117,8 @@ class ImageKernels:
 
 
 OPS: dict[str, tuple[str, str, str]] = {
-    "Conv2D": ("conv", "conv_source", "convolve"),
-    "Conv2DBackpropInput": ("conv_input", "conv_source", "convolve overlay"),
+    "Conv2D": ("conv", "contraction_source", "contract"),
+    "Conv2DBackpropInput": ("conv_input", "contraction_source", "contract overlay"),
     "Conv2DBackpropFilter": ("conv_filter", "conv_filter_source", "convolve_filter"),
 }
 """For each op: the method that runs it, and its functions and their file."""

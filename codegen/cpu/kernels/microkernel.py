@@ -5,15 +5,11 @@ two vectors of the second factor and one number per row of the first, and multip
 sixteen accumulators for ten loads, otherwise twelve for eight, which keeps both arithmetic units busy (Goto and van de Geijn,
 "Anatomy of High-Performance Matrix Multiplication", 2008; Van Zee and van de Geijn, "BLIS", 2015).
 
-The rows and steps of the first factor are addressed in one of two ways:
-
-    affine    rows are `row_jump` elements apart, steps `jump` elements: matrix products. The factor is read in place if its
-              rows are contiguous along the summed axis, otherwise from a copy in which MR rows are interleaved
-    by table  the offset of each row and of each step is read from a table: implicit GEMM. One loop sums all pixels of a piece of an
-              image, or all taps of a window. The table costs one load in ten, for sixteen products
+The offset of each row and of each step of the first factor is read from a table. So one kernel multiplies matrices, and is implicit GEMM:
+one loop sums all pixels of a piece of an image, or all taps of a window. The tables cost one load in ten, for sixteen products.
 
 The second factor lies in panels: NR numbers for each step of the summed axis, one step after the other. A panel of at most NR / 2
-columns is half as wide (`half_tile`, `half_table_tile`).
+columns is half as wide (`half_table_tile`).
 
 No function here checks bounds. If a tile has fewer than MR rows, the last row is computed and stored several times, to the same address.
 """
@@ -46,15 +42,12 @@ def _vector_at(builder: Any, data: Any, at: Any, vector: Any) -> Any:
     return builder.bitcast(builder.gep(data, [at]), vector.as_pointer())
 
 
-def _prefetch(builder: Any, place: Any, size: int = 1, *, write: bool = False) -> None:
-    """Prefetch `size` bytes: into the first cache to write them, into the second cache to read them. An address may be invalid."""
+def _prefetch(builder: Any, place: Any) -> None:
+    """Prefetch what is at an address into the first cache, to write it. An address may be invalid."""
     byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    place = builder.bitcast(place, byte)
-    for line in range(0, size, 64):
-        there = builder.gep(place, [ir.Constant(ir.IntType(64), line)])
-        builder.call(function, [there, number(int(write)), number(3 if write else 2), number(1)])
+    builder.call(function, [builder.bitcast(place, byte), number(1), number(3), number(1)])
 
 
 class _Tile:
@@ -62,10 +55,10 @@ class _Tile:
 
     Args:
         x: the type of the first factor. lanes: columns of the panel. high: how many rows there are, at most MR.
-        columns: how many columns are stored, if not all. The others are masked.
+        columns: how many columns are stored. The others are masked.
     """
 
-    def __init__(self, context: Any, builder: Any, x: Any, lanes: int, high: Any, columns: Any = None) -> None:
+    def __init__(self, context: Any, builder: Any, x: Any, lanes: int, high: Any, columns: Any) -> None:
         self.builder, self.lanes = builder, lanes
         self.number, self.word = context.get_value_type(x.dtype), context.get_value_type(types.intp)
         self.vector, self.align = ir.VectorType(self.number, lanes), x.dtype.bitwidth // 8
@@ -74,11 +67,9 @@ class _Tile:
         last = builder.sub(high, self.constant(1))
         self.rows = [self.constant(i) for i in range(MR)]
         self.rows = [builder.select(builder.icmp_signed("<", row, last), row, last) for row in self.rows]
-        self.mask = self.is_whole = None
-        if columns is not None:
-            kind = ir.VectorType(self.word, lanes)
-            self.mask = builder.icmp_signed("<", ir.Constant(kind, list(range(lanes))), self.spread(columns, kind))
-            self.is_whole = builder.icmp_signed("==", columns, self.constant(lanes))
+        kind = ir.VectorType(self.word, lanes)
+        self.mask = builder.icmp_signed("<", ir.Constant(kind, list(range(lanes))), self.spread(columns, kind))
+        self.is_whole = builder.icmp_signed("==", columns, self.constant(lanes))
         self.starts: list[Any] = []  # of the first factor, one per row
         self.places: list[Any] = []  # of the result, one per row
         self.totals: list[Any] = []
@@ -97,14 +88,8 @@ class _Tile:
         single = self.builder.insert_element(unknown, value, ir.IntType(32)(0))
         return self.builder.shuffle_vector(single, unknown, self.everywhere)
 
-    def at(self, first: Any, begin: Any, jump: Any, into: Any, to: Any, out_jump: Any) -> None:
-        """Address the rows of the factor and of the result by distances."""
-        b = self.builder
-        self.starts = [b.gep(first, [b.add(begin, b.mul(row, jump))]) for row in self.rows]
-        self.places = [_vector_at(b, into, b.add(to, b.mul(row, out_jump)), self.vector) for row in self.rows]
-
     def at_table(self, first: Any, offsets: Any, into: Any, to: Any, targets: Any, k: Any) -> None:
-        """Address them by tables. The entries from `k` on belong to this tile."""
+        """Address the rows of the factor and of the result by tables. The entries from `k` on belong to this tile."""
         b = self.builder
         rows = [b.add(k, row) for row in self.rows]
         self.starts = [b.gep(first, [b.load(b.gep(offsets, [row]))]) for row in rows]
@@ -116,7 +101,7 @@ class _Tile:
         builder, zeros = self.builder, ir.Constant(self.vector, [0.0] * self.lanes)
         self.totals = [cgutils.alloca_once_value(builder, zeros) for _ in self.places]
         for place, total in zip(self.places, self.totals, strict=True):
-            _prefetch(builder, place, write=True)
+            _prefetch(builder, place)
             builder.store(zeros, total)
         with builder.if_then(more):
             self.for_each_place(self.load)
@@ -128,10 +113,6 @@ class _Tile:
     def for_each_place(self, move: Any) -> None:
         """Move whole vectors; where columns are missing, through the mask."""
         pairs = list(zip(self.places, self.totals, strict=True))
-        if self.mask is None:
-            for place, total in pairs:
-                move(place, total, False)
-            return
         with self.builder.if_else(self.is_whole) as (whole, part):
             for block, is_masked in ((whole, False), (part, True)):
                 with block:
@@ -157,13 +138,10 @@ class _Tile:
         else:
             b.store(b.load(total), place, align=self.align)
 
-    def row_of(self, data: Any, begin: Any, k: Any, jump: Any) -> Any:
-        """The address of row `k` of the second factor."""
-        return _vector_at(self.builder, data, self.builder.add(begin, self.builder.mul(k, jump)), self.vector)
-
     def panel_row(self, panel: Any, begin: Any, k: Any) -> Any:
         """Row `k` of a panel."""
-        return self.builder.load(self.row_of(panel, begin, k, self.constant(self.lanes)), align=self.align)
+        at = self.builder.add(begin, self.builder.mul(k, self.constant(self.lanes)))
+        return self.builder.load(_vector_at(self.builder, panel, at, self.vector), align=self.align)
 
     def step(self, move: Any, right: Any) -> None:
         """Add the products of one step; `move`: how far it is from the first step, in elements."""
@@ -173,38 +151,17 @@ class _Tile:
             builder.store(builder.call(self.multiply_add, [left, right, builder.load(total)]), total)
 
 
-def _tile(half: bool) -> Any:
+def _table_tile(half: bool) -> Any:
     @intrinsic
-    def tile(typing_context, x, at, row_jump, jump, high, steps, panel, begin, out, to, out_jump, more):
-        """out[to + i * out_jump + j] (+)= sum over k < steps of x[at + i * row_jump + k * jump] * panel[begin + k * columns + j].
+    def table_tile(typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more):
+        """out[to + places[k + i] + j] (+)= sum over s < count of x[rows[k + i] + steps[s]] * panel[begin + s * columns + j].
 
-        For i < high <= MR and all j of the panel's columns (`half`: NR / 2 of them); `more`: add to what is there.
+        For i < high <= MR and j < columns, of which the panel has NR (`half`: NR / 2); `more`: add to what is there.
         """
         lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
 
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _, at, row_jump, jump, high, steps, _, begin, _, to, out_jump, more = args
-            first, second, into = (_data(context, builder, k, args[i]) for i, k in ((0, x), (6, panel), (8, out)))
-            sums = _Tile(context, builder, x, lanes, high)
-            sums.at(first, at, row_jump, into, to, out_jump)
-            sums.begin(more)
-            with cgutils.for_range(builder, steps, intp=sums.word) as loop:
-                sums.step(builder.mul(loop.index, jump), sums.panel_row(second, begin, loop.index))
-            sums.end()
-            return context.get_dummy_value()
-
-        i = types.intp
-        return types.void(x, i, i, i, i, i, panel, i, out, i, i, types.boolean), emit
-
-    return tile
-
-
-def _table_tile(half: bool) -> Any:
-    def typed(x, rows, steps, panel, out, places, is_prefetching):
-        lanes = NR[x.dtype.name] // 2 if half else NR[x.dtype.name]
-
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            begin, to, k, high, columns, count, more = (args[i] for i in (4, 6, 8, 9, 10, 11, 12))
+            begin, to, k, high, columns, count, more = (args[i] for i in (4, 6, *range(8, 13)))
             arrays = (x, rows, steps, panel, None, out, None, places)
             first, offsets, moves, second, into, targets = (
                 _data(context, builder, kind, args[i]) for i, kind in enumerate(arrays) if kind is not None
@@ -214,102 +171,17 @@ def _table_tile(half: bool) -> Any:
             sums.begin(more)
             with cgutils.for_range(builder, count, intp=sums.word) as loop:
                 right = sums.panel_row(second, begin, loop.index)
-                move = builder.load(builder.gep(moves, [loop.index]))
-                if is_prefetching:
-                    address = builder.add(args[13], builder.mul(loop.index, args[14]))
-                    _prefetch(builder, builder.inttoptr(address, ir.IntType(8).as_pointer()))
-                sums.step(move, right)
+                sums.step(builder.load(builder.gep(moves, [loop.index])), right)
             sums.end()
             return context.get_dummy_value()
 
         i = types.intp
-        given = (x, rows, steps, panel, i, out, i, places, i, i, i, i, types.boolean)
-        return types.void(*given, *((i, i) if is_prefetching else ())), emit
+        return types.void(x, rows, steps, panel, i, out, i, places, i, i, i, i, types.boolean), emit
 
-    @intrinsic
-    def table_tile(typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more):
-        """out[to + places[k + i] + j] (+)= sum over s < count of x[rows[k + i] + steps[s]] * panel[begin + s * columns + j].
-
-        For i < high <= MR and j < columns, of which the panel has NR (`half`: NR / 2); `more`: add to what is there.
-        """
-        return typed(x, rows, steps, panel, out, places, False)
-
-    @intrinsic
-    def prefetching_tile(
-        typing_context, x, rows, steps, panel, begin, out, to, places, k, high, columns, count, more, ahead, jump
-    ):
-        """The same, and prefetch memory that is read next: at step s the cache line at the address ahead + s * jump."""
-        return typed(x, rows, steps, panel, out, places, True)
-
-    return table_tile, prefetching_tile
+    return table_tile
 
 
-tile, half_tile = _tile(False), _tile(True)
-(table_tile, prefetching_tile), (half_table_tile, half_prefetching_tile) = _table_tile(False), _table_tile(True)
-
-
-@intrinsic
-def first_tile(
-    typing_context, x, at, row_jump, jump, high, steps, b, source, source_jump, panel, begin, out, to, out_jump, more
-):
-    """A tile that reads the second factor in place, b[source + k * source_jump + j], and also packs it into the panel.
-
-    The stores to the panel use issue slots that the tile leaves free.
-    """
-    lanes = NR[x.dtype.name]
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, at, row_jump, jump, high, steps, _, source, source_jump, _, begin, _, to, out_jump, more = args
-        arrays = ((0, x), (6, b), (9, panel), (11, out))
-        first, second, laid, into = (_data(context, builder, k, args[i]) for i, k in arrays)
-        sums = _Tile(context, builder, x, lanes, high)
-        sums.at(first, at, row_jump, into, to, out_jump)
-        sums.begin(more)
-        with cgutils.for_range(builder, steps, intp=sums.word) as loop:
-            k = loop.index
-            right = builder.load(sums.row_of(second, source, k, source_jump), align=sums.align)
-            builder.store(right, sums.row_of(laid, begin, k, sums.constant(lanes)), align=sums.align)
-            sums.step(builder.mul(k, jump), right)
-        sums.end()
-        return context.get_dummy_value()
-
-    i = types.intp
-    return types.void(x, i, i, i, i, i, b, i, i, panel, i, out, i, i, types.boolean), emit
-
-
-@intrinsic
-def tile_ahead(
-    typing_context, x, at, row_jump, jump, high, steps, panel, begin, b, next, next_jump, few, out, to, out_jump, more
-):
-    """A tile that prefetches `few` rows of the next panel on the way, which begin at b[next + k * next_jump]."""
-    lanes = NR[x.dtype.name]
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, at, row_jump, jump, high, steps, _, begin, _, next, next_jump, few, _, to, out_jump, more = args
-        arrays = ((0, x), (6, panel), (8, b), (12, out))
-        first, second, following, into = (_data(context, builder, k, args[i]) for i, k in arrays)
-        sums = _Tile(context, builder, x, lanes, high)
-        sums.at(first, at, row_jump, into, to, out_jump)
-
-        def step(k: Any) -> None:
-            sums.step(builder.mul(k, jump), sums.panel_row(second, begin, k))
-
-        sums.begin(more)
-        some = builder.icmp_signed(">", few, sums.constant(0))
-        every = builder.sdiv(steps, builder.select(some, few, sums.constant(1)))
-        with cgutils.for_range(builder, few, intp=sums.word) as turn:
-            _prefetch(builder, sums.row_of(following, next, turn.index, next_jump), lanes * sums.align)
-            begun = builder.mul(turn.index, every)
-            with cgutils.for_range(builder, every, intp=sums.word) as loop:
-                step(builder.add(begun, loop.index))
-        done = builder.mul(few, every)
-        with cgutils.for_range(builder, builder.sub(steps, done), intp=sums.word) as loop:
-            step(builder.add(done, loop.index))
-        sums.end()
-        return context.get_dummy_value()
-
-    i = types.intp
-    return types.void(x, i, i, i, i, i, panel, i, b, i, i, i, out, i, i, types.boolean), emit
+table_tile, half_table_tile = _table_tile(False), _table_tile(True)
 
 
 def _move(count_of: Any) -> Any:

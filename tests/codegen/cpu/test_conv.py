@@ -14,13 +14,8 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.emit.instantiate import text_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
-from dovetail.codegen.cpu.kernels.conv import (  # noqa: E402
-    FUNCTIONS,
-    Boxes,
-    boxes_of,
-    convolve,
-    phases_of,  # noqa: E402
-)
+from dovetail.codegen.cpu.kernels.contraction import FUNCTIONS, Boxes, boxes_of  # noqa: E402
+from dovetail.codegen.cpu.kernels.conv import convolve, phases_of  # noqa: E402
 from dovetail.codegen.cpu.kernels.image import ImageKernels  # noqa: E402
 from dovetail.codegen.cpu.kernels.microkernel import NR  # noqa: E402
 
@@ -28,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def function(dtype: str) -> Any:
-    return compile_now(text_of("kernels/conv_source", {"convolve": FUNCTIONS["convolve"]}, dtype))
+    return compile_now(text_of("kernels/contraction_source", {"contract": FUNCTIONS["contract"]}, dtype))
 
 
 def check(window: Window, sizes: Sizes, dtype: str = "float32") -> None:
@@ -175,7 +170,7 @@ def test_zeros_where_no_tap_meets_a_pixel() -> None:
     w, y = rng.standard_normal((2, 2, 9, 4)).astype("f"), rng.standard_normal((1, 3, 3, 4)).astype("f")
 
     def call(recorder: Any, sizes: Any, w: Any, y: Any) -> Any:
-        return ImageKernels({"convolve": function("float32")}, 1, recorder).conv_input(attrs, sizes, w, y)
+        return ImageKernels({"contract": function("float32")}, 1, recorder).conv_input(attrs, sizes, w, y)
 
     x = by_plan(call, np.array([1, 9, 9, 9]), w, y, known=0)
     assert x is not None

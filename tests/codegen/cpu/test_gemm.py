@@ -65,7 +65,7 @@ def test_a_batch_of_products(flips: Sequence[bool]) -> None:
 def test_few_rows_by_a_transposed_matrix_have_the_bits_of_the_product_by_its_copy(
     shape: Sequence[int], flip: bool
 ) -> None:
-    """Such a product is done with its factors in the other order; each sum is in the same one."""
+    """Each sum is in the same order."""
     a, b = operands(shape, (flip, True), np.float32)
     other = np.ascontiguousarray(b.T)
     np.testing.assert_array_equal(product(a, b, (flip, True)), product(a, other, (flip, False)))

@@ -1,0 +1,322 @@
+"""The loops of matrix products and convolutions: blocked and packed GEMM (Goto and van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication", 2008), and implicit GEMM (Chetlur et al., "cuDNN: Efficient Primitives for Deep Learning", 2014).
+
+A convolution is a matrix product of pixels of the result and channels, summed over the taps and channels that a window sees; the
+matrix of windows ("im2col") is never written. A product of matrices is the case of one tap: its rows are pixels, the summed axis is the
+channels of the image. A unit of work is a *box* of pixels (some images, rows and columns) and some panels of channels. The taps are
+packed in panels, STEPS steps at a time, while all tiles of the box go over them (`table_tile`); the part of the image that the windows
+see stays in the second cache. Where windows reach beyond the image, that part is copied, with zeros around it. Where the summed axis is
+not contiguous (a transposed factor), it is packed, too. Each sum is one chain in one order, whatever the boxes and threads are.
+
+`overlay` is the gradient by the image where it has few channels: one product of pixels and all taps, whose parts are added up (col2im).
+
+Each thread has a contiguous part of the units, and steals from others when its own are done: the data that it wrote or read in the
+previous kernel is still in its core's caches. See `emit.instantiate` for how this text becomes a kernel.
+"""
+
+# mypy: ignore-errors
+# Numba infers the types of what is compiled.
+
+import numpy as np
+from numba import njit, types  # noqa: F401 (what is added to this text uses them)
+
+from dovetail.codegen import vecmath as m
+from dovetail.codegen.cpu.kernels.gemv_source import matrix_by_column, row_by_matrix
+from dovetail.codegen.cpu.kernels.microkernel import (
+    MR,
+    NR,
+    SQUARE,
+    as_written,
+    half_table_tile,
+    move_columns,
+    move_rows,
+    table_tile,
+    transpose,
+)
+from dovetail.codegen.cpu.native.machine import count_now, count_up
+from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
+
+STEPS = 256  # steps of the sum per panel: a panel of that size stays in the L1 cache
+CHUNK = 96  # pixels of the result whose parts `overlay` adds up at a time
+GROUPS = 4  # of rows that are interleaved at a time: more would conflict in the same sets of the L1 cache
+LOOKS = 20_000  # at how many units are finished, some 50 microseconds: a unit takes about as long
+NR32, NR64 = NR["float32"], NR["float64"]
+
+
+@njit(error_model="numpy")
+def next_unit(counters, thread, units):
+    """The next unit to work on, or -1: the next one of this thread's part, then the last ones of other parts (work stealing)."""
+    threads = counters.size // LINE - 1
+    for i in range(threads):
+        owner = (thread + i) % threads
+        first, last = units * owner // threads, units * (owner + 1) // threads
+        taken = count_up(counters, (owner + 1) * LINE, 1 if i == 0 else 1 << 32)
+        front, back = taken & 0xFFFFFFFF, taken >> 32
+        if front + back < last - first:
+            return first + front if i == 0 else last - 1 - back
+    return -1
+
+
+@njit(error_model="numpy")
+def wait(counters, units):
+    """Spin for a while until all units are finished."""
+    looks = 0
+    while looks < LOOKS and count_now(counters, FINISHED) < units:
+        looks += 1
+
+
+# --- packing -----------------------------------------------------------------------------------------------------------
+
+
+@njit(error_model="numpy")
+def lay_out_rows(x, block, at, jump, high, steps, apart):
+    """Pack rows that are contiguous across the summed axis: MR of them interleaved, groups of these `apart`. jump: to the next step."""
+    whole = high // MR
+    for first in range(0, whole, GROUPS):
+        groups = min(GROUPS, whole - first)
+        for k in range(steps):
+            of, to = at + first * MR + k * jump, first * apart + k * MR
+            for _ in range(groups):
+                move_rows(block, to, x, of)
+                of, to = of + MR, to + apart
+    for k in range(steps):
+        for j in range(high - whole * MR):
+            m.store(block, 0, whole * apart + k * MR + j, m.load(x, 1, at + whole * MR + j + k * jump))
+
+
+@njit(error_model="numpy")
+def lay_out_panels(x, panel, at, jumps, columns, begin, steps, every, lanes):
+    """Pack steps, from step `begin` on, of panels of the second factor that have `every` steps. jumps: to the next step, column."""
+    whole, apart = columns // lanes, lanes * every
+    if jumps[1] == 1:
+        for k in range(steps):
+            of, to = at + k * jumps[0], (begin + k) * lanes
+            for _ in range(whole):
+                move_columns(panel, to, x, of)
+                of, to = of + lanes, to + apart
+    else:
+        squares = steps // SQUARE * SQUARE
+        for p in range(whole):
+            for j in range(0, lanes, SQUARE):
+                of, to = at + (p * lanes + j) * jumps[1], p * apart + begin * lanes + j
+                for k in range(0, squares, SQUARE):
+                    transpose(panel, to + k * lanes, lanes, x, of + k, jumps[1])
+                for k in range(squares, steps):
+                    for i in range(SQUARE):
+                        m.store(panel, 0, to + k * lanes + i, m.load(x, 1, of + i * jumps[1] + k * jumps[0]))
+    rest = columns - whole * lanes
+    if rest > 0:
+        wide = lanes if 2 * rest > lanes else lanes // 2
+        of, to = at + whole * lanes * jumps[1], whole * apart + begin * wide
+        for k in range(steps):
+            for j in range(rest):
+                m.store(panel, 0, to + k * wide + j, m.load(x, 1, of + j * jumps[1] + k * jumps[0]))
+            for j in range(rest, wide):
+                m.store(panel, 0, to + k * wide + j, x.dtype.type(0))
+
+
+@njit(error_model="numpy", inline="always")
+def lay_out_taps(w, panels, at, w_jumps, taps, first, steps, columns, lanes):
+    """So many steps, from `first` on, of panels. taps: how many rows, columns and channels a filter has; `at`: its first number."""
+    done = 0
+    while done < steps:
+        tap, channel = (first + done) // taps[2], (first + done) % taps[2]
+        count = min(steps - done, taps[2] - channel)
+        of = at + tap // taps[1] * w_jumps[1] + tap % taps[1] * w_jumps[2] + channel * w_jumps[3]
+        lay_out_panels(w, panels, of, (w_jumps[3], w_jumps[4]), columns, done, count, steps, lanes)
+        done += count
+
+
+@njit(error_model="numpy")
+def copy_seen(x, slab, image, seen, first):
+    """What the windows of a box see, with zeros where that is beyond the image; seen: its images, rows and columns."""
+    height, width, inner = image
+    line = seen[2] * inner
+    left = min(seen[2], max(0, -first[2]))
+    stop = max(left, min(seen[2], width - first[2]))
+    for i in range(seen[0] * seen[1]):
+        to, row = i * line, first[1] + i % seen[1]
+        if row < 0 or row >= height:
+            for j in range(to, to + line):
+                m.store(slab, 1, j, x.dtype.type(0))
+            continue
+        of = (((first[0] + i // seen[1]) * height + row) * width + first[2]) * inner
+        for j in range(left * inner):
+            m.store(slab, 1, to + j, x.dtype.type(0))
+        for j in range(left * inner, stop * inner):
+            m.store(slab, 1, to + j, m.load(x, 0, of + j))
+        for j in range(stop * inner, line):
+            m.store(slab, 1, to + j, x.dtype.type(0))
+
+
+# --- contractions ------------------------------------------------------------------------------------------------------
+
+
+@njit(error_model="numpy")
+def tiles(x, rows, steps, panels, width, out, to, places, count, more):
+    """out[to + places[i] + j] (+)= sum over k of x[rows[i] + steps[k]] * panels[k, j], for i < count and j < width."""
+    lanes = NR32 if x.itemsize == 4 else NR64
+    for j in range(0, width, lanes):
+        own, at = min(lanes, width - j), j * steps.size
+        for i in range(0, count, MR):
+            high = min(MR, count - i)
+            if 2 * own > lanes:
+                table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
+            else:
+                half_table_tile(x, rows, steps, panels, at, out, to + j, places, i, high, own, steps.size, more)
+
+
+@njit(error_model="numpy")
+def place_of(matrix, counts, jumps):
+    """Where a matrix begins: `counts` and `jumps` of the axes of the stack."""
+    return (
+        matrix // (counts[1] * counts[2]) * jumps[0]
+        + matrix // counts[2] % counts[1] * jumps[1]
+        + matrix % counts[2] * jumps[2]
+    )
+
+
+def contract(
+    x, w, y, room, counters,
+    image, result, window, x_jumps, w_jumps, y_jumps, box, counts, x_stack, w_stack, thread, units,
+):  # fmt: skip
+    """y[n, r, c, :] = sum over taps of x[...] * w: units, shared with all threads that call this with the same counters.
+
+    The caller, thread 0, spins for a while until the others have finished, which avoids a sleep and a wake-up. Helpers leave at
+    once: while they hold the arrays, the following kernels cannot overwrite a result.
+
+    room: packing buffers of all threads. image: (rows, columns, channels) of x. result: (images, rows, columns, channels) of what
+    is computed. window: taps, strides, dilations and padding before, for rows and then for columns. x_jumps: to the next image, row,
+    column, channel. w_jumps: where the first tap is, and how far it is to the next row, column, channel of x, channel of y. y_jumps:
+    where the first pixel goes, and how far it is to the next image, row, column. box: (images, rows, columns, panels) of a unit. counts:
+    of three axes of a stack of such contractions; x_stack, w_stack: to the next one along each. Their results are contiguous.
+    """
+    height, width, inner = image
+    images, rows, columns, channels = result
+    high, wide, down, along, apart, beside, top, left = window
+    lanes = NR32 if x.itemsize == 4 else NR64
+    every = high * wide * inner
+    times = (every + STEPS - 1) // STEPS
+    most = (every + times - 1) // times
+    mine = room.size // (counters.size // LINE - 1)
+    panels = room[thread * mine : thread * mine + box[3] * most * lanes]
+    slab = room[thread * mine + panels.size : (thread + 1) * mine]
+    tall, broad = (box[1] - 1) * down + (high - 1) * apart + 1, (box[2] - 1) * along + (wide - 1) * beside + 1
+    is_inside = (
+        top <= 0 and left <= 0
+        and (rows - 1) * down - top + (high - 1) * apart < height
+        and (columns - 1) * along - left + (wide - 1) * beside < width
+    )  # fmt: skip
+    is_packed, is_matrix = x_jumps[3] != 1, high * wide == 1
+    per_image, row, column, step = x_jumps
+    if not is_inside:
+        per_image, row, column = tall * broad * inner, broad * inner, inner
+    seen = slab if is_packed or not is_inside else as_written(x)
+    moves = np.empty(most if is_matrix else every, np.intp)
+    for k in range(moves.size):
+        if is_matrix:
+            moves[k] = k * (MR if is_packed else step)
+        else:
+            moves[k] = k // (wide * inner) * apart * row + k // inner % wide * beside * column + k % inner
+    # Equally spaced taps are packed as those of a single one.
+    taps = (high, wide, inner)
+    if w_jumps[2] == inner * w_jumps[3] and w_jumps[1] == wide * w_jumps[2]:
+        taps = (1, 1, every)
+    groups = ((channels + lanes - 1) // lanes + box[3] - 1) // box[3]
+    across, down_boxes = (columns + box[2] - 1) // box[2], (rows + box[1] - 1) // box[1]
+    blocks = across * down_boxes * ((images + box[0] - 1) // box[0])
+    sources = np.empty(box[0] * box[1] * box[2], np.intp)
+    targets = np.empty(box[0] * box[1] * box[2], np.intp)
+    count, has, packed = 0, -1, -1
+    while True:
+        work = next_unit(counters, thread, units)
+        if work < 0:
+            break
+        place, group = work // groups, work % groups
+        matrix, block = place // blocks, place % blocks
+        first, of_x = group * box[3] * lanes, place_of(matrix, counts, x_stack)
+        own, of_w = min(box[3] * lanes, channels - first), place_of(matrix, counts, w_stack) + w_jumps[0]
+        to = matrix * images * rows * columns * channels
+        n0, r0, c0 = (
+            block // (across * down_boxes) * box[0],
+            block // across % down_boxes * box[1],
+            block % across * box[2],
+        )
+        n1, r1, c1 = min(images, n0 + box[0]), min(rows, r0 + box[1]), min(columns, c0 + box[2])
+        begin = of_x
+        if is_inside:
+            begin += n0 * x_jumps[0] + (r0 * down - top) * x_jumps[1] + (c0 * along - left) * x_jumps[2]
+        if is_matrix and is_inside and images * rows == 1:
+            if columns == 1 and w_jumps[4] == 1:
+                row_by_matrix(x, begin, step, w, of_w + first, w_jumps[3], own, inner, y, to + first)
+                count_up(counters, FINISHED, 1)
+                continue
+            if channels == 1 and step == 1 and w_jumps[3] == 1:
+                matrix_by_column(x, begin, along * column, c1 - c0, inner, w, of_w, y, to + c0)
+                count_up(counters, FINISHED, 1)
+                continue
+        if place != has:
+            has, count = place, 0
+            if not is_inside:
+                begin = 0
+                copy_seen(x, slab, image, (n1 - n0, tall, broad), (n0, r0 * down - top, c0 * along - left))
+            for n in range(n1 - n0):
+                for r in range(r1 - r0):
+                    of = begin + n * per_image + r * down * row
+                    goal = to + y_jumps[0] + (n0 + n) * y_jumps[1] + (r0 + r) * y_jumps[2] + c0 * y_jumps[3]
+                    for c in range(c1 - c0):
+                        i = count + c
+                        sources[i] = i // MR * most * MR + i % MR if is_packed else of + c * along * column
+                        targets[i] = goal + c * y_jumps[3]
+                    count += c1 - c0
+        for k in range(0, every, most):
+            steps = min(most, every - k)
+            if is_packed and packed != place * times + k // most:
+                packed = place * times + k // most
+                lay_out_rows(x, slab, begin + k * step, step, count, steps, most * MR)
+            lay_out_taps(w, panels, of_w + first * w_jumps[4], w_jumps, taps, k, steps, own, lanes)
+            shift, at = (0 if is_packed else k * step, 0) if is_matrix else (0, k)
+            tiles(seen[shift:], sources, moves[at : at + steps], panels, own, y, first, targets, count, k > 0)
+        count_up(counters, FINISHED, 1)
+    if thread == 0:
+        wait(counters, units)
+
+
+def overlay(y, w, x, size, result, window, dilations, lo, hi):
+    """Each pixel of x gets the sum of what the windows that see it hold for it, for images lo to hi.
+
+    What a window holds is a product: its pixel of y times the taps w, `[taps and channels of x, channels of y]`. size: (rows, columns,
+    channels) of x. result: the same of y. window: taps, strides and padding before, for rows and then for columns.
+    """
+    height, width, channels = size
+    rows, columns, inner = result
+    high, wide, down, along, top, left = window
+    taps = wide * channels
+    held, lanes = high * taps, NR32 if x.itemsize == 4 else NR64
+    panels, parts = np.empty(inner * (held + lanes), x.dtype), np.empty(CHUNK * held, x.dtype)
+    pixels = np.arange(CHUNK)
+    lay_out_panels(w, panels, 0, (1, inner), held, 0, inner, inner, lanes)
+    for n in range(lo, hi):
+        for i in range(n * height * width * channels, (n + 1) * height * width * channels):
+            m.store(x, 1, i, x.dtype.type(0))
+        for first in range(0, rows * columns, CHUNK):
+            count, of = min(CHUNK, rows * columns - first), (n * rows * columns + first) * inner
+            tiles(y[of:], pixels * inner, np.arange(inner), panels, held, parts, 0, pixels * held, count, False)
+            for i in range(count):
+                r, c = (first + i) // columns, (first + i) % columns
+                for a in range(high):
+                    line = r * down + a * dilations[0] - top
+                    if line < 0 or line >= height:
+                        continue
+                    at, to = i * held + a * taps, (n * height + line) * width * channels
+                    if dilations[1] == 1:  # neighbouring pixels, with their channels, are contiguous
+                        b1, b2 = max(0, left - c * along), min(wide, width + left - c * along)
+                        put = to + (c * along - left) * channels
+                        for j in range(b1 * channels, b2 * channels):
+                            m.store(x, 1, put + j, m.load(x, 1, put + j) + m.load(parts, 0, at + j))
+                        continue
+                    for b in range(wide):
+                        column = c * along + b * dilations[1] - left
+                        if column >= 0 and column < width:
+                            for j in range(channels):
+                                x[to + column * channels + j] += parts[at + b * channels + j]
