@@ -310,12 +310,6 @@ MOVED: dict[str, Callable[[], Call]] = {
         np.arange(4096, dtype=np.int32),
     ),
 }
-DENSE: dict[str, Callable[[], Call]] = {
-    f"dense layer of {n}, bias, relu": partial(
-        function, lambda dt, x, w, b: dt.nn.relu(dt.matmul(x, w) + b), numbers(n, 256), numbers(256, n), numbers(n)
-    )
-    for n in (256, 2048)
-}
 
 
 # --- parts ---------------------------------------------------------------------------------------------------------------

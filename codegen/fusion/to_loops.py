@@ -48,22 +48,12 @@ def kernel_of(group: FusedKernel, nodes: Sequence[Node], output: Tensor) -> Fuse
 
 def write_alone(node: Node, pattern: IndexMaps) -> LoopNestBuilder:
     """Lower a node by itself, so that a node without a loop nest is found before it joins others."""
-    builder = LoopNestBuilder([i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1)])
-    operands = []
-    for i, (t, labels) in enumerate(zip(node.inputs, pattern.inputs, strict=True)):
-        if labels is not None:
-            number, dtype = constant_of(t), t.dtype.base
-            axes = [x for x in labels if x is not None]
-            operands.append(builder.load(i, dtype, axes) if number is None else builder.constant(number, dtype))
-    if pattern.position is not None:
-        operands.append(builder.position(pattern.position, int64))
-    if pattern.row is not None:
-        row = [x for x in pattern.row if x is not None]
-        operands.append(builder.gather(0, node.outputs[0].dtype, operands[0], row))
-    if pattern.drawn is not None:
-        operands.append(_drawn_number(builder, node, operands, pattern.drawn))
-    rule_of(node, pattern.is_view)(builder, node, operands)
-    return builder
+    tensors = zip((*node.inputs, *node.outputs), (*pattern.inputs, *pattern.outputs), strict=True)
+    axes_of = {t: labels for t, labels in tensors if labels is not None}
+    reduced = tuple(i in pattern.reduced for i in range(max(pattern.space, default=-1) + 1))
+    writer = _Writer(axes_of, reduced, {node: pattern})
+    writer.node(node)
+    return writer.builder
 
 
 class _Writer:
