@@ -29,9 +29,7 @@ from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from ..tiering import TieredKernel
 from .lowering import can_record, is_launching, kernel_of, variables_of, work_of
 from .region import (
-    KernelRegion,
     NativeRegion,
-    UpdateRegion,
     is_large_update,
     is_update,
     planned_regions,
@@ -223,10 +221,10 @@ class _Window:
             if order != self.steps:
                 _let_go(order)
             self.out += self.before
-            self.out += self.joined(self.kernels, launching, KernelRegion, "kernels")
+            self.out += self.joined(self.kernels, launching, "kernels")
             self.out += self.behind
             self.out += map(self.by_itself, large)
-            self.out += self.joined(small, len(small), UpdateRegion, "updates")
+            self.out += self.joined(small, len(small), "updates")
         for part in (self.steps, self.before, self.kernels, self.behind, self.updates):
             part.clear()
         for slots in (self.made, self.later, self.updated, self.known):
@@ -238,16 +236,16 @@ class _Window:
         if type(step) is not Call or not is_large_update(step):
             return step
         run = region_of([step], self.constants, self.sent)
-        return run.as_call(UpdateRegion(run, 1, self.at_once), step.op)
+        return run.as_call(NativeRegion(run, 1, self.at_once), step.op)
 
-    def joined(self, calls: Sequence[Call], launching: int, kind: type[NativeRegion], what: str) -> Sequence[Call]:
+    def joined(self, calls: Sequence[Call], launching: int, what: str) -> Sequence[Call]:
         """Replace several calls by one region, if there are enough launches."""
         if launching < FEWEST:
             return list(calls)
         for kernel in filter(None, map(kernel_of, calls)):
             kernel.enter_region()
         run = region_of(calls, self.constants, self.sent)
-        return [run.as_call(kind(run, launching, self.at_once), f"Region of {launching} {what}")]
+        return [run.as_call(NativeRegion(run, launching, self.at_once), f"Region of {launching} {what}")]
 
 
 def _let_threads_stay(steps: Sequence[Instruction]) -> None:

@@ -1,12 +1,9 @@
 """Native regions: runs of calls that become one call of compiled code once there is a plan for their shapes.
 
 A region first runs its calls one by one, while their kernels are compiled. When the same shapes occur for the third time, it makes a
-plan for them (`native.plan_cache`), and from then on runs the plan. There are two kinds:
-
-    KernelRegion   kernels and what is between them: views, shapes, copies
-    UpdateRegion   updates of several variables, such as those of a parameter server for coalesced gradients. It locks all
-                   variables at once, in the global lock order. The update of a large variable is a region of its own, so that readers
-                   of small ones do not wait for it
+plan for them (`native.plan_cache`), and from then on runs the plan. It has kernels and what is between them (views, shapes, copies), or
+updates of several variables, such as those of a parameter server for coalesced gradients. It locks all variables that it updates at
+once, in the global lock order. The update of a large variable is a region of its own, so that readers of small ones do not wait for it.
 
 The memory that a region will need is told before anything is compiled or run, from sizes alone (`planned_regions`).
 """
@@ -14,7 +11,6 @@ The memory that a region will need is told before anything is compiled or run, f
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,7 +36,7 @@ LARGEST = 1 << 20  # bytes of a variable that is updated together with others, s
 MOST_MEMORY = 1 << 26
 
 
-class NativeRegion(ABC):
+class NativeRegion:
     """Calls of a program that run as one call.
 
     Args:
@@ -68,6 +64,14 @@ class NativeRegion(ABC):
             c.kernel.kernel if isinstance(c.kernel, RegionOnlyKernel) else c.kernel for c in region.calls
         ]
         self._cold: list[TieredKernel] = [k for k in kernels if isinstance(k, TieredKernel)]
+        changed = [i for c in self.calls if is_update(c) for i in c.inputs[: c.kernel.places]]
+        looked_up = {c.inputs[i] for c in self.calls for i in variables_of(c)}
+        at = {slot: i for i, slot in enumerate(region.given)}
+        self._changed = tuple([at[i] for i in dict.fromkeys(changed)])
+        self._are_distinct = len(changed) == len(self._changed)
+        self._read = tuple([i for i, slot in enumerate(region.given) if slot in looked_up])
+        updated = {o: at[c.inputs[0]] for c in self.calls if is_update(c) for o in c.outputs}
+        self._results = tuple([updated.get(o, -1) for o in region.outputs])  # variables; -1: what plans give
         self._spent = 0.0
         self._has_looked = False  # for kernels that are kept on disk
 
@@ -87,18 +91,35 @@ class NativeRegion(ABC):
         """Bytes of the arenas of the plans that there are, one for each set of shapes."""
         return self._plans.arenas
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        """In which order plans take what is given."""
-        return tuple(range(len(self.region.given)))
-
-    @abstractmethod
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
-        """Record all calls into a plan, for what is given in that order; gives what leaves."""
+        """Record all calls into a plan, in which variables are their values; gives what leaves, without the variables."""
+        region = self.region
+        values = {i: Value(value) for i, value in region.constants.items()}
+        values.update(zip(region.given, inputs, strict=True))
+        for call in self.calls:
+            taken = [values[i] for i in call.inputs]
+            if is_update(call):
+                call.kernel.record_into(planner, taken)
+            else:
+                values.update(zip(call.outputs, record(planner, call, taken), strict=True))
+        return [values[o] for o, at in zip(region.outputs, self._results, strict=True) if at < 0]
 
-    @abstractmethod
     def by_plan(self, inputs: tuple[Any, ...]) -> list[Any] | None:
         """Run by a plan; None: there is none that fits, or a kernel has failed, without a visible effect."""
+        arrays = list(inputs)
+        for i in self._read:
+            arrays[i] = arrays[i].read() if arrays[i].is_initialized else None
+        if not self._changed:
+            return self._plans.run(tuple(arrays), self._at_once, self.goes_on)
+        states: list[VariableState] = [inputs[i] for i in self._changed]
+        if not self._are_distinct or len(set(states)) < len(states) or not all(s.is_initialized for s in states):
+            return None
+        with changing(states) as values:
+            for i, value in zip(self._changed, values, strict=True):
+                arrays[i] = value
+            made = self._plans.run(tuple(arrays), self._at_once, self.goes_on)
+        left = iter(made or ())
+        return None if made is None else [inputs[at] if at >= 0 else next(left) for at in self._results]
 
     def _is_warm(self) -> bool:
         """Whether all kernels are compiled. What runs often has them compiled, also those that take little of its time."""
@@ -113,34 +134,6 @@ class NativeRegion(ABC):
         return not self._cold
 
 
-class KernelRegion(NativeRegion):
-    """Kernels, and what is between them, as one call. Of variables that kernels look up it takes the values."""
-
-    def __init__(self, region: Region, launches: int = 0, at_once: bool = False) -> None:
-        super().__init__(region, launches, at_once)
-        looked_up = {c.inputs[i] for c in region.calls for i in variables_of(c)}
-        self._variables = tuple([i for i, slot in enumerate(region.given) if slot in looked_up])
-
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
-        """Record all calls into a plan; gives what leaves."""
-        region = self.region
-        values = {i: Value(value) for i, value in region.constants.items()}
-        values.update(zip(region.given, inputs, strict=True))
-        for call in self.calls:
-            made = record(planner, call, [values[i] for i in call.inputs])
-            values.update(zip(call.outputs, made, strict=True))
-        return [values[i] for i in region.outputs]
-
-    def by_plan(self, inputs: tuple[Any, ...]) -> list[Any] | None:
-        """Run by a plan; None: there is none that fits, or a kernel has failed, without a visible effect."""
-        if self._variables:
-            arrays = list(inputs)
-            for i in self._variables:
-                arrays[i] = arrays[i].read() if arrays[i].is_initialized else None
-            inputs = tuple(arrays)
-        return self._plans.run(inputs, self._at_once, self.goes_on)
-
-
 # --- updates of variables --------------------------------------------------------------------------------------------
 
 
@@ -153,50 +146,9 @@ def is_large_update(call: Call) -> bool:
     """Whether an update is a run by itself; an unknown number of elements counts as one."""
     if not is_update(call):
         return False
-    update = _update(call)
+    update = call.kernel
     array = update.node.inputs[update.places + update.gradient]
     return update.places * (element_count(array.dims) or 1) * array.dtype.size > LARGEST
-
-
-class UpdateRegion(NativeRegion):
-    """Updates as one call."""
-
-    def __init__(self, region: Region, launches: int = 0, at_once: bool = False) -> None:
-        super().__init__(region, launches, at_once)
-        places = [i for c in region.calls for i in c.inputs[: _update(c).places]]
-        self._states = tuple([region.given.index(i) for i in dict.fromkeys(places)])
-        self._others = tuple([i for i in range(len(region.given)) if i not in self._states])
-        slot_of = {o: c.inputs[0] for c in region.calls for o in c.outputs}
-        self._results = tuple([region.given.index(slot_of[o]) for o in region.outputs])
-        self._are_distinct = len(places) == len(set(places))
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The variables, then the other inputs."""
-        return (*self._states, *self._others)
-
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
-        """Record all updates in a plan, of the variables' values and the other inputs. It has no outputs."""
-        values = {i: Value(value) for i, value in self.region.constants.items()}
-        values |= {self.region.given[n]: x for n, x in zip(self.order, inputs, strict=True)}
-        for call in self.calls:
-            _update(call).record_into(planner, [values[i] for i in call.inputs])
-        return ()
-
-    def by_plan(self, inputs: tuple[Any, ...]) -> list[Any] | None:
-        """Update by a plan; None: there is none that fits, and no variable has changed."""
-        states: list[VariableState] = [inputs[i] for i in self._states]
-        if not self._are_distinct or len(set(states)) < len(states) or not all(s.is_initialized for s in states):
-            return None
-        others = [inputs[i] for i in self._others]
-        with changing(states) as values:
-            is_done = self._plans.run((*values, *others), self._at_once, self.goes_on) is not None
-        return [inputs[i] for i in self._results] if is_done else None
-
-
-def _update(call: Call) -> UpdateKernel:
-    assert isinstance(call.kernel, UpdateKernel)
-    return call.kernel
 
 
 # --- before anything runs --------------------------------------------------------------------------------------------
@@ -218,7 +170,7 @@ def planned_regions(
     for call in regions_of(instructions):
         run = call.kernel
         assert isinstance(run, NativeRegion)
-        needs = arena_bytes(run, [_sizes(tensors.get(run.region.given[i])) for i in run.order])
+        needs = arena_bytes(run, [_sizes(tensors.get(i)) for i in run.region.given])
         nodes = frozenset(n for c in run.calls for n in c.nodes or (c.node,))
         leaving = frozenset(tensors[i].name for i in run.region.outputs if i in tensors)
         yield run, None if needs is None else Arena(nodes, leaving, needs)

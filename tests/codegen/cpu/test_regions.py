@@ -17,7 +17,7 @@ from dovetail.codegen.backend import NodeError
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from dovetail.codegen.cpu.regions.formation import form_native_regions
-from dovetail.codegen.cpu.regions.region import ONE_BY_ONE, KernelRegion, NativeRegion, UpdateRegion, arena_bytes
+from dovetail.codegen.cpu.regions.region import ONE_BY_ONE, NativeRegion, arena_bytes
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.ir.program import Call, Loop, Program, Send
@@ -111,11 +111,11 @@ def same(mine: Any, theirs: Any) -> None:
         assert np.array_equal(a, b, equal_nan=True)
 
 
-def stretch_of(calls: Sequence[Call], constants: dict[int, Any] | None = None) -> KernelRegion:
+def stretch_of(calls: Sequence[Call], constants: dict[int, Any] | None = None) -> NativeRegion:
     for c in calls:
         if hasattr(c.kernel, "enter_region"):
             c.kernel.enter_region()
-    return KernelRegion(region_of(calls, constants or {}), at_once=True)
+    return NativeRegion(region_of(calls, constants or {}), at_once=True)
 
 
 @settings(max_examples=40)
@@ -435,7 +435,7 @@ def values_of(states: Any) -> list[Array]:
 def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -> None:
     calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), sizes)
     twins = {i: VariableState(s.name, s.dtype) for i, s in states.items()}  # type: ignore[attr-defined]
-    kernel = UpdateRegion(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    kernel = NativeRegion(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
     shapes = {}
@@ -463,7 +463,7 @@ def test_updates_are_one_call_with_the_same_bits(sizes: list[tuple[int, ...]]) -
 def test_numbers_that_are_no_arrays_go_by_a_plan() -> None:
     """What NumPy computes of scalars is no array: a rate that decays, the powers of Adam's betas in Keras."""
     calls, states, constants = updates_of(dt.train.MomentumOptimizer(0.1, 0.9), [(8,), (64, 3)])
-    kernel = UpdateRegion(region_of(calls, {}), at_once=True)
+    kernel = NativeRegion(region_of(calls, {}), at_once=True)
     gradient_of = {c.inputs[0]: c.inputs[c.kernel.places + c.kernel.gradient] for c in calls}  # type: ignore[attr-defined]
     grads = {gradient_of[c.inputs[0]]: np.ones(s, np.float32) for c, s in zip(calls, [(8,), (64, 3)], strict=True)}
     for c in calls:
@@ -506,7 +506,7 @@ def test_a_large_update_is_a_run_behind_the_kernels_whose_threads_stay_for_it(to
 
 def test_updates_of_one_variable_twice_and_of_wrong_sizes_go_one_by_one() -> None:
     calls, states, constants = updates_of(dt.train.GradientDescentOptimizer(0.1), [(8,), (8,)])
-    kernel = UpdateRegion(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
+    kernel = NativeRegion(region_of(calls, constants), at_once=True)  # type: ignore[arg-type]
     a = VariableState("a", dt.float32)
     a.assign(np.zeros(8, np.float32))
     g = np.ones(8, np.float32)
@@ -551,7 +551,7 @@ def test_a_step_of_a_recurrent_network_is_one_call_and_keeps_its_bits(monkeypatc
                 for _ in range(3):
                     same(session.run(fetches, {x: fed}), first)
     bodies = [step.body for p in programs for step in p.instructions if isinstance(step, Loop)]
-    found = [i.kernel for body in bodies for i in body if isinstance(i, Call) and isinstance(i.kernel, KernelRegion)]
+    found = [i.kernel for body in bodies for i in body if isinstance(i, Call) and isinstance(i.kernel, NativeRegion)]
     assert [sorted({c.op for c in f.calls} & {"MatMul", "BiasAdd", "Split", "SplitV", "ConcatV2"}) for f in found] == [
         ["BiasAdd", "ConcatV2", "MatMul", "Split"],
         ["ConcatV2", "MatMul", "SplitV"],
@@ -600,7 +600,7 @@ def test_a_scalar_stays_one_in_a_plan() -> None:
     joint = kernels()["Joint"][0]
     calls = [call(joint, "Fused", (0, 1), (3,)), call(joint, "Fused", (3, 1), (4,))]
     calls.append(call(np.expand_dims, "ExpandDims", (2, 6), (5,)))
-    region = KernelRegion(region_of(calls, {6: np.int32(0)}), 2, at_once=True)
+    region = NativeRegion(region_of(calls, {6: np.int32(0)}), 2, at_once=True)
     square = np.ones((4, 4), np.float32)
     shapes = [
         dict(zip(region.region.outputs, region(square, square, np.int32(4)), strict=True))[5].shape

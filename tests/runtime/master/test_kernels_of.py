@@ -55,7 +55,7 @@ def test_kernels_of_a_plan(graph: dt.Graph) -> None:
     assert text.startswith("kernels of /job:worker/replica:0/task:0/device:CPU:0: 2 for")
     assert "kernel 1: reads 2.5 KiB, writes 2.5 KiB, 15,360 flops\n  squash, probabilities" in text
     assert "hand-written kernels:\nMatMul: reads 37 KiB, writes 2.5 KiB, 163,840 flops\n  logits" in text
-    assert "def multiply(" in kernels.own[0].source
+    assert "def contract(" in kernels.own[0].source
     assert re.search(r"peak memory: [\d.]+ KiB", text)
     assert kernels.peak_bytes >= 2 * 64 * 128 * 4
 
