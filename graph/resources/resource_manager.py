@@ -58,6 +58,7 @@ class Resources:
     Attributes:
         collectives: runs the task's collective ops with those of other tasks.
         default_container: the container of state that names none.
+        version: number of times that a container was cleared.
         data_folders: folders whose files data sets of other processes may read; None: all.
         functions: compiled functions that use the state, by function.
         steps_started: how many steps of the task have begun, those of isolated sessions in the state of the task.
@@ -71,7 +72,7 @@ class Resources:
         self.data_folders: tuple[str, ...] | None = ()
         self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.inner: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.steps_started = 0
+        self.version = self.steps_started = 0
         self._published: dict[tuple[str, str], Share] = {}  # also for resources that are still to be made
         self._on_change: Callable[[str, str, Array | None], None] | None = None
         self._lock = threading.Lock()
@@ -102,6 +103,7 @@ class Resources:
         """Delete a container with all its resources. Whether it existed."""
         with self._lock:
             lost = self._containers.pop(container, None)
+            self.version += 1
             for resource in (lost or {}).values():
                 if isinstance(resource, Publishable):
                     resource.publish(None)

@@ -64,7 +64,7 @@ class NativeRegion:
             c.kernel.kernel if isinstance(c.kernel, RegionOnlyKernel) else c.kernel for c in region.calls
         ]
         self._cold: list[TieredKernel] = [k for k in kernels if isinstance(k, TieredKernel)]
-        changed = [i for c in self.calls if is_update(c) for i in c.inputs[: c.kernel.places]]
+        changed = [i for c in self.calls if is_update(c) for i in c.inputs[: _update(c).places]]
         looked_up = {c.inputs[i] for c in self.calls for i in variables_of(c)}
         at = {slot: i for i, slot in enumerate(region.given)}
         self._changed = tuple([at[i] for i in dict.fromkeys(changed)])
@@ -99,7 +99,7 @@ class NativeRegion:
         for call in self.calls:
             taken = [values[i] for i in call.inputs]
             if is_update(call):
-                call.kernel.record_into(planner, taken)
+                _update(call).record_into(planner, taken)
             else:
                 values.update(zip(call.outputs, record(planner, call, taken), strict=True))
         return [values[o] for o, at in zip(region.outputs, self._results, strict=True) if at < 0]
@@ -146,9 +146,14 @@ def is_large_update(call: Call) -> bool:
     """Whether an update is a run by itself; an unknown number of elements counts as one."""
     if not is_update(call):
         return False
-    update = call.kernel
+    update = _update(call)
     array = update.node.inputs[update.places + update.gradient]
     return update.places * (element_count(array.dims) or 1) * array.dtype.size > LARGEST
+
+
+def _update(call: Call) -> UpdateKernel:
+    assert isinstance(call.kernel, UpdateKernel)
+    return call.kernel
 
 
 # --- before anything runs --------------------------------------------------------------------------------------------
