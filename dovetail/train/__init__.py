@@ -42,29 +42,11 @@ from .loops.scaffold import Scaffold
 from .loops.session_manager import ChiefSessionCreator, SessionCreator, SessionManager, WorkerSessionCreator
 from .loops.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, SessionRunValues
 from .optimizers import slot_creator as slot_creator
-from .optimizers.adagrad import AdadeltaOptimizer, AdagradDAOptimizer, AdagradOptimizer, RMSPropOptimizer
+from .optimizers.adagrad import AdadeltaOptimizer, AdagradOptimizer, RMSPropOptimizer
 from .optimizers.adam import AdamOptimizer, AdamWOptimizer
-from .optimizers.gradient_descent import (
-    FtrlOptimizer,
-    GradientDescentOptimizer,
-    MomentumOptimizer,
-    ProximalAdagradOptimizer,
-    ProximalGradientDescentOptimizer,
-)
+from .optimizers.gradient_descent import FtrlOptimizer, GradientDescentOptimizer, MomentumOptimizer
 from .optimizers.large_batch import LAMBOptimizer, LARSOptimizer
-from .optimizers.learning_rate_decay import (
-    cosine_decay,
-    cosine_decay_restarts,
-    exponential_decay,
-    inverse_time_decay,
-    linear_cosine_decay,
-    linear_warmup,
-    natural_exp_decay,
-    noisy_linear_cosine_decay,
-    piecewise_constant,
-    piecewise_constant as piecewise_constant_decay,
-    polynomial_decay,
-)
+from .optimizers.learning_rate_decay import cosine_decay, exponential_decay, linear_warmup
 from .optimizers.loss_scale import DynamicLossScale, FixedLossScale, LossScaleOptimizer
 from .optimizers.optimizer import Optimizer
 from .saving.checkpoint_state import (
@@ -105,7 +87,6 @@ if not TYPE_CHECKING:  # type checkers read __init__.pyi, where an unknown name 
 
 __all__ = [
     "AdadeltaOptimizer",
-    "AdagradDAOptimizer",
     "AdagradOptimizer",
     "AdamOptimizer",
     "AdamWOptimizer",
@@ -141,8 +122,6 @@ __all__ = [
     "Optimizer",
     "PipelineOptimizer",
     "ProfilerHook",
-    "ProximalAdagradOptimizer",
-    "ProximalGradientDescentOptimizer",
     "QueueRunner",
     "RMSPropOptimizer",
     "RandomStrategy",
@@ -169,7 +148,6 @@ __all__ = [
     "checkpoint_exists",
     "checkpoints_iterator",
     "cosine_decay",
-    "cosine_decay_restarts",
     "create_global_step",
     "experimental",
     "exponential_decay",
@@ -181,19 +159,12 @@ __all__ = [
     "get_or_create_global_step",
     "global_step",
     "import_meta_graph",
-    "inverse_time_decay",
     "latest_checkpoint",
-    "linear_cosine_decay",
     "linear_warmup",
     "list_variables",
     "load_checkpoint",
     "load_variable",
     "match_filenames_once",
-    "natural_exp_decay",
-    "noisy_linear_cosine_decay",
-    "piecewise_constant",
-    "piecewise_constant_decay",
-    "polynomial_decay",
     "remove_checkpoint",
     "replica_device_setter",
     "start_queue_runners",

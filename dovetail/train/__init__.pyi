@@ -9,7 +9,16 @@ from dovetail.compat.tf1.queues.input import (
     shuffle_batch_join, slice_input_producer as slice_input_producer, string_input_producer as string_input_producer,
 )
 from dovetail.compat.tf1.sessions.supervisor import Supervisor as Supervisor, basic_train_loop as basic_train_loop
+from dovetail.compat.tf1.training.learning_rates import (
+    cosine_decay_restarts as cosine_decay_restarts, inverse_time_decay as inverse_time_decay, linear_cosine_decay as
+    linear_cosine_decay, natural_exp_decay as natural_exp_decay, noisy_linear_cosine_decay as noisy_linear_cosine_decay,
+    piecewise_constant as piecewise_constant, piecewise_constant as _piecewise_constant_decay, polynomial_decay as polynomial_decay,
+)
 from dovetail.compat.tf1.training.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
+from dovetail.compat.tf1.training.optimizers import (
+    AdagradDAOptimizer as AdagradDAOptimizer, ProximalAdagradOptimizer as ProximalAdagradOptimizer, ProximalGradientDescentOptimizer as
+    ProximalGradientDescentOptimizer,
+)
 from dovetail.compat.tf1.training.warm_starting import (
     VocabInfo as VocabInfo, init_from_checkpoint as init_from_checkpoint, warm_start as warm_start,
 )
@@ -61,20 +70,15 @@ from dovetail.train.loops.session_run_hook import (
 )
 from dovetail.train.optimizers import slot_creator as slot_creator
 from dovetail.train.optimizers.adagrad import (
-    AdadeltaOptimizer as AdadeltaOptimizer, AdagradDAOptimizer as AdagradDAOptimizer, AdagradOptimizer as AdagradOptimizer,
-    RMSPropOptimizer as RMSPropOptimizer,
+    AdadeltaOptimizer as AdadeltaOptimizer, AdagradOptimizer as AdagradOptimizer, RMSPropOptimizer as RMSPropOptimizer,
 )
 from dovetail.train.optimizers.adam import AdamOptimizer as AdamOptimizer, AdamWOptimizer as AdamWOptimizer
 from dovetail.train.optimizers.gradient_descent import (
     FtrlOptimizer as FtrlOptimizer, GradientDescentOptimizer as GradientDescentOptimizer, MomentumOptimizer as MomentumOptimizer,
-    ProximalAdagradOptimizer as ProximalAdagradOptimizer, ProximalGradientDescentOptimizer as ProximalGradientDescentOptimizer,
 )
 from dovetail.train.optimizers.large_batch import LAMBOptimizer as LAMBOptimizer, LARSOptimizer as LARSOptimizer
 from dovetail.train.optimizers.learning_rate_decay import (
-    cosine_decay as cosine_decay, cosine_decay_restarts as cosine_decay_restarts, exponential_decay as exponential_decay,
-    inverse_time_decay as inverse_time_decay, linear_cosine_decay as linear_cosine_decay, linear_warmup as linear_warmup,
-    natural_exp_decay as natural_exp_decay, noisy_linear_cosine_decay as noisy_linear_cosine_decay, piecewise_constant as
-    piecewise_constant, piecewise_constant as piecewise_constant_decay, polynomial_decay as polynomial_decay,
+    cosine_decay as cosine_decay, exponential_decay as exponential_decay, linear_warmup as linear_warmup,
 )
 from dovetail.train.optimizers.loss_scale import (
     DynamicLossScale as DynamicLossScale, FixedLossScale as FixedLossScale, LossScaleOptimizer as LossScaleOptimizer,
@@ -89,6 +93,7 @@ from dovetail.train.saving.checkpoint_state import (
 from dovetail.train.saving.import_meta_graph import import_meta_graph as import_meta_graph
 from dovetail.train.saving.meta_graph import export_meta_graph as export_meta_graph, write_graph as write_graph
 from dovetail.train.saving.saver import Saver as Saver
+piecewise_constant_decay = _piecewise_constant_decay
 BytesList: Any
 Example: Any
 Feature: Any
@@ -100,20 +105,18 @@ Int64List: Any
 SaverDef: Any
 SequenceExample: Any
 __all__ = [
-    "AdadeltaOptimizer", "AdagradDAOptimizer", "AdagradOptimizer", "AdamOptimizer", "AdamWOptimizer", "BalancedStrategy",
-    "CheckpointReader", "CheckpointSaverHook", "CheckpointSaverListener", "CheckpointState", "ChiefSessionCreator", "ClusterDef",
-    "ClusterSpec", "Coordinator", "DynamicLossScale", "FeedFnHook", "FinalOpsHook", "FixedLossScale", "FtrlOptimizer",
-    "GlobalStepWaiterHook", "GradientDescentOptimizer", "GreedyLoadBalancingStrategy", "JobDef", "LAMBOptimizer", "LARSOptimizer",
-    "LoggingTensorHook", "LooperThread", "LossScaleOptimizer", "MomentumOptimizer", "MonitoredSession", "MonitoredTrainingSession",
+    "AdadeltaOptimizer", "AdagradOptimizer", "AdamOptimizer", "AdamWOptimizer", "BalancedStrategy", "CheckpointReader",
+    "CheckpointSaverHook", "CheckpointSaverListener", "CheckpointState", "ChiefSessionCreator", "ClusterDef", "ClusterSpec",
+    "Coordinator", "DynamicLossScale", "FeedFnHook", "FinalOpsHook", "FixedLossScale", "FtrlOptimizer", "GlobalStepWaiterHook",
+    "GradientDescentOptimizer", "GreedyLoadBalancingStrategy", "JobDef", "LAMBOptimizer", "LARSOptimizer", "LoggingTensorHook",
+    "LooperThread", "LossScaleOptimizer", "MomentumOptimizer", "MonitoredSession", "MonitoredTrainingSession",
     "NanLossDuringTrainingError", "NanTensorHook", "NewCheckpointReader", "Optimizer", "PipelineOptimizer", "ProfilerHook",
-    "ProximalAdagradOptimizer", "ProximalGradientDescentOptimizer", "QueueRunner", "RMSPropOptimizer", "RandomStrategy",
-    "RoundRobinStrategy", "Saver", "Scaffold", "SecondOrStepTimer", "Server", "SessionCreator", "SessionManager", "SessionRunArgs",
-    "SessionRunContext", "SessionRunHook", "SessionRunValues", "SingularMonitoredSession", "StepCounterHook", "StopAtStepHook",
-    "SummarySaverHook", "SyncReplicasOptimizer", "WorkerSessionCreator", "add_queue_runner", "assert_global_step", "byte_size_load_fn",
-    "checkpoint_exists", "checkpoints_iterator", "cosine_decay", "cosine_decay_restarts", "create_global_step", "experimental",
-    "exponential_decay", "export_meta_graph", "generate_checkpoint_state_proto", "get_checkpoint_mtimes", "get_checkpoint_state",
-    "get_global_step", "get_or_create_global_step", "global_step", "import_meta_graph", "inverse_time_decay", "latest_checkpoint",
-    "linear_cosine_decay", "linear_warmup", "list_variables", "load_checkpoint", "load_variable", "match_filenames_once",
-    "natural_exp_decay", "noisy_linear_cosine_decay", "piecewise_constant", "piecewise_constant_decay", "polynomial_decay",
+    "QueueRunner", "RMSPropOptimizer", "RandomStrategy", "RoundRobinStrategy", "Saver", "Scaffold", "SecondOrStepTimer", "Server",
+    "SessionCreator", "SessionManager", "SessionRunArgs", "SessionRunContext", "SessionRunHook", "SessionRunValues",
+    "SingularMonitoredSession", "StepCounterHook", "StopAtStepHook", "SummarySaverHook", "SyncReplicasOptimizer",
+    "WorkerSessionCreator", "add_queue_runner", "assert_global_step", "byte_size_load_fn", "checkpoint_exists", "checkpoints_iterator",
+    "cosine_decay", "create_global_step", "experimental", "exponential_decay", "export_meta_graph", "generate_checkpoint_state_proto",
+    "get_checkpoint_mtimes", "get_checkpoint_state", "get_global_step", "get_or_create_global_step", "global_step", "import_meta_graph",
+    "latest_checkpoint", "linear_warmup", "list_variables", "load_checkpoint", "load_variable", "match_filenames_once",
     "remove_checkpoint", "replica_device_setter", "start_queue_runners", "summary_iterator", "update_checkpoint_state", "write_graph",
 ]

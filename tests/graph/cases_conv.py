@@ -11,6 +11,7 @@ import scipy.signal
 from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, real
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.ops import nn_functions
 from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InvalidArgumentError, UnimplementedError
@@ -271,7 +272,7 @@ OTHERS = [
     ),
     OpCase(
         "Conv2D",
-        lambda x, w: conv.atrous_conv2d(x, w, 2, "VALID"),
+        lambda x, w: nn_functions.atrous_conv2d(x, w, 2, "VALID"),
         [X, real(2, 2, 3, 2)],
         lambda x, w: _conv(Setting("", dilations=(2, 2)), False)(x, w),
         label="atrous",

@@ -7,7 +7,6 @@ from ...graph.ops.array.sorting import in_top_k, top_k
 from ...graph.ops.array.space_depth import depth_to_space, space_to_batch, space_to_depth
 from ...graph.ops.math.elementwise import sigmoid, tanh
 from ...graph.ops.math.special_functions import zero_fraction
-from ...graph.ops.math.statistics import normalize_moments, sufficient_statistics, weighted_moments
 from ...graph.ops.nn.activations import (
     crelu,
     elu,
@@ -23,23 +22,15 @@ from ...graph.ops.nn.activations import (
     swish,
 )
 from ...graph.ops.nn.conv import (
-    atrous_conv2d,
     conv1d,
     conv2d,
-    conv2d_backprop_filter,
-    conv2d_backprop_input,
     conv2d_transpose,
     depthwise_conv2d,
     depthwise_conv2d_native,
-    depthwise_conv2d_native_backprop_filter,
-    depthwise_conv2d_native_backprop_filter as depthwise_conv2d_backprop_filter,
-    depthwise_conv2d_native_backprop_input,
-    depthwise_conv2d_native_backprop_input as depthwise_conv2d_backprop_input,
     separable_conv2d,
 )
-from ...graph.ops.nn.dense import bias_add, dropout, log_poisson_loss, relu_layer, xw_plus_b
+from ...graph.ops.nn.dense import bias_add, dropout
 from ...graph.ops.nn.normalization import (
-    batch_norm_with_global_normalization,
     batch_normalization,
     fused_batch_norm,
     l2_loss,
@@ -60,14 +51,12 @@ from ...graph.ops.nn.softmax import (
     weighted_cross_entropy_with_logits,
 )
 from ...graph.ops.nn.spatial import (
-    atrous_conv2d_transpose,
     avg_pool1d,
     avg_pool3d,
     avg_pool_v2,
     conv1d_transpose,
     conv3d,
     conv3d_transpose,
-    conv_transpose,
     convolution,
     dilation2d,
     erosion2d,
@@ -82,39 +71,29 @@ from ...public_paths import old_name
 if not TYPE_CHECKING:  # type checkers read nn.pyi, where an unknown name is an error
 
     def __getattr__(name: str) -> Any:
-        """Recurrent networks, for programs of TensorFlow 1."""
+        """What only programs of TensorFlow 1 use."""
         return old_name("dovetail.nn", name)
 
 
 __all__ = [
-    "atrous_conv2d",
-    "atrous_conv2d_transpose",
     "avg_pool",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
     "avg_pool_v2",
-    "batch_norm_with_global_normalization",
     "batch_normalization",
     "bias_add",
     "conv1d",
     "conv1d_transpose",
     "conv2d",
-    "conv2d_backprop_filter",
-    "conv2d_backprop_input",
     "conv2d_transpose",
     "conv3d",
     "conv3d_transpose",
-    "conv_transpose",
     "convolution",
     "crelu",
     "depth_to_space",
     "depthwise_conv2d",
-    "depthwise_conv2d_backprop_filter",
-    "depthwise_conv2d_backprop_input",
     "depthwise_conv2d_native",
-    "depthwise_conv2d_native_backprop_filter",
-    "depthwise_conv2d_native_backprop_input",
     "dilation2d",
     "dropout",
     "elu",
@@ -129,7 +108,6 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "local_response_normalization",
-    "log_poisson_loss",
     "log_sigmoid",
     "log_softmax",
     "lrn",
@@ -139,11 +117,9 @@ __all__ = [
     "max_pool3d",
     "max_pool_v2",
     "moments",
-    "normalize_moments",
     "pool",
     "relu",
     "relu6",
-    "relu_layer",
     "safe_embedding_lookup_sparse",
     "selu",
     "separable_conv2d",
@@ -158,12 +134,9 @@ __all__ = [
     "space_to_batch",
     "space_to_depth",
     "sparse_softmax_cross_entropy_with_logits",
-    "sufficient_statistics",
     "swish",
     "tanh",
     "top_k",
     "weighted_cross_entropy_with_logits",
-    "weighted_moments",
-    "xw_plus_b",
     "zero_fraction",
 ]

@@ -18,12 +18,9 @@ arXiv:1308.0850).
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...graph.ops.array.identity_and_placeholders import identity
 from ...graph.variables.initializers import Ones
 from .optimizer import Hyperparameter
-from .rules import RuleOptimizer, not_negative
+from .rules import RuleOptimizer
 
 
 class AdagradOptimizer(RuleOptimizer):
@@ -53,57 +50,6 @@ class AdagradOptimizer(RuleOptimizer):
         if initial_accumulator_value <= 0.0:
             raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
         super().__init__(use_locking, name, learning_rate=learning_rate, initial=initial_accumulator_value)
-
-
-class AdagradDAOptimizer(RuleOptimizer):
-    """Adagrad by dual averaging, for sparse linear models: each step computes the weights from the sums of all gradients.
-
-    Its slots are `gradient_accumulator` and `gradient_squared_accumulator`.
-
-    Args:
-        learning_rate: number, scalar tensor, or function that returns one.
-        global_step: the variable that counts updates.
-        initial_gradient_squared_accumulator_value: initial value of the sums of squares, above 0.
-        l1_regularization_strength: factor of the L1 penalty, at least 0.
-        l2_regularization_strength: factor of the L2 penalty, at least 0.
-        use_locking: see `Optimizer`.
-        name: name of its nodes and slots.
-
-    Raises:
-        ValueError: the initial value of the sums is not positive, or a penalty is negative.
-
-    >>> AdagradDAOptimizer(0.1, step, l1_regularization_strength=0.01).minimize(loss, global_step=step)
-    """
-
-    rule = "DualAveraging"
-    slots = {
-        "gradient_accumulator": ("gradient_accumulator", 0),
-        "gradient_squared_accumulator": ("gradient_squared_accumulator", "initial"),
-    }
-    scalars = {"lr": "learning_rate", "l1": "l1", "l2": "l2", "global_step": "global_step"}
-
-    def __init__(
-        self,
-        learning_rate: Hyperparameter,
-        global_step: Any,
-        initial_gradient_squared_accumulator_value: float = 0.1,
-        l1_regularization_strength: Hyperparameter = 0.0,
-        l2_regularization_strength: Hyperparameter = 0.0,
-        use_locking: bool = False,
-        name: str = "AdagradDA",
-    ) -> None:
-        initial, l1, l2 = (
-            initial_gradient_squared_accumulator_value,
-            l1_regularization_strength,
-            l2_regularization_strength,
-        )
-        if initial <= 0.0:
-            raise ValueError(f"initial_gradient_squared_accumulator_value must be positive: {initial}")
-        not_negative(l1_regularization_strength=l1, l2_regularization_strength=l2)
-        super().__init__(
-            use_locking, name, learning_rate=learning_rate, initial=initial, l1=l1, l2=l2,
-            global_step=lambda: identity(global_step) + 1,
-        )  # fmt: skip
 
 
 class AdadeltaOptimizer(RuleOptimizer):

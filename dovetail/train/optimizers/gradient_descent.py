@@ -60,65 +60,6 @@ class MomentumOptimizer(RuleOptimizer):
         self.flags = {"use_nesterov": use_nesterov}
 
 
-class ProximalGradientDescentOptimizer(RuleOptimizer):
-    """Gradient descent with L1 and L2 penalties of the variables (Duchi and Singer, 2009).
-
-    Args:
-        learning_rate: number, scalar tensor, or function that returns one.
-        l1_regularization_strength: factor of the L1 penalty, at least 0.
-        l2_regularization_strength: factor of the L2 penalty, at least 0.
-        use_locking: see `Optimizer`.
-        name: name of its nodes.
-    """
-
-    rule = "ProximalGradientDescent"
-    scalars = {"alpha": "lr", "l1": "l1", "l2": "l2"}
-
-    def __init__(
-        self,
-        learning_rate: Hyperparameter,
-        l1_regularization_strength: Hyperparameter = 0.0,
-        l2_regularization_strength: Hyperparameter = 0.0,
-        use_locking: bool = False,
-        name: str = "ProximalGradientDescent",
-    ) -> None:
-        l1, l2 = l1_regularization_strength, l2_regularization_strength
-        not_negative(l1_regularization_strength=l1, l2_regularization_strength=l2)
-        super().__init__(use_locking, name, lr=learning_rate, l1=l1, l2=l2)
-
-
-class ProximalAdagradOptimizer(RuleOptimizer):
-    """Adagrad with L1 and L2 penalties of the variables. Its slot is `accumulator`.
-
-    Args:
-        learning_rate: number, scalar tensor, or function that returns one.
-        initial_accumulator_value: initial value of the sums of squares, above 0.
-        l1_regularization_strength: factor of the L1 penalty, at least 0.
-        l2_regularization_strength: factor of the L2 penalty, at least 0.
-        use_locking: see `Optimizer`.
-        name: name of its nodes and slots.
-    """
-
-    rule = "ProximalAdagrad"
-    slots = {"accum": ("accumulator", "initial")}
-    scalars = {"lr": "lr", "l1": "l1", "l2": "l2"}
-
-    def __init__(
-        self,
-        learning_rate: Hyperparameter,
-        initial_accumulator_value: float = 0.1,
-        l1_regularization_strength: Hyperparameter = 0.0,
-        l2_regularization_strength: Hyperparameter = 0.0,
-        use_locking: bool = False,
-        name: str = "ProximalAdagrad",
-    ) -> None:
-        if initial_accumulator_value <= 0:
-            raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
-        l1, l2 = l1_regularization_strength, l2_regularization_strength
-        not_negative(l1_regularization_strength=l1, l2_regularization_strength=l2)
-        super().__init__(use_locking, name, lr=learning_rate, initial=initial_accumulator_value, l1=l1, l2=l2)
-
-
 class FtrlOptimizer(RuleOptimizer):
     """FTRL-proximal (McMahan et al., 2013), for sparse linear models. Its slots are `accum` and `linear`.
 

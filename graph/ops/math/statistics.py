@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 
 from ...core.build import TensorLike, convert, graph_of
-from ...core.dtypes import as_dtype, bfloat16, float16, float32, float64, int64
+from ...core.dtypes import as_dtype, float64, int64
 from ...core.graph import Tensor
-from ..array.creation import zeros_like
-from ..array.gather import gather
 from ..array.identity_and_placeholders import stop_gradient
 from ..array.shapes import reshape, shape, squeeze
-from .arithmetic import absolute, add, divide, multiply, power, sqrt, square, subtract
+from .arithmetic import absolute, add, multiply, power, sqrt, square, subtract
 from .cast import cast
 from .compare import not_equal, where_v2
 from .elementwise import exp, is_finite, log
-from .reduce import one_of, reduce_max, reduce_mean, reduce_prod, reduce_sum
-from .static_operands import op_scope
+from .reduce import one_of, reduce_max, reduce_mean, reduce_sum
 
 
 def reduce_logsumexp(
@@ -161,68 +158,6 @@ def _matrix_norm(x: Tensor, ord: Any, axes: Sequence[int], keep: bool) -> Tensor
 
 
 # --- moments from sums ------------------------------------------------------------------------------------------------
-def sufficient_statistics(
-    x: TensorLike,
-    axes: Sequence[int],
-    shift: TensorLike = None,
-    keep_dims: bool | None = None,
-    name: str | None = None,
-    keepdims: bool | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """What mean and variance over axes follow from, by `normalize_moments`.
-
-    Args:
-        shift: near the mean, so that less is lost by rounding; broadcasts to x.
-        keep_dims: keep the axes, with size 1.
-
-    Returns:
-        (how many elements each sum has, the sum of x - shift, the sum of its squares, shift).
-    """
-    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
-    with op_scope(name, "sufficient_statistics", x, shift):
-        values = convert(x, name="x")
-        over = sorted(set(axes))
-        count = reduce_prod(cast(gather(shape(values), over), values.dtype.base), name="count")
-        if shift is None:
-            return count, reduce_sum(values, over, keep), reduce_sum(square(values), over, keep), None
-        near = convert(shift, values.dtype.base, name="shift")
-        apart = subtract(values, near)
-        return count, reduce_sum(apart, over, keep), reduce_sum(square(apart), over, keep), near
-
-
-def normalize_moments(
-    counts: TensorLike, mean_ss: TensorLike, variance_ss: TensorLike, shift: TensorLike, name: str | None = None
-) -> tuple[Tensor, Tensor]:
-    """(mean, variance) of what `sufficient_statistics` gave, or of sums of several of those. shift: None where there was none."""
-    with op_scope(name, "normalize", counts, mean_ss, variance_ss, shift):
-        mean = divide(mean_ss, counts)
-        variance = subtract(divide(variance_ss, counts), square(mean), name="variance")
-        return (mean if shift is None else add(mean, shift, name="mean")), variance
-
-
-def weighted_moments(
-    x: TensorLike,
-    axes: Any,
-    frequency_weights: TensorLike,
-    name: str | None = None,
-    keep_dims: bool | None = None,
-    keepdims: bool | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance over axes, each element counted as often as its weight says; weights broadcast to x. Other arguments and the
-    result as of `moments`.
-    """
-    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
-    with op_scope(name, "weighted_moments", x, frequency_weights, axes):
-        given = convert(x, name="x")
-        values = cast(given, float32) if given.dtype.base in (float16, bfloat16) else given
-        weights = add(cast(frequency_weights, values.dtype.base), zeros_like(values))
-        total = reduce_sum(weights, axes, keepdims=True)
-        mean = divide(reduce_sum(multiply(weights, values), axes, keepdims=True), total)
-        squares = multiply(weights, square(subtract(values, mean)))
-        found = mean, divide(reduce_sum(squares, axes, keepdims=True), total)
-        if not keep:
-            found = squeeze(found[0], axes), squeeze(found[1], axes)
-        return cast(found[0], given.dtype.base), cast(found[1], given.dtype.base)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -291,7 +291,8 @@ _define_family(
 # --- what users call ----------------------------------------------------------------------------------------
 
 
-def _attrs(strides: Any, padding: Any, data_format: str | None, dilations: Any) -> dict[str, Any]:
+def conv_attrs(strides: Any, padding: Any, data_format: str | None, dilations: Any) -> dict[str, Any]:
+    """The attributes of a convolution's node."""
     data_format = "NHWC" if data_format is None else data_format
     return {
         "strides": four(1 if strides is None else strides, "strides", data_format),
@@ -301,7 +302,8 @@ def _attrs(strides: Any, padding: Any, data_format: str | None, dilations: Any) 
     }
 
 
-def _one_filter(filter: TensorLike, filters: TensorLike) -> TensorLike:
+def one_filter(filter: TensorLike, filters: TensorLike) -> TensorLike:
+    """The filter, which has two names. ValueError: it is not given once."""
     if (filter is None) == (filters is None):
         raise ValueError("Give the filter once, as `filter` or as `filters`")
     return filters if filter is None else filter
@@ -343,60 +345,11 @@ def conv2d(
     """
     if padding is None:
         raise ValueError("padding must be given: 'SAME', 'VALID' or a list of paddings")
-    kernel = _one_filter(filter, filters)
+    kernel = one_filter(filter, filters)
     with op_scope(name, "Conv2D", input, kernel) as scope:
         x = convert(input, name="input")
         w = convert(kernel, x.dtype.base if not isinstance(kernel, Tensor) else None, name="filter")
-        return apply("Conv2D", (x, w), _attrs(strides, padding, data_format, dilations), scope)
-
-
-def atrous_conv2d(value: TensorLike, filters: TensorLike, rate: int, padding: Any, name: str | None = None) -> Tensor:
-    """`conv2d` of NHWC images with taps `rate` pixels apart."""
-    return conv2d(value, filters, 1, padding, dilations=rate, name=name or "atrous_conv2d")
-
-
-def conv2d_backprop_input(
-    input_sizes: TensorLike,
-    filter: TensorLike = None,
-    out_backprop: TensorLike = None,
-    strides: Any = None,
-    padding: Any = None,
-    use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC",
-    dilations: Any = None,
-    name: str | None = None,
-    filters: TensorLike = None,
-) -> Tensor:
-    """The gradient of `conv2d` for its input, which has the sizes `input_sizes`."""
-    kernel = _one_filter(filter, filters)
-    with op_scope(name, "Conv2DBackpropInput", input_sizes, kernel, out_backprop) as scope:
-        operands = (
-            index_operand(input_sizes, "input_sizes"),
-            convert(kernel, name="filter"),
-            convert(out_backprop, name="out_backprop"),
-        )
-        return apply("Conv2DBackpropInput", operands, _attrs(strides, padding, data_format, dilations), scope)
-
-
-def conv2d_backprop_filter(
-    input: TensorLike,
-    filter_sizes: TensorLike,
-    out_backprop: TensorLike,
-    strides: Any = None,
-    padding: Any = None,
-    use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC",
-    dilations: Any = None,
-    name: str | None = None,
-) -> Tensor:
-    """The gradient of `conv2d` for its filter, which has the sizes `filter_sizes`."""
-    with op_scope(name, "Conv2DBackpropFilter", input, filter_sizes, out_backprop) as scope:
-        operands = (
-            convert(input, name="input"),
-            index_operand(filter_sizes, "filter_sizes"),
-            convert(out_backprop, name="out_backprop"),
-        )
-        return apply("Conv2DBackpropFilter", operands, _attrs(strides, padding, data_format, dilations), scope)
+        return apply("Conv2D", (x, w), conv_attrs(strides, padding, data_format, dilations), scope)
 
 
 def conv2d_transpose(
@@ -425,7 +378,7 @@ def conv2d_transpose(
         filters: newer names of `value` and `filter`.
     """
     images = input if value is None else value
-    kernel = _one_filter(filter, filters)
+    kernel = one_filter(filter, filters)
     if images is None or output_shape is None:
         raise ValueError("conv2d_transpose needs images and an output_shape")
     with op_scope(name, "conv2d_transpose", images, kernel, output_shape) as scope:
@@ -434,7 +387,7 @@ def conv2d_transpose(
             convert(kernel, name="filter"),
             convert(images, name="value"),
         )
-        return apply("Conv2DBackpropInput", operands, _attrs(strides, padding, data_format, dilations), scope)
+        return apply("Conv2DBackpropInput", operands, conv_attrs(strides, padding, data_format, dilations), scope)
 
 
 def conv1d(
@@ -509,41 +462,7 @@ def depthwise_conv2d_native(
     with op_scope(name, "DepthwiseConv2dNative", input, filter) as scope:
         x = convert(input, name="input")
         w = convert(filter, x.dtype.base if not isinstance(filter, Tensor) else None, name="filter")
-        return apply("DepthwiseConv2dNative", (x, w), _attrs(strides, padding, data_format, dilations), scope)
-
-
-def depthwise_conv2d_native_backprop_input(
-    input_sizes: TensorLike,
-    filter: TensorLike,
-    out_backprop: TensorLike,
-    strides: Any,
-    padding: Any,
-    data_format: str = "NHWC",
-    dilations: Any = None,
-    name: str | None = None,
-) -> Tensor:
-    """The gradient of `depthwise_conv2d_native` for its input, which has the sizes `input_sizes`."""
-    with op_scope(name, "DepthwiseConv2dNativeBackpropInput", input_sizes, filter, out_backprop) as scope:
-        operands = index_operand(input_sizes, "input_sizes"), convert(filter), convert(out_backprop)
-        attrs = _attrs(strides, padding, data_format, dilations)
-        return apply("DepthwiseConv2dNativeBackpropInput", operands, attrs, scope)
-
-
-def depthwise_conv2d_native_backprop_filter(
-    input: TensorLike,
-    filter_sizes: TensorLike,
-    out_backprop: TensorLike,
-    strides: Any,
-    padding: Any,
-    data_format: str = "NHWC",
-    dilations: Any = None,
-    name: str | None = None,
-) -> Tensor:
-    """The gradient of `depthwise_conv2d_native` for its filter, which has the sizes `filter_sizes`."""
-    with op_scope(name, "DepthwiseConv2dNativeBackpropFilter", input, filter_sizes, out_backprop) as scope:
-        operands = convert(input), index_operand(filter_sizes, "filter_sizes"), convert(out_backprop)
-        attrs = _attrs(strides, padding, data_format, dilations)
-        return apply("DepthwiseConv2dNativeBackpropFilter", operands, attrs, scope)
+        return apply("DepthwiseConv2dNative", (x, w), conv_attrs(strides, padding, data_format, dilations), scope)
 
 
 def depthwise_conv2d(

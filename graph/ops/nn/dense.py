@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,15 +14,12 @@ from ...core.opdef import Attrs, Output, default_cost, define, size
 from ...core.shape import Dims, as_dims, merge
 from ..array.creation import zeros_like
 from ..array.shapes import shape
-from ..linalg.linalg import matmul
-from ..math.arithmetic import add, divide, multiply, subtract
+from ..math.arithmetic import divide, multiply, subtract
 from ..math.cast import cast
 from ..math.common import allowed, same_type
-from ..math.compare import greater_equal, less_equal, logical_and, where_v2
-from ..math.elementwise import exp, log
+from ..math.compare import greater_equal, where_v2
 from ..math.static_operands import need_rank, need_rank_at_least, op_scope
 from ..random.random import random_uniform
-from .activations import relu
 
 # --- bias -------------------------------------------------------------------------------------------------------------
 
@@ -108,44 +104,6 @@ def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None
     with op_scope(name, "BiasAdd", value, bias) as scope:
         x = convert(value, name="input")
         return apply("BiasAdd", (x, convert(bias, x.dtype, name="bias")), attrs, scope)
-
-
-def xw_plus_b(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
-    """matmul(x, weights) + biases: x `[n, in]`, weights `[in, out]`, biases `[out]`."""
-    with op_scope(name, "xw_plus_b", x, weights, biases) as scope:
-        product = matmul(convert(x, name="x"), convert(weights, name="weights"))
-        return bias_add(product, convert(biases, name="biases"), name=scope)
-
-
-def relu_layer(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
-    """relu(matmul(x, weights) + biases)."""
-    with op_scope(name, "relu_layer", x, weights, biases) as scope:
-        return relu(xw_plus_b(x, weights, biases), name=scope)
-
-
-def log_poisson_loss(
-    targets: TensorLike, log_input: TensorLike, compute_full_loss: bool = False, name: str | None = None
-) -> Tensor:
-    """exp(log_input) - log_input * targets: the Poisson loss for the logarithm of a prediction.
-
-    Args:
-        targets: of one shape.
-        log_input: of one shape.
-        compute_full_loss: with log(targets!) by Stirling's formula, for targets above 1.
-    """
-    with op_scope(name, "log_poisson_loss", log_input, targets) as scope:
-        z = convert(log_input, name="log_input")
-        true = convert(targets, z.dtype.base, name="targets")
-        if not true.shape.is_compatible_with(z.shape):
-            raise ValueError(f"log_input and targets must have the same shape ({z.shape} vs {true.shape})")
-        loss = subtract(exp(z), multiply(z, true), name=None if compute_full_loss else scope)
-        if not compute_full_loss:
-            return loss
-        small = logical_and(greater_equal(true, 0), less_equal(true, 1))
-        # Its logarithm is finite, so the gradient of the branch not taken is finite, too.
-        safe = where_v2(small, 1, true)
-        stirling = true * log(safe) - true + 0.5 * log(2 * math.pi * safe)
-        return add(loss, where_v2(small, 0, stirling), name=scope)
 
 
 # --- dropout ----------------------------------------------------------------------------------------------------------

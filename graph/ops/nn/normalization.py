@@ -146,25 +146,6 @@ def batch_normalization(
         return add(scaled, _as_type(shift, values.dtype), name="add")
 
 
-def batch_norm_with_global_normalization(
-    t: TensorLike = None,
-    m: TensorLike = None,
-    v: TensorLike = None,
-    beta: TensorLike = None,
-    gamma: TensorLike = None,
-    variance_epsilon: float = 0.0,
-    scale_after_normalization: bool = True,
-    name: str | None = None,
-    input: TensorLike = None,
-    mean: TensorLike = None,
-    variance: TensorLike = None,
-) -> Tensor:
-    """The older form of `batch_normalization`; without `scale_after_normalization`, gamma is not used."""
-    x, middle, spread = (new if old is None else old for old, new in ((t, input), (m, mean), (v, variance)))
-    scale = gamma if scale_after_normalization else None
-    return batch_normalization(x, middle, spread, beta, scale, variance_epsilon, name)
-
-
 def _as_type(x: Tensor, dtype: DType) -> Tensor:
     return x if x.dtype.base is dtype.base else cast(x, dtype)
 

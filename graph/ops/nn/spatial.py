@@ -6,7 +6,7 @@ along it. A sequence is an image of height 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -245,39 +245,6 @@ def conv1d_transpose(
         layout = "NCHW" if axis == 2 else "NHWC"
         y = conv2d_transpose(x, w, high, [1, step], padding, layout, dilations=[1, gap])
         return squeeze(y, [axis], name=scope)
-
-
-def conv_transpose(
-    input: TensorLike,
-    filters: TensorLike,
-    output_shape: TensorLike,
-    strides: Any,
-    padding: str = "SAME",
-    data_format: str | None = None,
-    dilations: Any = None,
-    name: str | None = None,
-) -> Tensor:
-    """The transpose of a convolution: `conv1d_transpose`, `conv2d_transpose` or `conv3d_transpose`, by the length of `output_shape`."""
-    if not isinstance(output_shape, (Tensor, Sequence, np.ndarray)):
-        raise ValueError("output_shape must be a tensor or sized collection.")
-    length = output_shape.shape[0] if isinstance(output_shape, Tensor) else len(output_shape)
-    n = int(length) - 2
-    if not 1 <= n <= 3:
-        raise ValueError(f"output_shape must be of length 3, 4 or 5 but was {n + 2}.")
-    with op_scope(name, "conv_transpose", input, filters, output_shape) as scope:
-        if n == 1:
-            return conv1d_transpose(input, filters, output_shape, strides, padding, data_format, dilations, scope)
-        transposed = conv2d_transpose if n == 2 else conv3d_transpose
-        layout = data_format or ("NHWC" if n == 2 else "NDHWC")
-        return transposed(input, filters, output_shape, strides, padding, layout, scope, dilations=dilations)
-
-
-def atrous_conv2d_transpose(
-    value: TensorLike, filters: TensorLike, output_shape: TensorLike, rate: int, padding: str, name: str | None = None
-) -> Tensor:
-    """The transpose of `atrous_conv2d`: filters `[taps high, taps wide, out, in]`, taps `rate` pixels apart."""
-    name = name or "atrous_conv2d_transpose"
-    return conv2d_transpose(value, filters, output_shape, 1, padding, dilations=rate, name=name)
 
 
 # --- pooling ----------------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from ....graph.ops.math.arithmetic import add_n
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.reduce import reduce_sum
 from ....graph.ops.math.scan import argmax
-from ....graph.ops.nn.dense import xw_plus_b
 from ....graph.ops.nn.softmax import sparse_softmax_cross_entropy_with_logits
 from ....graph.variables.scope import get_variable, variable_scope
+from ..ops.nn_functions import xw_plus_b
 from ..rnn import static_rnn
 
 _NO_DIVISION_BY_ZERO = 1e-12  # TensorFlow's

@@ -9,7 +9,8 @@ from ....graph.core.build import convert
 from ....graph.core.dtypes import float32
 from ....graph.core.graph import Tensor
 from ....graph.ops.math.cast import cast
-from ....train.optimizers import learning_rate_decay as decays
+from ....train.optimizers.learning_rate_decay import cosine_decay, exponential_decay
+from ..training.learning_rates import inverse_time_decay, piecewise_constant, polynomial_decay
 from .registry import Configured, Registry
 
 
@@ -47,7 +48,7 @@ class ExponentialDecay(_Staircase):
 
     def __call__(self, step: Any) -> Tensor:
         return _tensor(
-            decays.exponential_decay(
+            exponential_decay(
                 self.initial_learning_rate, convert(step), self.decay_steps, self.decay_rate, self.staircase
             )
         )
@@ -58,7 +59,7 @@ class InverseTimeDecay(_Staircase):
 
     def __call__(self, step: Any) -> Tensor:
         return _tensor(
-            decays.inverse_time_decay(
+            inverse_time_decay(
                 self.initial_learning_rate, convert(step), self.decay_steps, self.decay_rate, self.staircase
             )
         )
@@ -83,7 +84,7 @@ class PolynomialDecay(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Tensor:
         return _tensor(
-            decays.polynomial_decay(
+            polynomial_decay(
                 self.initial_learning_rate,
                 convert(step),
                 self.decay_steps,
@@ -105,7 +106,7 @@ class CosineDecay(LearningRateSchedule):
         self.initial_learning_rate, self.decay_steps, self.alpha = initial_learning_rate, decay_steps, alpha
 
     def __call__(self, step: Any) -> Tensor:
-        return _tensor(decays.cosine_decay(self.initial_learning_rate, convert(step), self.decay_steps, self.alpha))
+        return _tensor(cosine_decay(self.initial_learning_rate, convert(step), self.decay_steps, self.alpha))
 
 
 class PiecewiseConstantDecay(LearningRateSchedule):
@@ -119,7 +120,7 @@ class PiecewiseConstantDecay(LearningRateSchedule):
         self.boundaries, self.values = list(boundaries), list(values)
 
     def __call__(self, step: Any) -> Tensor:
-        return _tensor(decays.piecewise_constant(convert(step), self.boundaries, self.values))
+        return _tensor(piecewise_constant(convert(step), self.boundaries, self.values))
 
 
 def _tensor(rate: Any) -> Tensor:

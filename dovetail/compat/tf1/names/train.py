@@ -1,4 +1,4 @@
-"""Names of `dt.train` that only programs of TensorFlow 1 use: input by queues, the `Supervisor`, averages, warm starts."""
+"""Names of `dt.train` that only programs of TensorFlow 1 use: input by queues, the `Supervisor`, averages, warm starts, schedules."""
 
 from ..queues.input import (
     batch,
@@ -16,5 +16,20 @@ from ..queues.input import (
     string_input_producer,
 )
 from ..sessions.supervisor import Supervisor, basic_train_loop
+from ..training.learning_rates import (
+    cosine_decay_restarts,
+    inverse_time_decay,
+    linear_cosine_decay,
+    natural_exp_decay,
+    noisy_linear_cosine_decay,
+    piecewise_constant,
+    piecewise_constant as piecewise_constant_decay,
+    polynomial_decay,
+)
 from ..training.moving_averages import ExponentialMovingAverage
+from ..training.optimizers import (
+    AdagradDAOptimizer,
+    ProximalAdagradOptimizer,
+    ProximalGradientDescentOptimizer,
+)
 from ..training.warm_starting import VocabInfo, init_from_checkpoint, warm_start

@@ -5,6 +5,7 @@ barriers, barrier_state   elements that are put together from components by key:
 candidate_sampling        losses over a few sampled classes
 encoded_sparse            sparse tensors as texts, for queues
 hashing                   ids in vocabularies, crossed features
+nn_functions              layers, losses, windows and moments
 printing, python_functions   `Print`; Python functions as nodes
 readers                   records of files whose names come from a queue
 sequence_parsing          examples with sequences as tensors, JSON, tensors as bytes
@@ -13,6 +14,7 @@ sets                      set operations along the last axis
 `define_all` is registered in `graph/core/hooks.py`: the registry calls it when it lacks a name, or is asked for all ops.
 """
 
+from functools import cache
 from importlib import import_module
 
 _MODULES = (
@@ -29,8 +31,9 @@ _MODULES = (
 )
 
 
+@cache
 def define_all() -> None:
-    """Define every op of this package and of `image`. It has no effect when it is called again."""
+    """Define every op of this package and of `image`."""
     import_module("..image", __package__)
     for name in _MODULES:
         import_module(f"{__name__}.{name}")
