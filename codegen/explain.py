@@ -256,9 +256,10 @@ class DeviceKernels:
         """Horizontally fused updates of variables, one launch each: names of their nodes. GPUs only."""
         if self.gpu is None or self.program is None:
             return ()
-        from .gpu.horizontal_fusion import fused_update_nodes  # the GPU code generator
+        from .gpu.horizontal_fusion import MultiTensorUpdate  # the GPU code generator
+        from .gpu.roofline import calls_of
 
-        return tuple(fused_update_nodes(self.program.instructions))
+        return tuple(c.nodes for c in calls_of(self.program.instructions) if isinstance(c.kernel, MultiTensorUpdate))
 
     @cached_property
     def kernels(self) -> tuple[KernelInfo, ...]:

@@ -17,7 +17,7 @@ own, because their gradients can be freed at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,15 +47,6 @@ _WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "NoOp"
 def fuse_updates(program: Program, gpu: GpuContext) -> Program:
     """The program with small updates fused into one launch, inside loops too."""
     return replace(program, instructions=tuple(_joined(program.instructions, gpu)))
-
-
-def fused_update_nodes(instructions: Iterable[Instruction]) -> Iterator[tuple[str, ...]]:
-    """For each launch that does several updates: the names of their nodes."""
-    for step in instructions:
-        if isinstance(step, Loop):
-            yield from fused_update_nodes((*step.head, *step.body))
-        elif isinstance(step, Call) and isinstance(step.kernel, MultiTensorUpdate):
-            yield step.nodes
 
 
 def _joined(instructions: Iterable[Instruction], gpu: GpuContext) -> list[Instruction]:

@@ -38,7 +38,6 @@ class Tile:
         one_column: WHOLE without a reduction: one tile spans x, so blocks are counted along y only.
         counters: rows begin at whole counters of random numbers, and so do tiles.
         wide: indices need 64 bits.
-        stages: tiles whose loads are on their way while one is worked on, by way of shared memory; 1: the loads of its own.
     """
 
     form: str
@@ -47,7 +46,6 @@ class Tile:
     one_column: bool = False
     counters: bool = False
     wide: bool = False
-    stages: int = 1
 
 
 def rows_in(array: str) -> str:

@@ -294,9 +294,7 @@ class _Writer(TileWriter):
         rounded = f"{whole} // XB * XB"
         self.line(f"whole = {rounded if first == '0' else f'{first} + {rounded}'}")
         self.is_filled = True
-        stages = self.tile.stages
-        over = f"range({first}, whole, XB)" if stages == 1 else f"tl.range({first}, whole, XB, num_stages={stages})"
-        self.nest(f"for start in {over}:", body)
+        self.nest(f"for start in range({first}, whole, XB):", body)
         self.is_filled = False
         for name in counts:
             self.line(f"{name} = {name} + tl.zeros({shape}, {name}.dtype)")

@@ -36,7 +36,6 @@ BLOCKS = (
 MOST_PIECES = 1024  # of a row: one block adds up their totals
 WIDEST = 128  # neighbours along y that a tile has when it goes across them: 512 bytes of float32
 FEW_PIECES = 8  # with more, one block for each row has no chance
-STAGES = 3  # tiles on their way where loads go by shared memory
 SHORTEST_PIECE = 4096  # elements of a tile's piece of rows; below it a second kernel costs more than it gains
 _POINTS = ((1024, 4), (512, 4), (2048, 8), (4096, 8))  # elements of a tile and warps, when nothing is reduced
 
@@ -121,8 +120,8 @@ def candidates(loops: LoopNest, names: Names, sizes: Sequence[int]) -> tuple[Rou
 
 def _ways(loops: LoopNest, names: Names, facts: Specialisation) -> tuple[Routine, ...]:
     if facts.splits > 1 and not _has_scan(loops):
-        ways = [_in_steps(loops, names, facts, stages) for stages in (1, STAGES)]
-        return (*ways, *(Routine((k,)) for k in _kernels(loops, names, facts)[: facts.splits <= FEW_PIECES]))
+        single = _kernels(loops, names, facts)[: facts.splits <= FEW_PIECES]
+        return (_in_steps(loops, names, facts), *(Routine((k,)) for k in single))
     return tuple(Routine((k,)) for k in _kernels(loops, names, facts))
 
 
@@ -244,9 +243,9 @@ def _launch(
 # --- several kernels -------------------------------------------------------------------------------------------------
 
 
-def _in_steps(loops: LoopNest, names: Names, facts: Specialisation, stages: int = 1) -> Routine:
+def _in_steps(loops: LoopNest, names: Names, facts: Specialisation) -> Routine:
     """Few and long rows: cut into pieces."""
-    steps = _Steps(loops, names, facts, stages)
+    steps = _Steps(loops, names, facts)
     for stage in range(max(steps.stages)):
         steps.reduce(stage)
     steps.finish()
@@ -256,11 +255,10 @@ def _in_steps(loops: LoopNest, names: Names, facts: Specialisation, stages: int 
 class _Steps:
     """The launches of a routine in several steps, as they are made."""
 
-    def __init__(self, loops: LoopNest, names: Names, facts: Specialisation, stages: int) -> None:
+    def __init__(self, loops: LoopNest, names: Names, facts: Specialisation) -> None:
         self.loops = loops
         self.names = names
         self.facts = facts
-        self.tile_stages = stages
         self.sides = sides_of(loops)
         self.stages = loops.stages()
         self.kept = tuple(names.sizes[a] for a in self.sides.y)
@@ -295,7 +293,7 @@ class _Steps:
         part, inputs = _part(loops, stores, self.given, self.names)
         rows, across = _tiles(facts)[0]
         counters = any(facts.divisible[a] for a in self.sides.x)
-        tile = Tile(PARTIAL, one_row=rows == 1, wide=facts.wide, counters=counters, stages=self.tile_stages)
+        tile = Tile(PARTIAL, one_row=rows == 1, wide=facts.wide, counters=counters)
         blocks = {"YB": rows, "XB": across, "SPLITS": facts.splits}
         grid = Grid((Count(self.kept, rows), Count((), times=facts.splits)))
         outputs = [*(t for r in first for t in totals[r]), *(self.names.outputs[i] for i in along)]
