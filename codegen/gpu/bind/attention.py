@@ -40,40 +40,26 @@ def _sizes(q: Shape, k: Shape, v: Shape, mask: Shape | None) -> dict[str, int] |
         return None
 
 
-def _forward(node: Node, *, tf32: bool = False) -> Template:
-    """`Attention`, and `AttentionWithSums`, which keeps what the other throws away."""
-    dtype, scale = node.outputs[0].dtype.base, float(node.attrs["scale"])
-    mask = node.inputs[3].dtype.base if len(node.inputs) > 3 else None
-    results = len(node.outputs) if node.type == "AttentionWithSums" else 1
-    attention(dtype, 64, scale, mask=mask)  # ValueError for a type that no kernel has
+def _attention(node: Node, *, tf32: bool = False) -> Template:
+    """`Attention`; `AttentionWithSums`, which keeps what the other throws away; and `AttentionGrad`, in the order of its inputs."""
+    backward = node.type == "AttentionGrad"
+    dtype, scale, first = node.outputs[0].dtype.base, float(node.attrs["scale"]), 6 if backward else 3
+    mask = node.inputs[first].dtype.base if len(node.inputs) > first else None
+    attention(dtype, 64, scale, backward=backward, mask=mask)  # ValueError for a type that no kernel has
 
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[object]) -> Choice | None:
         q, k, v = shapes[:3]
-        sizes = _sizes(q, k, v, shapes[3] if mask is not None else None)
-        if sizes is None:
+        sizes = _sizes(q, k, v, shapes[first] if mask is not None else None)
+        # Behind them the gradient has the result, the sums and the result's gradient.
+        if sizes is None or (backward and tuple(shapes[3:6]) != (q, q[:-1], q)):
             return None
-        routines = attention(dtype, q[-1], scale, mask=mask, tf32=tf32, known=sizes)
+        routines = attention(dtype, q[-1], scale, backward=backward, mask=mask, tf32=tf32, known=sizes)
+        if backward:
+            return Choice(routines, sizes, [(shape, dtype.np) for shape in (q, k, v)])
         sums = (tuple(q[:-1]), np.dtype(np.float32))
-        return Choice(routines, sizes, [(q, dtype.np), sums], results=results)
+        return Choice(routines, sizes, [(q, dtype.np), sums], results=1 + (node.type == "AttentionWithSums"))
 
     return Template(len(node.inputs), choose)
 
 
-def _gradient(node: Node, *, tf32: bool = False) -> Template:
-    """`AttentionGrad`: the kernels take its inputs in its own order."""
-    dtype, scale = node.outputs[0].dtype.base, float(node.attrs["scale"])
-    mask = node.inputs[6].dtype.base if len(node.inputs) > 6 else None
-    attention(dtype, 64, scale, backward=True, mask=mask)
-
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[object]) -> Choice | None:
-        q, k, v, result, sums, grad = shapes[:6]
-        sizes = _sizes(q, k, v, shapes[6] if mask is not None else None)
-        if sizes is None or result != q or grad != q or sums != q[:-1]:
-            return None
-        routines = attention(dtype, q[-1], scale, backward=True, mask=mask, tf32=tf32, known=sizes)
-        return Choice(routines, sizes, [(q, dtype.np), (k, dtype.np), (v, dtype.np)])
-
-    return Template(len(node.inputs), choose)
-
-
-ATTENTION_MAKERS = {"Attention": _forward, "AttentionWithSums": _forward, "AttentionGrad": _gradient}
+ATTENTION_MAKERS = dict.fromkeys(("Attention", "AttentionWithSums", "AttentionGrad"), _attention)

@@ -162,10 +162,10 @@ class _Convolution:
         return f"total = tl.dot(a, b, total{accuracy})"
 
     def kernel(
-        self, name: str, t: Tile, inputs: int, body: str, sizes: Sequence[str], epilogue: EpilogueWriter | None
+        self, name: str, t: Tile, body: str, sizes: Sequence[str], epilogue: EpilogueWriter | None
     ) -> TritonKernel:
-        """A kernel that takes arrays of our type, writes its epilogue's outputs (or out0), and takes sizes."""
-        arrays = [Parameter(f"in{i}", "*" + triton_type(self.dtype.name), True) for i in range(inputs)]
+        """A kernel that takes two arrays of our type, writes its epilogue's outputs (or out0), and takes sizes."""
+        arrays = [Parameter(f"in{i}", "*" + triton_type(self.dtype.name), True) for i in range(2)]
         if epilogue is not None:
             arrays += [*epilogue.parameters, *epilogue.outputs()]
         elif t.splits > 1:
@@ -177,19 +177,24 @@ class _Convolution:
         called = epilogue.helpers if epilogue else ()
         return make_kernel(name, parameters, constants, body, functions=called, num_warps=t.warps, num_stages=t.stages)
 
+    def place(self, sizes: tuple[str, str, str], h: str, w: str, mask: str) -> TilePosition:
+        """Where a tile lies whose rows are pixels of an image with these (height, width, channels), of which the last are its columns."""
+        index = ("image[:, None]", f"{h}[:, None]", f"{w}[:, None]", "across[None, :]")
+        return TilePosition(
+            self.layout.ordered(*index),
+            self.layout.ordered("images", *sizes),
+            self.layout.ordered(mask, mask, mask, f"(across < {sizes[2]})[None, :]"),
+            self.layout.offset(sizes, *index),
+        )
+
     # --- forward -----------------------------------------------------------------------------------------------------
 
     def forward_kernel(self, t: Tile) -> TritonKernel:
         """Positions down, filters across."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         few = self.known.get("channels", _FEW_CHANNELS) < _FEW_CHANNELS
-        epilogue, inside_image = EpilogueWriter(self.epilogue, 2), "(position < count)[:, None]"
-        place = TilePosition(
-            self.layout.ordered("image[:, None]", "row[:, None]", "column[:, None]", "across[None, :]"),
-            self.layout.ordered("images", "rows", "columns", "filters"),
-            self.layout.ordered(inside_image, inside_image, inside_image, "(across < filters)[None, :]"),
-            self.layout.offset(result, "image[:, None]", "row[:, None]", "column[:, None]", "across[None, :]"),
-        )
+        epilogue = EpilogueWriter(self.epilogue, 2)
+        place = self.place(result, "row", "column", "(position < count)[:, None]")
         body = lines(
             "wide = tl.cdiv(filters, BN)",
             "count = images * rows * columns",
@@ -206,7 +211,7 @@ class _Convolution:
             self.along_few_channels() if few else self.along_taps(),
             epilogue.store("total", place),
         )
-        return self.kernel("convolution", t, 2, body, (*IMAGE, *WINDOW, "filters"), epilogue)
+        return self.kernel("convolution", t, body, (*IMAGE, *WINDOW, "filters"), epilogue)
 
     def along_taps(self) -> str:
         """The loop over taps and blocks of channels."""
@@ -258,14 +263,7 @@ class _Convolution:
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         pixel, channel = ("1", "rows * columns") if self.layout.channels_first else ("filters", "1")
         epilogue = EpilogueWriter(self.epilogue, 2)
-        place = TilePosition(
-            self.layout.ordered("image[:, None]", "h[:, None]", "w[:, None]", "across[None, :]"),
-            self.layout.ordered("images", "height", "width", "channels"),
-            self.layout.ordered(
-                "pixels[:, None]", "pixels[:, None]", "pixels[:, None]", "(across < channels)[None, :]"
-            ),
-            self.layout.offset(image, "image[:, None]", "h[:, None]", "w[:, None]", "across[None, :]"),
-        )
+        place = self.place(image, "h", "w", "pixels[:, None]")
         body = lines(
             "wide = tl.cdiv(channels, BN)",
             "number = tl.program_id(0) // wide * BM + tl.arange(0, BM)",
@@ -303,7 +301,7 @@ class _Convolution:
             epilogue.store("total", place),
         )
         sizes = (*IMAGE, *WINDOW, "filters", "phase_rows", "phase_columns")
-        return self.kernel("convolution_input", t, 2, body, sizes, epilogue)
+        return self.kernel("convolution_input", t, body, sizes, epilogue)
 
     def every(self, axis: int) -> int:
         """How many taps from one that sees a pixel to the next."""
@@ -369,7 +367,7 @@ class _Convolution:
             f"at = {start} + (tap * channels + channel)[:, None] * filters + across[None, :]",
             f"tl.store(at, {value}, mask=(channel < channels)[:, None] & (across < filters)[None, :])",
         )
-        return self.kernel("convolution_filter", t, 2, body, (*IMAGE, *WINDOW, "filters"), None)
+        return self.kernel("convolution_filter", t, body, (*IMAGE, *WINDOW, "filters"), None)
 
 
 def add_parts(splits: int, dtype: DType, size: str, known: Mapping[str, int]) -> TritonKernel:
