@@ -43,7 +43,7 @@ class Transfers:
         self.slots_out = _Buffers(SMALL_COPY, 1)
         self._pieces_in = _Buffers(PIECE, PIECES)
         self._ring = _Ring(device.compute)
-        self._in_lock, self._out_lock = threading.Lock(), threading.Lock()  # large copies follow one another
+        self._in_lock = threading.Lock()  # large copies follow one another
 
     # --- to the device -----------------------------------------------------------------------------------------------
 
@@ -96,63 +96,48 @@ class Transfers:
 
     def to_host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
         """A copy in host memory. Waits for the kernels that make the array, and for no later ones."""
-        size = array.nbytes
-        if size == 0:
-            return np.empty(array.shape, array.dtype)
-        if size <= SMALL_COPY:
-            return HostCopy(self, array).result()
-        device = self.device
-        with device.entered():
-            device.must_run("a copy to the host")
-            made = device.compute.record()
-        out = np.empty(array.shape, array.dtype)
-        with self._out_lock:
-            device.copy_out.wait(made)
-            coming: deque[_Piece] = deque()
-            for at in range(0, size, PIECE):
-                if len(coming) == PIECES:
-                    coming.popleft().put_into(out)
-                coming.append(_Piece(self, array, at, device.copy_out))
-            for piece in coming:
-                piece.put_into(out)
-        return out
+        return HostCopy(self, array).result() if array.nbytes else np.empty(array.shape, array.dtype)
 
 
 class HostCopy:
     """A copy to host memory in progress. It keeps the array alive and unchanged until the copy is complete.
 
-    For a large array, only the first pieces are copied before the result is requested.
+    For a large array, only the first pieces are copied before the result is requested, and then one more for each that has come.
     """
 
-    __slots__ = ("array", "pieces", "transfers")
+    __slots__ = ("_begun", "_stream", "array", "pieces", "transfers")
 
     def __init__(self, transfers: Transfers, array: DeviceArray) -> None:
         self.transfers = transfers
         self.array: DeviceArray | None = array
-        self.pieces: list[_Piece] = []
-        size, device = array.nbytes, transfers.device
+        self.pieces: deque[_Piece] = deque()
+        self._begun, device = 0, transfers.device
         with device.entered():
             device.must_run("a copy to the host")
-            stream = device.compute
-            if size > SMALL_COPY:
-                stream = device.copy_out
-                stream.wait(device.compute.record())
-            for at in range(0, min(size, PIECES * PIECE), PIECE):
-                self.pieces.append(_Piece(transfers, array, at, stream))
+            self._stream = device.compute
+            if array.nbytes > SMALL_COPY:
+                self._stream = device.copy_out
+                self._stream.wait(device.compute.record())
+            for _ in range(PIECES):
+                self._begin(array)
+
+    def _begin(self, array: DeviceArray) -> None:
+        """Begin the next piece, if there is one."""
+        if self._begun < array.nbytes:
+            piece = _Piece(self.transfers, array, self._begun, self._stream)
+            self.pieces.append(piece)
+            self._begun = piece.end
 
     def result(self) -> np.ndarray[Any, Any]:
         """The copy, once. Waits for it, but not for later launches."""
         array = self.array
         assert array is not None
         out = np.empty(array.shape, array.dtype)
-        pieces, self.pieces = self.pieces, []
-        for piece in pieces:
-            piece.put_into(out)
-        begun = pieces[-1].end if pieces else 0
-        if begun < array.nbytes:
-            shape = (array.nbytes - begun,)
-            rest = DeviceArray(array.device, shape, np.dtype(np.uint8), array.pointer + begun, array._owner)
-            out.reshape(-1).view(np.uint8)[begun:] = self.transfers.to_host(rest)
+        self.transfers.device.make_current()
+        while self.pieces:
+            self.pieces[0].put_into(out)
+            self.pieces.popleft()
+            self._begin(array)
         self.array = None
         return out
 
