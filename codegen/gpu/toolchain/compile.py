@@ -17,8 +17,9 @@ import logging
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -38,7 +39,9 @@ _HIDDEN = 2  # addresses that Triton adds behind a kernel's own parameters: of g
 _LAST_WITH_OLD_ASSEMBLER = 90  # see compile_here
 
 _binaries: dict[str, Binary] = {}
-_underway: dict[str, Future[Binary]] = {}
+_underway: weakref.WeakValueDictionary[str, threading.Lock] = (
+    weakref.WeakValueDictionary()
+)  # whose turn it is to compile one
 _lock = threading.Lock()  # of _underway
 
 
@@ -103,25 +106,13 @@ def key_of(kernel: TritonKernel, target: Target) -> str:
 def _compiled_once(key: str, kernel: TritonKernel, target: Target) -> Binary:
     """Compile, or wait for the thread that does so already."""
     with _lock:
-        done = _underway.get(key)
-        if done is None:
-            mine = _underway[key] = Future()
-    if done is not None:
-        return done.result()
-    try:
+        turn = _underway.setdefault(key, threading.Lock())
+    with turn:
         binary = _binaries.get(key)
         if binary is None:
-            binary = _places().compile(kernel, target)
+            binary = _binaries[key] = _places().compile(kernel, target)
             _write(key, binary)
-            _binaries[key] = binary
-        mine.set_result(binary)
         return binary
-    except BaseException as e:
-        mine.set_exception(e)
-        raise
-    finally:
-        with _lock:
-            del _underway[key]
 
 
 @cache
