@@ -29,67 +29,14 @@ from ...graph.core.dtypes import DType, bool_
 
 # Operations on one number, by how many they take. Their meaning is NumPy's.
 UNARY = frozenset(
-    (
-        "neg",
-        "abs",
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "sqrt",
-        "exp",
-        "expm1",
-        "log",
-        "log1p",
-        "tanh",
-        "erf",
-        "sinh",
-        "cosh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "asin",
-        "acos",
-        "atan",
-        "sin",
-        "cos",
-        "tan",
-        "erfc",
-        "lgamma",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "not",
-        "invert",
-        "cast",
-    )  # fmt: skip
-)
+    ("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "sqrt", "exp", "expm1", "log", "log1p", "tanh", "erf",
+     "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan", "sin", "cos", "tan", "erfc", "lgamma",
+     "isnan", "isinf", "isfinite", "not", "invert", "cast")
+)  # fmt: skip
 BINARY = frozenset(
-    (
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "pow",
-        "minimum",
-        "maximum",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "eq",
-        "ne",
-        "and",
-        "or",
-        "xor",
-        "bitand",
-        "bitor",
-        "bitxor",
-        "shl",
-        "shr",
-    )  # fmt: skip
-)
+    ("add", "sub", "mul", "div", "pow", "minimum", "maximum", "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor",
+     "bitand", "bitor", "bitxor", "shl", "shr")
+)  # fmt: skip
 TO_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"])
 READS = frozenset(["load", "gather"])
 """What is read from inputs."""
