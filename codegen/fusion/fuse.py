@@ -69,6 +69,7 @@ class _Result:
         self.views = walk.views
         self.reasons = walk.reasons
         self.home: dict[Node, FusionGroup] = {}
+        self.place = {node_of(step): i for i, step in enumerate(walk.unit.steps)}
 
     def result(self) -> Fusion:
         """The kernels of the groups that pay, at the positions of their last nodes."""
@@ -77,7 +78,6 @@ class _Result:
         takers = self.walk.takers
         kernels: dict[Node, FusedKernel] = {}
         gone: set[Node] = set()
-        place = {node_of(step): i for i, step in enumerate(self.unit.steps)}
         self.home = {n: g for g in self.walk.groups for n in self.own(g)}
         for group in self.walk.groups:
             own = self.own(group)
@@ -90,12 +90,12 @@ class _Result:
                     return self.result()
                 self.reasons.update({n.name: str(e) for n in own})
                 continue
-            kernels[max(own, key=place.__getitem__)] = kernel
+            kernels[max(own, key=self.place.__getitem__)] = kernel
             gone.update(own)
         inside = {view for k in kernels.values() for view in k.nodes if view in self.views}
         # A kernel with a lookup takes the table from outside, even if other kernels have a copy.
         inside -= {t.op for k in kernels.values() for t in (*k.inputs, *k.shapes)}
-        gone.update(self.dropped(sorted(inside, key=place.__getitem__), takers, gone))
+        gone.update(self.dropped(sorted(inside, key=self.place.__getitem__), takers, gone))
         gone.update(self.unasked(kernels.values(), takers, gone))
         steps: list[PartitionStep | FusedKernel] = []
         for step in self.unit.steps:
@@ -163,8 +163,8 @@ class _Result:
             t for n in self.own(group) for t in n.outputs
             if t in self.again.lent or any(self.is_outside(taker, t, members) for taker in takers.get(t, ()))
         ]  # fmt: skip
-        if not outputs:
-            raise NotFusibleError("none of its results is used")
+        if not outputs:  # nodes that run for their own sake, as targets of a step do
+            outputs = list(max(self.own(group), key=self.place.__getitem__).outputs)
         axes_of = {t: tuple(None if a is None else number[a] for a in axes) for t, axes in group.dims.items()}
         reduced = tuple(a in group.reduced for a in group.space)
         sizes = tuple(a.size for a in group.space)

@@ -346,7 +346,7 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
             empty, fed = x + 1.0, big[:1] + 1.0
             mine = [_variable(16) for _ in range(8)]
         with dt.device(there):
-            theirs, large = [_variable(16) for _ in range(8)], _variable(4 * MIB)
+            theirs, large, other = [_variable(16) for _ in range(8)], _variable(4 * MIB), _variable(4 * MIB)
         everywhere, fan = [], []
         for device in devices:
             with dt.device(device):
@@ -385,8 +385,8 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
             value = large * x
         with dt.device(here):
             sent = dt.reduce_sum(value).op
-        with dt.device(there):
-            kept = dt.reduce_sum(value * 1.0).op
+        with dt.device(there):  # the same work without the transfer: a value is written, and as much is summed
+            kept = [(large * x).op, dt.reduce_sum(other).op]
         session.run(dt.global_variables_initializer())
 
         def seconds(fetch: Any, fed: Any = x, value: Any = 1.0) -> float:

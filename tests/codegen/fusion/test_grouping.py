@@ -1,6 +1,7 @@
 """What comes together in one kernel: gradients with unknown batch sizes, branches, loop bodies; and that it stays right."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -297,3 +298,12 @@ def test_no_kernel_is_deeper_than_its_writers_can_go(name: str) -> None:
         assert source_of(kernel.loops).text
     made = [n for k in kernels for n in k.nodes]
     assert len(made) >= (190 if name != "a long sum" else 2)
+
+
+def test_nodes_that_run_as_targets_are_a_kernel_though_nobody_takes_their_results() -> None:
+    """Whoever times a step without a fetch runs it so."""
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [512, 512])
+        total = dt.reduce_sum(dt.tanh(x) * 2.0)
+        (kernel,) = fuse(replace(unit_of([total], [x]), fetches=())).kernels
+    assert kernel.outputs == (total,)
