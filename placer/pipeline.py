@@ -46,7 +46,7 @@ from .search.from_graph import CLIENT
 from .search.memory_profile import check_assignment
 from .search.problem import Found, InfeasibleError, Objective, Problem, Solution
 from .search.types import Ints
-from .simulate import step_of, timeline
+from .simulate import seconds_of, step_of
 from .views.facts import Facts
 from .views.lint_traffic import unknown_sizes
 
@@ -157,7 +157,7 @@ def plan_step(
             sizes.checked()
         step = _Step(graph, cluster, options, access, fetches, targets, feeds, nodes, sizes)
         if kept.placement is not None:
-            return step.plan(kept.placement, by_rank=options.strategy == "rules")
+            return step.ordered(kept.placement)
         to_place = sorted(nodes, key=lambda n: n.index) if kept.pruned else None
         solutions: list[Solution] = []
 
@@ -174,7 +174,7 @@ def plan_step(
         searched = options.strategy != "rules" and bool(graph.nodes)
         decisions = placed(_search(step, kept, solutions) if searched else None)
         check_state(decisions)
-        plan = step.plan(decisions, by_rank=options.strategy == "rules")
+        plan = step.ordered(decisions)
         if not solutions or kept.later_steps:
             return plan
         if not nodes:
@@ -182,8 +182,8 @@ def plan_step(
         # The search had not counted the readers' copies.
         if any(c.direct for c in plan.channels) and not Facts(plan).fits:
             decisions = placed(_search(step, kept, solutions, in_place=False))
-            plan = step.plan(decisions, by_rank=False)
-        plan = step.predicted([plan, step.plan(decisions, by_rank=True)], solutions[-1])
+            plan = step.ordered(decisions)
+        plan = step.predicted(plan, solutions[-1])
         if options.strategy in FROM_RULES:
             with_place = graph.nodes if to_place is None else to_place
             plan = step.better(plan, "rules", step.plan(placed(None), by_rank=True), with_place)
@@ -221,6 +221,13 @@ class _Step:
     feeds: Sequence[Tensor]
     nodes: Sequence[Node]
     sizes: Sizes
+
+    def ordered(self, decisions: Placement) -> Plan:
+        """The plan of the step in this placement; if it was searched, with the faster of both orders of nodes."""
+        if self.options.strategy == "rules":
+            return self.plan(decisions, by_rank=True)
+        plans = [self.plan(decisions, by_rank) for by_rank in (False, True)]
+        return min(plans, key=lambda plan: _objective(*self._problem(plan))) if self.nodes else plans[0]
 
     def plan(self, decisions: Placement, by_rank: bool) -> Plan:
         """The plan of the step in this placement: the passes that follow placing, in their order.
@@ -266,15 +273,13 @@ class _Step:
         """The fetches whose way to the client takes time."""
         return self.fetches if self.options.objective == "latency" else None
 
-    def predicted(self, plans: Sequence[Plan], solution: Solution) -> Plan:
-        """The fastest of the plans of a search's placement, with the search's solution; its objective is that of this plan.
+    def predicted(self, plan: Plan, solution: Solution) -> Plan:
+        """The plan of a search's placement, with the search's solution; its objective is that of this plan.
 
         The passes may make a step faster than the search counted: they do nodes in another task's memory, and pass over NoOps.
         What the search has proven does not hold for such a plan.
         """
-        objectives = [_objective(*self._problem(plan)) for plan in plans]
-        objective = min(objectives)
-        plan = plans[objectives.index(objective)]
+        objective = _objective(*self._problem(plan))
         return replace(
             plan, solution=replace(solution, objective=objective, lower_bound=_bound(plan, objective, solution))
         )
@@ -321,7 +326,7 @@ class _Step:
 def _objective(problem: Problem, assignment: Ints) -> float:
     if problem.objective is Objective.THROUGHPUT:
         return problem.evaluate(assignment)
-    return timeline(problem, assignment, in_order=True).makespan
+    return seconds_of(problem, assignment, in_order=True)
 
 
 def _on_one_device(problem: Problem) -> Ints:

@@ -31,9 +31,8 @@ from .plan_data import PlanData
 from .render.text import count_text, short, size_text
 from .render.timeline import Bar, Chart, Track, time_text
 from .schedule.from_search import changes_state
-from .search import evaluate
+from .search.clock import run
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
-from .search.in_order import Travels, run_in_order
 from .search.memory_profile import LiveValues
 from .search.problem import Objective, Problem, summed
 from .search.types import Floats, Ints
@@ -417,16 +416,7 @@ def timeline(
     """
     device = np.asarray(assignment, np.int32)
     names = [str(i) for i in range(problem.nodes)] if names is None else names
-    if in_order:
-        starts, finishes, travels = run_in_order(problem, device)
-        start, finish = np.array(starts), np.array(finishes)
-        makespan = finish.max()
-        if problem.back_after is not None:
-            makespan = (finish + problem.back_after[device, np.arange(problem.nodes)]).max()
-    else:
-        start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
-        makespan = evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
-        travels = _travels(problem, device, finish)
+    start, finish, makespan, travels = _run(problem, device, in_order)
     live = LiveValues(problem, device, start, finish, {key: arrival for key, (_, arrival) in travels.items()})
     fixed, changes = summed(device, problem.memory, problem.devices), live.over_time(problem.devices)
     spans = [Span(names[i], int(device[i]), float(start[i]), float(finish[i])) for i in range(problem.nodes)]
@@ -449,31 +439,31 @@ def timeline(
     )
 
 
-def seconds_of(problem: Problem, assignment: npt.ArrayLike) -> float:
+def seconds_of(problem: Problem, assignment: npt.ArrayLike, *, in_order: bool = False) -> float:
     """The makespan of the step that `timeline` simulates."""
-    start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
-    device = np.asarray(assignment, np.int32)
-    return float(evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish))
+    return _run(problem, np.asarray(assignment, np.int32), in_order)[2]
 
 
-def _travels(problem: Problem, device: Ints, finish: Floats) -> Travels:
-    """What travels, in the order in which links take it."""
-    out: Travels = {}
-    free = np.zeros((problem.devices, problem.devices))
-    for v in np.argsort(finish[problem.value_source], kind="stable").tolist():
-        a = int(device[problem.value_source[v]])
-        size = float(problem.value_bytes[v])
-        for y in problem.value_target[problem.value_start[v] : problem.value_start[v + 1]].tolist():
-            b = int(device[y])
-            if b == a or (v, b) in out:
-                continue
-            leaves = float(finish[problem.value_source[v]])
-            if problem.contended:
-                leaves = max(leaves, float(free[a, b]))
-                free[a, b] = leaves + size * problem.link_per_byte[a, b]
-            takes = float(problem.link_latency[a, b] + size * problem.link_per_byte[a, b])
-            out[v, b] = leaves, leaves + takes
-    return out
+Travels = dict[tuple[int, int], tuple[float, float]]
+"""(value, destination) -> when it leaves and arrives."""
+
+
+def _run(problem: Problem, device: Ints, in_order: bool) -> tuple[Floats, Floats, float, Travels]:
+    """When each node starts, and when it ends; when the last one ends; and what travels when."""
+    a, n = problem.arrays, problem.nodes
+    start, finish, times = np.empty(n), np.empty(n), np.full((2, len(problem.value_target)), np.nan)
+    rank = np.arange(n, dtype=np.int32) if in_order else problem.rank
+    makespan = run(a, device, rank, problem.contended, in_order, start, finish, times)
+    ends = np.flatnonzero(~np.isnan(times[0]))
+    values = np.searchsorted(problem.value_start, ends, side="right") - 1
+    to = device[problem.value_target[ends]]
+    moments = map(tuple, times[:, ends].T.tolist())
+    return (
+        start,
+        finish,
+        float(makespan),
+        dict(zip(zip(values.tolist(), to.tolist(), strict=True), moments, strict=True)),
+    )
 
 
 def _critical(

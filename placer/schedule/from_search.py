@@ -20,7 +20,7 @@ from ...graph.core.frames import is_steered
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
-from ..search import evaluate
+from ..search.clock import run
 from ..search.from_graph import step_problem
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def execution_order(
     number = {str(device.name): d for d, device in enumerate(cluster.devices)}
     device = np.array([number[device_of(n)] for n in nodes], np.int32)
     start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
-    evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
+    run(problem.arrays, device, problem.rank, problem.contended, False, start, finish, np.empty((2, 0)))
     order = np.lexsort((np.arange(len(nodes)), start)).tolist()
     position = {nodes[i]: at for at, i in enumerate(order)}
     kept = kept_pairs(nodes)

@@ -3,8 +3,8 @@
     types.py, problem.py      the problem as a value: costs, constraints, objective
     from_graph.py             the problem of a step of a graph
     assign.py                 the entry: constraints in, a placement out
-    evaluate.py               exact objectives: simulated makespan, largest load
-    in_order.py, processors.py             a plan's clock: devices in the plan's order, processors that tasks share
+    clock.py                  one step on a clock, as the search and plans run it
+    evaluate.py               orders and ranks of nodes, the loads of a pipeline
     memory_profile.py, memory_penalty.py   memory over time, and the penalty for too much of it
     feasible.py               a first feasible assignment
     list_scheduling.py        HEFT and m-ETF

@@ -6,7 +6,7 @@ devices are nearly full. A move that breaks a constraint, or adds to an excess o
 
 They differ in how a move is evaluated:
 
-- `anneal_makespan` runs the exact evaluator on each, from the moment on at which the move makes a difference (`evaluate.py`). How much
+- `anneal_makespan` runs the exact evaluator on each, from the moment on at which the move makes a difference (`clock.py`). How much
   worse a move may be is drawn before it is judged, so the clock stops where it is sure to be worse than that. Items of coarse levels,
   whole chains, move first.
 - `anneal_load` keeps incremental loads. Moving an item from device p to device q changes only the loads of p and q: a value is
@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .clock import advance, begin, clocks, keep, resume, run
 from .coarsen_hypergraph import Items
-from .evaluate import advance, begin, clocks, keep, resume, run
 from .jit import compiled, next_random, seeded
 from .types import Arrays, Floats, Ints
 
@@ -104,8 +104,9 @@ def anneal_makespan(
         by_rank[rank[i]] = i
     was, c = device.copy(), clocks(a, KEPT)
     start, finish, new_start, new_finish = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    by_readiness, unrecorded = np.empty(0, np.int32), np.empty((2, 0))
     begin(a, device, c)
-    now = advance(a, device, rank, by_rank, contended, start, finish, c, 0, behind, np.inf)
+    now = advance(a, device, rank, by_rank, contended, start, finish, c, 0, behind, np.inf, by_readiness, unrecorded)
     keep(a, device, moved[:0], 0, c)
     best, kept = now, where.copy()
     state, temperature = seeded(seed), hot
@@ -136,7 +137,9 @@ def anneal_makespan(
         limit = now + _drawn(state) * best * temperature
         new_start[:], new_finish[:] = start, finish
         same = resume(a, device, moved[:count], start, since, c)
-        after = advance(a, device, rank, by_rank, contended, new_start, new_finish, c, same, behind, limit)
+        after = advance(
+            a, device, rank, by_rank, contended, new_start, new_finish, c, same, behind, limit, by_readiness, unrecorded
+        )
         if after <= limit:
             now = after
             start, new_start, finish, new_finish = new_start, start, new_finish, finish
@@ -300,7 +303,7 @@ def try_all(
         if fits:
             for i in range(n):
                 device[i] = digit[item_of[i]]
-            value = run(a, device, rank, contended, start, finish)
+            value = run(a, device, rank, contended, False, start, finish, np.empty((2, 0)))
             if value < best:
                 best = value
                 for k in range(m):

@@ -4,7 +4,7 @@ Weigh the devices with numbers that sum up to 1: the largest load is at least th
 and that is at least the sum over units of the cheapest weighted time. The best weights are found by
 subgradient steps; each weighting on the way is a proof by itself. Memory is left out, and communication but for what is forced: a value
 whose source and target have no device in common must travel. A device has the work and the values that it must have, and a step takes
-at least as long as its longest way, each node on its fastest device.
+at least as long as its longest way, each node on its fastest device, and as all work on all cores.
 """
 
 from __future__ import annotations
@@ -29,8 +29,19 @@ def lower_bound(problem: Problem, *, proven: float = 0.0, known: float = np.inf)
     """
     bound = max(proven, _balance(problem), _forced(problem))
     if problem.objective is not Objective.THROUGHPUT:
-        bound = max(bound, float((least_behind(problem) + _fastest(problem)).max()))
+        bound = max(bound, _shared(problem), float((least_behind(problem) + _fastest(problem)).max()))
     return min(bound, known)
+
+
+def _shared(problem: Problem) -> float:
+    """What no placement is below because the cores of machines are shared; 0 where a device shares no machine.
+
+    A node by itself has all cores of its machine, several at once have `Problem.shared`.
+    """
+    if problem.host is None or problem.used is None or (problem.host < 0).any():
+        return 0.0
+    share = np.minimum(1.0, problem.used / problem.shared)
+    return float((problem.seconds.min(axis=0) * share).sum()) / len(np.unique(problem.host))
 
 
 def least_behind(problem: Problem) -> Floats:

@@ -196,6 +196,7 @@ def _contracted(problem: Problem, label: Ints, unit: Ints, allowed: Flags) -> Pr
         home_memory=None if problem.home_memory is None else problem.home_memory[used],
         fed_at=_latest(label, problem.fed_at, count),
         back_after=_latest(label, problem.back_after, count),
+        used=None if problem.used is None else _mean(label, problem.used, problem.seconds.min(axis=0), count),
         value_start=starts(value[by_value], len(used)),
         value_target=target[by_value],
         unit=new_unit.astype(np.int32),
@@ -216,6 +217,12 @@ def _latest(label: Ints, seconds: Floats | None, count: int) -> Floats | None:
     for row, given in zip(out, seconds, strict=True):
         np.maximum.at(row, label, given)
     return out
+
+
+def _mean(label: Ints, numbers: Floats, weights: Floats, count: int) -> Floats:
+    """(count,) the mean of each label's, by weight; without any weight, 1."""
+    whole = summed(label, weights, count)
+    return np.where(whole > 0, summed(label, numbers * weights, count) / np.where(whole > 0, whole, 1.0), 1.0)
 
 
 def levels(

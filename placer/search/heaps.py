@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import compiled
+from .jit import compiled, inlined
 from .types import Floats, Ints
 
 
-@compiled
+@inlined
 def push(times: Floats, codes: Ints, size: int, time: float, code: int | np.int64) -> int:
     """Into a heap ordered by (time, code)."""
     i = size
@@ -25,7 +25,7 @@ def push(times: Floats, codes: Ints, size: int, time: float, code: int | np.int6
     return size + 1
 
 
-@compiled
+@inlined
 def pop(times: Floats, codes: Ints, size: int) -> int:
     """Remove the first; it is read before from position 0."""
     size -= 1
@@ -48,7 +48,7 @@ def pop(times: Floats, codes: Ints, size: int) -> int:
     return size
 
 
-@compiled
+@inlined
 def push_ready(heap: Ints, base: int, size: int, key: int) -> None:
     i = size
     while i > 0:
@@ -60,7 +60,7 @@ def push_ready(heap: Ints, base: int, size: int, key: int) -> None:
     heap[base + i] = key
 
 
-@compiled
+@inlined
 def pop_ready(heap: Ints, base: int, size: int) -> int:
     first, size = heap[base], size - 1
     key = heap[base + size]

@@ -42,9 +42,9 @@ def interpreted(yes: bool = True) -> Iterator[None]:
 class _Loop:
     """A function that is compiled for the types it is called with, and then holds no lock while it runs."""
 
-    def __init__(self, function: Callable[..., object], is_one_pass: bool) -> None:
+    def __init__(self, function: Callable[..., object], *, is_one_pass: bool = False, is_inlined: bool = False) -> None:
         functools.update_wrapper(self, function)
-        self.function, self.is_one_pass = function, is_one_pass
+        self.function, self.is_one_pass, self.is_inlined = function, is_one_pass, is_inlined
         self.was_needed = False
 
     @functools.cached_property
@@ -52,7 +52,7 @@ class _Loop:
         """The compiled function."""
         import numba
 
-        machine: Any = numba.njit(nogil=True, error_model="numpy")(self.function)
+        machine: Any = numba.njit(nogil=True, error_model="numpy", forceinline=self.is_inlined)(self.function)
         machine.enable_caching()
         machine._cache._cache_file._source_stamp = _stamp()
         return machine
@@ -80,7 +80,12 @@ def _stamp(folder: Path = Path(__file__).parent) -> str:
 
 def compiled(function: F) -> F:
     """The same function, compiled when it is first called."""
-    return cast(F, _Loop(function, False))
+    return cast(F, _Loop(function))
+
+
+def inlined(function: F) -> F:
+    """The same for a small function: each caller has a copy of its code."""
+    return cast(F, _Loop(function, is_inlined=True))
 
 
 def is_first_call(loop: Callable[..., object], nodes: int) -> bool:
@@ -92,7 +97,7 @@ def is_first_call(loop: Callable[..., object], nodes: int) -> bool:
 
 def one_pass(function: F) -> F:
     """The same for a function that goes once over `Arrays`, its first argument: with few nodes it is interpreted anyway."""
-    return cast(F, _Loop(function, True))
+    return cast(F, _Loop(function, is_one_pass=True))
 
 
 @compiled

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from . import evaluate
+from .clock import MOMENT, run
 from .problem import InfeasibleError, Problem, summed
 from .types import Floats, Ints
 
@@ -119,7 +119,7 @@ def check_assignment(problem: Problem, device: Ints) -> None:
     if not len(problem.arrays.home_memory):
         return
     start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
-    evaluate.run(problem.arrays, device, problem.rank, problem.contended, start, finish)
+    run(problem.arrays, device, problem.rank, problem.contended, False, start, finish, np.empty((2, 0)))
     live = LiveValues(problem, device, start, finish)
     most, when = live.peaks(problem.devices)
     short = summed(device, problem.memory, problem.devices) + most - problem.capacity
@@ -132,7 +132,7 @@ def check_assignment(problem: Problem, device: Ints) -> None:
         size[problem.value_source[v]] += float(live.size[row][0])
     size += np.where(device == d, problem.memory, 0.0)
     alive = [(i, float(size[i])) for i in np.argsort(-size, kind="stable").tolist() if size[i] > 0]
-    running = np.flatnonzero((device == d) & (start <= when[d] + evaluate.MOMENT) & (finish > when[d]))
+    running = np.flatnonzero((device == d) & (start <= when[d] + MOMENT) & (finish > when[d]))
     at = int(running[0]) if len(running) else alive[0][0]
     raise PeakError(d, at, alive, float(short[d]), False)
 

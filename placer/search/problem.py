@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .evaluate import loads, run, topological_order, upward_rank
+from .clock import run
+from .evaluate import loads, topological_order, upward_rank
 from .types import Arrays, Flags, Floats, Ints
 
 
@@ -63,8 +64,7 @@ class Problem:
         back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
         used: (n,) cores that each node keeps busy, where hosts are known. host: (D,) number of each device's machine, -1 where devices do
             not share one. shared: cores of each such machine that several tasks keep busy together. coalesced: (D, D) seconds for which
-            a device that works on may put off what it sends to another one. A plan's clock minds these four, the search does not
-            (makespan only).
+            a device that works on may put off what it sends to another one (makespan only).
         priority: (n,) which of the ready nodes runs first, the highest; None: by upward rank.
 
     Raises:
@@ -155,7 +155,24 @@ class Problem:
             alike if self.handling_per_byte is None else self.handling_per_byte,
             self.memory, self.capacity, *self._watched,
             none if self.fed_at is None else self.fed_at, none if self.back_after is None else self.back_after,
+            *self._measured,
         )  # fmt: skip
+
+    @property
+    def _measured(self) -> tuple[Floats, Ints, Floats, float, float]:
+        """Cores of nodes, machines that several devices share, what may be put off and for how long at most, shared cores."""
+        used, host, coalesced = self.used, self.host, self.coalesced
+        if (
+            used is None
+            or host is None
+            or coalesced is None
+            or self.devices < 2
+            or self.objective is not Objective.MAKESPAN
+        ):
+            return np.empty(0), np.empty(0, np.int32), np.empty((0, 0)), 0.0, 0.0
+        _, number, tasks = np.unique(host, return_inverse=True, return_counts=True)
+        shares = (host >= 0) & (tasks[number] > 1)
+        return used, np.where(shares, number, -1).astype(np.int32), coalesced, float(coalesced.max()), self.shared
 
     @property
     def _watched(self) -> tuple[Floats, Floats]:
@@ -206,7 +223,7 @@ class Problem:
         if self.objective is Objective.THROUGHPUT:
             return float(loads(self.arrays, device).max())
         start, finish = np.empty(self.nodes), np.empty(self.nodes)
-        return float(run(self.arrays, device, self.rank, self.contended, start, finish))
+        return float(run(self.arrays, device, self.rank, self.contended, False, start, finish, np.empty((2, 0))))
 
     def violations(self, assignment: npt.ArrayLike) -> list[str]:
         """What is wrong with an assignment, in words; empty when it is feasible."""

@@ -37,3 +37,8 @@ class Arrays(NamedTuple):
     away_memory: Floats  # (V,)
     fed_at: Floats  # (D, n), or (0, n): all at once
     back_after: Floats  # (D, n), or (0, n): at once
+    used: Floats  # (n,) cores; or (0,), with the four that follow: no machine was measured
+    host: Ints  # (D,) machine that several devices share, or -1
+    coalesced: Floats  # (D, D)
+    coalesced_s: float
+    shared: float

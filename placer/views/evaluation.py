@@ -22,7 +22,6 @@ from ..render.timeline import time_text
 from ..rules.placement import Rule
 from ..schedule.pipeline_parallel import PIPELINES, Pipeline
 from ..search.problem import Problem
-from ..search.processors import least_shared
 from ..simulate import Span, Timeline, is_exact, plan_timeline, seconds_of, step_of
 from .facts import SLOWER, fastest_alone, fits, minimizes_load
 
@@ -184,7 +183,7 @@ def evaluate(
     if single is not None and _may_have_all(plan, single[0]):
         known = min(known, single[1])
     proven = plan.solution.lower_bound if plan.solution is not None else 0.0
-    bound = lower_bound(problem, proven=max(proven if costs is None else 0.0, least_shared(problem)), known=known)
+    bound = lower_bound(problem, proven=proven if costs is None else 0.0, known=known)
     loads = [
         Load(name, busy, peak, float(capacity))
         for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)

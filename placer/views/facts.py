@@ -28,7 +28,6 @@ from ..search.jit import FEW, interpreted
 from ..search.memory_penalty import ROUNDING
 from ..search.memory_profile import check_assignment
 from ..search.problem import InfeasibleError, Objective, Problem
-from ..search.processors import least_shared
 from ..search.types import Floats, Ints
 from ..simulate import Timeline, is_exact, plan_timeline, read_in_place, step_of, timeline
 
@@ -139,7 +138,7 @@ class Facts:
         known = self.seconds if self.slower_than is None else self.slower_than[1]
         if self.problem is None:
             return 0.0
-        return bounds.lower_bound(self.problem[0], proven=least_shared(self.problem[0]), known=known)
+        return bounds.lower_bound(self.problem[0], known=known)
 
     @cached_property
     def number(self) -> dict[str, int]:

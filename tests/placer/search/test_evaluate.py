@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from search_problems import problem, random_problem
 
-from dovetail.placer.search.evaluate import advance, begin, clocks, keep, loads, resume, run, time_behind
+from dovetail.placer.search.clock import advance, begin, clocks, keep, resume, run
+from dovetail.placer.search.evaluate import loads, time_behind
 from dovetail.placer.search.problem import Objective
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
@@ -81,14 +82,21 @@ def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed)
     more = {"handling": between * rng.random(), "handling_per_byte": between * 0.1}
     if seed % 3 == 0:
         more |= {"fed_at": rng.random((d, n)) * 9, "back_after": rng.random((d, n)) * 9}
+    if seed % 4 == 1:  # a machine that two of the devices share
+        more |= {
+            "used": rng.integers(1, 3, n) * 0.8,
+            "host": np.array([0, 1, 0]),
+            "shared": 1.2,
+            "coalesced": between * 0.5,
+        }
     p = replace(random_problem(seed, n, **options), **more)
     a, order = p.arrays, np.argsort(p.rank).astype(np.int32)
     was = rng.integers(0, d, n).astype(np.int32)
     behind = time_behind(a, p.topological, p.seconds.min(axis=0), np.zeros(len(a.value_target)))
     start, finish = np.empty((2, n)), np.empty((2, n))
-    c = clocks(a, 5)
+    c, rest = clocks(a, 5), (np.empty(0, np.int32), np.empty((2, 0)))
     begin(a, was, c)
-    now = advance(a, was, p.rank, order, p.contended, start[0], finish[0], c, 0, behind, np.inf)
+    now = advance(a, was, p.rank, order, p.contended, start[0], finish[0], c, 0, behind, np.inf, *rest)
     keep(a, was, was[:0], 0, c)
     resumed = cut = 0
     for _ in range(200):
@@ -100,9 +108,9 @@ def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed)
         start[1], finish[1] = start[0], finish[0]
         same = resume(a, device, moved, start[0], since, c)
         limit = now * rng.choice([0.9, 1.1, np.inf])
-        after = advance(a, device, p.rank, order, p.contended, start[1], finish[1], c, same, behind, limit)
+        after = advance(a, device, p.rank, order, p.contended, start[1], finish[1], c, same, behind, limit, *rest)
         whole_start, whole_finish = np.empty(n), np.empty(n)
-        whole = run(a, device, p.rank, p.contended, whole_start, whole_finish)
+        whole = run(a, device, p.rank, p.contended, False, whole_start, whole_finish, np.empty((2, 0)))
         resumed, cut = resumed + (same > 0), cut + (after == np.inf)
         assert after == whole or after == np.inf and whole > limit
         if after == whole:
