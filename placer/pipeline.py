@@ -12,7 +12,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from ..graph.core.argument_names import explains_arguments
 from ..graph.core.default_graph import get_default_graph
-from ..graph.core.errors import InvalidArgumentError, ResourceExhaustedError
+from ..graph.core.errors import ResourceExhaustedError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
 from ..graph.core.shape import Dims
@@ -121,7 +120,6 @@ class Kept:
 
 NOTHING_KEPT = Kept()
 NO_SHAPES: Mapping[str, Dims] = {}
-_SLOWER = 1.1  # times the time that a search counted: a plan so slow is compared with one on a single device
 
 
 def plan_step(
@@ -187,11 +185,6 @@ def plan_step(
         if options.strategy in FROM_RULES:
             with_place = graph.nodes if to_place is None else to_place
             plan = step.better(plan, "rules", step.plan(placed(None), by_rank=True), with_place)
-            counted, found = solutions[-1].objective, plan.solution
-            if found is not None and found.objective > _SLOWER * counted:
-                single = _search(replace(step, options=replace(options, strategy=_on_one_device)), kept, [])
-                with suppress(InvalidArgumentError):  # no device has memory for it
-                    plan = step.better(plan, "single device", step.plan(placed(single), by_rank=True), with_place)
     if plan.unknown_sizes and plan.solution is not None:
         for warning in unknown_sizes(Facts(plan)):
             logger.warning("%s", warning.text)
@@ -327,13 +320,6 @@ def _objective(problem: Problem, assignment: Ints) -> float:
     if problem.objective is Objective.THROUGHPUT:
         return problem.evaluate(assignment)
     return seconds_of(problem, assignment, in_order=True)
-
-
-def _on_one_device(problem: Problem) -> Ints:
-    """The assignment of nodes with most of them on one device: the best such one. A node that may not be there is on its first device."""
-    first = problem.unit_allowed.argmax(axis=1)
-    each = (np.where(on, d, first)[problem.unit].astype(np.int32) for d, on in enumerate(problem.unit_allowed.T))
-    return min(each, key=lambda found: (len(problem.violations(found)), _objective(problem, found)))
 
 
 def _bound(plan: Plan, objective: float, solution: Solution) -> float:

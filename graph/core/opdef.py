@@ -14,6 +14,7 @@ import difflib
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from .dtypes import DType
@@ -213,10 +214,10 @@ def opdef(name: str) -> OpDef:
     return found
 
 
-def registered() -> dict[str, OpDef]:
-    """All ops, by name, as a new dictionary."""
+def registered() -> Mapping[str, OpDef]:
+    """All ops, by name."""
     hooks.define_old_ops()
-    return dict(_REGISTRY)
+    return MappingProxyType(_REGISTRY)
 
 
 named_gradients: dict[str, GradientRule | None] = {}

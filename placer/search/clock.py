@@ -284,7 +284,7 @@ def advance(
     base, ready, busy, owed, left = c.base, c.ready, c.busy, c.owed, c.left
     touched, is_touched = np.empty(devices, np.int32), np.zeros(devices, np.bool_)
     sent, arrives = np.full(devices, -1, np.int32), np.zeros(devices)
-    keeps, last = len(c.row[0]), c.last[0]
+    keeps, last = len(c.row[0]), float(c.last[0])
     late = limit * (1.0 + 1e-9)  # what is left is a sum of differences
     for d in range(devices):
         if size[0] > 0 and times[0] + left[d] / a.slots[d] > late:
@@ -377,7 +377,7 @@ def advance(
         c.moment[c.row[1, k]] = np.inf  # the step ended before
     if len(a.home_memory) and len(following) == 0:
         last *= times_slower(a, device, start, finish)
-    return last
+    return float(last)
 
 
 @one_pass

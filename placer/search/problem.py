@@ -146,6 +146,7 @@ class Problem:
         value_of_end = np.repeat(np.arange(len(self.value_source), dtype=np.int32), np.diff(self.value_start))
         order = np.argsort(targets, kind="stable")
         none, alike = np.empty((0, self.nodes)), np.zeros((self.devices, self.devices))
+        used, host, coalesced = self._measured
         return Arrays(
             self.seconds, self.device_class, self.slots, self.link_latency, self.link_per_byte,
             self.port_latency, self.port_per_byte,
@@ -155,12 +156,12 @@ class Problem:
             alike if self.handling_per_byte is None else self.handling_per_byte,
             self.memory, self.capacity, *self._watched,
             none if self.fed_at is None else self.fed_at, none if self.back_after is None else self.back_after,
-            *self._measured,
+            used, host, coalesced, float(coalesced.max(initial=0.0)), self.shared,
         )  # fmt: skip
 
     @property
-    def _measured(self) -> tuple[Floats, Ints, Floats, float, float]:
-        """Cores of nodes, machines that several devices share, what may be put off and for how long at most, shared cores."""
+    def _measured(self) -> tuple[Floats, Ints, Floats]:
+        """Cores of nodes, machines that several devices share, and for how long sends may be put off; empty if nothing was measured."""
         used, host, coalesced = self.used, self.host, self.coalesced
         if (
             used is None
@@ -169,10 +170,10 @@ class Problem:
             or self.devices < 2
             or self.objective is not Objective.MAKESPAN
         ):
-            return np.empty(0), np.empty(0, np.int32), np.empty((0, 0)), 0.0, 0.0
+            return np.empty(0), np.empty(0, np.int32), np.empty((0, 0))
         _, number, tasks = np.unique(host, return_inverse=True, return_counts=True)
         shares = (host >= 0) & (tasks[number] > 1)
-        return used, np.where(shares, number, -1).astype(np.int32), coalesced, float(coalesced.max()), self.shared
+        return used, np.where(shares, number, -1).astype(np.int32), coalesced
 
     @property
     def _watched(self) -> tuple[Floats, Floats]:

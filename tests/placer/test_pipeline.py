@@ -1,12 +1,8 @@
 """What `dt.place` takes, what it assumes of tasks' memory, and what a plan says of that."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.placer.search import assign
 
 PS, W0, W1 = (f"/job:{t}" for t in ("ps/replica:0/task:0", "worker/replica:0/task:0", "worker/replica:0/task:1"))
 
@@ -186,24 +182,3 @@ def test_a_searched_plan_that_reads_in_place_takes_what_the_search_says() -> Non
     assert plan.solution.objective == plan.simulate().makespan
     elsewhere = dt.place(dt.reduce_sum(h), {"ps": 1, "worker": 2}, strategy="auto", budget_s=0.1, shared_memory=False)
     assert plan.simulate().makespan < elsewhere.simulate().makespan
-
-
-def test_a_plan_much_slower_than_the_search_counted_is_compared_with_one_device(monkeypatch) -> None:
-    """A search may count a placement cheaper than its plan is. The plan is no slower than one with the nodes on one device then."""
-    found = assign.search
-
-    def optimistic(problem, **options):
-        last = problem.unit_allowed[:, ::-1].argmax(axis=1)
-        units = np.where(np.arange(problem.units) % 2, problem.unit_allowed.argmax(axis=1), problem.devices - 1 - last)
-        return replace(found(problem, **options), assignment=units[problem.unit].astype(np.int32), objective=1e-9)
-
-    monkeypatch.setattr(assign, "search", optimistic)
-    with dt.Graph().as_default():
-        with dt.device("/job:ps"):
-            h = dt.matmul(dt.placeholder(dt.float32, [64, 64]), dt.Variable(dt.zeros([64, 64])))
-        for _ in range(6):
-            h = dt.tanh(dt.matmul(h, dt.zeros([64, 64])))
-        plan = dt.place(dt.reduce_sum(h), {"ps": 1, "worker": 1}, strategy="auto", budget_s=0.1)
-    assert plan.solution.history[-1].by == "single device"
-    assert len(plan.partitions) == 1 and not plan.channels
-    assert plan.solution.objective == plan.simulate().makespan

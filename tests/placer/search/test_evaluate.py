@@ -118,3 +118,43 @@ def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed)
             was, now, start, finish = device, after, start[::-1], finish[::-1]
             keep(a, device, moved, same, c)
     assert resumed > 0 and cut > 5
+
+
+@pytest.mark.parametrize("shared", [1.0, 1.5, 2.0])
+def test_nodes_at_the_same_time_on_one_machine_share_its_cores(shared):
+    """Two devices of a machine with one core each ready to run 4 s: together they get `shared` cores."""
+    alike = {"host": np.array([0, 0]), "used": np.ones(2), "shared": shared, "coalesced": np.zeros((2, 2))}
+    p = replace(problem([], [[4.0, 4.0]], devices=[0, 0]), **alike)
+    assert p.evaluate([0, 1]) == pytest.approx(8.0 / shared)
+    assert p.evaluate([0, 0]) == pytest.approx(8.0)
+    apart = replace(p, host=np.array([0, 1]))
+    assert apart.evaluate([0, 1]) == pytest.approx(4.0)
+
+
+def test_a_long_node_is_slow_only_while_another_one_runs():
+    p = replace(
+        problem([], [[4.0, 1.0]], devices=[0, 0]),
+        host=np.array([0, 0]), used=np.ones(2), shared=1.0, coalesced=np.zeros((2, 2)),
+    )  # fmt: skip
+    start, finish = np.empty(2), np.empty(2)
+    assert run(p.arrays, np.array([0, 1], np.int32), p.rank, False, False, start, finish, np.empty((2, 0))) == 5.0
+    assert finish.tolist() == [5.0, 2.0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plan_in_the_order_of_the_clock_takes_as_long_as_the_clock_says(seed):
+    """What a search counts is what its plan takes, also on a machine that devices share."""
+    rng = np.random.default_rng(seed)
+    n, d = 40, 3
+    between = 1.0 - np.eye(d)
+    p = replace(
+        random_problem(seed, n, slots=[1, 1, 1], contended=True, capacity=[np.inf] * d),
+        handling=between * 0.1, handling_per_byte=between * 0.01, used=rng.integers(1, 3, n) * 0.8, host=np.array([0, 1, 0]),
+        shared=1.2, coalesced=between * 0.5,
+    )  # fmt: skip
+    device = rng.integers(0, d, n).astype(np.int32)
+    start, finish, nothing = np.empty(n), np.empty(n), np.empty((2, 0))
+    counted = run(p.arrays, device, p.rank, True, False, start, finish, nothing)
+    rank = np.empty(n, np.int32)
+    rank[np.lexsort((p.rank, start))] = np.arange(n)
+    assert run(p.arrays, device, rank, True, True, start, finish, nothing) == pytest.approx(counted, rel=1e-9)
