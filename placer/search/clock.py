@@ -63,9 +63,7 @@ class Clocks(NamedTuple):
     next_held: Ints  # (V,)
     active: Ints  # (3, A) what runs on shared machines: a node and -1, or a value and the first of its ends; and the machine
     active_end: Floats  # (A,) its end on its machine's clock
-    machine: (
-        Floats  # (5, D) of each machine: its own clock, when that was, its speed, cores that are asked for, by how many
-    )
+    machine: Floats  # (5, D) of each machine: its own clock, when that was, its speed, cores asked for, by how many
     held_since: Floats  # (D,)
 
 
