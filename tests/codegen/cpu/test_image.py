@@ -1,5 +1,6 @@
 """Compiled convolutions and poolings against the references: every geometry, layout and type."""
 
+import os
 from functools import partial
 from typing import Any
 
@@ -158,6 +159,7 @@ def test_a_sum_over_pixels_does_not_depend_on_the_threads() -> None:
 
 def test_the_tile_keeps_its_sums_in_vectors() -> None:
     text, _ = image_kernel_of_a_convolution()
+    text += f"\n# compiled for its assembly by process {os.getpid()}\n"  # Numba shows none of what it has loaded
     (assembly,) = compile_now(text).inspect_asm().values()  # type: ignore[attr-defined]
     assert any(word in assembly for word in ("vfmadd", "fmla", "mulps"))
 
