@@ -34,8 +34,9 @@ SEND_TIMEOUT_S = 5.0
 class Connections:
     """Connections to several servers, opened at first use. One thread uses them at a time.
 
-    A connection is made as soon as a server listens at its address, and again after the server was away. An interrupt (Ctrl-C) in the
-    middle of a message closes all connections; those that are used again are made again.
+    A connection is made as soon as a server listens at its address, and again after the server was away. What interrupts a call (Ctrl-C, or
+    an exception of a signal handler) may leave half of a message sent or read, so it closes all connections; those that are used again
+    are made again.
 
     Args:
         keys: servers must prove their keys.
@@ -84,8 +85,12 @@ class Connections:
         self.forget(address)  # the task was moved
         split_address(address)
         peer = self._peers.get(dialled_name(address))
-        self._peers.links.dial(peer.name)
         self._known[address] = location, peer
+        try:
+            self._peers.links.dial(peer.name)
+        except BaseException:
+            self.forget(address)
+            raise
         return peer
 
     def send(self, address: str, message: Message) -> None:
@@ -101,24 +106,25 @@ class Connections:
         if self._faults is not None and not self._faults.passes(address):
             return
         try:
-            if peer.waiting() >= HIGH_WATER:
-                self._wait_for_room(address, peer)
-            self._peers.post(peer, frames)
-        except Exception:
-            raise
+            if has_room := peer.waiting() < HIGH_WATER or self._waits_for_room(peer):
+                self._peers.post(peer, frames)
         except BaseException:
             self._interrupted()
             raise
+        if not has_room:
+            raise TimeoutError(
+                f"{address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
+            )
 
-    def _wait_for_room(self, address: str, peer: Peer) -> None:
+    def _waits_for_room(self, peer: Peer) -> bool:
+        """Wait until the peer has taken some of its messages; False: it takes none."""
         deadline = time.monotonic() + SEND_TIMEOUT_S
         while peer.waiting() >= HIGH_WATER:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError(
-                    f"{address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
-                )
+                return False
             self._io.turn(left)
+        return True
 
     def waker(self) -> Callable[[], None]:
         """A function that ends the current `poll`, or the next one. Any thread may call it, at any time."""
@@ -144,8 +150,6 @@ class Connections:
         if not waiting:
             try:
                 self._wait(timeout_s, only)
-            except Exception:
-                raise
             except BaseException:
                 self._interrupted()
                 raise
@@ -244,8 +248,8 @@ class Connections:
         if not self.closed and self._process == process_id():  # a forked child shares the descriptors with its parent
             self.closed = True
             self._known.clear()
-            self._peers.close()
             self._io.close()
+            self._peers.close()
 
     def __del__(self) -> None:
         if not self.closed and self._process == process_id():

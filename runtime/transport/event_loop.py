@@ -109,6 +109,7 @@ class EventLoop:
             self._closing = True
         self.wake()
         if self._thread is None:
+            self.run_queue()
             self._shut()
         elif not self.is_current():
             self._thread.join()

@@ -15,6 +15,7 @@ from echoing import WAIT_S, Connection, ping, until
 import dovetail as dt
 from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.transport.endpoint import Endpoint
+from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.wire.schema import WireError
 
@@ -282,23 +283,60 @@ def test_garbage_from_one_server_does_not_hide_what_others_sent(echo: Endpoint) 
         assert len(failures) == 1 and failures[0].startswith(server.address)
 
 
-def test_connections_recover_from_an_interrupt(echo: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+class _AlarmError(Exception):
+    """What a program's signal handler may raise."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, _AlarmError])
+def test_connections_recover_from_an_interrupt(
+    echo: Endpoint, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
     def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise kind
 
     with Connections() as connections:
         for what in ("post", "attend"):  # in the middle of a message that is sent, or received
             connections.send(echo.address, ping(0))
             assert connections.poll(WAIT_S)
+            before = connections.peer(echo.address)
             with monkeypatch.context() as now:
                 now.setattr(connections._peers, what, interrupted)
-                with pytest.raises(KeyboardInterrupt):
+                with pytest.raises(kind):
                     connections.send(echo.address, ping(0))
                     connections.poll(WAIT_S, echo.address)
                     connections.poll(WAIT_S, echo.address)
+            assert connections.peer(echo.address) is not before
         assert connections.poll(0) == []
         connections.send(echo.address, ping(1))
         assert connections.poll(WAIT_S)[0][1].fields == {"seq": 1}
+
+
+def test_an_interrupt_while_a_connection_is_made_leaves_none_behind(
+    echo: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(name: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with Connections() as connections:
+        links = connections._peers.links
+        with monkeypatch.context() as now:
+            now.setattr(links, "_dialled", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                connections.send(echo.address, ping(0))
+        assert not links._peers and not links._links
+        connections.send(echo.address, ping(1))
+        assert connections.poll(WAIT_S)[0][1].fields == {"seq": 1}
+
+
+def test_a_stream_that_comes_while_the_connections_are_closed_is_closed(echo: Endpoint) -> None:
+    here, there = socket.socketpair()
+    with Connections() as connections, there:
+        peer = connections.peer(echo.address)
+        stream = Stream(here, 8, 1 << 20)
+        assert connections._io.call_soon(lambda: connections._peers._upgrade(peer, stream))
+        connections.close()
+        assert here.fileno() == -1
+        assert not connections._io.call_soon(lambda: None)
 
 
 def test_a_process_that_ends_sends_what_it_owes() -> None:
