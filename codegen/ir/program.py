@@ -166,7 +166,7 @@ class Loop:
 
 
 def one_by_one(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
-    """The instructions with the calls themselves where several became one (`backends/native_runs.py`), in loops too."""
+    """The instructions with the calls themselves where several became one (`cpu/regions/region.py`), in loops too."""
     for step in instructions:
         if isinstance(step, Loop):
             yield replace(step, head=tuple(one_by_one(step.head)), body=tuple(one_by_one(step.body)))

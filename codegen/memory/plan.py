@@ -1,9 +1,8 @@
 """Memory plan of a device's part of a step: lifetimes of tensors and peak memory; and arena offsets, for what runs in an arena.
 
 A tensor lives from the step that makes it to its last use. Feeds live from the start, fetches to the end. A view uses the memory of
-its base. Constants and variables outlive steps and are not counted; neither are reads of variables. With in-place reuse
-(`fusion/inplace.py`), the result's lifetime starts where the input's ends. An update of a variable needs memory for a new value if
-a part of the step still needs the old one (`graph.state.changing`), or if the op does not write in place.
+its base. Constants and variables outlive steps and are not counted; neither are reads of variables. An update of a variable needs memory
+for a new value if a part of the step still needs the old one (`graph/resources/variable.py`), or if the op does not write in place.
 
 The *peak* is the most bytes alive at once. An *arena* is one block of memory with an offset for each tensor, such that no two live
 tensors overlap. Tensors are placed from the largest to the smallest, each in the tightest gap that is free during its life

@@ -1,6 +1,6 @@
 """`SparseTensor`: the elements of a tensor that are not zero, and where each of them is.
 
-Three tensors stand for one. What is done with it (`ops/sparse_*.py`) is made of the ops that dense tensors have, so it is placed,
+Three tensors stand for one. What is done with it (`ops/sparse/`) is made of the ops that dense tensors have, so it is placed,
 fused, differentiated and sent as everything else is.
 """
 

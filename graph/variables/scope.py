@@ -342,6 +342,3 @@ def get_variable(
     # Variables are named by variable scopes alone, so the name scope is left meanwhile.
     with graph.name_scope(None):
         return get(full_name, **arguments) if getter is None else getter(get, full_name, **arguments)
-
-
-# --- templates --------------------------------------------------------------------------------------------------------

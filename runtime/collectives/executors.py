@@ -36,7 +36,7 @@ from .shared_buffer import BufferHandshake, BufferLayout, CollectiveMemory, Shar
 
 
 class MessageExecutor:
-    """Runs the members of one task that exchange parts by messages.
+    """Runs the members of one task that exchange parts by messages. The caller holds the coordinator's lock.
 
     Args:
         perform: runs a function under the coordinator's lock, for device links, whose results come on other threads.

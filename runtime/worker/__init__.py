@@ -8,6 +8,7 @@
     executor.py           `Executor`: the interpreter of one program, which suspends where it must wait
     async_kernel.py       a kernel that runs concurrently with its program
     registration.py       the payload of a `register` message and its codec
+    replication.py        keeps the values of a parameter server's variables on the next one, too
     colocated.py          servers of this process: a session hands them steps without messages
     throttled_kernels.py  fault injection: slows kernels down by a factor
 

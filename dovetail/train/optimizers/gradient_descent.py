@@ -1,8 +1,6 @@
-"""Gradient descent, `var -= learning_rate * gradient`, also with momentum, and with L1 and L2 penalties.
+"""Gradient descent, `var -= learning_rate * gradient`, also with momentum, and FTRL.
 
 Momentum: `accum = momentum * accum + gradient; var -= learning_rate * accum`.
-
-Proximal optimizers (Duchi and Singer, 2009): a step down the gradient, then the penalties, which may make weights exactly zero.
 
 FTRL-proximal (McMahan et al., 2013): for sparse linear models; the penalty of the absolute value makes weights exactly zero.
 """

@@ -198,7 +198,8 @@ class Unique(NamedTuple):
     idx: Tensor
 
 
-def _unique_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+def unique_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    """The outputs of `Unique`: the distinct values, and an index for each element."""
     (x,) = inputs
     need_rank(x.dims, 1, "x")
     return [(x.dtype.base, (None,)), (index_type_attr(attrs, "out_idx"), x.dims)]
@@ -211,7 +212,8 @@ def _unique_texts(x: Array, dtype: Any) -> tuple[Array, Array, Array]:
     return text_array(places), inverse, np.bincount(inverse, minlength=len(places)).astype(dtype)
 
 
-def _unique_with_counts(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]:
+def uniques(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]:
+    """The distinct values of a vector, the index of each element's value among them, and how often each occurs."""
     if x.dtype == object:
         return _unique_texts(x, out_idx.np)
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
@@ -221,7 +223,7 @@ def _unique_with_counts(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]
     return values[order], place[inverse.reshape(x.shape)].astype(out_idx.np), counts[order].astype(out_idx.np)
 
 
-define("Unique", _unique_rule, lambda x, *, out_idx: _unique_with_counts(x, out_idx=out_idx)[:2], device_types=("CPU",))
+define("Unique", unique_rule, lambda x, *, out_idx: uniques(x, out_idx=out_idx)[:2], device_types=("CPU",))
 
 
 def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Unique:

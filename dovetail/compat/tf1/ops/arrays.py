@@ -18,7 +18,7 @@ from ....graph.core.opdef import Attrs, Output, define
 from ....graph.core.shape import TensorShape, as_dims, broadcast, compatible, is_static, text
 from ....graph.ops.array.concat_stack import convert_alike, stack
 from ....graph.ops.array.creation import ones_like, zeros_like
-from ....graph.ops.array.dynamic_partition import _unique_rule, _unique_with_counts
+from ....graph.ops.array.dynamic_partition import unique_rule, uniques
 from ....graph.ops.array.gather import gather
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.array.scatter import scatter_into
@@ -317,8 +317,8 @@ class UniqueWithCounts(NamedTuple):
 
 define(
     "UniqueWithCounts",
-    lambda inputs, attrs: [*_unique_rule(inputs, attrs), (index_type_attr(attrs, "out_idx"), (None,))],
-    _unique_with_counts,
+    lambda inputs, attrs: [*unique_rule(inputs, attrs), (index_type_attr(attrs, "out_idx"), (None,))],
+    uniques,
     device_types=("CPU",),
 )
 

@@ -1,4 +1,7 @@
-"""Optimizers that only programs of TensorFlow 1 use: dual averaging, and steps with a penalty."""
+"""Optimizers that only programs of TensorFlow 1 use: Adagrad by dual averaging, and proximal optimizers.
+
+Proximal optimizers (Duchi and Singer, 2009): a step down the gradient, then the penalties, which may make weights exactly zero.
+"""
 
 from __future__ import annotations
 
