@@ -28,4 +28,6 @@ ONE_PIXEL = (
     (window_of((1, 1)), (1, 1, 1, 1, 1)),
     (window_of((3, 3)), (1, 1, 1, 9, 33)),
     (Window((5, 5), (1, 1)), (3, 5, 5, 4, 6)),  # the window is the image
+    (Window((2, 2), (2, 2)), (1, 2, 2, 16, 1)),  # each pixel of the image meets one tap
+    (Window((2, 2), (2, 2)), (1, 2, 10, 1, 3)),
 )

@@ -247,12 +247,13 @@ def contract(
         if is_inside:
             begin += n0 * x_jumps[0] + (r0 * down - top) * x_jumps[1] + (c0 * along - left) * x_jumps[2]
         if is_matrix and is_inside and images * rows == 1:
+            goal = to + y_jumps[0] + first
             if columns == 1 and w_jumps[4] == 1:
-                row_by_matrix(x, begin, step, w, of_w + first, w_jumps[3], own, inner, y, to + first)
+                row_by_matrix(x, begin, step, w, of_w + first, w_jumps[3], own, inner, y, goal)
                 count_up(counters, FINISHED, 1)
                 continue
-            if channels == 1 and step == 1 and w_jumps[3] == 1:
-                matrix_by_column(x, begin, along * column, c1 - c0, inner, w, of_w, y, to + c0)
+            if channels == 1 and step == 1 and w_jumps[3] == 1 and y_jumps[3] == 1:
+                matrix_by_column(x, begin, along * column, c1 - c0, inner, w, of_w, y, goal + c0)
                 count_up(counters, FINISHED, 1)
                 continue
         if place != has:
