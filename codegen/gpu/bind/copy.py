@@ -81,8 +81,10 @@ def _boxes(rule: Rule, loaded: int = 1, order: tuple[int, ...] | None = None) ->
                 return None
             made = [(shape, dtype.np) for shape in found.outputs]
             count = math.prod(found.outputs[0])
-            if count == math.prod(shapes[0]) and found.moves[0].joined() == Move(0, 0, ((count, 1, 1),)):
-                return Choice([copied(device, count * dtype.size)], {}, made)  # elements that stay as they lie
+            # Elements that stay as they lie; beside empty inputs they are moved as others are.
+            whole = Move(0, 0, ((count, 1, 1),))
+            if len(shapes) == 1 and count == math.prod(shapes[0]) and found.moves[0].joined() == whole:
+                return Choice([copied(device, count * dtype.size)], {}, made)
             ways, sizes = moves(dtype, found.moves, found.filled)
             return Choice(ways, sizes, made)
 

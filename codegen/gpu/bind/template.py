@@ -46,5 +46,5 @@ class Template:
 
 
 def copied(device: Device, count: int) -> Callable[[Sequence[int]], None]:
-    """A copy of so many bytes as a candidate."""
+    """A copy of so many bytes of the one input as a candidate."""
     return lambda addresses: device.copy_bytes(addresses[1], addresses[0], count)

@@ -130,6 +130,15 @@ def test_values(fake, make):
     assert not [n for n in agree(build) if "host" in n]
 
 
+def test_what_is_joined_may_be_empty(fake):
+    def build():
+        x, y = dt.placeholder(dt.float32, [None, 5]), dt.placeholder(dt.float32, [None, 5])
+        z = dt.placeholder(dt.float32, [9, None])
+        return [dt.concat([x, y], 0), dt.concat([x, z], 1)], {x: TABLE, y: TABLE[:0], z: TABLE[:, :0]}
+
+    assert not [n for n in agree(build) if "host" in n]
+
+
 @pytest.mark.parametrize(("length", "dtype"), [(5000, dt.float32), (70, dt.float64), (70, dt.int64)])
 def test_long_rows_and_wide_elements_are_sorted(fake, length, dtype):
     x = RANDOM.integers(0, 1000, (2, length)).astype(dtype.as_numpy_dtype)
