@@ -135,7 +135,7 @@ def _key(dtype: DType) -> tuple[str, str, int]:
     kept = max(bits, 32)
     top = 0 if dtype.is_unsigned else 1 << (bits - 1)
     signed = f".to(tl.{'uint' if dtype.is_unsigned else 'int'}{kept})"
-    lines = f"    key = x{signed}.to(tl.uint{kept}) ^ {top}\n"
+    lines = f"    key = x{signed}.to(tl.uint{kept}) + {top}\n"  # modulo 2**kept: the smallest number becomes 0
     return "", lines + flip, bits
 
 

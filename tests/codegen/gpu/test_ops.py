@@ -208,13 +208,13 @@ def test_running_products_and_sums_of_other_types(dtype: Any, length: int) -> No
         )
 
 
-@pytest.mark.parametrize("dtype", [float32, bfloat16, int8, int32, uint32], ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int8, uint8, int32, uint32], ids=lambda t: t.name)
 def test_sorting(dtype: Any) -> None:
     length, k = 37, 10
     x = (
         (3 * RNG.standard_normal((2, length))).astype(dtype.np)
         if dtype.is_floating
-        else RNG.integers(0, 9, (2, length)).astype(dtype.np)
+        else RNG.integers(0 if dtype.is_unsigned else -4, 9, (2, length)).astype(dtype.np)
     )
     if dtype is int32:
         x[0, :3] = np.iinfo(np.int32).min, np.iinfo(np.int32).max, -1
