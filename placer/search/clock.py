@@ -71,7 +71,7 @@ class Clocks(NamedTuple):
 def clocks(a: Arrays, kept: int) -> Clocks:
     """Room for the state that runs and `kept` others.
 
-    The latency of a transfer shares a machine with what else runs there, for as many transfers at once as there is room for.
+    A node, and the latency of a transfer, shares a machine with what else runs there, for as many at once as there is room for.
     """
     n, d, rows = len(a.memory), len(a.device_class), 1 + 2 * kept
     shared, values, room = 0, 0, 0
@@ -364,7 +364,7 @@ def advance(
                 if now + (owed[d] + left[d]) / a.slots[d] > late or (len(behind) and finish[x] + behind[x] > late):
                     return np.inf
                 left[d] -= seconds
-                if len(a.host) and a.host[d] >= 0:
+                if len(a.host) and a.host[d] >= 0 and size[2] < len(c.active_end):
                     _add_active(a, c, a.host[d], now, owed[d] + seconds, x, -1, a.used[x])
                 else:
                     size[0] = push(times, codes, size[0], finish[x], np.int64(n + x))

@@ -73,6 +73,22 @@ def test_violations_name_what_is_wrong():
     assert p.violations([1, 0]) == ["node 1 may not be on device 0", "node 1 is not with its unit 0"]
 
 
+def test_more_may_travel_at_once_on_a_machine_than_the_clock_has_room_for():
+    """What there is no room for has the machine to itself."""
+    sources = 80
+    p = problem(
+        [(i, sources + j) for i in range(sources) for j in range(2)], [[0.0] * sources + [1.0] * 2], devices=[0] * 3,
+        size=0.0,
+    )  # fmt: skip
+    between = 1.0 - np.eye(3)
+    room = p.nodes + 4 * 3 * 3
+    p = replace(
+        p, link_latency=between, coalesced=between * 0, host=np.zeros(3, np.int32), shared=1.5, used=np.ones(p.nodes)
+    )
+    assert room < 2 * sources
+    assert p.evaluate([0] * sources + [1, 2]) == pytest.approx(room / 1.5 + 2 / 1.5)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed):
     rng = np.random.default_rng(seed)
