@@ -54,9 +54,10 @@ class VariableUpdate(GpuKernel):
         ]
         before = host_copies(states) if self.gpu.check else []
         key = states[0].read().shape, *[x.shape for x in rest]
-        if key not in self._ready:
-            self._prepared(key, [*[on_device(s, device) for s in states], *rest])
-        ready = self._ready[key]
+        try:
+            ready = self._ready[key]
+        except KeyError:
+            ready = self._prepared(key, [*[on_device(s, device) for s in states], *rest])
         if ready is None:
             return self.fallback(*inputs)
         with mutable_values(device, states, whole=self.whole) as (old, new):
