@@ -184,7 +184,7 @@ def plan_step(
         plan = step.predicted(plan, solutions[-1])
         if options.strategy in FROM_RULES:
             with_place = graph.nodes if to_place is None else to_place
-            plan = step.better(plan, "rules", step.plan(placed(None), by_rank=True), with_place)
+            plan = step.better(plan, step.plan(placed(None), by_rank=True), with_place)
     if plan.unknown_sizes and plan.solution is not None:
         for warning in unknown_sizes(Facts(plan)):
             logger.warning("%s", warning.text)
@@ -277,13 +277,10 @@ class _Step:
             plan, solution=replace(solution, objective=objective, lower_bound=_bound(plan, objective, solution))
         )
 
-    def better(self, plan: Plan, by: str, other: Plan, placed: Sequence[Node]) -> Plan:
-        """The searched plan, or another one where it is faster and fits into memory.
+    def better(self, plan: Plan, other: Plan, placed: Sequence[Node]) -> Plan:
+        """The searched plan, or that of the rules where it is faster and fits into memory. `placed`: the nodes with a place.
 
-        The search knew the other placement, too, but not what the passes make of it.
-
-        Args:
-            by: how the other placement was found. placed: the nodes with a place.
+        The search knew the rules' placement, too, but not what the passes make of it.
         """
         from .search.assign import topologically  # the searches and their compiled loops
 
@@ -299,7 +296,7 @@ class _Step:
         number = {str(d.name): i for i, d in enumerate(self.cluster.devices)}
         devices = np.array([number[other.decisions.device_of(n)] for n in topologically(placed)], np.int32)
         devices.flags.writeable = False
-        history = (*solution.history, Found(by, objective, solution.history[-1].seconds))
+        history = (*solution.history, Found("rules", objective, solution.history[-1].seconds))
         bound = _bound(other, objective, solution)
         return replace(
             other,

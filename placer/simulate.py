@@ -37,6 +37,9 @@ from .search.memory_profile import LiveValues
 from .search.problem import Objective, Problem, summed
 from .search.types import Floats, Ints
 
+Travels = dict[tuple[int, int], tuple[float, float]]
+"""(value, destination) -> when it leaves and arrives."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -444,10 +447,6 @@ def seconds_of(problem: Problem, assignment: npt.ArrayLike, *, in_order: bool = 
     return _run(problem, np.asarray(assignment, np.int32), in_order)[2]
 
 
-Travels = dict[tuple[int, int], tuple[float, float]]
-"""(value, destination) -> when it leaves and arrives."""
-
-
 def _run(problem: Problem, device: Ints, in_order: bool) -> tuple[Floats, Floats, float, Travels]:
     """When each node starts, and when it ends; when the last one ends; and what travels when."""
     a, n = problem.arrays, problem.nodes
@@ -457,13 +456,8 @@ def _run(problem: Problem, device: Ints, in_order: bool) -> tuple[Floats, Floats
     ends = np.flatnonzero(~np.isnan(times[0]))
     values = np.searchsorted(problem.value_start, ends, side="right") - 1
     to = device[problem.value_target[ends]]
-    moments = map(tuple, times[:, ends].T.tolist())
-    return (
-        start,
-        finish,
-        float(makespan),
-        dict(zip(zip(values.tolist(), to.tolist(), strict=True), moments, strict=True)),
-    )
+    keys = zip(values.tolist(), to.tolist(), strict=True)
+    return start, finish, float(makespan), dict(zip(keys, map(tuple, times[:, ends].T.tolist()), strict=True))
 
 
 def _critical(

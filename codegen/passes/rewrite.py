@@ -8,9 +8,9 @@ last, so that attention is recognised in its original form. After each walk, nod
 had none before stay, because the step runs them for their effect.
 
 These stay, in their order: a step's feeds, the names of its fetches, sends and receives, stateful nodes, reads of variables, and
-control flow. Nodes under a `cond`
-may be dead and are not matched. Nodes are never changed in place, because they may be the user's own: a node with a replaced input
-is copied. A replacement keeps the node's name and source line, so errors still point at the user's code.
+control flow. Nodes under a `cond` may be dead and are not matched. Nodes are never changed in place, because they may be the user's
+own: a node with a replaced input is copied. A replacement keeps the node's name and source line, so errors still point at the user's
+code.
 
 The work is linear in the number of nodes. Rules that need an op which the unit does not have are skipped from the start.
 """

@@ -10,6 +10,7 @@
     plan_warning.py a warning, the change that it suggests, and the plan with that change
     facts.py        facts that warnings and reports derive from a plan
     evaluation.py   predicted time, lower bound, bottleneck, alternatives
+    scale.py        predictions for several batch sizes
     compare.py      predictions beside a trace
 
 `plan` imports it. It imports all packages but `serialize`, and reads plans through the protocol `PlanData`.

@@ -2,8 +2,8 @@
 
     fused                  kernels made by fusion, from loop nests
     node                   the common class of hand-written kernels of one op
-    gemm                   matrix products
-    contraction, ..._source  what products and convolutions are: blocked and packed GEMM, by tables of offsets
+    gemm, gemv_source      matrix products; those of one row or column
+    contraction, ..._source   what products and convolutions are: blocked and packed GEMM, by tables of offsets
     microkernel            the register tile of products and convolutions, in LLVM
     image, conv, ...       convolutions as implicit GEMM (conv_filter_source: the gradient by the filter)
     windows                pooling and depthwise convolutions, from the loop nests that GPUs run, too

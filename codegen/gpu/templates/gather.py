@@ -35,6 +35,6 @@ def gather(dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routin
 
 
 def gather_nd(dtype: DType, index: DType, depth: int, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-    """Ways to pick slices by coordinates of `depth` numbers. A launch gives `scattering.launch_sizes`, of which `sizes` are some."""
+    """Ways to pick slices by coordinates of `depth` numbers. A launch gives `scatter.launch_sizes`, of which `sizes` are some."""
     names = Names(("in0", "in1"), ("out0",), ("count", "after"), tables={"in0": "rows", "in1": "numbers"})
     return one_after_another([launches(picked(dtype, index, depth), names, (sizes["count"], sizes["after"]))])

@@ -30,7 +30,7 @@ def sparse_update(
         loops: the rule, of `update_loops.sparse_update` with sums. places: how many of its inputs are variables. gradient: which
             input that is.
         dtype: of the gradient. index: of the indices.
-        sizes: `scattering.launch_sizes`; the ways are right for any others, too.
+        sizes: `scatter.launch_sizes`; the ways are right for any others, too.
     """
     kept, indices = kept_in(dtype), f"in{gradient + 1}"
     space, axes = (sizes["count"], sizes["after"]), ("count", "after")
