@@ -20,7 +20,6 @@ from ...graph.core.frames import is_steered
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
 from ..cluster.spec import Cluster
-from ..search.clock import run
 from ..search.from_graph import step_problem
 
 if TYPE_CHECKING:
@@ -63,8 +62,7 @@ def execution_order(
     )  # fmt: skip
     number = {str(device.name): d for d, device in enumerate(cluster.devices)}
     device = np.array([number[device_of(n)] for n in nodes], np.int32)
-    start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
-    run(problem.arrays, device, problem.rank, problem.contended, False, start, finish, np.empty((2, 0)))
+    start, *_ = problem.clocked(device)
     order = np.lexsort((np.arange(len(nodes)), start)).tolist()
     position = {nodes[i]: at for at, i in enumerate(order)}
     kept = kept_pairs(nodes)

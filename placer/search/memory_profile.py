@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .clock import MOMENT, run
+from .clock import MOMENT
 from .problem import InfeasibleError, Problem, summed
 from .types import Floats, Ints
 
@@ -118,8 +118,7 @@ def check_assignment(problem: Problem, device: Ints) -> None:
     """Raises PeakError if the live values of an assignment (n,) exceed a device's memory at some time."""
     if not len(problem.arrays.home_memory):
         return
-    start, finish = np.empty(problem.nodes), np.empty(problem.nodes)
-    run(problem.arrays, device, problem.rank, problem.contended, False, start, finish, np.empty((2, 0)))
+    start, finish, _ = problem.clocked(device)
     live = LiveValues(problem, device, start, finish)
     most, when = live.peaks(problem.devices)
     short = summed(device, problem.memory, problem.devices) + most - problem.capacity

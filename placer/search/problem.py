@@ -223,8 +223,13 @@ class Problem:
         device = np.asarray(assignment, np.int32)
         if self.objective is Objective.THROUGHPUT:
             return float(loads(self.arrays, device).max())
+        return self.clocked(device)[2]
+
+    def clocked(self, device: Ints) -> tuple[Floats, Floats, float]:
+        """(n,) when each node of an assignment starts, and when it ends; and when the last one ends. In seconds, for one step."""
         start, finish = np.empty(self.nodes), np.empty(self.nodes)
-        return float(run(self.arrays, device, self.rank, self.contended, False, start, finish, np.empty((2, 0))))
+        end = run(self.arrays, device, self.rank, self.contended, False, start, finish, np.empty((2, 0)))
+        return start, finish, float(end)
 
     def violations(self, assignment: npt.ArrayLike) -> list[str]:
         """What is wrong with an assignment, in words; empty when it is feasible."""

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from .clock import run
 from .heaps import pop, pop_ready, push, push_ready, sort
 from .jit import compiled, next_random, seeded
 from .list_scheduling import CORES
@@ -325,8 +324,7 @@ def _refined(
 ) -> tuple[Ints, float]:
     """Refine parts of the schedule side by side, from edge to edge; how many there are does not hang on the machine."""
     p, a, device = problem, problem.arrays, where[problem.unit]
-    start, finish = np.empty(p.nodes), np.empty(p.nodes)
-    run(a, device, p.rank, p.contended, False, start, finish, np.empty((2, 0)))
+    start, finish, _ = p.clocked(device)
     position = np.empty(p.nodes, np.int32)
     position[p.topological] = np.arange(p.nodes, dtype=np.int32)
     order = np.lexsort((position, start)).astype(np.int32)
