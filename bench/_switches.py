@@ -27,12 +27,6 @@ def _accumulates() -> None:
     _replace(access, "direct_additions", lambda *_: [])
 
 
-def _coalesced_accumulates() -> None:
-    """Each addition to an accumulator of another task is a call of its own, which wakes the task if that waits for it."""
-    pipeline = importlib.import_module("dovetail.codegen.pipeline")
-    _replace(pipeline, "coalesce_accumulates", lambda instructions, *_: instructions)
-
-
 def _coalescing() -> None:
     """Each tensor leaves at once."""
     scheduler = _module("worker.step_scheduler")
@@ -150,7 +144,6 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "one-sided reads": {"DOVETAIL_ONE_SIDED_READS": "0"},
     "one-sided updates": {"DOVETAIL_ONE_SIDED_UPDATES": "0"},
     "one-sided accumulates": _accumulates,
-    "one-sided accumulates: coalescing": _coalesced_accumulates,
     "lent tensors, Unix streams": {"DOVETAIL_SHARED_MEMORY_MB": "0"},
     "Unix streams": _unix_streams,
     "streams": _streams,

@@ -357,7 +357,6 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
             "rewriting": SMALL,
             "counter-based random numbers": RANDOM,
             "fusion": SMALL | LOOPS,
-            "accumulate coalescing": MODELS,
             "native regions": SMALL | UPDATES,
             "copies": COPIES,
             "matrix products": MODELS | {k: partial(product, *v) for k, v in PRODUCTS.items()} | NARROW,

@@ -27,7 +27,6 @@ from .ir.partition import PartitionGraph, PartitionStep
 from .ir.program import Program
 from .ir.verify import BrokenPassError, verify_program, verify_steps
 from .lower.chunked_saves import read_saved_in_chunks
-from .lower.coalesce_accumulates import coalesce_accumulates
 from .lower.liveness import free_dead_slots
 from .lower.lower import Lowered, ReaderOf, lower
 from .lower.send_buffers import use_send_buffers
@@ -278,12 +277,6 @@ def _lowering(backend: Backend) -> tuple[Pass, ...]:
     def lowering(c: Compilation) -> None:
         c.lowered = lower(c.graph, c.steps, backend, c.context_of, c.reader_of)
 
-    def coalescing(c: Compilation) -> None:
-        assert c.lowered is not None
-        if c.lowered.accumulates:
-            made = coalesce_accumulates(c.lowered.instructions, c.lowered.accumulates, c.lowered.lookups)
-            c.lowered.instructions = made
-
     def saves(c: Compilation) -> None:
         assert c.lowered is not None
         fetched = [slot for _, slot in c.lowered.fetches]
@@ -296,7 +289,6 @@ def _lowering(backend: Backend) -> tuple[Pass, ...]:
 
     return (
         Pass("lowering", lowering),
-        Pass("accumulate coalescing", coalescing),
         Pass("saves in chunks", saves),
         Pass("liveness", liveness),
     )

@@ -3,7 +3,6 @@
 lower.py                  a partition's steps to instructions; the backend gives the kernels
 liveness.py               each slot is freed after its last use
 chunked_saves.py          large variables that only a save reads are read chunk by chunk
-coalesce_accumulates.py   several additions to other tasks' accumulators as one call
 send_buffers.py           results that are sent are written into shared memory at once
 region.py                 Region: consecutive calls that become one call, and how they run one by one
 """

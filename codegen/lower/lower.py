@@ -20,7 +20,6 @@ from ...graph.core.errors import AbortedError, InvalidArgumentError
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import OpDef, Trait
 from ...graph.core.shape import text
-from ...graph.ops.state.accumulators import ACCUMULATOR, ADDITION
 from ...graph.resources.accumulator import RemoteAccumulator
 from ...graph.resources.resource_manager import Context
 from ...graph.resources.variable import VariableState
@@ -62,8 +61,6 @@ class Lowered:
         instructions: in order. No slot is freed yet.
         slots: what the slots hold before the first instruction: constants, or None.
         feeds, fetches: (name, slot).
-        accumulates: `id` -> call that adds to another task's accumulator, with its node and that task.
-        lookups: the calls that look up accumulators of other tasks.
         tensors: slot -> the tensor or variable that it holds.
     """
 
@@ -73,8 +70,6 @@ class Lowered:
     slots: list[Any]
     feeds: tuple[tuple[str, int], ...]
     fetches: tuple[tuple[str, int], ...]
-    accumulates: Mapping[int, tuple[Call, Node, str]]
-    lookups: Sequence[Call]
     tensors: Mapping[int, Tensor]
 
     def program(self) -> Program:
@@ -122,9 +117,7 @@ def lower(
     tensors = {}
     if len(steps) <= PLANNED:
         tensors = {slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of
-    return Lowered(
-        graph, steps, lowering.instructions, lowering.slots, feeds, fetches, lowering.added, lowering.looked_up, tensors
-    )
+    return Lowered(graph, steps, lowering.instructions, lowering.slots, feeds, fetches, tensors)
 
 
 def _are_bounded(steps: Iterable[PartitionStep | FusedKernel]) -> bool:
@@ -181,9 +174,6 @@ class _Lowering:
         self.begun: dict[Node, Await | None] = {}  # nodes that run asynchronously, and the instruction that awaits each
         self.read: list[tuple[RecvTensor, int]] = []  # published variables, and the slots for their values
         self.reached: dict[str, int] = {}  # nodes that are variables of other tasks, and the slots for these
-        self.task_of: dict[int, str] = {}  # slot of a variable of another task -> that task
-        self.looked_up: list[Call] = []  # calls that look up accumulators of other tasks,
-        self.added: dict[int, tuple[Call, Node, str]] = {}  # and calls that add to them, by `id`
 
     def new_slot(self, tensor: Tensor | None, value: Any = None) -> int:
         self.slots.append(value)
@@ -207,10 +197,7 @@ class _Lowering:
         if plain is None:
             plain = self.plain[op] = not (op.name in _SPECIAL or op.is_blocking)
         if plain:
-            call = self._call(node)
-            self.instructions.append(call)
-            if op.name == ADDITION and call.inputs[0] in self.task_of:
-                self.added[id(call)] = call, node, self.task_of[call.inputs[0]]
+            self.instructions.append(self._call(node))
         elif op.name == "Const":
             if node.outputs[0] not in self.slot_of:  # else it is fed
                 self.new_slot(node.outputs[0], node.attrs["value"])
@@ -245,12 +232,7 @@ class _Lowering:
     def _reach(self, node: Node) -> Call:
         """A variable or accumulator of another task, looked up when the program started."""
         slot = self.new_slot(node.outputs[0])
-        found = self.reached[node.name]
-        call = Call(_reached, (found,), (slot,), (), node.name, node.type, node._origin)
-        if found in self.task_of:
-            self.task_of[slot] = self.task_of[found]
-            self.looked_up.append(call)
-        return call
+        return Call(_reached, (self.reached[node.name],), (slot,), (), node.name, node.type, node._origin)
 
     def _begin(self, node: Node, call: Call) -> Call:
         """The instruction that starts an asynchronous call; an `Await` takes its results later."""
@@ -323,8 +305,6 @@ class _Lowering:
         slot = -1 if step.tensor is None else self.arriving_slot(step.tensor)
         if step.reached is not None:
             slot = self.reached[step.reached.name] = self.new_slot(None)
-            if step.reached.type == ACCUMULATOR:
-                self.task_of[slot] = step.source.partition("/device:")[0]
         elif slot < 0 and step.channel in self.asked:
             slot = self.tokens[step.channel] = self.new_slot(None)
         if step.posted is not None:

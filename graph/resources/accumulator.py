@@ -276,20 +276,11 @@ class RemoteAccumulator(DenseAccumulator):
 
     def apply(self, gradient: Array, local_step: int) -> None:
         """As `DenseAccumulator.apply`, and wake its task if that waits for it."""
-        if self.add(gradient, local_step):
-            self.wake()
-
-    def add(self, gradient: Array, local_step: int) -> bool:
-        """Add a gradient, unless it is stale. Returns whether its task must be woken (`wake`)."""
         self._check(gradient)
         with self.lock, self._reached as shared:
-            if not shared.add(gradient, local_step):
-                return False
-        return self._reached.is_full()
-
-    def wake(self) -> None:
-        """Wake its task, for this accumulator and all others of the task."""
-        self._reached.wake()
+            added = shared.add(gradient, local_step)
+        if added and self._reached.is_full():
+            self._reached.wake()
 
 
 class SparseAccumulator(Accumulator):
