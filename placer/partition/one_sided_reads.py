@@ -9,7 +9,7 @@ need not be sent then: the receiver reads it, before its program does anything e
 Nothing that a step computes may depend on whether values are read directly, so it is done only where that cannot show:
 
 - The value is that of the variable and nothing else: the place itself, or what reads it, or an Identity of that; without control
-  inputs, outside of loops and branches, and not fed. It crosses as it is, from a CPU to a CPU.
+  inputs, outside of loops and branches, and not fed. All of these are on the sender's device. It crosses as it is, from a CPU to a CPU.
 - Whatever changes the variable in this step comes later: in the order of the sender's program, and not before the receiver has
   begun. It reads first of all, so this holds for what takes something that the receiver's program sends, through others or not.
   (Constants do not count: they may be made where they are used.)
@@ -65,10 +65,10 @@ def direct_reads(
         cut: what each device runs. nodes: what the step runs, inputs first. feeds: tensors that the client gives.
         most_bytes: larger values are sent.
     """
-    found = list(_bare_variables(cut, feeds, most_bytes))
+    device = {n: name for name, part in cut.partitions.items() for n in part.nodes}
+    found = list(_bare_variables(cut, device, feeds, most_bytes))
     if not found:
         return []
-    device = {n: name for name, part in cut.partitions.items() for n in part.nodes}
     writers = _writers(nodes, device, feeds)
     later: dict[str, set[Node]] = {}
     order: dict[str, dict[Node | int, int]] = {}
@@ -100,7 +100,9 @@ def _order(part: Partition) -> dict[Node | int, int]:
     return found
 
 
-def _bare_variables(cut: Partitioned, feeds: Collection[Tensor], most_bytes: int) -> Iterator[DirectRead]:
+def _bare_variables(
+    cut: Partitioned, device: Mapping[Node, str], feeds: Collection[Tensor], most_bytes: int
+) -> Iterator[DirectRead]:
     for channel in cut.channels:
         value = cut.values[channel.id]
         if (
@@ -120,7 +122,8 @@ def _bare_variables(cut: Partitioned, feeds: Collection[Tensor], most_bytes: int
         ):
             continue
         reader = bare_reader(value, feeds, cut.guarded)
-        if reader is not None:
+        # A value that has come to the sender from the variable's own device is in no memory of the sender.
+        if reader is not None and all(device[n] == channel.source for n in _chain(value)):
             yield DirectRead(channel, place_read(reader, channel.source), reader)
 
 

@@ -194,6 +194,15 @@ def test_what_is_no_bare_variable_is_sent():
             assert names([dt.negative(tensor)]) == []
 
 
+def test_what_the_sender_was_sent_itself_is_in_no_memory_of_its_own():
+    v = variable()
+    with dt.device(WORKER):
+        passed_on = dt.identity(v)
+    with dt.device(OTHER):
+        y = dt.negative(passed_on)
+    assert names([y]) == ["v/read:0"]
+
+
 @pytest.mark.parametrize("owner, reader", [(PS_GPU, WORKER), (PS, WORKER_GPU), (PS, PS_GPU)])
 def test_only_cpus_of_different_tasks_read_directly(owner, reader):
     v = variable(device=owner)
