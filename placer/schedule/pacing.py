@@ -102,7 +102,7 @@ def start_times(steps: Mapping[str, Sequence[Step]]) -> dict[str, list[int]]:
                         todo.append(waiting.pop(what.id))
                 elif what.id in sent:
                     now = max(now, sent[what.id] + 1)
-                else:
+                elif kind == "recv":  # nothing is sent for a read
                     waiting[what.id] = device
                     break
             mine.append(now)

@@ -5,6 +5,7 @@ from random_graphs import A0, A1, B0, B1, C0, placed_graphs
 
 import dovetail as dt
 from dovetail.placer.cluster.load import make_cluster
+from dovetail.placer.partition.one_sided_reads import direct_reads, read_directly
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed
 from dovetail.placer.rules.place import place
@@ -47,6 +48,22 @@ def test_start_times():
     assert start_times(steps_of(cut)) == {A0: [0, 1], B0: [0, 1, 2, 3, 4]}
     late = two_chains(2, [None] * 5 + [1])
     assert start_times(steps_of(late))[B0] == [0, 7, 8]  # received one later than sent, at 6
+
+
+def test_a_receive_behind_a_one_sided_read():
+    with dt.Graph().as_default() as g:
+        with dt.device(A0):
+            v = dt.get_variable("v", [2], initializer=dt.zeros_initializer())
+        with dt.device(C0):
+            made = dt.constant([1.0, 2.0], name="made")
+        with dt.device(B0):
+            y = dt.add(v, made, name="y")
+    nodes = needed(g, [y])
+    cut = partition(nodes, lambda n: n.device, fetches=[y])
+    cut = read_directly(cut, direct_reads(cut, nodes, set(), 100), {y.op}, {})
+    assert [kind for kind, _ in steps_of(cut)[B0]] == ["read", "recv", "node"]
+    assert start_times(steps_of(cut))[B0] == [0, 2, 3]
+    assert schedule_receives(cut) is cut
 
 
 def test_what_is_needed_soon_is_sent_at_once():
