@@ -393,7 +393,9 @@ def _unpack_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _unpack(x: Array, *, num: int, axis: int) -> Any:
     if not -x.ndim <= axis < x.ndim or x.shape[axis] != num:
         raise invalid(f"Cannot unstack shape {text(x.shape)} along axis {axis} into {num} tensors")
-    pieces = tuple(np.moveaxis(x, axis, 0))
+    moved = np.moveaxis(x, axis, 0)
+    # A string picked out of an object array is no array; with an ellipsis it stays one.
+    pieces = tuple(moved[i, ...] for i in range(num)) if x.dtype == object else tuple(moved)
     return pieces[0] if num == 1 else pieces
 
 

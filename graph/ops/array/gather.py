@@ -78,7 +78,7 @@ def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> A
     batch = batch_dims + indices.ndim if batch_dims < 0 else batch_dims
     check_indices(indices, params.shape[at])
     if batch == 0:
-        return np.take(params, indices, at)
+        return np.asarray(np.take(params, indices, at), params.dtype)  # a single string taken is no array
     # One open grid per batch dimension pairs each batch's indices with its own params.
     front = np.moveaxis(params, at, batch)
     grid = np.ogrid[tuple(slice(d) for d in indices.shape[:batch])]

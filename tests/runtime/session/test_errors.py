@@ -201,6 +201,19 @@ def test_a_failing_kernel_names_node_line_and_task(cluster: tf.LocalCluster) -> 
         assert session.run(y, {"PlaceholderWithDefault:0": 1}) == 2  # the session works on
 
 
+@pytest.mark.parametrize("pick", [lambda x: tf.unstack(x)[1], lambda x: tf.gather(x, 1), lambda x: x[1]])
+def test_a_string_picked_out_of_a_tensor_travels(
+    pick: Callable[[tf.Tensor], tf.Tensor], cluster: tf.LocalCluster
+) -> None:
+    words = tf.placeholder(tf.string, [3])
+    with tf.device("/job:ps/task:0"):
+        picked = pick(words)
+    with tf.device("/job:worker/task:1"):
+        joined = tf.string_join([picked, "!"])
+    with tf.Session(cluster.target("worker", 0)) as session:
+        assert session.run([picked, joined], {words: [b"a", b"bc", b""]}) == [b"bc", b"bc!"]
+
+
 @pytest.mark.parametrize("target", ["nonsense", "http://localhost:1", "localhost:2222"])
 def test_a_target_of_unknown_form(target: str) -> None:
     with pytest.raises(tf.errors.NotFoundError, match="zmq://host:port"):
