@@ -38,7 +38,7 @@ from ...graph.core.errors import CancelledError, OpError
 from ...graph.resources.cancellation import Cancellation
 from ...placer.partition.partitioned_graph import COALESCED_S, task_of
 from ..wire.messages import ChannelKey
-from .executor import Executor
+from .executor import Executor, explained
 from .step import TaskStep
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
@@ -324,8 +324,8 @@ class StepRunner:
         try:
             for task, values in outbox.items():
                 self._worker.send(task, self._number, values)
-        except OpError as e:
-            executor.step.fail(e)
+        except Exception as e:
+            executor.step.fail(e if isinstance(e, OpError) else explained(e, None, executor.program.device))
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 

@@ -195,6 +195,18 @@ class Putting:
                 self.inner.go()
 
 
+def test_a_tensor_that_cannot_be_sent_ends_the_step() -> None:
+    def refuse(task: str, step: int, values: object) -> None:
+        raise ValueError("out of paper")
+
+    ends: list[dt.errors.OpError] = []
+    putting = Putting(Worker("/job:a/task:0", (), push=refuse), 7)
+    putting.step.fail = ends.append
+    putting.program = SimpleNamespace(device="/job:a/task:0/device:CPU:0")
+    putting.go()
+    assert "ValueError: out of paper" in ends[0].message and "/job:a/task:0/device:CPU:0" in ends[0].message
+
+
 def test_a_stretch_inside_another_one_leaves_what_that_has_put_out(monkeypatch: pytest.MonkeyPatch) -> None:
     stands = SimpleNamespace(perf_counter=lambda: 0.0, thread_time=lambda: 0.0)
     monkeypatch.setattr(step_scheduler, "time", stands)  # all tensors are put out at once
