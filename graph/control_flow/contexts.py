@@ -215,7 +215,8 @@ class LoopContext(FlowContext):
             "shape": dims,
         }
         with as_is(self.graph, self):
-            node = self.graph.create("RefEnter" if value.dtype.is_ref else "Enter", (value,), attrs)
+            # A loop variable starts with the value of a reference: its Enter must be on the device of its Merge.
+            node = self.graph.create("RefEnter" if constant and value.dtype.is_ref else "Enter", (value,), attrs)
         node.controls = tuple(c for c in controls if self._is_around(c))
         scopes.mark_seen(node)
         return node.outputs[0]

@@ -462,6 +462,18 @@ def spread_loop(trips: Any, captured: Any = None) -> Any:
         return tf.while_loop(lambda i, x: i < trips, body, [tf.constant(0), tf.constant(1.0)], name="w")
 
 
+@pytest.mark.parametrize("initial", [lambda v: v, lambda v: tf.assign_add(v, 2.0)])
+def test_a_loop_starts_with_the_value_of_a_variable_of_another_task(initial: Any, target: str) -> None:
+    with tf.device(THERE):
+        v = tf.Variable(3.0, use_resource=False)
+    with tf.device(HERE):
+        first = tf.convert_to_tensor(initial(v))
+        _, x = tf.while_loop(lambda i, x: i < 4, lambda i, x: (i + 1, x + x), [tf.constant(0), first])
+    with tf.Session(target, config=tf.ConfigProto(isolate_session_state=True)) as session:
+        session.run(v.initializer)
+        assert session.run([x, first]) == [16 * session.run(v), session.run(v)]
+
+
 @pytest.mark.parametrize("trips", [0, 1, 7])
 def test_an_iteration_costs_one_message_per_crossing_tensor(trips: int) -> None:
     graph = tf.get_default_graph()
