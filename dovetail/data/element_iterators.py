@@ -217,11 +217,13 @@ def _repeat(d: Described, at: At, skip: int) -> Walk[Element]:
 @kind("cache")
 def _cache(d: Described, at: At, skip: int) -> Walk[Element]:
     params, source = d._params, d._inputs[0]
+    # Whichever round fills the cache, it holds the elements of the first one: a restored iterator may begin in a later round.
+    first = replace(at, seeds=(at.seeds[0], *[0] * len(at.seeds[1:])))
     if params["filename"]:
         name = arrays_of(at, params["filename"], params["given"])[0].item().decode()
         at.check_file(name)
-        return itertools.islice(cached_in_file(name, lambda: source._walk(at, 0), d._components), skip, None)
-    return _cached(d, at, skip)
+        return itertools.islice(cached_in_file(name, lambda: source._walk(first, 0), d._components), skip, None)
+    return _cached(d, first, skip)
 
 
 def _cached(d: Described, at: At, skip: int) -> Walk[Element]:
