@@ -400,8 +400,16 @@ class CompiledFunction(Generic[P]):
             if array is None:
                 raise TypeError(refusal(self._called, names_of(bound)[i], leaves[i]))
             values.append(array)
-        constants = ["array" if is_fed else (leaf,) for leaf, is_fed in zip(leaves, fed, strict=True)]
-        key = (repr(nest.pack_sequence_as(structure, constants)), *((v.dtype.str, self._dims(v)) for v in values))
+        calls = [leaf for leaf in leaves if callable(leaf)]  # themselves in the key: another one may print alike
+        constants = [
+            "array" if is_fed else "function" if callable(leaf) else (leaf,)
+            for leaf, is_fed in zip(leaves, fed, strict=True)
+        ]
+        key = (
+            repr(nest.pack_sequence_as(structure, constants)),
+            *((v.dtype.str, self._dims(v)) for v in values),
+            *(c if c.__hash__ else c.__call__ for c in calls),
+        )
         trace = self._traces.get(key)
         if trace is None:
             trace = self._traces[key] = self._make_trace(structure, names_of(bound), leaves, fed, values)

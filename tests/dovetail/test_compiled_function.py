@@ -37,6 +37,36 @@ def test_arguments_and_results_are_structures():
         assert step(Pair(1, {"y": 2}), names=["a"])["sum"] == 3
 
 
+class Scale:
+    """A function that prints like others of its kind, and is not hashable."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.by
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        return "Scale"
+
+
+def test_each_function_among_the_arguments_has_a_trace_of_its_own():
+    @dt.compile
+    def step(x, apply):
+        return apply(x) if callable(apply) else x(apply)
+
+    with step:
+        # A lambda that is gone leaves its address, which is all that its text tells, to the next one.
+        assert [step(1.0, lambda x: x * 2), step(1.0, lambda x: x * 3), step(lambda x: x * 4, 1.0)] == [2, 3, 4]
+        scales = [Scale(5.0), Scale(6.0)]
+        assert [step(1.0, s) for s in scales * 2] == [5, 6, 5, 6]
+        assert [step(1.0, scales[0].__call__) for _ in range(2)] == [5, 5]
+        assert "5 traces" in repr(step)
+
+
 class TorchLike:
     """A tensor of another library, as far as this project uses one: NumPy reads it by `__array__`."""
 
