@@ -31,7 +31,7 @@ from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.dtypes import as_dtype, string
 from ..graph.core.errors import AbortedError, CancelledError, InvalidArgumentError, OpError, UnavailableError
 from ..graph.core.graph import Node, Tensor
-from ..graph.core.nest import flatten, map_structure, pack
+from ..graph.core.nest import describe, flatten, map_structure, pack
 from ..graph.ops.state.variables import is_variable_initialized
 from ..graph.variables.scope import get_variable_scope, variable_scope
 from ..graph.variables.store import AUTO_REUSE, global_variables
@@ -215,7 +215,11 @@ class ClusterCoordinator:
         self._raise_error()
         self._look_for_workers()
         fed = [to_array(v) if _is_fed(v) else None for v in leaves]
-        key = (fn, tuple(v if a is None else (a.dtype.str, a.ndim) for v, a in zip(leaves, fed, strict=True)))
+        key = (
+            fn,
+            describe(given),
+            tuple(v if a is None else (a.dtype.str, a.ndim) for v, a in zip(leaves, fed, strict=True)),
+        )
         if key not in self._traced:
             self._traced[key] = self._trace(fn, given, leaves, fed)
         call = _Call(self._traced[key], [a for a in fed if a is not None])

@@ -73,6 +73,15 @@ def test_each_worker_has_its_own(coordinator):
     assert coordinator.fetch(results) == [7.0, 8.0, 9.0, 10.0]
 
 
+def test_arguments_of_other_names_and_forms_are_traced_anew(coordinator):
+    def step(a=0.0, b=0.0):
+        return dt.add(dt.add_n(a) * 10.0 if isinstance(a, list) else a * 10.0, b)
+
+    calls = [{"a": 1.0}, {"b": 1.0}, {"a": [1.0, 2.0], "b": 3.0}, {"a": [1.0, 2.0, 3.0]}]
+    results = [coordinator.schedule(step, kwargs=call) for call in calls]
+    assert coordinator.fetch(results) == [10.0, 1.0, 33.0, 60.0]
+
+
 def test_a_killed_worker_loses_no_work(cluster, coordinator, caplog):
     with coordinator.strategy.scope():
         v = dt.get_variable("v", initializer=0.0)
