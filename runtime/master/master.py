@@ -16,7 +16,8 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ...codegen.ir.partition import PartitionGraph
 from ...graph.core.errors import AbortedError, OpError, invalid
@@ -90,6 +91,17 @@ class Master:
             )  # fmt: skip
         return found
 
+    @contextmanager
+    def _planning(self, handle: str) -> Iterator[MasterSession]:
+        """A session, locked, for a call that uses its tasks. If the session is closed meanwhile, they forget what the call has made."""
+        session = self.session(handle)
+        with session.lock:
+            try:
+                yield session
+            finally:
+                if handle not in self._sessions:
+                    self._forget(session)
+
     def prepare(
         self, handle: str, signature: Signature, warm: bool = False, deterministic: bool = False
     ) -> list[TaskPart]:
@@ -103,8 +115,7 @@ class Master:
             InvalidArgumentError: a node cannot be placed; a placeholder is needed and not fed; a name is unknown.
             UnavailableError: a task that takes part cannot be reached.
         """
-        session = self.session(handle)
-        with session.lock, collector_paused():
+        with self._planning(handle) as session, collector_paused():
             plan, published = self._plan(session, signature)
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
@@ -142,8 +153,7 @@ class Master:
         Raises:
             InvalidArgumentError: as `prepare`; or `program` is not prepared, or is released.
         """
-        session = self.session(handle)
-        with session.lock:
+        with self._planning(handle) as session:
             if not program:
                 return self._plan(session, signature)[0]
             found = session.plans.get(program)
@@ -206,8 +216,11 @@ class Master:
             session = self._sessions.pop(handle, None)
         if session is not None:
             self.on_close(handle)
-            for task in session.cluster.tasks:
-                self._workers.close_session(task, handle)
+            self._forget(session)
+
+    def _forget(self, session: MasterSession) -> None:
+        for task in session.cluster.tasks:
+            self._workers.close_session(task, session.handle)
 
     def release(self, handle: str, program: str) -> None:
         """Release the programs of one signature on all tasks."""

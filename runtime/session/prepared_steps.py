@@ -236,6 +236,9 @@ class PreparedSteps:
     def prepare(self, key: Signature, warm: bool = False) -> list[TaskPart]:
         """Make a signature ready to run; `warm`: with all its kernels compiled."""
         with self._lock:
+            found = self._prepared.get(key)
+            if found is not None and not warm:  # another thread was faster
+                return found
             self._backend.extend(self._graph)
             deterministic = self._graph.is_mirrored or bool(setting("DOVETAIL_DETERMINISTIC"))
             parts = self._backend.prepare(key, warm, deterministic)

@@ -114,3 +114,49 @@ def test_a_server_loads_the_compiler_before_the_first_step() -> None:
     """Otherwise all tasks would load it at once, in the first step."""
     found = subprocess.run([sys.executable, "-c", LOADED_AT_START], capture_output=True, text=True, check=True)
     assert "dovetail.codegen" not in found.stdout, found.stdout
+
+
+def test_tasks_forget_what_is_prepared_for_a_session_that_is_closed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = dt.train.Server.create_local_server()
+    session = dt.Session(server.target, graph=dt.Graph())
+    with session.graph.as_default():
+        x = dt.constant(1.0) + 1.0
+    register = server._worker.register
+
+    def slow(registration: Registration) -> None:
+        session.close()
+        assert server._worker._sessions == {}
+        register(registration)
+
+    monkeypatch.setattr(server._worker, "register", slow)
+    with pytest.raises((dt.errors.OpError, RuntimeError), match="closed"):
+        session.run(x)
+    assert server._worker._sessions == {} and server._worker._registered == {}
+    server.stop()
+
+
+def test_two_threads_with_one_new_step_register_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = dt.train.Server.create_local_server()
+    with dt.Graph().as_default():
+        x = dt.constant(1.0) + 1.0
+        session = dt.Session(server.target)
+    register, both = server._worker.register, threading.Barrier(2)
+
+    def first(registration: Registration) -> None:
+        if not server._worker._registered:
+            both.wait()  # the other thread prepares the same step now, and waits for this one
+        register(registration)
+
+    def second() -> None:
+        both.wait()
+        session._steps.prepare((("add:0",), (), ()))
+
+    monkeypatch.setattr(server._worker, "register", first)
+    threads = [threading.Thread(target=session.run, args=(x,)), threading.Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(server._worker._registered) == 1
+    session.close()
+    server.stop()
