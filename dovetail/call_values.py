@@ -38,6 +38,16 @@ def is_constant(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, str | bytes | bool) or callable(leaf)
 
 
+def constants_of(structure: Any, leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """What of the arguments is the same in all calls of a trace: the structure, and the leaves that are constants; hashable.
+
+    Functions are in it themselves: another one may print alike, also at the address of one that is gone.
+    """
+    functions = [leaf for leaf in leaves if callable(leaf)]
+    forms = ["function" if callable(leaf) else (leaf,) if is_constant(leaf) else "array" for leaf in leaves]
+    return repr(nest.pack_sequence_as(structure, forms)), *(f if f.__hash__ else f.__call__ for f in functions)
+
+
 def as_array(leaf: Any) -> Array | None:
     """An argument as an array; Python's numbers become int32 and float32, as in `dt.constant`. None: it is nothing that can be fed."""
     if isinstance(leaf, int) and -(2**31) <= leaf < 2**31:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, overload
 
 from .api import nest
-from .call_values import Array, as_array, fetches, is_constant, names_of, refusal, returned, with_values
+from .call_values import Array, as_array, constants_of, fetches, is_constant, names_of, refusal, returned, with_values
 from .given_cluster import DESCRIPTIONS, check_cluster, is_target, processes, target_of
 from .graph.core.argument_names import explains_arguments
 from .graph.core.build import placeholder
@@ -400,16 +400,7 @@ class CompiledFunction(Generic[P]):
             if array is None:
                 raise TypeError(refusal(self._called, names_of(bound)[i], leaves[i]))
             values.append(array)
-        calls = [leaf for leaf in leaves if callable(leaf)]  # themselves in the key: another one may print alike
-        constants = [
-            "array" if is_fed else "function" if callable(leaf) else (leaf,)
-            for leaf, is_fed in zip(leaves, fed, strict=True)
-        ]
-        key = (
-            repr(nest.pack_sequence_as(structure, constants)),
-            *((v.dtype.str, self._dims(v)) for v in values),
-            *(c if c.__hash__ else c.__call__ for c in calls),
-        )
+        key = (constants_of(structure, leaves), *((v.dtype.str, self._dims(v)) for v in values))
         trace = self._traces.get(key)
         if trace is None:
             trace = self._traces[key] = self._make_trace(structure, names_of(bound), leaves, fed, values)
