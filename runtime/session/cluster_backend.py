@@ -43,7 +43,7 @@ from ..transport.keys import client_keys
 from ..wire.messages import Message
 from ..worker.colocated import colocated_task, find_colocated
 from ..worker.registration import device_from_fields
-from ..worker.worker import Worker
+from ..worker.worker import Worker, closed
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,10 @@ class ClusterBackend:
                 gathered.offsets.update(offsets(connections, {p.task: a for a, p in remote.items()}))
                 gathered.begin()
             number, timeout_s = next(self._numbers), self._limit(timeout_s)
-            step = StepCall(connections, number, remote, colocated, self._config.peer_timeout_s, timeout_s, gathered)
+            patience_s = self._config.peer_timeout_s
+            step = StepCall(
+                connections, number, remote, colocated, patience_s, timeout_s, gathered, lambda: self._closed
+            )
             return step.run(feeds)
         finally:
             self._connections.give_back(connections)
@@ -225,16 +228,19 @@ class StepCall:
         peer_timeout_s: seconds of silence after which a task counts as dead.
         limit_s: seconds after which the step fails; None: no limit.
         gathered: collects the trace of a traced step; None: it is not traced.
+        is_closed: whether the session is closed. Its master tells the tasks, unless it has ended.
     """
 
     __slots__ = (
-        "_colocated", "_connections", "_gathered", "_number", "_outcomes", "_owing", "_pending", "_tasks", "_values",
+        "_colocated", "_connections", "_gathered", "_is_closed", "_number", "_outcomes", "_owing", "_pending", "_tasks", "_values",
     )  # fmt: skip
 
     def __init__(
         self, connections: Connections, number: int, remote: dict[str, TaskPart], colocated: dict[str, ColocatedPart],
-        peer_timeout_s: float, limit_s: float | None, gathered: Gathered | None = None,
+        peer_timeout_s: float, limit_s: float | None, gathered: Gathered | None,
+        is_closed: Callable[[], bool],
     ) -> None:  # fmt: skip
+        self._is_closed = is_closed
         self._connections = connections
         self._number = number
         self._owing = remote  # the remote parts that have not ended
@@ -256,7 +262,10 @@ class StepCall:
                 if self._outcomes:
                     self._take_outcome()
                     continue
-                for address, reply in self._pending.messages(self._connections):
+                messages = self._pending.messages(self._connections)
+                if not messages and self._is_closed():
+                    raise closed()
+                for address, reply in messages:
                     if reply.fields.get("request") == self._number:
                         self._take(address, reply)
         except BaseException as e:  # also Ctrl-C: anything that ends the wait must abort the step on all tasks

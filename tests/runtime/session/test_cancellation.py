@@ -265,6 +265,21 @@ def test_a_walk_ends_when_its_worker_dies() -> None:
 
 
 @pytest.mark.slow
+def test_a_session_without_its_master_ends_its_steps_at_other_tasks() -> None:
+    with tf.LocalCluster({"ps": 1, "worker": 1}) as cluster:
+        with tf.device("/job:ps/task:0"):
+            element = tf.FIFOQueue(1, tf.float32, shapes=[[]]).dequeue()
+            one = tf.constant(1) + 1
+        session = tf.Session(cluster.target("worker", 0))
+        assert session.run(one) == 2
+        with running(session, element) as errors:
+            time.sleep(0.2)
+            cluster.kill("worker", 0)
+            session.close()
+        assert [type(e) for e in errors] == [tf.errors.CancelledError]
+
+
+@pytest.mark.slow
 def test_a_walk_in_the_clients_own_server_ends_when_the_server_stops() -> None:
     server = tf.train.Server.create_local_server()
     found = total(endless())
