@@ -61,11 +61,17 @@ class ConnectionPool:
             self.give_back(connections)
 
     def take(self) -> Connections:
-        """An exclusive set of connections, until `give_back`."""
-        try:
+        """An exclusive set of connections, until `give_back`. ResourceExhaustedError: this process can open no more files."""
+        with contextlib.suppress(IndexError):
             return self._idle.pop()
-        except IndexError:
+        try:
             return Connections(self._keys, self._patience_s)
+        except OSError as e:
+            raise ResourceExhaustedError(
+                None, None,
+                f"This process can open no connection: {e.strerror}. Each of its threads that runs a step has some: run fewer at once, "
+                "close files and sessions, or raise the limit (ulimit -n)",
+            ) from None  # fmt: skip
 
     def give_back(self, connections: Connections) -> None:
         """Return a set of connections."""

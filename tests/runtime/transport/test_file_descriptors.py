@@ -15,6 +15,7 @@ from echoing import WAIT_S, Connection, ping, until
 
 import dovetail as tf
 from dovetail.runtime.logs import Throttle
+from dovetail.runtime.rpc.pending_call import ConnectionPool
 from dovetail.runtime.transport import zmq_sockets
 from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.endpoint import MAX_STRIKES, RESERVE, DescriptorReserve, Endpoint
@@ -73,6 +74,20 @@ def test_a_reserve_is_let_go_of_when_all_others_are_taken() -> None:
             os.close(fd)
     assert not reserve.look()
     reserve.close()
+
+
+def test_a_call_without_a_free_descriptor_says_so() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pool, free = ConnectionPool(), os.dup(0)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+        with pytest.raises(tf.errors.ResourceExhaustedError, match=r"Too many open files.*ulimit -n"):
+            pool.take()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(free)
+    pool.give_back(pool.take())
+    pool.close()
 
 
 def test_junk_is_logged_a_few_times_only(echo: Endpoint, client: Connection, caplog: pytest.LogCaptureFixture) -> None:
