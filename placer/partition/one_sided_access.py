@@ -238,6 +238,9 @@ def _is_read_in_place(value: Tensor, feeds: Collection[Tensor]) -> bool:
     dtype, count = value.dtype.base, element_count(value.dims)
     if dtype.np.kind == "O" or not count or count * dtype.size > MOST_BYTES:
         return False
+    # An Identity that may be on another device than the variable has a copy of the value, which is sent.
+    if value.op.type == "Identity" and not value.op.colocation:
+        return False
     return bare_reader(value, feeds) is not None
 
 

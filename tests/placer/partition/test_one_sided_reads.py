@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import dovetail as dt
+from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.partition.control_edges import passed_over
+from dovetail.placer.partition.one_sided_access import AssumedAccess, at_hand
 from dovetail.placer.partition.one_sided_reads import direct_reads, read_directly
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed
@@ -201,6 +203,9 @@ def test_what_the_sender_was_sent_itself_is_in_no_memory_of_its_own():
     with dt.device(OTHER):
         y = dt.negative(passed_on)
     assert names([y]) == ["v/read:0"]
+    cluster = make_cluster({"ps": 1, "worker": 2})
+    free = at_hand(dt.get_default_graph().nodes, cluster, AssumedAccess(cluster, True), ())
+    assert {v._snapshot, passed_on} & free == {v._snapshot}
 
 
 @pytest.mark.parametrize("owner, reader", [(PS_GPU, WORKER), (PS, WORKER_GPU), (PS, PS_GPU)])
