@@ -62,8 +62,10 @@ class Pipeline:
 
     def __init__(self, token: str, datasets: dict[int, Elements]) -> None:
         self.token, self.datasets = token, datasets
-        self._values: dict[tuple[int, int], Sequence[Array]] = {}  # by number and seed of the start
-        self._seed: int | None = None
+        # Of the last start of each position: number, seed, values. Sessions of one graph have positions of their own.
+        self._values: weakref.WeakKeyDictionary[VariableState, tuple[int, int, Sequence[Array]]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._lock = threading.RLock()
         self._state: VariableState | None = None
         self._at: tuple[int, ...] | None = None
@@ -78,13 +80,10 @@ class Pipeline:
             if not state.is_initialized:
                 state.assign(np.array([seed or secrets.randbits(62), 0]))
 
-    def give(self, which: int, seed: int, values: Sequence[Array]) -> None:
+    def give(self, state: VariableState, which: int, seed: int, values: Sequence[Array]) -> None:
         """The values of tensors with which it starts next, with this seed; those of the start before are forgotten."""
         with self._lock:
-            for key in [k for k in self._values if k[1] == self._seed]:
-                del self._values[key]
-            self._values[which, seed] = values
-            self._seed = seed
+            self._values[state] = which, seed, values
 
     def after(self, state: VariableState, task: Resources, *position: int) -> Sequence[Array] | None:
         """The element that follows a position; None: there is none. The error of the step if that is cancelled: the walk is dropped."""
@@ -119,7 +118,9 @@ class Pipeline:
         """Start the data set again and give the elements after a position."""
         self.stop()
         seed, skip, which = (*position, 0)[:3]
-        values = self._values.get((which, seed), ())
+        number, start, values = self._values.get(state, (which, seed, ()))
+        if (number, start) != (which, seed):
+            values = ()
         self._task, self._state = weakref.ref(task), state
         task.inner.add(self)
         self._live = self._dataset(which).walk_from(seed, skip, values, task)
@@ -364,7 +365,7 @@ def _given(
     context: Context, state: VariableState, seed: Array, *values: Array, token: str, process: str, which: int
 ) -> Array:
     """The seed, when the pipeline has the values."""
-    _pipeline(state, token, process).give(which, int(seed), [np.array(v) for v in values])
+    _pipeline(state, token, process).give(state, which, int(seed), [np.array(v) for v in values])
     return seed
 
 

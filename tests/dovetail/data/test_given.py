@@ -63,6 +63,18 @@ def test_two_iterators_of_one_data_set_go_through_different_values() -> None:
         assert rest(session, elements[1]) == [3, 3]
 
 
+def test_two_sessions_of_one_graph_start_an_iterator_with_different_values() -> None:
+    x = tf.placeholder(tf.int32, [None])
+    iterator = tf.data.Dataset.from_tensor_slices(x).make_initializable_iterator()
+    element = iterator.get_next()
+    with tf.Session() as one, tf.Session() as other:
+        one.run(iterator.initializer, {x: [1, 2, 3]})
+        other.run(iterator.initializer, {x: [10, 20, 30]})
+        assert [s.run(element) for s in (one, other, one, other)] == [1, 10, 2, 20]
+        one.run(iterator.initializer, {x: [4]})
+        assert rest(other, element) == [30] and rest(one, element) == [4]
+
+
 def test_a_structure_takes_data_sets_of_tensors() -> None:
     x = tf.placeholder(tf.int64, [None])
     fed = tf.data.Dataset.from_tensor_slices(x)
