@@ -30,6 +30,8 @@ _DEEPEST = 16  # nodes on the path from a computed shape to its sources
 _FIRST_PROBE, _BETWEEN_PROBES = 1_000_000_007, 10_000_019
 """Numbers for unknown sizes: larger than any size that programs write down, and far from each other."""
 _MOST_PROBES = 100  # so many fit into an int32
+_ENDS = 2 * _FIRST_PROBE + _BETWEEN_PROBES * (_MOST_PROBES - 1)
+"""The sum of the smallest and the largest probe: `_ENDS - probe` are the same numbers in reverse order."""
 _ALIKE = frozenset(
     ("BiasAdd", "Cast", "Identity", "LogSoftmax", "OnesLike", "PreventGradient", "Softmax", "StopGradient", "ZerosLike")
 )  # fmt: skip
@@ -222,34 +224,59 @@ class SymbolicShapes:
     # --- by shape rules --------------------------------------------------------------------------------------------
 
     def _probed(self, node: Node, output: Tensor) -> list[Size | None] | None:
-        """The result of an op's shape rule with probe numbers for the unknown sizes."""
+        """The result of an op's shape rule with probe numbers for the unknown sizes.
+
+        The smaller of two probes is not always the smaller size. So a rule with several of them is asked again with their order
+        reversed, and only what it gives both times is known.
+        """
         if not node.inputs:
             return None
-        stand_ins = [self._stand_in(t) for t in node.inputs]
+        probed: set[Size] = set()
+        found = self._inferred(node, output, probed)
+        if found is None or len(probed) < 2 or not any(isinstance(s, Product) for s in found):
+            return found
+        again = self._inferred(node, output, probed, reverse=True)
+        return again and [a if a == b else None for a, b in zip(found, again, strict=True)]
+
+    def _inferred(
+        self, node: Node, output: Tensor, probed: set[Size], *, reverse: bool = False
+    ) -> list[Size | None] | None:
+        stand_ins = [self._stand_in(t, probed, reverse) for t in node.inputs]
         if all(mine is t for mine, t in zip(stand_ins, node.inputs, strict=True)):
             return None
         try:
             _, dims = node.opdef.infer(stand_ins, node.attrs)[output.value_index]
         except Exception:  # sizes that the rule requires to be equal or divisible
             return None
-        return None if dims is None else [None if d is None else self._of_probe.get(d) for d in dims]
+        if dims is None:
+            return None
+        return [None if d is None else self._of_probe.get(_ENDS - d if reverse else d) for d in dims]
 
-    def _stand_in(self, tensor: Tensor) -> Tensor:
+    def _stand_in(self, tensor: Tensor, probed: set[Size], reverse: bool) -> Tensor:
+        """A tensor with numbers for its unknown sizes, or for those that it holds; adds these sizes to `probed`."""
         dims = tensor.dims
+        value: Array | None = None
         if dims is not None and None in dims:
-            sizes = [self._probe(s) for s in self.dims(tensor) or ()]
-            attrs = {"dtype": tensor.dtype.base, "shape": tuple(sizes)}
-            return new_node("Placeholder", (), attrs, [(tensor.dtype, tuple(sizes))], tensor.op).outputs[0]
-        value = self.value(tensor) if tensor.dtype in (int32, int64) and tensor.op.opdef.name != "Const" else None
-        if value is None or not any(isinstance(s, Product) for s in value.flat) or None in value:
+            sizes = list(self.dims(tensor) or ())
+        else:
+            value = self.value(tensor) if tensor.dtype in (int32, int64) and tensor.op.opdef.name != "Const" else None
+            if value is None or None in value:
+                return tensor
+            sizes = list(value.flat)
+        unknown = {s for s in sizes if isinstance(s, Product)}
+        if not unknown:
             return tensor
-        probes = [self._probe(s) for s in value.flat]
+        probed |= unknown
+        probes = [self._probe(s, reverse) for s in sizes]
+        if value is None:
+            attrs = {"dtype": tensor.dtype.base, "shape": tuple(probes)}
+            return new_node("Placeholder", (), attrs, [(tensor.dtype, tuple(probes))], tensor.op).outputs[0]
         if None in probes:  # more unknown sizes than probe numbers
             return tensor
         numbers = np.array(probes, tensor.dtype.np).reshape(value.shape)
         return new_node("Const", (), {"value": numbers}, [(tensor.dtype, value.shape)], tensor.op).outputs[0]
 
-    def _probe(self, size: Size) -> int | None:
+    def _probe(self, size: Size, reverse: bool) -> int | None:
         """The probe number of a size; None if there are too many sizes."""
         if isinstance(size, int):
             return size
@@ -259,7 +286,7 @@ class SymbolicShapes:
                 return None
             found = self._probes[size] = _FIRST_PROBE + _BETWEEN_PROBES * len(self._probes)
             self._of_probe[found] = size
-        return found
+        return _ENDS - found if reverse else found
 
     # --- values ----------------------------------------------------------------------------------------------------
 

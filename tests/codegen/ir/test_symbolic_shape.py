@@ -96,6 +96,8 @@ NOTHING_KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
     "the first": lambda x: x[:1],
     "some": lambda x: dt.boolean_mask(x, x[:, 0] > 0),
     "another one": lambda x: dt.placeholder(dt.float32, [None, 6]) * 1.0,
+    "as many as another one has": lambda x: x[: dt.shape(dt.placeholder(dt.float32, [None]))[0]],
+    "the diagonal": lambda x: dt.linalg.diag_part(dt.matmul(x, dt.placeholder(dt.float32, [6, None]))),
     "by a number that is fed": lambda x: dt.reshape(x, dt.stack([dt.placeholder(dt.int32, []), 6])),
 }
 
@@ -120,6 +122,20 @@ def test_operands_of_two_batches_meet() -> None:
     met = {sizes.dims(t) for t in both}
     assert len(met) == 1
     assert not met & {sizes.dims(x), sizes.dims(y)}
+
+
+def test_the_smaller_of_two_sizes_is_either() -> None:
+    with dt.Graph().as_default() as graph:
+        x, y = dt.placeholder(dt.float32, [None]), dt.placeholder(dt.float32, [None])
+        cut = (x + 0.0)[: dt.shape(y)[0]]
+        gradient = dt.gradients(dt.reduce_mean(dt.square(cut)), x)[0]
+        diagonal = dt.linalg.diag_part(x[:, None] + y)
+        with dt.Session(graph=graph) as session:
+            for n, m in ((2, 5), (5, 2)):
+                a, b = np.ones(n, np.float32), np.ones(m, np.float32)
+                of_cut, of_diagonal, size = session.run([gradient, dt.shape(diagonal), dt.size(cut)], {x: a, y: b})
+                np.testing.assert_allclose(of_cut, [1.0] * 2 + [0.0] * (n - 2))
+                assert (of_diagonal.tolist(), size) == ([2], 2)
 
 
 # --- programs ----------------------------------------------------------------------------------------------------------
