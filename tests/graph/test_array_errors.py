@@ -85,6 +85,11 @@ WRONG = {
         ["x:0", "(2, 3)", "y:0", "(2, 4)"],
     ),
     "concat rank": (lambda: a.concat([t(2, 3), t(2, name="y")], 0), ValueError, ["(2, 3)", "(2,)"]),
+    "concat rank, along the last axis": (
+        lambda: a.concat([t(2, 3), t(2, name="y")], 1),
+        ValueError,
+        ["(2, 3)", "(2,)"],
+    ),
     "concat types": (lambda: a.concat([t(2), i32(2)], 0), TypeError, ["float32", "int32", "dt.cast"]),
     "concat axis": (lambda: a.concat([t(2), t(2)], 1), ValueError, ["axis 1 does not exist"]),
     "concat scalars": (lambda: a.concat([t(), t()], 0), ValueError, ["dt.stack"]),

@@ -61,7 +61,7 @@ def _concat_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
             total = None
             continue
         rest = (*t.dims[:at], None, *t.dims[at + 1 :])
-        if not compatible(joined, rest):
+        if len(t.dims) != rank or not compatible(joined, rest):
             first = values[0]
             raise ValueError(
                 f"along axis {at} all other sizes must agree, "
