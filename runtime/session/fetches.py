@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,14 +214,36 @@ def feed_value(tensor: Tensor, value: Any) -> Any:
     return array
 
 
-def given_back(value: Any) -> Any:
-    """A fetched value in the form for the user: NumPy scalars for rank 0, bytes for scalar strings, else arrays that the user owns.
+def given_back(values: Mapping[str, Any], held: Iterable[Any]) -> dict[str, Any]:
+    """Fetched values in the form for the user: NumPy scalars for rank 0, bytes for scalar strings, else arrays that the user owns.
 
-    A read-only array is shared (with a variable, a constant, a message), so it is copied.
+    What has another holder is copied, so that a change of one array does not change another: a read-only array (shared with a variable, a
+    constant, a message), one in the memory of an array of `held` (the feeds), and one in that of an earlier fetched value.
     """
-    if isinstance(value, np.ndarray):
-        if value.ndim == 0:
-            return value[()]
-        if not value.flags.writeable:
-            return value.copy()
-    return value
+    parts: dict[int, list[Any]] = {}  # the arrays in the memory of each array that has some of its own
+    for array in held:
+        if isinstance(array, np.ndarray):
+            parts.setdefault(_owner(array), []).append(array)
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            if value.ndim == 0:
+                value = value[()]
+            elif not value.flags.writeable:
+                value = value.copy()
+            else:
+                others = parts.setdefault(_owner(value), [])
+                if others and any(np.may_share_memory(value, other) for other in others):
+                    value = value.copy()
+                else:
+                    others.append(value)
+        found[name] = value
+    return found
+
+
+def _owner(array: Any) -> int:
+    """Identifies the array whose memory an array is a view of."""
+    base = array.base
+    while isinstance(base, np.ndarray):
+        array, base = base, base.base
+    return id(array)

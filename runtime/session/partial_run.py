@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ...graph.core.errors import UnimplementedError, invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait
@@ -54,6 +56,11 @@ class PartialRun:
         self._lock = threading.Lock()
 
     @property
+    def values(self) -> Iterable[Any]:
+        """What was fed or computed so far."""
+        return self._values.values()
+
+    @property
     def is_over(self) -> bool:
         """Whether everything has been fetched, or a step has failed."""
         return not self._left
@@ -68,7 +75,9 @@ class PartialRun:
         with self._lock:
             fetched = {*requested.tensors, *requested.targets}
             self._check(fetched, feeds)
-            known = self._values | {self._feeds[name]: value for name, value in feeds.items()}
+            # The caller may reuse a fed array before a later call reads it.
+            given = {n: value.copy() if isinstance(value, np.ndarray) else value for n, value in feeds.items()}
+            known = self._values | {self._feeds[name]: value for name, value in given.items()}
             nodes = self._to_run(fetched, known)
             kept = self._kept(nodes, self._left - fetched)
             names = dict.fromkeys(

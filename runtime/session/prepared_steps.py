@@ -218,9 +218,7 @@ class PreparedSteps:
                 raise self._with_node(e) from None
             finally:
                 self.gate.leave(step)
-        for name, value in values.items():
-            values[name] = given_back(value)
-        return values
+        return given_back(values, feeds.values())
 
     def _changes(self, key: Any) -> bool:
         """Whether a step changes variables."""

@@ -223,7 +223,7 @@ class Session:
         finally:
             if run.is_over:
                 self._partial_runs.pop(handle, None)
-        return parsed.rebuild({name: given_back(value) for name, value in found.items()})
+        return parsed.rebuild(given_back(found, run.values))
 
     # --- plans -----------------------------------------------------------------------------------------------------
 

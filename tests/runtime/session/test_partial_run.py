@@ -55,6 +55,17 @@ def test_each_node_runs_once(session: tf.Session) -> None:
     assert session.partial_run(handle, counted, {x: [5, 6]}).tolist() == [5, 6]
 
 
+def test_what_the_caller_writes_does_not_change_later_calls(session: tf.Session) -> None:
+    x, y = tf.placeholder(tf.float32, [2]), tf.placeholder(tf.float32, [2])
+    first = x * 2.0
+    second = first + x + y
+    handle = session.partial_run_setup([first, second], [x, y])
+    batch = np.array([1.0, 2.0], np.float32)
+    found = session.partial_run(handle, first, {x: batch})
+    found[:] = batch[:] = 100.0
+    assert session.partial_run(handle, second, {y: batch}).tolist() == [103, 106]
+
+
 def test_branches_and_loops_are_computed_again_from_what_they_had(session: tf.Session) -> None:
     p, x, y = tf.placeholder(tf.bool), tf.placeholder(tf.float32), tf.placeholder(tf.float32)
     v = tf.Variable(3.0)

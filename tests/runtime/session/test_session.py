@@ -122,6 +122,20 @@ def test_the_caller_s_array_may_change_after_the_run(session: tf.Session) -> Non
     assert session.run(v).tolist() == [1, 1, 1]
 
 
+def test_no_fetched_array_is_in_the_memory_of_a_feed_or_of_another(session: tf.Session) -> None:
+    x = tf.placeholder(tf.float32, [2, 3])
+    product = x * 2.0
+    views = [tf.reshape(x, [6]), tf.transpose(x), x[1:], x, product, tf.expand_dims(product, 0), product[:, ::-1]]
+    batch = np.ones((2, 3), np.float32)
+    for found in session.run(views, {x: batch}), session.make_callable(views, [x])(batch):
+        batch[:] = 7.0
+        for i, value in enumerate(found):
+            np.testing.assert_array_equal(value, np.full(value.shape, 1.0 if i < 4 else 2.0))
+            value[:] = 9.0
+        np.testing.assert_array_equal(batch, np.full((2, 3), 7.0))
+        batch[:] = 1.0
+
+
 def test_the_graph_may_grow_between_runs(session: tf.Session) -> None:
     v = tf.Variable(1.0, name="v")
     session.run(v.initializer)
