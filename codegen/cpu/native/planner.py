@@ -399,7 +399,10 @@ def _output(value: Value, numbers: dict[int, int]) -> Output:
         return Output(known=value.array)
     memory, x = value.memory, value.array
     view = None
-    if x.shape != memory.array.shape or x.strides != memory.array.strides and not x.flags.c_contiguous:
+    is_ordered = (
+        x.flags.c_contiguous and memory.array.flags.c_contiguous
+    )  # strides of axes of one element do not matter
+    if x.shape != memory.array.shape or x.strides != memory.array.strides and not is_ordered:
         size = x.itemsize
         offset = (begin_of(x) - begin_of(memory.array)) // size
         view = offset, x.shape, None if x.flags.c_contiguous else tuple(s // size for s in x.strides)

@@ -181,6 +181,20 @@ def test_inputs_in_another_order_in_memory_have_a_plan_of_their_own_and_others_a
     assert region.replays == 2 * (5 - BEFORE) + 1
 
 
+def test_a_view_in_another_order_than_its_input_leaves_in_its_own() -> None:
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [2, 3])
+        read = dt.reshape(
+            dt.transpose(x), [2, 3]
+        )  # of an array in columns' order, all of its memory, from the first number to the last
+        product = dt.matmul(dt.nn.softmax(dt.matmul(x, np.ones((3, 3), np.float32))), np.ones((3, 3), np.float32))
+        fetched = [read, dt.nn.softmax(product + read)]
+        with dt.Session(graph=graph, config=dt.ConfigProto(kernel_backend="numba")) as session:
+            for step in range(BEFORE + 2):
+                value = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3) + step)
+                np.testing.assert_array_equal(session.run(fetched, {x: value})[0], value.T.reshape(2, 3))
+
+
 def test_several_threads_run_one_stretch_at_once() -> None:
     names = ["Product", "Joint", "Both", "Product", "Softmax", "Both"]
     calls = [
