@@ -203,20 +203,23 @@ class _Nest:
         """How many pixels inside the image the position (row, column) sees."""
 
         def along(axis: int, position: Symbol) -> Symbol:
-            dilation = self.window.dilations[axis]
-            start = self.start(axis, position)
-            builder = self.builder
-            zero = literal(builder, 0, int32)
-
-            def steps(length: Symbol) -> Symbol:
-                length = _plus(length, dilation - 1)
-                return self.quotient(Symbol(builder, builder.apply("maximum", length.number, zero.number)), dilation)
-
-            taps = literal(builder, self.window.taps[axis], int32)
-            end = steps(self.size(_IMAGE[axis]) - start)
-            return Symbol(builder, builder.apply("minimum", end.number, taps.number)) - steps(-start)
+            builder, taps = self.builder, literal(self.builder, self.window.taps[axis], int32)
+            end = self._taps_over(axis, self.size(_IMAGE[axis]) - self.start(axis, position))
+            return Symbol(builder, builder.apply("minimum", end.number, taps.number)) - self.first_inside(
+                axis, position
+            )
 
         return SymbolicMath.cast(along(0, row) * along(1, column), dtype)
+
+    def first_inside(self, axis: int, position: Symbol) -> Symbol:
+        """The first tap along an axis at which a position sees a pixel inside the image."""
+        return self._taps_over(axis, -self.start(axis, position))
+
+    def _taps_over(self, axis: int, length: Symbol) -> Symbol:
+        """How many taps begin within so many pixels, which may be negative."""
+        builder, dilation = self.builder, self.window.dilations[axis]
+        length, zero = _plus(length, dilation - 1), literal(builder, 0, int32)
+        return self.quotient(Symbol(builder, builder.apply("maximum", length.number, zero.number)), dilation)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -274,23 +277,28 @@ def _plus(x: Symbol, n: Tap) -> Symbol:
 # --- pooling ---------------------------------------------------------------------------------------------------------
 
 
+def _lowest(dtype: DType) -> float:
+    return -math.inf if dtype.is_floating else int(dtype.min)
+
+
 def _pixel(nest: _Nest, dtype: DType) -> Callable[[Tap, Tap], Symbol]:
-    """What the current position sees of in0 at a tap. Padding is below all numbers."""
-    lowest = -math.inf if dtype.is_floating else int(dtype.min)
+    """What the current position sees of in0 at a tap. No number is below padding."""
 
     def seen(i: Tap, j: Tap) -> Symbol:
         at = nest.seen(i, j)
-        return SymbolicMath.where(at[2], nest.read(0, dtype, at, _IMAGE), lowest)
+        return SymbolicMath.where(at[2], nest.read(0, dtype, at, _IMAGE), _lowest(dtype))
 
     return seen
 
 
 def _first_largest(nest: _Nest, dtype: DType) -> Symbol:
-    """The number of the first tap with the largest pixel; NaN is the largest."""
+    """The number of the first tap inside the image with the largest pixel; NaN is the largest."""
     pixel, (high, wide) = _pixel(nest, dtype), nest.window.taps
     if not nest.taps_are_axes:  # in one pass, so that pixels need no registers for long
-        best, chosen = pixel(0, 0), literal(nest.builder, 0, int32)
-        for tap in range(1, high * wide):
+        # From the first tap inside on: pixels may be as low as padding.
+        chosen = _plus(_times(nest.first_inside(0, nest.h), wide), nest.first_inside(1, nest.w))
+        best = literal(nest.builder, _lowest(dtype), dtype)
+        for tap in range(high * wide):
             x = pixel(tap // wide, tap % wide)
             better = (x > best) | ((x != x) & (best == best)) if dtype.is_floating else x > best
             best, chosen = (SymbolicMath.where(better, new, old) for new, old in ((x, best), (tap, chosen)))
@@ -300,7 +308,7 @@ def _first_largest(nest: _Nest, dtype: DType) -> Symbol:
     def number(i: Tap, j: Tap) -> Symbol:
         x = pixel(i, j)
         largest = (x == top) | (x != x) if dtype.is_floating else x == top
-        return SymbolicMath.where(largest, nest.number(i, j), math.prod(nest.window.taps))
+        return SymbolicMath.where(largest & nest.seen(i, j)[2], nest.number(i, j), math.prod(nest.window.taps))
 
     return nest.over_taps("min", number)
 

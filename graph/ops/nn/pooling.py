@@ -103,14 +103,20 @@ def _lowest(dtype: np.dtype[Any]) -> Any:
 
 
 def _seen(x: Array, attrs: Attrs) -> Array:
-    """Every window's pixels along the last axis: `[n, rows, columns, c, taps]`. Padding is below all."""
+    """Every window's pixels along the last axis: `[n, rows, columns, c, taps]`. No pixel is below padding."""
     found = patches(channels_last(x, attrs["data_format"]), _window(attrs), _lowest(x.dtype))
     return found.reshape(*found.shape[:4], found.shape[4] * found.shape[5])
 
 
 def _first_largest(x: Array, attrs: Attrs) -> Array:
-    """Which tap of each window holds the (first) largest pixel, `[n, rows, columns, c, 1]`."""
-    return np.asarray(np.expand_dims(_seen(x, attrs).argmax(-1), -1))
+    """Which tap of each window holds the (first) largest pixel, `[n, rows, columns, c, 1]`; NaN is the largest."""
+    seen, (height, width) = _seen(x, attrs), channels_last(x, attrs["data_format"]).shape[1:3]
+    inside = patches(
+        np.ones((1, height, width, 1), np.bool_), _window(attrs), False
+    )  # a pixel may be as low as padding
+    largest = (seen == seen.max(-1, keepdims=True)) | (seen != seen)
+    found = largest & inside.reshape(*inside.shape[:4], seen.shape[4])
+    return np.asarray(np.expand_dims(found.argmax(-1), -1))
 
 
 def _max_pool_grad(x: Array, y: Array, grad: Array, **attrs: Any) -> Array:

@@ -104,6 +104,16 @@ def test_pooling(space: Any, taps: Any, strides: Any, gaps: Any, kind: str) -> N
     np.testing.assert_allclose(run(tf.nn.pool(x, taps, kind, "VALID", dilation_rate=gaps)), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("taps", [4, 6])
+def test_the_gradient_of_a_maximum_that_is_as_low_as_padding(taps: int) -> None:
+    """It goes to the first pixel that the window sees inside the image, not into the padding."""
+    image = tf.constant(np.full((1, 2, 2, 1), -np.inf, np.float32))
+    pooled_image = tf.nn.max_pool(image, taps, 2, "SAME")
+    np.testing.assert_array_equal(
+        run(tf.gradients(pooled_image, image, [np.full((1, 1, 1, 1), 5.0, np.float32)])[0]).ravel(), [5, 0, 0, 0]
+    )
+
+
 def test_the_largest_of_neighbouring_channels() -> None:
     x = RNG.standard_normal((2, 3, 2, 6)).astype(np.float32)
     late = tf.placeholder(tf.float32, [None, None, None, 6])
