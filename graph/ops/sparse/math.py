@@ -26,7 +26,7 @@ from ..array.segments import (
     unsorted_segment_sum,
 )
 from ..array.shapes import expand_dims, reshape, shape, transpose
-from ..math.arithmetic import absolute, divide, maximum, minimum, multiply, rsqrt, subtract
+from ..math.arithmetic import absolute, div_no_nan, divide, maximum, minimum, multiply, rsqrt, sqrt, subtract
 from ..math.cast import cast
 from ..math.compare import equal, greater, greater_equal, less, logical_and, logical_or, where
 from ..math.elementwise import exp
@@ -357,7 +357,7 @@ def embedding_lookup_sparse(
 
     Args:
         params: the table, or its shards: as of `embedding_lookup`.
-        sp_ids: int32 or int64, `[examples, at most so many ids]`; each example has at least one id.
+        sp_ids: int32 or int64, `[examples, at most so many ids]`; the last example has at least one id, others without ids get zeros.
         sp_weights: a weight of each id, with the same indices; None: 1.
         partition_strategy: as of `embedding_lookup`.
         max_norm: as of `embedding_lookup`.
@@ -391,9 +391,7 @@ def embedding_lookup_sparse(
             if combiner == "sum":
                 return total
             factors = segment_sum(scale if combiner == "mean" else multiply(scale, scale), example)
-        if combiner == "mean":
-            return divide(total, _beside(factors, total))
-        return multiply(total, _beside(rsqrt(factors), total))
+        return div_no_nan(total, _beside(factors if combiner == "mean" else sqrt(factors), total))
 
 
 def safe_embedding_lookup_sparse(

@@ -212,6 +212,18 @@ def test_rows_of_a_table_are_combined_by_example(combiner, shards, is_weighted):
         )
 
 
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_an_example_without_ids_gets_zeros(combiner, is_weighted):
+    sp_ids = tf.SparseTensor([[1, 0], [3, 0], [3, 1]], np.array([1, 0, 1]), [4, 2])
+    sp_weights = tf.SparseTensor(sp_ids.indices, np.array([1.0, 2.0, 3.0], np.float32), [4, 2])
+    table = tf.constant([[1.0, 2.0], [3.0, 5.0]])
+    y = tf.nn.embedding_lookup_sparse(table, sp_ids, sp_weights if is_weighted else None, combiner=combiner)
+    got, slope = run([y, tf.convert_to_tensor(tf.gradients(y, table)[0])])
+    np.testing.assert_array_equal(got[[0, 2]], np.zeros((2, 2)))
+    assert (got[[1, 3]] > 0).all() and np.isfinite(slope).all()
+
+
 def test_a_safe_lookup_takes_data_as_they_come():
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     at = [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0], [1, 1, 0]]
