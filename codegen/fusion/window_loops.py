@@ -297,8 +297,8 @@ def _first_largest(nest: _Nest, dtype: DType) -> Symbol:
     if not nest.taps_are_axes:  # in one pass, so that pixels need no registers for long
         # From the first tap inside on: pixels may be as low as padding.
         chosen = _plus(_times(nest.first_inside(0, nest.h), wide), nest.first_inside(1, nest.w))
-        best = literal(nest.builder, _lowest(dtype), dtype)
-        for tap in range(high * wide):
+        best = pixel(0, 0)
+        for tap in range(1, high * wide):
             x = pixel(tap // wide, tap % wide)
             better = (x > best) | ((x != x) & (best == best)) if dtype.is_floating else x > best
             best, chosen = (SymbolicMath.where(better, new, old) for new, old in ((x, best), (tap, chosen)))

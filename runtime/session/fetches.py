@@ -242,8 +242,7 @@ def given_back(values: Mapping[str, Any], held: Iterable[Any]) -> dict[str, Any]
 
 
 def _owner(array: Any) -> int:
-    """Identifies the array whose memory an array is a view of."""
-    base = array.base
-    while isinstance(base, np.ndarray):
-        array, base = base, base.base
+    """Identifies the object whose memory an array is a view of."""
+    while getattr(array, "base", None) is not None:  # the base of what `as_strided` makes is no array, but has a base
+        array = array.base
     return id(array)
