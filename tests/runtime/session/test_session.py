@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
+from dovetail.runtime.session.fetches import given_back
 
 
 @pytest.fixture(params=["in process", "cluster"])
@@ -134,6 +135,14 @@ def test_no_fetched_array_is_in_the_memory_of_a_feed_or_of_another(session: tf.S
             value[:] = 9.0
         np.testing.assert_array_equal(batch, np.full((2, 3), 7.0))
         batch[:] = 1.0
+
+
+def test_a_view_that_names_its_array_indirectly_is_copied() -> None:
+    fed = np.arange(6, dtype=np.float32)
+    view = np.ndarray((2, 3), np.float32, np.lib.stride_tricks.as_strided(fed, (6,), (4,)), 0, (4, 8))
+    found = given_back({"fed": view, "apart": fed + 1}, [fed])
+    assert not np.shares_memory(found["fed"], fed)
+    np.testing.assert_array_equal(found["fed"], view)
 
 
 def test_the_graph_may_grow_between_runs(session: tf.Session) -> None:
@@ -364,6 +373,7 @@ FORKED = """
 import os, sys
 import numpy as np
 import dovetail as tf
+from dovetail.runtime.session.fetches import given_back
 
 if __name__ == "__main__":
     with tf.LocalCluster({"a": 1}) as cluster, tf.train.Server.create_local_server() as server:
