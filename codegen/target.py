@@ -13,9 +13,6 @@ from ..graph.core.gpu_models import GPUS
 
 # --- CPUs ------------------------------------------------------------------------------------------------------------
 
-CACHE_LINE_BYTES = 64
-"""What memory moves in, and what two threads must not both write to."""
-
 L2_BYTES = 1 << 21
 """The second cache of one core. The working set of one unit of work is a half or a quarter of it."""
 

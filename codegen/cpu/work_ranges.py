@@ -16,9 +16,7 @@ from ..target import NS_PER_BYTE, NS_PER_COSTLY, NS_PER_OPERATION, NS_PER_RANDOM
 PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
 TOGETHER_NS = 40_000.0  # the same where threads stay together (`native.worker_pool`), which costs some 3,000 ns
 LINE = 8  # counters of units in a line of the cache; each has one
-FINISHED = (
-    0  # index of the counter of finished units; after it, one counter per thread of the units taken from its part
-)
+FINISHED = 0  # index of the counter of finished units; then one per thread, of the units that are taken from its part
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"

@@ -33,7 +33,6 @@ from .template import Choice, Template, copied
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
 Shape = tuple[int, ...]
-Choose = Callable[[Device, Sequence[Shape], Sequence[Any]], Choice | None]
 
 
 def _around(shape: Shape, axis: int) -> dict[str, int] | None:

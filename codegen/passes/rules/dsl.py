@@ -34,7 +34,6 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Div: "RealDiv",
     ast.Pow: "Pow",
 }
-_CLOSE = 4  # units of relative precision by which a fraction in a pattern and a constant in the graph may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant of one element."""
+    """A constant of one element. Not 0, which equals -0.0."""
 
     value: int | float
 
@@ -267,16 +266,7 @@ def _holds(node: Node, number: int | float, root: Node) -> bool:
         return False
     if array.ndim and root.outputs[0].dims is None:
         return False
-    value = array.item()
-    if isinstance(value, int) and isinstance(number, float):
-        return False
-    if value == number:
-        return number != 0 or isinstance(value, int) or bool(np.signbit(value) == np.signbit(float(number)))
-    if isinstance(number, int):
-        return False
-    return bool(
-        array.dtype.kind == "f" and abs(value - number) <= _CLOSE * float(np.finfo(array.dtype).eps) * abs(number)
-    )
+    return bool(array.item() == number)
 
 
 def same_constant(a: Node | None, b: Node | None) -> bool:
