@@ -110,7 +110,7 @@ def table(
         widths[widest] -= 1
     lines = []
     for row in [header, *shown]:
-        cells = [_fitted(c, w) for c, w in zip(row, widths, strict=True)]
+        cells = [fitted(c, w) for c, w in zip(row, widths, strict=True)]
         cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(cells, widths, numeric, strict=True)]
         lines.append("  ".join(cells).rstrip())
     if len(rows) > len(shown):
@@ -118,7 +118,7 @@ def table(
     return "\n".join(lines)
 
 
-def _fitted(text: str, width: int) -> str:
+def fitted(text: str, width: int) -> str:
     """A text that may lose its middle: names differ at their ends."""
     if len(text) <= width:
         return text

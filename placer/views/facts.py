@@ -70,6 +70,18 @@ class Facts:
         """Each node that the step runs -> the device that runs it; a copied constant: one of them."""
         return {n: device for device, part in self.plan.partitions.items() for n in part.nodes}
 
+    @property
+    def nodes(self) -> int:
+        """The nodes that devices run in the step; a copied constant counts for each of them."""
+        return sum(r.nodes for r in self.plan.loads)
+
+    @property
+    def time_source(self) -> str:
+        """After a predicted time: in parentheses, what it rests on."""
+        if self.plan.cluster.calibration is not None:
+            return f" (by the profile of {self.plan.cluster.calibration})"
+        return " (by the described speeds)" if is_measured(self.plan) else UNCALIBRATED
+
     @cached_property
     def state(self) -> dict[Node, str]:
         """Each node in the graph that owns state -> its device."""

@@ -35,7 +35,7 @@ from ..rules.placement import Rule
 from .diff import diff
 from .facts import PREDICTED, Facts
 from .lint import check
-from .report import heading
+from .report import heading_paragraphs
 
 LISTED = 8  # nodes that a warning leads to
 NAMED = 1000  # nodes of one plan only that the other's page names
@@ -117,6 +117,7 @@ class _Writer:
         index = [node.index for node in nodes]
         states = [state_bytes(n) if Trait.STATE_HANDLE in n.opdef.traits else None for n in nodes]
         (attrs, attr_texts), lines = self._attributes(), self._lines()
+        run = {r.device: r.nodes for r in plan.loads}
         columns: Columns = {
             "op": [ops[n.opdef] for n in nodes],
             "device": plan.decisions.index[index].tolist(),
@@ -146,7 +147,7 @@ class _Writer:
             "devices": [
                 {"name": str(d.name), "task": d.name.task_name, "job": d.name.job, "index": d.name.task,
                  "type": d.name.device_type, "number": d.name.device_index, "emulated": d.emulated,
-                 "memory": d.memory_bytes}
+                 "memory": d.memory_bytes, "nodes": run.get(str(d.name), 0)}
                 for d in plan.cluster.devices
             ],
             "master": plan.cluster.master,
@@ -218,7 +219,7 @@ class _Writer:
         for d in (*self.plan.cluster.devices, *before.cluster.devices):
             devices[short(str(d.name))]
         head["before"] = {
-            "devices": devices.rows, "headings": [heading(before), heading(self.plan)], "moved": len(changes.moved),
+            "devices": devices.rows, "headings": [heading_paragraphs(Facts(p)) for p in (before, self.plan)], "moved": len(changes.moved),
             "lists": [
                 [title, len(names), names[:NAMED]]
                 for title, names in (("Only before", changes.removed), ("Only after", changes.added),

@@ -41,8 +41,8 @@ def render_html(
     costs: Profile | None = None,
 ) -> str:
     """The page of a plan, as text. Arguments as in `write_html`."""
-    nodes = sum(len(p.nodes) for p in plan.partitions.values())
     facts, charts, left_out = Facts(plan), [], []
+    nodes = facts.nodes
     if nodes > PREDICTED or len(plan.cluster.devices) > MOST_DEVICES:
         left_out.append(
             f"the predicted timeline: it is drawn for up to {PREDICTED:,} nodes and {MOST_DEVICES:,} devices"

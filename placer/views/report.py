@@ -6,14 +6,31 @@ from collections import Counter
 
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
-from ..cost.static import Traffic
-from ..partition.partitioned_graph import task_of
+from ..cost.static import Traffic, repeated
+from ..partition.partitioned_graph import Channel, task_of
 from ..plan_data import PlanData
-from ..render.text import ROWS, count_text, filled, listed, number_text, seconds_text, short, size_text, table, where
+from ..render.text import (
+    ROWS,
+    count_text,
+    filled,
+    fitted,
+    listed,
+    number_text,
+    seconds_text,
+    short,
+    size_text,
+    table,
+    where,
+)
 from ..render.timeline import time_text
-from .facts import PREDICTED, UNCALIBRATED, Facts, is_measured, without_compiling
+from ..search.jit import FEW
+from .facts import PREDICTED, Facts, without_compiling
 from .plan_warning import LISTED
 from .scope_tree import fold
+
+TRANSFERS = 3
+"""Values that the heading names, those of the most bytes."""
+NAME = 48  # columns of their names
 
 
 def render(plan: PlanData) -> str:
@@ -28,29 +45,62 @@ def render(plan: PlanData) -> str:
 
 
 def heading(plan: PlanData) -> str:
-    """One or two lines: nodes, devices and traffic. If a single device would be faster, that comes first."""
-    nodes = sum(len(p.nodes) for p in plan.partitions.values())  # as the tables count: a constant may run on several
+    """The predicted time of the step and its largest transfers, a line each; then nodes, devices and traffic."""
+    return "\n".join(map(filled, heading_paragraphs(Facts(plan))))
+
+
+def heading_paragraphs(facts: Facts) -> list[str]:
+    """The paragraphs of `heading`. Plans that take long to be predicted have no time: of `facts.PREDICTED` nodes, on one device of FEW."""
+    paragraphs = [p for p in (_time_text(facts), _transfers_text(facts.plan), _contents_text(facts)) if p]
+    return [f"Plan: {paragraphs[0]}", *paragraphs[1:]]
+
+
+def _time_text(facts: Facts) -> str:
+    """The predicted time of the step, what it rests on, and the device that would be faster by itself; '' if there is none."""
+    plan = facts.plan
+    if facts.nodes > (PREDICTED if len(plan.partitions) > 1 else FEW):
+        return ""
+    with without_compiling(plan):
+        if facts.timeline is None:
+            return ""
+        text = f"predicted step time {time_text(facts.seconds, facts.is_exact)}{facts.time_source}"
+        if len(plan.partitions) > 1 and facts.slower_than is not None:
+            device, seconds = facts.slower_than
+            text += f", slower than one device: {time_text(seconds)} with all nodes on {short(device)}"
+    return text
+
+
+def _transfers_text(plan: PlanData) -> str:
+    """The values of which the most bytes cross between devices; '' if none does."""
+    inside = repeated(plan.partitions.values())
+    values: dict[tuple[str, str], list[Channel]] = {}
+    for c in plan.channels:
+        if not c.control:
+            values.setdefault((c.name, c.source), []).append(c)
+    found = sorted(values.items(), key=lambda item: (-sum(c.bytes for c in item[1]), item[0]))
+    texts = []
+    for (name, _), channels in found[:TRANSFERS]:
+        size = size_text(channels[0].bytes, channels[0].is_exact and channels[0].id not in inside)
+        each = f" to each of {len(channels)} devices" if len(channels) > 1 else ""
+        texts.append(f"{fitted(name, NAME)} ({size}{each})")
+    what = "largest transfer" + "s" * (len(texts) > 1)
+    return f"{what}: {', '.join(texts)}" if texts else ""
+
+
+def _contents_text(facts: Facts) -> str:
+    """Nodes, devices, traffic, feeds, and what is done in shared memory."""
+    plan = facts.plan
     between = [c for c in plan.channels if c.crosses_tasks]
     direct = sum(c.direct for c in between)
     links = [t for t in plan.traffic if task_of(t.source) != task_of(t.destination)]
     size = size_text(sum(c.bytes for c in between), all(t.exact for t in links))
     devices = {*plan.partitions, *(r.device for r in plan.loads)}  # some only hold variables
     variables = sum(r.variables for r in plan.loads) if len(devices) > len(plan.partitions) else 0
-    what = count_text(nodes, "node") + (f" and {count_text(variables, 'variable')}" if variables else "")
+    what = count_text(facts.nodes, "node") + (f" and {count_text(variables, 'variable')}" if variables else "")
     tasks = len({task_of(d) for d in devices})
-    facts, slower, one_worker = Facts(plan), "", ""
-    with without_compiling(plan):
-        alone = facts.slower_than if len(plan.partitions) > 1 and nodes <= PREDICTED else None
-    if alone is not None:
-        device, seconds = alone
-        slower = (
-            f"slower than one device: predicted {time_text(facts.seconds)} per step{_profile_text(plan)}, "
-            f"{time_text(seconds)} with all nodes on {short(device)}; "
-        )
-    if facts.one_worker is not None:
-        one_worker = f"the step of one worker, {short(facts.one_worker.task)}; "
+    one_worker = "" if facts.one_worker is None else f"the step of one worker, {short(facts.one_worker.task)}; "
     text = (
-        f"Plan: {slower}{one_worker}{what} on {count_text(len(devices), 'device')} of "
+        f"{one_worker}{what} on {count_text(len(devices), 'device')} of "
         f"{count_text(tasks, 'task')}; {count_text(len(plan.channels), 'channel')}, "
         f"{len(between)} of them between tasks ({size} per step)"
         + (f", {count_text(direct, 'one-sided read')}" if direct else "")
@@ -72,14 +122,7 @@ def heading(plan: PlanData) -> str:
     adding = Counter(device for node, device in plan.added_to.items() if node.type == ACCUMULATOR)
     for device, count in adding.items():
         text += f"; {short(device)} adds to {count_text(count, 'accumulator')} of other tasks in shared memory"
-    return filled(text + _access_text(plan))
-
-
-def _profile_text(plan: PlanData) -> str:
-    """After a predicted time: the machine's profile that it rests on, or that there is none."""
-    if plan.cluster.calibration is not None:
-        return f" (by the profile of {plan.cluster.calibration})"
-    return UNCALIBRATED * (not is_measured(plan))
+    return text + _access_text(plan)
 
 
 def _access_text(plan: PlanData) -> str:

@@ -17,6 +17,7 @@ from dovetail.placer.cost.static import device_loads, state_bytes, traffic
 from dovetail.placer.pipeline import place
 from dovetail.placer.render.page import packed
 from dovetail.placer.render.text import ROWS, WIDTH, filled, size_text, table, where
+from dovetail.placer.render.timeline import time_text
 from dovetail.placer.serialize.write import plan_lines
 from dovetail.placer.views.page_data import contents
 from dovetail.placer.views.scope_tree import fold
@@ -114,21 +115,51 @@ def test_the_head_counts_devices_that_only_hold_variables():
             y = dt.matmul(w, w)
         plan = dt.place(y, CLUSTER)
     text = " ".join(str(plan).split())
-    assert text.startswith("Plan: 1 node and 1 variable on 2 devices of 2 tasks; 1 channel")
+    assert "1 node and 1 variable on 2 devices of 2 tasks; 1 channel" in text
     assert "/job:ps/task:0/CPU:0 0 1 16 B 0" in text
 
 
 def test_the_table(graph):
     text = str(place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS))
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[0].startswith(
-        "Plan: 8 nodes on 3 devices of 3 tasks; 2 channels, 2 of them between tasks (64 B per step)"
-    )
+    assert lines[0].startswith("Plan: predicted step time ≥ ")
+    assert lines[1] == "largest transfers: layer/w/read:0 (48 B), layer/b/read:0 (16 B)"
+    assert lines[2].startswith("8 nodes on 3 devices of 3 tasks; 2 channels, 2 of them between tasks (64 B per step)")
     assert "/job:ps/task:0/CPU:0 2 1 48 B 0" in lines
     assert "/job:worker/task:0/GPU:1 4 0 0 B ≥ 22" in lines
     assert "/job:ps/task:0/CPU:0 -> /job:worker/task:0/GPU:1 1 0 48 B" in lines
     assert "layer/w/read 1 /job:ps/task:0/CPU:0" in lines
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_the_head_begins_with_the_predicted_time_and_what_it_rests_on():
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [None, 8])
+        with dt.device("/job:worker/task:1"):
+            y = dt.tanh(x)
+        plan = dt.place(y, {"ps": 1, "worker": 2})
+        speeds = {"worker": [{"name": "cpu:0", "flops": 1e9, "bandwidth": 1e9}]}
+        described = dt.place(y, {"ps": 1, "worker": 2}, devices=speeds, shapes={x: (4, 8)})
+        nothing = dt.place(x, {"ps": 1, "worker": 2})
+    least = time_text(plan.simulate().makespan)
+    first = f"Plan: predicted step time ≥ {least} (uncalibrated: `dovetail calibrate` measures this machine)"
+    lines = str(plan).splitlines()
+    assert lines[0] == first and lines[1].startswith("1 node on 1 device of 1 task; 0 channels")
+    known = time_text(described.simulate().makespan)
+    assert str(described).splitlines()[0] == f"Plan: predicted step time {known} (by the described speeds)"
+    assert str(nothing).startswith("Plan: 0 nodes on 0 devices")
+
+
+def test_the_head_names_the_values_of_which_most_bytes_cross():
+    with dt.Graph().as_default():
+        with dt.device("/job:ps/task:0"):
+            wide, narrow = (dt.random_uniform([4, n], name=name) for n, name in ((9, "wide"), (2, "narrow")))
+        sums = []
+        for task in range(2):
+            with dt.device(f"/job:worker/task:{task}"):
+                sums += [dt.reduce_sum(wide), dt.reduce_sum(narrow)] if task else [dt.reduce_sum(wide)]
+        plan = dt.place(sums, {"ps": 1, "worker": 2})
+    assert "largest transfers: wide:0 (144 B to each of 2 devices), narrow:0 (32 B)" in str(plan).splitlines()
 
 
 def test_the_table_lists_what_was_given_up(graph):
@@ -318,7 +349,7 @@ def test_a_large_plan_prints_short():
                 with dt.device(f"/job:worker/task:{(i + 1) % 32}"):
                     dt.negative(x)
     text = str(place(g, {"worker": 32}))
-    assert len(text.splitlines()) < 3 * (ROWS + 4)
+    assert len(text.splitlines()) < 3 * (ROWS + 5)
     assert "... and 376 more with 2632 nodes" in text and "... and 8 more" in text
     assert max(map(len, text.splitlines())) <= WIDTH
 

@@ -77,7 +77,7 @@ function aboutPlan() {
       plan.program ? ["program", plan.program] : null,
       ["cluster", plan.cluster],
       ["written", plan.written],
-      ["graph", countText(plan.count, "node") + (ran() < plan.count ? ", of which the step runs " + numberText(ran()) : "")],
+      ["graph", countText(plan.count, "node") + (allNodes().length < plan.count ? ", of which the step runs " + numberText(allNodes().length) : "")],
       ["channels", numberText(plan.channelNode.length) + ", between tasks " + numberText(remote.reduce((n, l) => n + l.channels.length, 0))],
       ...chartRows(),
       ["between tasks", bytesText(remote.reduce((n, l) => n + l.bytes, 0), remote.every((l) => l.exact)) + " per step"],
@@ -105,7 +105,7 @@ function tensorLink(name) {
   return node === undefined ? name : nodeLink(node, name);
 }
 
-let ranCount = null;
+let ranCount = null; // a constant that several devices have counts for each, as in print(plan)
 const ran = () => (ranCount ??= plan.devices.reduce((sum, d) => sum + d.nodes, 0));
 
 function loadTable(devices) {
@@ -352,8 +352,8 @@ function aboutDiff() {
   };
   return [
     head("Two plans", moved ? countText(moved, "node") + " moved" : "No node moved"),
-    section("Before", h("p", {}, headings[0])),
-    section("After", h("p", {}, headings[1])),
+    section("Before", ...headings[0].map((text) => h("p", {}, text))),
+    section("After", ...headings[1].map((text) => h("p", {}, text))),
     section("Moved, of the nodes that run", listOf(ways, ([way, n]) => h("span", { class: "pair" }, way, h("b", {}, numberText(n))), 8)),
     section("Nodes that moved and run", listOf(went, (i) => nodeLink(i), 8)),
     ...lists.map(([title, count, names]) => (count ? section(title + ": " + countText(count, "node"), listOf(names, tensorLink, 6)) : null)),

@@ -76,6 +76,18 @@ def data(plan):
     return unpack(payload(plan))
 
 
+def test_the_page_counts_a_copied_constant_for_each_device_as_the_tables_do():
+    with dt.Graph().as_default():
+        two = dt.constant(2.0)
+        with dt.device("/job:worker/task:0"):
+            there = dt.exp(two)
+        with dt.device("/job:worker/task:1"):
+            here = there * two
+        plan = dt.place(here, {"worker": 2})
+    assert "4 nodes on 2 devices" in str(plan) and "<title>Plan: 4 nodes on 2 devices" in render_html(plan)
+    assert [d["nodes"] for d in unpack(payload(plan))["devices"]] == [r.nodes for r in plan.loads] == [2, 2]
+
+
 def test_the_page_is_one_file_that_asks_for_nothing(plan, tmp_path):
     path = tmp_path / "plan.html"
     plan.to_html(path)

@@ -74,12 +74,9 @@ def test_a_file_and_a_module(folder: Path, program: str) -> None:
     result = plan(program)
     assert result.exit_code == 0 and result.stderr == ""
     text = " ".join(result.output.split())
+    assert text.startswith("Plan: predicted step time ") and ", slower than one device: " in text
     assert (
-        text.startswith("Plan: slower than one device: ")
-        and "with all nodes on /job:worker/task:0/CPU:0; 3 nodes on 2" in text
-    )
-    assert (
-        "2 devices of 2 tasks; 1 channel, 1 of them between tasks (8 B per step); nothing runs on /job:ps/task:0 device"
+        "3 nodes on 2 devices of 2 tasks; 1 channel, 1 of them between tasks (8 B per step); nothing runs on /job:ps/task:0 device"
         in text
     )
     assert "/job:ps/task:1/CPU:0 -> /job:worker/task:0/GPU:0" in result.output
@@ -98,7 +95,8 @@ def test_a_saved_graph(folder: Path) -> None:
     with tf.Graph().as_default() as g, tf.device("/job:ps/task:0"):
         tf.constant(1.0, name="c")
     tf.save_graph(g, folder / "graph.dtg")
-    assert plan("graph.dtg").output.startswith("Plan: 1 node on 1 device")
+    lines = plan("graph.dtg").output.splitlines()
+    assert lines[0].startswith("Plan: predicted step time ") and lines[1].startswith("1 node on 1 device")
 
 
 def test_other_fetches_and_another_master(folder: Path) -> None:
