@@ -283,11 +283,13 @@ class CompiledFunction(Generic[P]):
             if searched is not None:
                 return searched
             if is_open:
-                return home.session().plan([trace.fetches, list(trace.effects)], feeds)
-            return place(
-                home.graph, cluster, fetches=flatten(trace.fetches), targets=list(trace.effects), feeds=feeds,
-                allow_soft_placement=home.config.allow_soft_placement,
-            )  # fmt: skip
+                plan = home.session().plan([trace.fetches, list(trace.effects)], feeds)
+            else:
+                plan = place(
+                    home.graph, cluster, fetches=flatten(trace.fetches), targets=list(trace.effects), feeds=feeds,
+                    allow_soft_placement=home.config.allow_soft_placement,
+                )  # fmt: skip
+            return plan if home.search is None else home.search.with_solution(trace, plan)
 
     @shows_users_frames
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Trace:

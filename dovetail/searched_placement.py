@@ -60,8 +60,10 @@ class SearchedPlacement:
         self._options = options if budget_s is None else replace(options, budget_s=budget_s)
         self._cluster: Cluster | None = None
         self._name: dict[str, str] = {}  # name of a node -> its name in the first trace
-        self._found: list[tuple[Described, Mapping[str, str]]] = []  # for each search: the nodes, and their devices
-        self._placed: set[Any] = set()  # traces
+        self._found: list[
+            tuple[Described, Mapping[str, str], Solution | None]
+        ] = []  # of each search: the nodes, and their devices
+        self._placed: dict[Any, Solution | None] = {}  # trace -> the answer of the search that placed it
         self._plans: dict[Any, tuple[Mapping[str, Any], Plan]] = {}  # trace -> the fed shapes, the plan of its search
 
     def on(self, cluster: Cluster) -> None:
@@ -95,19 +97,25 @@ class SearchedPlacement:
             targets = [*(e for e in elements if isinstance(e, Node)), *targets]
             running = needed(self._graph, tensors, targets, list(feeds))
             described = {self._name_of(n.name): self._described(n) for n in running}
-            devices = next((devices for earlier, devices in self._found if earlier == described), None)
+            devices, solution = next((found for earlier, *found in self._found if earlier == described), (None, None))
             if devices is None:
                 plan = self._search(tensors, targets, feeds)
                 self._plans[trace] = shapes, plan
                 of = {n: plan.decisions.device_of(n) for n in running}
-                self._found.append((described, {self._name_of(n.name): device for n, device in of.items()}))
+                solution = plan.solution
+                self._found.append((described, {self._name_of(n.name): device for n, device in of.items()}, solution))
                 state = [n for n in self._graph.nodes if n.opdef.is_stateful]  # it is not moved, whatever runs later
                 self._keep(of | {n: plan.decisions.device_of(n) for n in state})
             else:
                 self._keep({n: devices[self._name_of(n.name)] for n in running})
-            self._placed.add(trace)
+            self._placed[trace] = solution
         searched, found = self._plans.get(trace, (None, None))
         return found if searched == shapes else None
+
+    def with_solution(self, trace: Any, plan: Plan) -> Plan:
+        """A plan that the rules made of a trace's placement, with the answer of the search that found the placement for other sizes."""
+        solution = self._placed[trace]
+        return plan if solution is None else replace(plan, solution=replace(solution, is_of_step=False))
 
     def _search(self, fetches: Sequence[Tensor], targets: Sequence[Node], feeds: Mapping[Tensor, Any]) -> Plan:
         assert self._cluster is not None

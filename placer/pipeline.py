@@ -106,6 +106,7 @@ class Kept:
 
     Attributes:
         placement: the placement of the whole graph, which stays; None: nodes are placed now.
+        solution: the answer of the search that found it; None: the rules did.
         assigned: the devices that stateful nodes keep, by node name.
         later_steps: nodes are placed for later steps, too: a search then optimizes all nodes of the graph except those that initialize
             variables, or, with measured costs, the measured nodes.
@@ -113,6 +114,7 @@ class Kept:
     """
 
     placement: Placement | None = None
+    solution: Solution | None = None
     assigned: Mapping[str, str] = field(default_factory=dict)
     later_steps: bool = False
     pruned: bool = False
@@ -155,7 +157,7 @@ def plan_step(
             sizes.checked()
         step = _Step(graph, cluster, options, access, fetches, targets, feeds, nodes, sizes)
         if kept.placement is not None:
-            return step.ordered(kept.placement)
+            return replace(step.ordered(kept.placement), solution=kept.solution)
         to_place = sorted(nodes, key=lambda n: n.index) if kept.pruned else None
         solutions: list[Solution] = []
 
@@ -173,8 +175,10 @@ def plan_step(
         decisions = placed(_search(step, kept, solutions) if searched else None)
         check_state(decisions)
         plan = step.ordered(decisions)
-        if not solutions or kept.later_steps:
+        if not solutions:
             return plan
+        if kept.later_steps:
+            return replace(plan, solution=replace(solutions[-1], is_of_step=False))
         if not nodes:
             return replace(plan, solution=solutions[0])
         # The search had not counted the readers' copies.
@@ -337,6 +341,7 @@ def _search(step: _Step, kept: Kept, solutions: list[Solution], in_place: bool =
 
     graph, cluster, options, sizes = step.graph, step.cluster, step.options, step.sizes
     feeds, fetches, running = step.feeds, step.fetches, step.nodes
+    unknown: Sequence[Tensor] = ()
     if kept.later_steps:
         feeds, fetches = _placeholders(graph.nodes), ()
         if options.costs is not None:
@@ -351,9 +356,13 @@ def _search(step: _Step, kept: Kept, solutions: list[Solution], in_place: bool =
                 "The search for the session's placement counts unknown sizes as 1: %s. Measure a step, and pass its profile: "
                 "ConfigProto(placement_costs=dt.profile(session, fetches, feeds))", listed_tensors(unknown, sizes),
             )  # fmt: skip
+
+    def keep(found: Solution) -> None:
+        solutions.append(replace(found, lower_bound=0.0) if unknown else found)  # nothing is proven of unknown sizes
+
     return searching(
         cluster, options.strategy, running=running, feeds=feeds, budget_s=options.budget_s, seed=options.seed,
-        costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=solutions.append, contended=options.contended,
+        costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=keep, contended=options.contended,
         objective=_minimized(options),
         fetches=fetches if options.objective == "latency" else None, sizes=sizes,
         at_hand=at_hand(running, cluster, step.access, set(feeds), in_place),

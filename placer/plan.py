@@ -70,8 +70,8 @@ class Plan:
         targets: names of the nodes that it runs for their effect.
         feeds: names of the tensors that it is fed.
         sizes: shapes and sizes of its tensors: those of the graph, completed by the given shapes.
-        solution: the result of the placement search: predicted time, lower bound and history. None if the rules placed the nodes, or
-            the plan was read from a file.
+        solution: the result of the placement search: predicted time, lower bound and history; None if the rules placed the nodes. In a
+            session it is that of the search for all nodes of the graph, after `at` that for the sizes before (`is_of_step` is False).
         access: one-sided access: which tasks read and update the memory of others in this step, as assumed or as measured.
     """
 
@@ -349,7 +349,8 @@ class Plan:
         sizes = plan_sizes([n for p in self.partitions.values() for n in p.nodes], given)
         if sizes.given == self.sizes.given:
             return self
-        return replace(self, partitioned=resized(self.partitioned, sizes), sizes=sizes, solution=None)
+        solution = None if self.solution is None else replace(self.solution, is_of_step=False)
+        return replace(self, partitioned=resized(self.partitioned, sizes), sizes=sizes, solution=solution)
 
     @shows_users_frames
     def scale(

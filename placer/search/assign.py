@@ -8,6 +8,7 @@ placement by the rules is one of the starts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from graphlib import TopologicalSorter
@@ -20,7 +21,8 @@ from ...graph.core.errors import InvalidArgumentError, ResourceExhaustedError
 from ...graph.core.graph import Node, Tensor
 from ..cluster.spec import Cluster
 from ..cost.memory import NAMED, all_too_large, one_too_large
-from ..render.text import listed, size_text
+from ..render.text import count_text, listed, size_text
+from ..render.timeline import time_text
 from ..rules.colocation import Groups
 from . import FROM_RULES, SEARCHES
 from .feasible import check
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from ..cost.profile import Profile
     from ..cost.shapes import Sizes
     from ..rules.place import Search
+
+logger = logging.getLogger(__name__)
 
 Strategy: TypeAlias = str | Callable[[Problem], npt.ArrayLike]
 
@@ -109,7 +113,15 @@ def assign(
         try:
             check(problem)
             check_moments(problem)
+            logger.info(
+                "Searching for a placement (%s): %s on %s, budget %g s",
+                strategy, count_text(problem.nodes, "node"), count_text(problem.devices, "device"), budget_s,
+            )  # fmt: skip
             solution = search(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts)
+            logger.info(
+                "Found a placement (%s): %s predicted, lower bound %s",
+                solution.history[-1].by, time_text(solution.objective), time_text(solution.lower_bound),
+            )  # fmt: skip
             check_assignment(problem, solution.assignment)
         except PeakError as e:
             raise _too_much_at_once(e, problem, ordered, cluster) from None

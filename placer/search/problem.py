@@ -281,6 +281,8 @@ class Solution:
         lower_bound: no assignment is better than this.
         history: each improvement with its source, in order. The times in it vary; all else is repeatable.
         minimized: what the objective is.
+        is_of_step: whether the search was for the step and the sizes of the plan that has this answer. A session searches once, for all
+            nodes of its graph, and `plan.at` changes sizes: the numbers are those of that search then.
     """
 
     assignment: Ints
@@ -288,6 +290,7 @@ class Solution:
     lower_bound: float
     history: tuple[Found, ...]
     minimized: Objective = Objective.MAKESPAN
+    is_of_step: bool = True
 
     @property
     def gap(self) -> float:

@@ -30,6 +30,7 @@ from ..partition.partitioned_graph import Channel, LoopPart, Partition, Partitio
 from ..rules.colocation import Note
 from ..rules.placement import Placement, Rule
 from ..rules.provenance import Demand, Reasons
+from ..search.problem import Found, Solution
 from . import records
 from .write import CHANNEL_FIELDS, DEVICE_FIELDS, FORMAT, VERSION
 
@@ -48,6 +49,7 @@ class Parts(NamedTuple):
     feeds: tuple[str, ...]
     sizes: Sizes
     access: OneSidedAccess
+    solution: Solution | None
 
 
 def read_plan(path: Path) -> Parts:
@@ -123,6 +125,7 @@ class _Reader:
         self._partitions: list[records.Partition] = []
         self._guarded: list[tuple[int, list[int | str]]] = []
         self._access = OneSidedAccess()
+        self._solution: Solution | None = None
         self._version: Any = VERSION
 
     def take(self, record: Any) -> None:
@@ -237,6 +240,12 @@ class _Reader:
         found, reached, refused = record.access
         self._access = OneSidedAccess(found, reached, tuple(Refusal(*r) for r in refused))
 
+    def _take_solution(self, record: records.Solution) -> None:
+        assignment = np.array([_below(d, len(self._devices)) for d in record.solution], np.int32)
+        assignment.flags.writeable = False
+        history = tuple(Found(*h) for h in record.history)
+        self._solution = Solution(assignment, record.objective, record.bound, history, record.minimized, record.of_step)
+
     def _take_end(self, record: records.End) -> None:
         if record.end != self._count:
             raise _BadError(f"{self._count} lines came before the end, {record.end!r} were written")
@@ -245,7 +254,7 @@ class _Reader:
     _TAKE: ClassVar[dict[str, Callable[[_Reader, Any], None]]] = {
         "device": _take_device, "link": _take_link, "profile": _take_profile, "line": _take_line, "block": _take_block,
         "demand": _take_demand, "note": _take_note, "placed": _take_placed, "channel": _take_channel,
-        "partition": _take_partition, "guarded": _take_guarded, "access": _take_access, "end": _take_end,
+        "partition": _take_partition, "guarded": _take_guarded, "access": _take_access, "solution": _take_solution, "end": _take_end,
     }  # fmt: skip
 
     def _device(self, number: int) -> str:
@@ -283,6 +292,7 @@ class _Reader:
             head.feeds,
             plan_sizes([n for p in partitioned.partitions.values() for n in p.nodes], head.shapes),
             self._access,
+            self._solution,
         )
 
     def _join_nodes(self) -> None:

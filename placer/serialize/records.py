@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from ..search.problem import Objective
+
 Index = Annotated[int, Meta(ge=0)]
 Dims = tuple[Annotated[int, Meta(ge=0)] | None, ...] | None
 
@@ -149,6 +151,17 @@ class Access(Struct):
     access: tuple[bool, tuple[tuple[str, str], ...], tuple[tuple[str, str, str], ...]]
 
 
+class Solution(Struct):
+    """The answer of the search: a device for each node that it placed, and what is known of it."""
+
+    solution: tuple[Index, ...]
+    objective: float
+    bound: float
+    minimized: Objective
+    of_step: bool
+    history: tuple[tuple[str, float, float], ...]
+
+
 class End(Struct):
     """The last line: how many lines came before it."""
 
@@ -157,6 +170,6 @@ class End(Struct):
 
 KINDS: dict[str, type[Struct]] = {
     "device": Device, "link": Link, "profile": Profile, "line": Line, "block": Block, "demand": Demand, "note": Note, "placed": Placed,
-    "channel": Channel, "partition": Partition, "guarded": Guarded, "access": Access, "end": End,
+    "channel": Channel, "partition": Partition, "guarded": Guarded, "access": Access, "solution": Solution, "end": End,
 }  # fmt: skip
 """The first key of a record -> its type."""

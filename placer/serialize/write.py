@@ -18,6 +18,8 @@
                                                            l, t, e: begin, test and end of a loop of this partition
     {"guarded": [node, node or "r1", ...]}                 may be dead, with control inputs that may be
     {"access": [found, [[task, owner], ...], [[task, owner, variable], ...]]}   one-sided access, where the step has use for it
+    {"solution": [device, ...], "objective": 0.01, "bound": 0.009, "minimized": "makespan", "of_step": true,
+     "history": [[by, objective, seconds], ...]}           the answer of the search that placed the nodes
     {"end": number of lines before}
 
 Nodes are numbered in order of creation; inputs are node and output in turn. Constants' values are left out, but for
@@ -30,7 +32,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,6 +128,11 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
     access = plan.access
     if access.reached or access.refused:
         yield {"access": [access.found, access.reached, access.refused]}
+    if (found := plan.solution) is not None:
+        yield {
+            "solution": found.assignment.tolist(), "objective": found.objective, "bound": found.lower_bound,
+            "minimized": found.minimized, "of_step": found.is_of_step, "history": [astuple(h) for h in found.history],
+        }  # fmt: skip
 
 
 def _step(kind: str, what: Node | Channel | LoopPart, loops: Mapping[LoopPart, int]) -> int | str:

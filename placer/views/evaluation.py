@@ -182,7 +182,8 @@ def evaluate(
     known = step.makespan
     if single is not None and _may_have_all(plan, single[0]):
         known = min(known, single[1])
-    proven = plan.solution.lower_bound if plan.solution is not None else 0.0
+    solution = plan.solution if plan.solution is not None and plan.solution.is_of_step else None
+    proven = 0.0 if solution is None else solution.lower_bound
     bound = lower_bound(problem, proven=proven if costs is None else 0.0, known=known)
     loads = [
         Load(name, busy, peak, float(capacity))
@@ -193,8 +194,8 @@ def evaluate(
         step.makespan, bound, _finder(plan), single, _critical(step),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
     )  # fmt: skip
-    if minimizes_load(plan) and plan.solution is not None:
-        found = replace(found, throughput=(plan.solution.objective, min(proven, known)))
+    if minimizes_load(plan) and solution is not None:
+        found = replace(found, throughput=(solution.objective, min(proven, known)))
     if not is_exact(plan, as_profile(costs)):
         return replace(found, lower_bound=0.0, unknown=_unknown(plan))
     hint = _replicas(plan, problem)

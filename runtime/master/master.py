@@ -119,7 +119,7 @@ class Master:
             plan, published = self._plan(session, signature)
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
-            self._keep(session, plan.decisions)
+            self._keep(session, plan)
             by_task: dict[str, list[PartitionGraph]] = {}
             for unit in lower_partitions(plan.partitioned, session.graph, plan.decisions.device_of, published):
                 by_task.setdefault(task_of(unit.device), []).append(unit)
@@ -193,12 +193,13 @@ class Master:
         )
         return plan, access.published
 
-    def _keep(self, session: MasterSession, placement: Placement) -> None:
-        """Store a placement for later signatures: stateful nodes keep their devices."""
+    def _keep(self, session: MasterSession, plan: Plan) -> None:
+        """Store a plan's placement for later signatures: stateful nodes keep their devices."""
+        placement = plan.decisions
         if session.places_pruned:
             session.assigned.update((n.name, placement.device_of(n)) for n in placement if n.opdef.is_stateful)
         else:
-            session.placement = placement
+            session.placement, session.solution = placement, plan.solution
 
     def _log_placement(self, session: MasterSession, placement: Placement) -> None:
         """Log the devices of newly placed nodes, and the device requests that are not met."""

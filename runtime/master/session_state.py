@@ -12,6 +12,7 @@ from ...placer.cluster.spec import Cluster
 from ...placer.pipeline import Kept
 from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
+from ...placer.search.problem import Solution
 from ..config import ConfigProto
 
 Signature: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -58,6 +59,7 @@ class MasterSession:
     lock: threading.Lock = field(default_factory=threading.Lock)
     client: str = ""  # the name of the process that opened it
     placement: Placement | None = None  # of the whole graph
+    solution: Solution | None = None  # of the search that found it
     # Devices of stateful nodes, if only the nodes that a run needs are placed.
     assigned: dict[str, str] = field(default_factory=dict)
     programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
@@ -79,5 +81,5 @@ class MasterSession:
         if before is None:
             return Kept(later_steps=True)
         if len(before) == self.graph.version:
-            return Kept(before)
+            return Kept(before, self.solution)
         return Kept(assigned={n.name: before.device_of(n) for n in before if n.opdef.is_stateful}, later_steps=True)

@@ -308,3 +308,12 @@ def test_the_objective_is_the_predicted_time_of_programs_that_use_variables_in_p
 
     holds()
     assert reads > 10 and updates > 5
+
+
+def test_a_search_logs_its_begin_and_its_end(caplog):
+    with dt.Graph().as_default(), caplog.at_level("INFO", logger="dovetail"):
+        x = dt.ones([8, 8])
+        plan = dt.place(x + dt.exp(x), {"worker": 2}, strategy="auto", budget_s=0.25)
+    begin, end = [r.getMessage() for r in caplog.records if "placement" in r.getMessage()]
+    assert begin == f"Searching for a placement (auto): {len(plan.graph.nodes)} nodes on 2 devices, budget 0.25 s"
+    assert end.startswith("Found a placement (") and " predicted, lower bound " in end

@@ -1,5 +1,6 @@
 """Plans as text: what is written is read again, the same plan gives the same text, and damage is told."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -124,6 +125,19 @@ def test_files_of_version_1_load():
     assert [(c.name, c.source, c.destination) for c in loaded.channels] == [
         (c.name, c.source, c.destination) for c in today.channels
     ]
+
+
+def test_the_answer_of_a_search_comes_along():
+    with dt.Graph().as_default():
+        x = dt.ones([64, 64])
+        plan = dt.place(dt.matmul(x, x) + dt.matmul(dt.exp(x), x), {"worker": 2}, strategy="auto", budget_s=0.1)
+    found, loaded = plan.solution, again(plan).solution
+    assert found.history and np.array_equal(loaded.assignment, found.assignment)
+    assert dataclasses.replace(loaded, assignment=found.assignment) == found
+    assert again(plan.at(shapes={})).solution.is_of_step
+    damaged = [line.replace('"solution":[', '"solution":[99,') for line in plan_lines(plan)]
+    with pytest.raises(InvalidArgumentError, match="Malformed plan"):
+        parts_of(damaged)
 
 
 def test_source_lines_and_setters_come_along(plan):
