@@ -97,20 +97,20 @@ class SearchedPlacement:
             targets = [*(e for e in elements if isinstance(e, Node)), *targets]
             running = needed(self._graph, tensors, targets, list(feeds))
             described = {self._name_of(n.name): self._described(n) for n in running}
-            devices, solution = next((found for earlier, *found in self._found if earlier == described), (None, None))
-            if devices is None:
+            found = next((f for f in self._found if f[0] == described), None)
+            if found is None:
                 plan = self._search(tensors, targets, feeds)
                 self._plans[trace] = shapes, plan
                 of = {n: plan.decisions.device_of(n) for n in running}
-                solution = plan.solution
-                self._found.append((described, {self._name_of(n.name): device for n, device in of.items()}, solution))
+                found = described, {self._name_of(n.name): device for n, device in of.items()}, plan.solution
+                self._found.append(found)
                 state = [n for n in self._graph.nodes if n.opdef.is_stateful]  # it is not moved, whatever runs later
                 self._keep(of | {n: plan.decisions.device_of(n) for n in state})
             else:
-                self._keep({n: devices[self._name_of(n.name)] for n in running})
-            self._placed[trace] = solution
-        searched, found = self._plans.get(trace, (None, None))
-        return found if searched == shapes else None
+                self._keep({n: found[1][self._name_of(n.name)] for n in running})
+            self._placed[trace] = found[2]
+        searched, searched_plan = self._plans.get(trace, (None, None))
+        return searched_plan if searched == shapes else None
 
     def with_solution(self, trace: Any, plan: Plan) -> Plan:
         """A plan that the rules made of a trace's placement, with the answer of the search that found the placement for other sizes."""

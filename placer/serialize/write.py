@@ -128,10 +128,10 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
     access = plan.access
     if access.reached or access.refused:
         yield {"access": [access.found, access.reached, access.refused]}
-    if (found := plan.solution) is not None:
+    if (answer := plan.solution) is not None:
         yield {
-            "solution": found.assignment.tolist(), "objective": found.objective, "bound": found.lower_bound,
-            "minimized": found.minimized, "of_step": found.is_of_step, "history": [astuple(h) for h in found.history],
+            "solution": answer.assignment.tolist(), "objective": answer.objective, "bound": answer.lower_bound,
+            "minimized": answer.minimized, "of_step": answer.is_of_step, "history": [astuple(h) for h in answer.history],
         }  # fmt: skip
 
 
