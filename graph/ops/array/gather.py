@@ -234,6 +234,8 @@ def _one_hot_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _one_hot(indices: Array, depth: Array, on_value: Array, off_value: Array, *, axis: int) -> Array:
+    if depth < 0:
+        raise invalid(f"depth must not be negative: {int(depth)}")
     hot = np.expand_dims(indices, axis)
     at = normal_axis(axis, hot.ndim)
     classes = np.arange(int(depth)).reshape([-1 if i == at else 1 for i in range(hot.ndim)])

@@ -148,9 +148,10 @@ def _reshape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _reshape(x: Array, wanted: Array) -> Array:
     sizes = dims_of(wanted)
-    if (
-        not x.size and 0 in sizes and -1 in sizes
-    ):  # each 0 cancels one: what is missing is found by the sizes that are left
+    if min(sizes, default=0) < -1:  # NumPy takes it for -1
+        raise invalid(f"Cannot reshape to {sizes}: it must hold sizes, and -1 at most once")
+    if not x.size and 0 in sizes and -1 in sizes:
+        # Each 0 cancels one: what is missing is found by the sizes that are left.
         rest = math.prod(d for d in x.shape if d) // math.prod(s for s in sizes if s > 0)
         rest = 0 if x.shape.count(0) > sizes.count(0) else rest
         sizes = [rest if s == -1 else s for s in sizes]

@@ -61,6 +61,8 @@ def _mat_mul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Arr
 
 def _product(a: Array, b: Array) -> Array:
     """The product over the last two dimensions."""
+    if min(a.ndim, b.ndim) < 2:  # NumPy has products of vectors
+        raise invalid(f"Matrices have two or more dimensions, not {text(a.shape)} times {text(b.shape)}")
     try:
         return np.asarray(np.matmul(wide(a), wide(b)), a.dtype)
     except ValueError:
