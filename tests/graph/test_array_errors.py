@@ -18,6 +18,9 @@ from dovetail.graph.gradients.reverse import gradients
 from dovetail.graph.ops.array import diagonal
 from dovetail.graph.ops.linalg import linalg
 from dovetail.graph.ops.linalg.einsum import einsum, tensordot
+from dovetail.graph.ops.math import arithmetic, compare
+from dovetail.graph.ops.nn.dense import bias_add
+from dovetail.graph.ops.nn.normalization import fused_batch_norm
 
 
 @pytest.fixture(autouse=True)
@@ -259,6 +262,16 @@ FAILING = {
     ),
     "invert": (lambda x, i: a.invert_permutation(i), np.zeros(1), [1, 1], ["[1, 1]"]),
     "matmul": (lambda x, i: linalg.matmul(x, a.ones([2, 2])), np.zeros((2, 3)), [0], ["(2, 3)", "(2, 2)"]),
+    "add_n of two shapes": (lambda x, i: arithmetic.add_n([x, x[:1]]), np.zeros(3), [0], ["AddN", "(3,), (1,)"]),
+    "one bias for all": (lambda x, i: bias_add(x, x[0][:1]), np.zeros((2, 3)), [0], ["each channel", "(2, 3)", "(1,)"]),
+    "one scale for all": (
+        lambda x, i: fused_batch_norm(x, np.ones(1, np.float32), np.ones(1, np.float32)),
+        np.zeros((1, 2, 2, 3)),
+        [0],
+        ["each channel", "(1, 2, 2, 3)", "(1,)"],
+    ),
+    "a condition along two axes": (lambda x, i: compare.where(x > 0, x[0], x[0]), np.zeros((2, 2)), [0], ["condition"]),
+    "unique of a matrix": (lambda x, i: a.unique(x), np.zeros((2, 2)), [0], ["vector", "(2, 2)"]),
     "matmul of vectors": (lambda x, i: linalg.matmul(x, x), np.zeros(3), [0], ["Matrices", "(3,)"]),
     "reshape to a negative size": (lambda x, i: a.reshape(x, i), np.zeros((3, 2)), [-2, 3], ["[-2, 3]"]),
     "one hot of a negative depth": (lambda x, i: a.one_hot(i, i[0]), np.zeros(0), [-1], ["depth", "-1"]),

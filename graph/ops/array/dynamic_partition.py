@@ -214,6 +214,8 @@ def _unique_texts(x: Array, dtype: Any) -> tuple[Array, Array, Array]:
 
 def uniques(x: Array, *, out_idx: Any) -> tuple[Array, Array, Array]:
     """The distinct values of a vector, the index of each element's value among them, and how often each occurs."""
+    if x.ndim != 1:
+        raise invalid(f"unique expects a vector, not a value of shape {text(x.shape)}")
     if x.dtype == object:
         return _unique_texts(x, out_idx.np)
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)

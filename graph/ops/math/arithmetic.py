@@ -20,7 +20,7 @@ from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, default_cost, define as define_op
 from ...core.operators import operators
 from ...core.scalar_math import reference_of
-from ...core.shape import merge
+from ...core.shape import merge, text
 from ...tensors.indexed_slices import IndexedSlices
 from ...tensors.sparse_tensor import SparseTensor
 from ..array.creation import zeros_like
@@ -105,10 +105,20 @@ def _add_n_scalar(m: Any, *values: Any) -> Any:
     return total
 
 
+_sum_of = reference_of(_add_n_scalar)
+
+
+def _add_n_reference(*values: Any) -> Any:
+    if any(v.shape != values[0].shape for v in values):
+        shapes = ", ".join(dict.fromkeys(text(v.shape) for v in values))
+        raise invalid(f"Inputs to operation AddN must have the same shape, not {shapes}")
+    return _sum_of(*values)
+
+
 define_op(
     "AddN",
     _add_n_rule,
-    reference_of(_add_n_scalar),
+    _add_n_reference,
     scalar=_add_n_scalar,
     gradient=lambda node, grad: [grad] * len(node.inputs),
     cost=lambda node: default_cost(node, len(node.inputs) - 1),

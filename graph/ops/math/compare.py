@@ -117,12 +117,10 @@ def _select_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _select_reference(condition: Any, x: Any, y: Any) -> Any:
+    if condition.ndim and condition.shape not in (x.shape, x.shape[:1]):
+        raise ValueError("the condition fits neither the values nor their first axis")
     if condition.ndim == 1 and x.ndim > 1:
         condition = np.reshape(condition, (-1,) + (1,) * (x.ndim - 1))
-    if condition.ndim and (
-        condition.shape != x.shape and condition.shape[1:] != (1,) * (x.ndim - 1) or len(condition) != len(x)
-    ):
-        raise ValueError("the condition fits neither the values nor their first axis")
     if x.shape != y.shape:
         raise ValueError("the values must have one shape")
     return np.where(condition, x, y)

@@ -9,9 +9,10 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, Array, bfloat16, float16, float32
+from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, default_cost, define, size
-from ...core.shape import Dims, as_dims, merge
+from ...core.shape import Dims, as_dims, merge, text
 from ..array.creation import zeros_like
 from ..array.shapes import shape
 from ..math.arithmetic import divide, multiply, subtract
@@ -46,6 +47,11 @@ def _bias_add_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _bias_add(value: Array, bias: Array, *, data_format: str) -> Array:
+    channels = value.shape[1 if data_format == "NCHW" else -1] if value.ndim > 1 else None
+    if bias.shape != (channels,):
+        raise invalid(
+            f"A value of shape {text(value.shape)} ({data_format}) takes one bias for each channel, not {text(bias.shape)}"
+        )
     if data_format == "NCHW":
         return np.asarray(value + bias.reshape(-1, *(1,) * (value.ndim - 2)))
     return np.asarray(value + bias)

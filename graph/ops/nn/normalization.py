@@ -13,10 +13,11 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert, make
 from ...core.dtypes import FLOATS, Array, DType, bfloat16, float16, float32
+from ...core.errors import invalid
 from ...core.graph import Grads, Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
-from ...core.shape import Dims, element_count, merge
+from ...core.shape import Dims, element_count, merge, text
 from ..array.shapes import broadcast_to, reshape, shape, size as size_of, squeeze
 from ..linalg.linalg import matmul
 from ..math.arithmetic import (
@@ -251,6 +252,12 @@ def _fused(
 ) -> tuple[Array, ...]:
     dtype = scale.dtype
     wide = x.astype(dtype)
+    given = (scale, offset) if is_training else (scale, offset, mean, variance)
+    if any(v.shape != (x.shape[1 if data_format == "NCHW" else -1],) for v in given):
+        shapes = ", ".join(text(v.shape) for v in given)
+        raise invalid(
+            f"An image of shape {text(x.shape)} ({data_format}) takes one number for each channel, not {shapes}"
+        )
     if is_training:
         axes = _other_axes(data_format)
         if x.size:
