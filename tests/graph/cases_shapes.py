@@ -68,14 +68,6 @@ CASES = [
         label="kept-batch",
     ),
     OpCase("Reshape", lambda x: a.reshape(x, [0, 3]), [real(0, 3)], lambda x: x, label="empty"),
-    OpCase(
-        "Reshape",
-        lambda x: a.reshape(x, [a.shape(x)[0], -1]),
-        [real(0, 0)],
-        lambda x: x,
-        dynamic=True,
-        label="no rows and no columns",
-    ),
     OpCase("Reshape", lambda x: a.reshape(x, [4]), [STRINGS], lambda x: x.ravel(), label="text"),
     OpCase(
         "ExpandDims",

@@ -138,6 +138,16 @@ def test_the_smaller_of_two_sizes_is_either() -> None:
                 assert (of_diagonal.tolist(), size) == ([2], 2)
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (2, 0)])
+def test_a_missing_size_of_an_empty_tensor_is_what_its_shape_says(shape: tuple[int, int]) -> None:
+    with dt.Graph().as_default() as graph:
+        x = dt.placeholder(dt.float32, [None, None])
+        y = dt.reshape(x, dt.stack([dt.shape(x)[0], 1, -1]))
+        with dt.Session(graph=graph) as session:
+            value, told = session.run([y, dt.shape(y)], {x: np.zeros(shape, np.float32)})
+    assert value.shape == tuple(told) == (shape[0], 1, shape[1])
+
+
 # --- programs ----------------------------------------------------------------------------------------------------------
 
 
