@@ -190,13 +190,15 @@ class Worker:
     def close_session(self, handle: str, why: Callable[[], OpError] = closed) -> None:
         """Forget a session: its programs, and its running steps, which end with that error."""
         with self._lock:
-            self._sessions.pop(handle, None)
+            session = self._sessions.pop(handle, None)
             for key in [k for k, v in self._registered.items() if v.session == handle]:
                 del self._registered[key]
             self.direct.posts.close_session(handle)
             steps = [s for s in self._all_steps() if s.session == handle]
         for step in steps:
             step.fail(why())
+        if session is not None and session.resources is not self.resources:
+            _end(session.resources)
 
     def reset(self, containers: Iterable[str], sessions: Iterable[str]) -> None:
         """Close sessions, and clear containers (if none is named, the task's default one)."""
@@ -481,13 +483,19 @@ class Worker:
             steps = self._all_steps()
         for step in steps:
             step.abort(f"The server of {self.task} was stopped")
-        for work in list(self.resources.inner) if self._has_own_state else ():
-            work.cancel(self.resources)
+        if self._has_own_state:
+            _end(self.resources)
         self.direct.posts.close()
         if self.replicator is not None:
             self.replicator.close()
         if self.threads.pool is not None:
             self.threads.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end(resources: Resources) -> None:
+    """End what works for kernels with this state: it would keep the state, and threads."""
+    for work in list(resources.inner):
+        work.cancel(resources)
 
 
 def _moment(channel: ChannelKey) -> tuple[int, ...]:

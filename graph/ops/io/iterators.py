@@ -67,7 +67,7 @@ class Pipeline:
             weakref.WeakKeyDictionary()
         )
         self._lock = threading.RLock()
-        self._state: VariableState | None = None
+        self._state: weakref.ref[VariableState] | None = None  # whose position; `_of_position` must not keep it alive
         self._at: tuple[int, ...] | None = None
         self._live: Iterator[Sequence[Array]] | None = None
         self._task: weakref.ref[Resources] | None = None  # of the walk that is under way
@@ -89,11 +89,12 @@ class Pipeline:
         """The element that follows a position; None: there is none. The error of the step if that is cancelled: the walk is dropped."""
         with self._lock:
             check_cancelled()
-            if self._state is not state:
+            is_same = self._state is not None and self._state() is state
+            if not is_same:
                 self._ended = None
             if self._ended == position:
                 return None
-            fresh = self._live is None or self._state is not state or self._at != position
+            fresh = self._live is None or not is_same or self._at != position
             failed, self._failed = self._failed, False
             live = self._started(state, task, position) if fresh else self._live
             assert live is not None
@@ -121,7 +122,7 @@ class Pipeline:
         number, start, values = self._values.get(state, (which, seed, ()))
         if (number, start) != (which, seed):
             values = ()
-        self._task, self._state = weakref.ref(task), state
+        self._task, self._state = weakref.ref(task), weakref.ref(state)
         task.inner.add(self)
         self._live = self._dataset(which).walk_from(seed, skip, values, task)
         return self._live

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -277,6 +279,22 @@ def test_a_session_without_its_master_ends_its_steps_at_other_tasks() -> None:
             cluster.kill("worker", 0)
             session.close()
         assert [type(e) for e in errors] == [tf.errors.CancelledError]
+
+
+def test_a_session_with_state_of_its_own_leaves_no_data_set_and_no_state_behind() -> None:
+    def prefetching() -> int:
+        return sum(t.name == "dataset-prefetch" for t in threading.enumerate())
+
+    server, before = tf.train.Server.create_local_server(), prefetching()
+    with tf.Graph().as_default():
+        element = endless().map(lambda n: n + 1).prefetch(3).make_one_shot_iterator().get_next()
+        with tf.Session(server.target, config=tf.ConfigProto(isolate_session_state=True)) as session:
+            assert [session.run(element), session.run(element)] == [1, 2]
+            (state,) = [weakref.ref(s.resources) for s in server._worker._sessions.values()]
+            assert prefetching() == before + 1
+    del session
+    until(lambda: gc.collect() >= 0 and state() is None and prefetching() == before)
+    server.stop()
 
 
 @pytest.mark.slow
