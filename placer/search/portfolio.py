@@ -49,7 +49,8 @@ from .problem import Found, Objective, Problem, Solution
 from .types import Flags, Floats, Ints
 from .window_search import ended, passed
 
-MOVE_S = 6e-8  # price of one move of `anneal_load`, for each value of the item
+LOAD_MOVE_S, LOAD_VALUE_S = 1.2e-7, 1e-8  # price of one move of `anneal_load`, and of each value of the item
+CLOCK_MOVE_S = 2e-6  # price of one move of `anneal_makespan`, beside its evaluation
 VISIT_S = 3e-8  # price of one evaluation, for each node and each end of a value that it goes over
 MIN_S = 1.0  # starts may spend this much even if the budget is smaller
 POOL = 5  # starts from which fresh walks set out
@@ -383,10 +384,12 @@ class _Search:
                     chains.append(self._chain(begun))
                     begun += 1
                 done = cores.map(self._round, chains, repeat(judge), repeat(tuple(self.pool)))
-                for chain, (where, price) in zip(chains, done, strict=True):
+                for chain, (where, value, price) in zip(chains, done, strict=True):
                     self.left -= price
-                    yield from self._tried([(f"annealing {chain.rounds}", where)])
-                    value = self.problem.evaluate(where[self.problem.unit])
+                    if value < self.value:
+                        yield from self._tried([(f"annealing {chain.rounds}", where)])
+                    else:
+                        self._remember(value, where)
                     chain.rounds, chain.idle = chain.rounds + 1, 0 if value < chain.value else chain.idle + 1
                     if value < chain.value:
                         chain.best, chain.value = where, value
@@ -446,8 +449,8 @@ class _Search:
         self.left -= price
         yield from self._tried([(f"windows {number}", where)])
 
-    def _round(self, chain: _Chain, judge: _Judge, starts: Sequence[tuple[float, Ints]]) -> tuple[Ints, float]:
-        """One descent from coarse to fine, from the chain's best or one of the starts, and its price."""
+    def _round(self, chain: _Chain, judge: _Judge, starts: Sequence[tuple[float, Ints]]) -> tuple[Ints, float, float]:
+        """One descent from coarse to fine, from the chain's best or one of the starts; its objective, and its price."""
         p, items, number = self.problem, self.items, chain.rounds
         seed = (self.seed * 1_000_003 + chain.number * 10_007 + number * 101 + 1) & 0x7FFFFFFF
         chosen, fresh, warm, price = chain.best, number % 2 == 0, 0.02, 0.0
@@ -473,14 +476,16 @@ class _Search:
         if repaired is None:  # the coarse items cannot be packed: only the finest level is walked
             found, labels = found[:1], labels[:1]
         where = chosen.copy() if repaired is None else repaired
+        value = np.inf
         for depth in range(len(found) - 1, -1, -1):
             level = found[depth]
             hot = 0.3 if fresh and depth == len(found) - 1 and depth else warm
-            price += judge(level.items, labels[depth], where, hot, seed + depth, number)
+            value, paid = judge(level.items, labels[depth], where, hot, seed + depth, number)
+            price += paid
             if depth:
                 assert level.label is not None
                 where = where[level.label]
-        return where, price
+        return where, value, price
 
     def _repaired(self, items: Items, where: Ints) -> Ints | None:
         """A coarse assignment that may break constraints, made feasible; None when that is not simple."""
@@ -505,37 +510,37 @@ class _Search:
     def _balancer(self) -> _Judge:
         p, total = self.problem, self.left / CHAINS
 
-        def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> float:
+        def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> tuple[float, float]:
             m = len(where)
-            price = MOVE_S * max(1.0, len(items.item_value) / m / 2)
+            price = LOAD_MOVE_S + LOAD_VALUE_S * len(items.item_value) / m
             moves = 20_000 + 1_200 * m * min(1 + number // 4, 3)
             moves = max(1000, int(min(moves, 0.025 * total / price)))
-            anneal_load(
+            value = anneal_load(
                 items, p.device_class, p.port_latency, p.port_per_byte, p.capacity, where, moves, hot, 1e-4,
                 seed,
             )  # fmt: skip
-            return moves * price
+            return value, moves * price
 
         return judge
 
     def _walker(self) -> _Judge:
         p = self.problem
         a, rank, behind = p.arrays, p.rank, least_behind(p)
-        price = VISIT_S * (p.nodes + len(a.value_target)) * (MEASURED if len(a.host) else 1.0)
+        price = CLOCK_MOVE_S + VISIT_S * (p.nodes + len(a.value_target)) * (MEASURED if len(a.host) else 1.0)
         total = self.left / CHAINS
 
-        def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> float:
+        def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> tuple[float, float]:
             moves = int(min(200 + 30 * len(where) * min(1 + number // 6, 4), 0.05 * total / price))
-            anneal_makespan(
+            value = anneal_makespan(
                 a, rank, p.contended, behind, label[p.unit], items, p.capacity, where, moves, hot, 1e-4, seed,
             )  # fmt: skip
-            return moves * price
+            return value, moves * price
 
         return judge
 
 
-_Judge = Callable[[Items, Ints, Ints, float, int, int], float]
-"""Improves the assignment of items in place and returns the price of it: (items, label of units, where, hot, seed)."""
+_Judge = Callable[[Items, Ints, Ints, float, int, int], tuple[float, float]]
+"""Improves the assignment of items in place; returns its objective and the price: (items, label of units, where, hot, seed, round)."""
 
 
 class _Kinds:
