@@ -60,7 +60,7 @@ def _forced_travel(problem: Problem) -> Floats:
     least = np.zeros((2, len(pairs)))
     for k, (s, t) in enumerate(zip(*divmod(pairs, len(kinds)), strict=True)):
         if not (kinds[s] & kinds[t]).any():
-            links = np.ix_(kinds[s], kinds[t])
+            links = np.ix_(np.unique(problem.places[kinds[s]]), np.unique(problem.places[kinds[t]]))
             least[:, k] = problem.link_latency[links].min(), problem.link_per_byte[links].min()
     travel: Floats = least[0, pair] + np.repeat(a.value_bytes, ends) * least[1, pair]
     return travel

@@ -58,7 +58,7 @@ class Clocks(NamedTuple):
     owed: Floats  # (D,) for what was sent and received: whatever a device runs next takes so much longer
     left: Floats  # (D,) work that lies ahead
     last: Floats  # (1,) the latest end
-    link_free: Floats  # (D, D)
+    link_free: Floats  # (P * P + D * seats,) of each pair of places, and of devices in a place
     held: Ints  # (2, D) first and last value of the list of those that a device has put off, or -1
     next_held: Ints  # (V,)
     active: Ints  # (3, A) what runs on shared machines: a node and -1, or a value and the first of its ends; and the machine
@@ -74,25 +74,25 @@ def clocks(a: Arrays, kept: int) -> Clocks:
     A node, and the latency of a transfer, shares a machine with what else runs there, for as many at once as there is room for.
     """
     n, d, rows = len(a.memory), len(a.device_class), 1 + 2 * kept
-    shared, values, room = 0, 0, 0
+    shared, values, room, links = 0, 0, 0, len(a.link_latency) ** 2 + d * a.seats
     if len(a.host):
         shared, values, room = d, len(a.value_bytes), min(n + len(a.value_target), n + 4 * d * d)
     row = np.empty((2, kept), np.int32)
     for k in range(kept):
         row[0, k], row[1, k] = 1 + k, 1 + kept + k
     number = np.empty((rows, 3 * n + 4 * d + 5 + 2 * shared + values + 3 * room), np.int32)
-    time = np.empty((rows, 2 * n + 2 + 2 * d + d * d + room + 6 * shared))
+    time = np.empty((rows, 2 * n + 2 + 2 * d + links + room + 6 * shared))
     i, f = number[0], time[0]
     at, of = 3 * n + 4 * d + 5, 2 * n + 2 + 2 * d
-    to, by = at + 2 * shared + values, of + d * d + room
+    to, by = at + 2 * shared + values, of + links + room
     return Clocks(
         number, time, np.full(rows, np.inf), row,
         i[:n], i[n : n + d + 1], i[n + d + 1 : n + 2 * d + 1], i[n + 2 * d + 1 : n + 3 * d + 1], i[n + 3 * d + 1 : n + 4 * d + 1],
         i[n + 4 * d + 1 : 2 * n + 4 * d + 1], i[2 * n + 4 * d + 1 : 2 * n + 4 * d + 4], i[2 * n + 4 * d + 4 : at],
         f[: n + 1], f[n + 1 : 2 * n + 1], f[2 * n + 1 : 2 * n + 1 + d], f[2 * n + 1 + d : 2 * n + 1 + 2 * d], f[of - 1 : of],
-        f[of : of + d * d].reshape((d, d)),
+        f[of : of + links],
         i[at : at + 2 * shared].reshape((2, shared)), i[at + 2 * shared : to], i[to:].reshape((3, room)),
-        f[of + d * d : by], f[by : by + 5 * shared].reshape((5, shared)), f[by + 5 * shared :],
+        f[of + links : by], f[by : by + 5 * shared].reshape((5, shared)), f[by + 5 * shared :],
     )  # fmt: skip
 
 
@@ -221,17 +221,20 @@ def _send(
             if is_new:
                 _give(a, y, now, c)
             continue
-        if len(a.host) and a.coalesced[s, d] > 0.0:
+        p, q = a.place[s], a.place[d]
+        if len(a.host) and a.coalesced[p, q] > 0.0:
             if is_new:
                 is_put_off = True
                 continue
         elif not is_new:
             continue
         if sent[d] != v:
-            latency, passes = a.link_latency[s, d], a.value_bytes[v] * a.link_per_byte[s, d]
-            free = max(now, c.link_free[s, d])
+            latency, passes = a.link_latency[p, q], a.value_bytes[v] * a.link_per_byte[p, q]
+            places = len(a.link_latency)
+            link = p * places + q if p != q else places * places + s * a.seats + a.seat[d]
+            free = max(now, c.link_free[link])
             leaves = free if contended else now
-            c.link_free[s, d] = free + passes  # the last byte is still under way
+            c.link_free[link] = free + passes  # the last byte is still under way
             sent[d], arrives[d] = v, leaves + latency + passes
             if (
                 len(a.host)
@@ -242,7 +245,7 @@ def _send(
             ):
                 arrives[d] = np.inf  # when its latency is over is not known yet
                 _add_active(a, c, a.host[d], now, latency, v, e, 1.0)
-            handled = a.handling[s, d] + a.value_bytes[v] * a.handling_per_byte[s, d]
+            handled = a.handling[p, q] + a.value_bytes[v] * a.handling_per_byte[p, q]
             c.owed[s] += handled
             c.owed[d] += handled
             if travels.shape[1]:
@@ -313,7 +316,7 @@ def advance(
                 size[0] = push(times, codes, size[0], now, np.int64(n + what))
                 continue
             there = device[a.value_target[end]]
-            at = now + a.value_bytes[what] * a.link_per_byte[device[a.value_source[what]], there]
+            at = now + a.value_bytes[what] * a.link_per_byte[a.place[device[a.value_source[what]]], a.place[there]]
             if travels.shape[1]:
                 travels[1, end] = at
             for e in range(end, a.value_start[what + 1]):

@@ -66,12 +66,14 @@ def upward_rank(a: Arrays, order: Ints) -> Floats:
     n, devices = len(order), len(a.device_class)
     latency, per_byte = 0.0, 0.0
     if devices > 1:
-        pairs = devices * (devices - 1)
-        for s in range(devices):
-            for d in range(devices):
-                if s != d:
-                    latency += a.link_latency[s, d] / pairs
-                    per_byte += a.link_per_byte[s, d] / pairs
+        there = np.zeros(len(a.link_latency))
+        for d in range(devices):
+            there[a.place[d]] += 1.0
+        for p in range(len(there)):
+            for q in range(len(there)):
+                share = there[p] * (there[q] - (p == q)) / (devices * (devices - 1))
+                latency += a.link_latency[p, q] * share
+                per_byte += a.link_per_byte[p, q] * share
     rank = np.zeros(n)
     for at in range(n - 1, -1, -1):
         u = order[at]

@@ -179,17 +179,15 @@ def step_problem(
         device_class = np.arange(d, dtype=np.int32)
         if runs is not None:
             seconds = seconds * np.array([node in runs for node in nodes])
-    latency, per_byte = links_of(cluster)
+    task, latency, per_byte = links_of(cluster)
     fed_at, back_after = (
         (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches), sizes)
     )
-    tasks = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)[1]
-    between = (tasks[:, None] != tasks).astype(float)
+    between = 1.0 - np.eye(len(latency))
     # Bytes: in `per_byte`.
     handled, handled_byte = HANDLING if machine is None else (machine.overheads["further transfer"] / 2, np.inf)
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
-    others = max(d - 1, 1)
     part = 1.0 if objective is Objective.THROUGHPUT else 0.5
     return Problem(
         objective,
@@ -209,8 +207,8 @@ def step_problem(
         allowed_kind=np.zeros(n, np.int32) if allowed_kind is None else allowed_kind,
         link_latency=latency,
         link_per_byte=per_byte,
-        port_latency=latency.sum(axis=0) / others * part,
-        port_per_byte=per_byte.sum(axis=0) / others * part,
+        port_latency=_mean_link(task, latency) * part,
+        port_per_byte=_mean_link(task, per_byte) * part,
         contended=contended,
         handling=between * handled,
         handling_per_byte=between / handled_byte,
@@ -221,6 +219,7 @@ def step_problem(
         shared=0.0 if machine is None else machine.shared,
         coalesced=None if machine is None else between * COALESCED_S,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
+        place=task,
     )  # fmt: skip
 
 
@@ -358,11 +357,19 @@ def link_between(cluster: Cluster, *, calibrated: bool = False) -> Callable[[str
     return between
 
 
-def links_of(cluster: Cluster) -> tuple[Floats, Floats]:
-    """(D, D) latency and seconds per byte from device to device; 0 on the diagonal."""
-    between = link_between(cluster, calibrated=True)
-    tasks, of_device = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)
-    table = np.array([[between(a, b) for b in tasks.tolist()] for a in tasks.tolist()])
-    found = table[np.ix_(of_device, of_device)]
-    found[np.diag_indices(len(of_device))] = 0.0
-    return np.ascontiguousarray(found[..., 0]), np.ascontiguousarray(found[..., 1])
+def links_of(cluster: Cluster) -> tuple[Ints, Floats, Floats]:
+    """(D,) the task of each device, by number; (T, T) latency and seconds per byte from task to task, or between a task's devices."""
+    tasks, place = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)
+    if cluster.links or cluster.calibration is not None:
+        between = link_between(cluster, calibrated=True)
+        table = np.array([[between(a, b) for b in tasks.tolist()] for a in tasks.tolist()])
+    else:
+        inside = np.eye(len(tasks), dtype=bool)[..., None]
+        table = np.where(inside, (WITHIN_TASK[0], 1 / WITHIN_TASK[1]), (BETWEEN_TASKS[0], 1 / BETWEEN_TASKS[1]))
+    return place.astype(np.int32), np.ascontiguousarray(table[..., 0]), np.ascontiguousarray(table[..., 1])
+
+
+def _mean_link(place: Ints, table: Floats) -> Floats:
+    """(D,) the mean over the links from all other devices to each."""
+    total = np.bincount(place, minlength=len(table)) @ table - table.diagonal()
+    return total[place] / max(len(place) - 1, 1)

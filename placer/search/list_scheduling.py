@@ -72,7 +72,8 @@ def list_schedule(
                 s = where[unit[p]]
                 at = finish[p]
                 if s != d:
-                    at += a.link_latency[s, d] + a.value_bytes[v] * a.link_per_byte[s, d]
+                    f, t = a.place[s], a.place[d]
+                    at += a.link_latency[f, t] + a.value_bytes[v] * a.link_per_byte[f, t]
                 begin = max(begin, at)
             end = begin + a.seconds[a.device_class[d], x]
             goal = begin if earliest else end

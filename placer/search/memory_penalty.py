@@ -42,7 +42,8 @@ def times_slower(a: Arrays, device: Ints, start: Floats, finish: Floats) -> floa
             d = device[a.value_target[e]]
             if d != home and seen[d] == v:
                 seen[d] = -1
-                came = finish[source] + a.link_latency[home, d] + a.value_bytes[v] * a.link_per_byte[home, d]
+                p, q = a.place[home], a.place[d]
+                came = finish[source] + a.link_latency[p, q] + a.value_bytes[v] * a.link_per_byte[p, q]
                 until = max(until, came)
                 if a.away_memory[v] > 0.0:
                     time[count], time[count + 1] = came, max(last[d], came)

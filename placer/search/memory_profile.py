@@ -57,8 +57,8 @@ class LiveValues:
         np.maximum.at(self.until, row, used)
         source = a.value_source[self.value]
         away = self.device != home[self.value]
-        came = finish[source] + problem.link_latency[device[source], self.device]
-        came += a.value_bytes[self.value] * problem.link_per_byte[device[source], self.device]
+        link = a.place[device[source]], a.place[self.device]
+        came = finish[source] + a.link_latency[link] + a.value_bytes[self.value] * a.link_per_byte[link]
         if arrives is not None:
             came[away] = [
                 arrives[v, d] for v, d in zip(self.value[away].tolist(), self.device[away].tolist(), strict=True)

@@ -55,17 +55,19 @@ class Problem:
         value_start, value_target: value v is needed by nodes value_target[value_start[v]:value_start[v + 1]].
         unit: (n,) nodes with the same number share a device; numbers 0..m-1, all used.
         allowed: (S, D) distinct sets of devices; allowed_kind: (n,) the set that each node may have.
-        link_latency, link_per_byte: (D, D) seconds per message and per byte from device to device.
+        link_latency, link_per_byte: (P, P) seconds per message and per byte from place to place.
         port_latency, port_per_byte: (D,) the same into or out of a device, whatever is at the other end.
-        handling, handling_per_byte: (D, D) seconds per message and per byte for which a transfer keeps each of its two devices from
+        handling, handling_per_byte: (P, P) seconds per message and per byte for which a transfer keeps each of its two devices from
             other work; None: none (makespan only).
         contended: whether transfers over the same link wait for each other (makespan only).
         fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
         back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
         used: (n,) cores that each node keeps busy, where hosts are known. host: (D,) number of each device's machine, -1 where devices do
-            not share one. shared: cores of each such machine that several tasks keep busy together. coalesced: (D, D) seconds for which
+            not share one. shared: cores of each such machine that several tasks keep busy together. coalesced: (P, P) seconds for which
             a device that works on may put off what it sends to another one (makespan only).
         priority: (n,) which of the ready nodes runs first, the highest; None: by upward rank.
+        place: (D,) the place of each device, its row in the tables of links: devices of a task have the same links. The diagonal holds
+            for different devices of a place. None: each device is a place.
 
     Raises:
         ValueError: shapes or numbers that do not fit together, or a cycle.
@@ -100,12 +102,14 @@ class Problem:
     host: Ints | None = None
     shared: float = 0.0
     coalesced: Floats | None = None
+    place: Ints | None = None
 
     def __post_init__(self) -> None:
         n, d = self.nodes, self.devices
+        p = len(self.link_latency)
         shapes: dict[str, tuple[int, ...]] = {
             "memory": (n,), "capacity": (d,), "slots": (d,), "unit": (n,), "allowed_kind": (n,),
-            "allowed": (len(self.allowed), d), "link_latency": (d, d), "link_per_byte": (d, d),
+            "allowed": (len(self.allowed), d), "link_latency": (p, p), "link_per_byte": (p, p),
             "port_latency": (d,), "port_per_byte": (d,), "value_bytes": (len(self.value_source),),
             "value_start": (len(self.value_source) + 1,),
         }  # fmt: skip
@@ -113,6 +117,8 @@ class Problem:
             found = getattr(self, name).shape
             if found != shape:
                 raise ValueError(f"{name} has shape {found}, and {n} nodes on {d} devices need {shape}")
+        if self.places.shape != (d,) or self.places.max(initial=0) >= p:
+            raise ValueError(f"Links between {p} places do not fit {d} devices: `place` says which device is where")
         if n == 0 or d == 0:
             raise ValueError("A placement problem needs at least one node and one device")
         if not np.all(np.diff(self.value_source) >= 0):
@@ -135,6 +141,11 @@ class Problem:
         return len(self.device_class)
 
     @cached_property
+    def places(self) -> Ints:
+        """(D,) the place of each device."""
+        return np.arange(self.devices, dtype=np.int32) if self.place is None else self.place
+
+    @cached_property
     def units(self) -> int:
         """How many units there are: sets of nodes that share a device."""
         return int(self.unit.max()) + 1
@@ -145,10 +156,12 @@ class Problem:
         targets = self.value_target
         value_of_end = np.repeat(np.arange(len(self.value_source), dtype=np.int32), np.diff(self.value_start))
         order = np.argsort(targets, kind="stable")
-        none, alike = np.empty((0, self.nodes)), np.zeros((self.devices, self.devices))
+        none, alike = np.empty((0, self.nodes)), np.zeros_like(self.link_latency)
         used, host, coalesced = self._measured
+        seat = _seats(self.places)
         return Arrays(
-            self.seconds, self.device_class, self.slots, self.link_latency, self.link_per_byte,
+            self.seconds, self.device_class, self.slots,
+            self.places, seat, int(seat.max()) + 1, self.link_latency, self.link_per_byte,
             self.port_latency, self.port_per_byte,
             starts(self.value_source, self.nodes), self.value_start, targets, self.value_bytes,
             starts(targets, self.nodes), value_of_end[order], self.value_source,
@@ -302,6 +315,15 @@ def summed(label: npt.NDArray[Any], number: Floats, count: int) -> Floats:
     """(count,) the sum of the numbers of each label."""
     out: Floats = np.bincount(label, number, count).astype(np.float64)  # no numbers at all would give integers
     return out
+
+
+def _seats(place: Ints) -> Ints:
+    """The number of each device among those of its place."""
+    order = np.argsort(place, kind="stable")
+    first = _is_first(place[order])
+    seat = np.empty(len(place), np.int32)
+    seat[order] = np.arange(len(place)) - np.flatnonzero(first)[np.cumsum(first) - 1]
+    return seat
 
 
 def distinct(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -18,8 +18,11 @@ class Arrays(NamedTuple):
     seconds: Floats  # (K, n)
     device_class: Ints  # (D,)
     slots: Ints  # (D,)
-    link_latency: Floats  # (D, D)
-    link_per_byte: Floats  # (D, D)
+    place: Ints  # (D,) the row of each device in tables of links: P places
+    seat: Ints  # (D,) its number in its place
+    seats: int  # of a place at most
+    link_latency: Floats  # (P, P)
+    link_per_byte: Floats  # (P, P)
     port_latency: Floats  # (D,)
     port_per_byte: Floats  # (D,)
     first_value: Ints  # (n + 1,) the values of node i are first_value[i] : first_value[i + 1]
@@ -29,8 +32,8 @@ class Arrays(NamedTuple):
     input_start: Ints  # (n + 1,)
     input_value: Ints  # (E,)
     value_source: Ints  # (V,)
-    handling: Floats  # (D, D)
-    handling_per_byte: Floats  # (D, D)
+    handling: Floats  # (P, P)
+    handling_per_byte: Floats  # (P, P)
     memory: Floats  # (n,)
     capacity: Floats  # (D,)
     home_memory: Floats  # (V,), or (0,): all fits at every moment, whatever is where
@@ -39,6 +42,6 @@ class Arrays(NamedTuple):
     back_after: Floats  # (D, n), or (0, n): at once
     used: Floats  # (n,) cores; or (0,), with the four that follow: no machine was measured
     host: Ints  # (D,) machine that several devices share, or -1
-    coalesced: Floats  # (D, D)
+    coalesced: Floats  # (P, P)
     coalesced_s: float
     shared: float

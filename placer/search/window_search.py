@@ -192,7 +192,8 @@ def _cut_out(
             for d in range(devices):
                 at = finish[p]
                 if s != d:
-                    at += a.link_latency[s, d] + a.value_bytes[v] * a.link_per_byte[s, d]
+                    f, t = a.place[s], a.place[d]
+                    at += a.link_latency[f, t] + a.value_bytes[v] * a.link_per_byte[f, t]
                 release[k, d] = max(release[k, d], at)
     before_start[m] = edges
     for k in range(m):
@@ -282,7 +283,7 @@ def _run(
                 t = device[y]
                 at = now
                 if t != d:
-                    at += a.link_latency[d, t] + size[e] * a.link_per_byte[d, t]
+                    at += a.link_latency[a.place[d], a.place[t]] + size[e] * a.link_per_byte[a.place[d], a.place[t]]
                 if at >= data_at[y]:
                     data_at[y], cause[y] = at, x
                 waiting[y] -= 1

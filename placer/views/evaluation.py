@@ -300,8 +300,10 @@ def _replicas(plan: PlanData, problem: Problem) -> Hint | None:
     k = len(members)
     if not updated or k < 2:
         return None
-    inside = np.ix_(members, members)
-    slowest, far = float(problem.link_per_byte[inside].max()), float(problem.link_latency[inside].max())
+    places, there = np.unique(problem.places[members], return_counts=True)
+    inside = np.ix_(places, places)
+    linked = ~np.diag(there == 1)  # a device by itself has no link to its own place
+    slowest, far = (float(of[inside][linked].max()) for of in (problem.link_per_byte, problem.link_latency))
     exchange = 2 * (k - 1) * (updated / k * slowest + far)
     work = float(total[kind])
     if problem.host is not None and problem.used is not None:

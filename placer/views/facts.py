@@ -5,7 +5,7 @@ Times are predicted with the costs that `simulate` uses. They are not used if si
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,12 +23,12 @@ from ..plan_data import PlanData
 from ..rules.placement import Rule
 from ..rules.replica_device_setter import SETTER
 from ..search import bounds
-from ..search.from_graph import links_of
+from ..search.from_graph import link_between
 from ..search.jit import FEW, interpreted
 from ..search.memory_penalty import ROUNDING
 from ..search.memory_profile import check_assignment
 from ..search.problem import InfeasibleError, Objective, Problem
-from ..search.types import Floats, Ints
+from ..search.types import Ints
 from ..simulate import Timeline, is_exact, plan_timeline, read_in_place, step_of, timeline
 
 SLOWER = 1.1
@@ -36,10 +36,6 @@ SLOWER = 1.1
 PREDICTED = (
     100_000  # nodes of plans up to which tables and pages say what is predicted; checks that are asked for always do
 )
-
-MOST_DEVICES = 1_000
-"""Devices of clusters up to which times are predicted: the simulator's tables of links grow with their square."""
-
 
 UNCALIBRATED = " (uncalibrated: `dovetail calibrate` measures this machine)"
 """After a predicted time that rests on typical machines."""
@@ -120,9 +116,8 @@ class Facts:
 
     @cached_property
     def problem(self) -> tuple[Problem, Ints, list[str], tuple[str, ...]] | None:
-        """The step as a problem (`simulate.step_of`); None when nothing runs, or the cluster has more than MOST_DEVICES."""
-        few = len(self.plan.cluster.devices) <= MOST_DEVICES
-        return step_of(self.plan) if few and self.device_of else None
+        """The step as a problem (`simulate.step_of`); None when nothing runs."""
+        return step_of(self.plan) if self.device_of else None
 
     @cached_property
     def timeline(self) -> Timeline | None:
@@ -153,14 +148,9 @@ class Facts:
         return bounds.lower_bound(self.problem[0], known=known)
 
     @cached_property
-    def number(self) -> dict[str, int]:
-        """Device -> its number in the cluster."""
-        return {str(d.name): i for i, d in enumerate(self.plan.cluster.devices)}
-
-    @cached_property
-    def links(self) -> tuple[Floats, Floats]:
-        """Latency, and seconds per byte, from device to device."""
-        return links_of(self.plan.cluster)
+    def link(self) -> Callable[[str, str], tuple[float, float]]:
+        """Latency, and seconds per byte, from task to task."""
+        return link_between(self.plan.cluster, calibrated=True)
 
     def bytes_of(self, tensor: Tensor) -> int:
         """The bytes of a tensor; an unknown size counts as 1."""

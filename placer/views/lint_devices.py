@@ -135,7 +135,8 @@ def _can_gain(facts: Facts) -> bool:
     if not facts.is_exact:
         return True
     problem, here = facts.problem[0], np.unique(facts.problem[1])
-    message = np.delete(problem.link_latency[here], here, axis=1).min(initial=np.inf)
+    away = np.unique(np.delete(problem.places, here))
+    message = problem.link_latency[np.ix_(np.unique(problem.places[here]), away)].min(initial=np.inf)
     if len(here) == 1 and facts.seconds <= message:
         return False
     return facts.lower_bound < (1 - SHARE) * facts.seconds

@@ -259,6 +259,5 @@ def _is_state(facts: Facts, channel: Channel) -> bool:
 
 def _seconds(facts: Facts, channel: Channel) -> float:
     """What a channel's value takes on its link, if nothing else is on it."""
-    latency, per_byte = facts.links
-    a, b = facts.number[channel.source], facts.number[channel.destination]
-    return float(latency[a, b] + channel.bytes * per_byte[a, b])
+    latency, per_byte = facts.link(task_of(channel.source), task_of(channel.destination))
+    return latency + channel.bytes * per_byte

@@ -21,11 +21,11 @@ from ..cost.profile import Profile
 from ..plan_data import PlanData
 from ..render.page import page
 from ..simulate import simulate
-from .facts import MOST_DEVICES, PREDICTED, Facts, without_compiling
+from .facts import PREDICTED, Facts, without_compiling
 from .page_data import contents
 
-COMPILED = 20_000
-"""Nodes of plans up to which the page shows kernels: the compiler's passes run for it."""
+COMPILED = 20_000  # nodes of plans up to which the page shows kernels: the compiler's passes run for it
+DRAWN = 1_000  # devices of clusters up to which it shows the predicted timeline
 
 Kernels = Callable[[str], Any]
 """Device -> its kernels, a `codegen.explain.DeviceKernels`."""
@@ -43,10 +43,8 @@ def render_html(
     """The page of a plan, as text. Arguments as in `write_html`."""
     facts, charts, left_out = Facts(plan), [], []
     nodes = facts.nodes
-    if nodes > PREDICTED or len(plan.cluster.devices) > MOST_DEVICES:
-        left_out.append(
-            f"the predicted timeline: it is drawn for up to {PREDICTED:,} nodes and {MOST_DEVICES:,} devices"
-        )
+    if nodes > PREDICTED or len(plan.cluster.devices) > DRAWN:
+        left_out.append(f"the predicted timeline: it is drawn for up to {PREDICTED:,} nodes and {DRAWN:,} devices")
     elif nodes:
         with without_compiling(plan):
             predicted = simulate(plan, costs=costs) if costs is not None else facts.timeline

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from search_problems import problem, random_problem
 
+from dovetail.placer.search.bounds import lower_bound
 from dovetail.placer.search.clock import advance, begin, clocks, keep, resume, run
-from dovetail.placer.search.evaluate import loads, time_behind
+from dovetail.placer.search.evaluate import loads, time_behind, upward_rank
 from dovetail.placer.search.problem import Objective
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
@@ -87,6 +88,33 @@ def test_more_may_travel_at_once_on_a_machine_than_the_clock_has_room_for():
     )
     assert room < 2 * sources
     assert p.evaluate([0] * sources + [1, 2]) == pytest.approx(room / 1.5 + 2 / 1.5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_devices_of_one_place_share_its_row_of_the_tables_of_links(seed):
+    """Tables by place give the same as tables by device that repeat them, except that all devices of two places share a link."""
+    rng = np.random.default_rng(seed)
+    place = np.array([0, 1, 0, 1, 2], np.int32)
+    by_place = {name: rng.random((3, 3)) for name in ("link_latency", "link_per_byte", "handling", "handling_per_byte")}
+    by_device = {name: table[np.ix_(place, place)] * (1 - np.eye(5)) for name, table in by_place.items()}
+    p = random_problem(seed, 30, devices=(0, 1, 1, 0, 1), capacity=[np.inf] * 5)
+    few, all_of_them = replace(p, **by_place, place=place), replace(p, **by_device)
+    assert upward_rank(few.arrays, p.topological) == pytest.approx(upward_rank(all_of_them.arrays, p.topological))
+    few, all_of_them = replace(few, priority=p.rank), replace(all_of_them, priority=p.rank)  # no ties by rounding
+    assert lower_bound(few) == pytest.approx(lower_bound(all_of_them))
+    for _ in range(10):
+        where = rng.integers(0, 5, p.nodes)
+        assert few.evaluate(where) == pytest.approx(all_of_them.evaluate(where))
+
+
+def test_values_between_two_places_take_turns_whichever_devices_they_join():
+    edges, tables = [(0, 2), (1, 3)], {"link_latency": np.zeros((2, 2)), "link_per_byte": 1.0 - np.eye(2)}
+    apart = problem(edges, [[1, 1, 1, 1]], devices=[0] * 4, size=3.0, contended=True)
+    joined = replace(apart, **tables, place=np.array([0, 0, 1, 1], np.int32))
+    assert apart.evaluate([0, 1, 2, 3]) == 1 + 3 + 1
+    assert joined.evaluate([0, 1, 2, 3]) == 1 + 3 + 3 + 1
+    pairs = replace(joined, link_per_byte=np.ones((2, 2)), place=np.zeros(4, np.int32))
+    assert pairs.evaluate([0, 1, 2, 3]) == 1 + 3 + 1  # within a place each pair of devices has a link of its own
 
 
 @pytest.mark.parametrize("seed", range(12))
