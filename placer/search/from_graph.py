@@ -346,26 +346,36 @@ def link_between(cluster: Cluster, *, calibrated: bool = False) -> Callable[[str
         found = known.get((a, b))
         if found is None:
             within = WITHIN_TASK[0], 1 / WITHIN_TASK[1]
-            usual = BETWEEN_TASKS
-            if machine is not None:
-                cost = machine.overheads
-                byte = cost["shared byte" if cluster.same_host(a, b) else "tcp byte"]
-                usual = max(cost["transfer"] - cost["further transfer"], 0.0), 1 / max(byte, 1e-15)
+            usual = _between_tasks(machine, cluster.same_host(a, b))
             found = known[a, b] = within if a == b else _link(cluster, a, b, usual)
         return found
 
     return between
 
 
+def _between_tasks(machine: Calibration | None, on_one_host: bool) -> tuple[float, float]:
+    """Seconds, and bytes per second, between two tasks whose link nothing describes."""
+    if machine is None:
+        return BETWEEN_TASKS
+    cost = machine.overheads
+    byte = cost["shared byte" if on_one_host else "tcp byte"]
+    return max(cost["transfer"] - cost["further transfer"], 0.0), 1 / max(byte, 1e-15)
+
+
 def links_of(cluster: Cluster) -> tuple[Ints, Floats, Floats]:
     """(D,) the task of each device, by number; (T, T) latency and seconds per byte from task to task, or between a task's devices."""
-    tasks, place = np.unique([device.name.task_name for device in cluster.devices], return_inverse=True)
-    if cluster.links or cluster.calibration is not None:
+    names = [device.name.task_name for device in cluster.devices]
+    tasks, first, place = np.unique(names, return_index=True, return_inverse=True)
+    if cluster.links:
         between = link_between(cluster, calibrated=True)
         table = np.array([[between(a, b) for b in tasks.tolist()] for a in tasks.tolist()])
     else:
-        inside = np.eye(len(tasks), dtype=bool)[..., None]
-        table = np.where(inside, (WITHIN_TASK[0], 1 / WITHIN_TASK[1]), (BETWEEN_TASKS[0], 1 / BETWEEN_TASKS[1]))
+        machine, hosts = cluster.calibration, np.array([cluster.devices[d].host or "" for d in first.tolist()])
+        unknown = hosts == ""
+        together = (hosts[:, None] == hosts) | unknown[:, None] | unknown
+        table = np.where(together[..., None], _between_tasks(machine, True), _between_tasks(machine, False))
+        table[np.diag_indices(len(tasks))] = WITHIN_TASK
+        table[..., 1] = 1 / table[..., 1]
     return place.astype(np.int32), np.ascontiguousarray(table[..., 0]), np.ascontiguousarray(table[..., 1])
 
 
