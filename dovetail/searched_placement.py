@@ -60,9 +60,8 @@ class SearchedPlacement:
         self._options = options if budget_s is None else replace(options, budget_s=budget_s)
         self._cluster: Cluster | None = None
         self._name: dict[str, str] = {}  # name of a node -> its name in the first trace
-        self._found: list[
-            tuple[Described, Mapping[str, str], Solution | None]
-        ] = []  # of each search: the nodes, and their devices
+        # Of each search: the nodes, their devices, and its answer.
+        self._found: list[tuple[Described, Mapping[str, str], Solution | None]] = []
         self._placed: dict[Any, Solution | None] = {}  # trace -> the answer of the search that placed it
         self._plans: dict[Any, tuple[Mapping[str, Any], Plan]] = {}  # trace -> the fed shapes, the plan of its search
 

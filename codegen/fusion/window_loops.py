@@ -277,16 +277,13 @@ def _plus(x: Symbol, n: Tap) -> Symbol:
 # --- pooling ---------------------------------------------------------------------------------------------------------
 
 
-def _lowest(dtype: DType) -> float:
-    return -math.inf if dtype.is_floating else int(dtype.min)
-
-
 def _pixel(nest: _Nest, dtype: DType) -> Callable[[Tap, Tap], Symbol]:
     """What the current position sees of in0 at a tap. No number is below padding."""
+    lowest = -math.inf if dtype.is_floating else int(dtype.min)
 
     def seen(i: Tap, j: Tap) -> Symbol:
         at = nest.seen(i, j)
-        return SymbolicMath.where(at[2], nest.read(0, dtype, at, _IMAGE), _lowest(dtype))
+        return SymbolicMath.where(at[2], nest.read(0, dtype, at, _IMAGE), lowest)
 
     return seen
 

@@ -1,10 +1,10 @@
-"""Orders of the nodes, their ranks, the loads of a pipeline, and the time behind each node."""
+"""Orders of the nodes, their ranks, the loads of a pipeline, the time behind each node, and that of a transfer."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .jit import TINY, compiled, interpreted, is_first_call, next_random, one_pass, seeded
+from .jit import TINY, compiled, inlined, interpreted, is_first_call, next_random, one_pass, seeded
 from .types import Arrays, Floats, Ints
 
 
@@ -58,6 +58,13 @@ def topological_order(a: Arrays, breadth: bool, seed: int = 0, backward: bool = 
         if backward:
             return _ordered(in_start, into, np.diff(out_start), breadth, seed)[::-1].copy()
         return _ordered(out_start, out, np.diff(in_start), breadth, seed)
+
+
+@inlined
+def travel_time(a: Arrays, source: int, destination: int, size: float) -> float:
+    """Seconds for which so many bytes are under way between two different devices, if nothing else is on their link."""
+    p, q = a.place[source], a.place[destination]
+    return float(a.link_latency[p, q] + size * a.link_per_byte[p, q])
 
 
 @one_pass

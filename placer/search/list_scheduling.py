@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .evaluate import travel_time
 from .heaps import pop, push
 from .jit import one_pass
 from .types import Arrays, Flags, Floats, Ints
@@ -72,8 +73,7 @@ def list_schedule(
                 s = where[unit[p]]
                 at = finish[p]
                 if s != d:
-                    f, t = a.place[s], a.place[d]
-                    at += a.link_latency[f, t] + a.value_bytes[v] * a.link_per_byte[f, t]
+                    at += travel_time(a, s, d, a.value_bytes[v])
                 begin = max(begin, at)
             end = begin + a.seconds[a.device_class[d], x]
             goal = begin if earliest else end

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .evaluate import travel_time
 from .heaps import sort
 from .jit import compiled
 from .types import Arrays, Floats, Ints
@@ -42,8 +43,7 @@ def times_slower(a: Arrays, device: Ints, start: Floats, finish: Floats) -> floa
             d = device[a.value_target[e]]
             if d != home and seen[d] == v:
                 seen[d] = -1
-                p, q = a.place[home], a.place[d]
-                came = finish[source] + a.link_latency[p, q] + a.value_bytes[v] * a.link_per_byte[p, q]
+                came = finish[source] + travel_time(a, home, d, a.value_bytes[v])
                 until = max(until, came)
                 if a.away_memory[v] > 0.0:
                     time[count], time[count + 1] = came, max(last[d], came)

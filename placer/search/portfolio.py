@@ -390,8 +390,9 @@ class _Search:
                         yield from self._tried([(f"annealing {chain.rounds}", where)])
                     else:
                         self._remember(value, where)
-                    chain.rounds, chain.idle = chain.rounds + 1, 0 if value < chain.value else chain.idle + 1
-                    if value < chain.value:
+                    is_gain = value < chain.value * (1 - 1e-12)  # sums of loads differ by rounding
+                    chain.rounds, chain.idle = chain.rounds + 1, 0 if is_gain else chain.idle + 1
+                    if is_gain:
                         chain.best, chain.value = where, value
                     if chain.idle == PATIENCE:
                         idle, gained = 0 if self.value < gained else idle + 1, self.value

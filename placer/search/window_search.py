@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from .evaluate import travel_time
 from .heaps import pop, pop_ready, push, push_ready, sort
 from .jit import compiled, next_random, seeded
 from .list_scheduling import CORES
@@ -192,8 +193,7 @@ def _cut_out(
             for d in range(devices):
                 at = finish[p]
                 if s != d:
-                    f, t = a.place[s], a.place[d]
-                    at += a.link_latency[f, t] + a.value_bytes[v] * a.link_per_byte[f, t]
+                    at += travel_time(a, s, d, a.value_bytes[v])
                 release[k, d] = max(release[k, d], at)
     before_start[m] = edges
     for k in range(m):
@@ -283,7 +283,7 @@ def _run(
                 t = device[y]
                 at = now
                 if t != d:
-                    at += a.link_latency[a.place[d], a.place[t]] + size[e] * a.link_per_byte[a.place[d], a.place[t]]
+                    at += travel_time(a, d, t, size[e])
                 if at >= data_at[y]:
                     data_at[y], cause[y] = at, x
                 waiting[y] -= 1

@@ -33,9 +33,8 @@ from ..simulate import Timeline, is_exact, plan_timeline, read_in_place, step_of
 
 SLOWER = 1.1
 """A plan is called slower than one device from this ratio on: predictions are not so good that less would mean anything."""
-PREDICTED = (
-    100_000  # nodes of plans up to which tables and pages say what is predicted; checks that are asked for always do
-)
+PREDICTED = 100_000
+"""Nodes of plans up to which tables and pages say what is predicted; checks that are asked for always do."""
 
 UNCALIBRATED = " (uncalibrated: `dovetail calibrate` measures this machine)"
 """After a predicted time that rests on typical machines."""

@@ -82,8 +82,8 @@ def contents(
         facts: facts that were derived from the plan before.
     """
     with collector_paused():
-        writer = _Writer(plan)
-        head, columns = writer.write(facts or Facts(plan))
+        writer, facts = _Writer(plan), facts or Facts(plan)
+        head, columns = writer.write(facts)
         head["charts"], bars = packed_charts(
             charts, {name: i for i, name in enumerate(head["names"])} if charts else {}
         )
@@ -91,7 +91,7 @@ def contents(
         if kernels is not None:
             columns |= writer.kernels(kernels, head)
         if before is not None:
-            columns["was"] = writer.compared(before, head)
+            columns["was"] = writer.compared(facts, before, head)
     return head, columns
 
 
@@ -212,14 +212,15 @@ class _Writer:
         head["reasons"] = reasons.rows
         return {"reason": alone, **{f"kernel{name}": values for name, values in columns.items()}}
 
-    def compared(self, before: PlanData, head: dict[str, Any]) -> Sequence[int]:
+    def compared(self, facts: Facts, before: PlanData, head: dict[str, Any]) -> Sequence[int]:
         """Per node the device that it had in the plan before, +1 (0: that plan has no such node); the rest goes into `head`."""
         changes = diff(before, self.plan)
         devices: Table[str] = Table()
         for d in (*self.plan.cluster.devices, *before.cluster.devices):
             devices[short(str(d.name))]
         head["before"] = {
-            "devices": devices.rows, "headings": [heading_paragraphs(Facts(p)) for p in (before, self.plan)], "moved": len(changes.moved),
+            "devices": devices.rows, "moved": len(changes.moved),
+            "headings": [heading_paragraphs(Facts(before)), heading_paragraphs(facts)],
             "lists": [
                 [title, len(names), names[:NAMED]]
                 for title, names in (("Only before", changes.removed), ("Only after", changes.added),

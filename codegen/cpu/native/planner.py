@@ -399,9 +399,8 @@ def _output(value: Value, numbers: dict[int, int]) -> Output:
         return Output(known=value.array)
     memory, x = value.memory, value.array
     view = None
-    is_ordered = (
-        x.flags.c_contiguous and memory.array.flags.c_contiguous
-    )  # strides of axes of one element do not matter
+    # Strides of axes of one element do not matter.
+    is_ordered = x.flags.c_contiguous and memory.array.flags.c_contiguous
     if x.shape != memory.array.shape or x.strides != memory.array.strides and not is_ordered:
         size = x.itemsize
         offset = (begin_of(x) - begin_of(memory.array)) // size

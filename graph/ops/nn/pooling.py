@@ -111,9 +111,8 @@ def _seen(x: Array, attrs: Attrs) -> Array:
 def _first_largest(x: Array, attrs: Attrs) -> Array:
     """Which tap of each window holds the (first) largest pixel, `[n, rows, columns, c, 1]`; NaN is the largest."""
     seen, (height, width) = _seen(x, attrs), channels_last(x, attrs["data_format"]).shape[1:3]
-    inside = patches(
-        np.ones((1, height, width, 1), np.bool_), _window(attrs), False
-    )  # a pixel may be as low as padding
+    # A pixel may be as low as padding.
+    inside = patches(np.ones((1, height, width, 1), np.bool_), _window(attrs), False)
     largest = (seen == seen.max(-1, keepdims=True)) | (seen != seen)
     found = largest & inside.reshape(*inside.shape[:4], seen.shape[4])
     return np.asarray(np.expand_dims(found.argmax(-1), -1))
