@@ -136,8 +136,9 @@ def improvements(
     """The answers of `search` one by one, each better than those before; stop when time is up."""
     if strategy not in SEARCHES:
         raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(SEARCHES)}")
-    steps = _Search(problem, budget_s, seed).run(strategy, starts)
-    at_once = strategy in ("auto", "local-search") and is_first_call(run, problem.nodes)
+    of_step = _Search(problem, budget_s, seed)
+    steps = of_step.run(strategy, starts)
+    at_once = strategy in ("auto", "local-search") and is_first_call(run, of_step.problem.nodes)
     while True:
         with interpreted(at_once):
             found = next(steps, None)
@@ -166,7 +167,8 @@ class _Search:
     """The best so far, and what was spent."""
 
     def __init__(self, problem: Problem, budget_s: float, seed: int, is_merged: bool = False) -> None:
-        self.problem, self.seed, self.left, self.is_merged = problem, seed, budget_s, is_merged
+        self.given, self.problem = problem, problem.of_step()
+        self.seed, self.left, self.is_merged = seed, budget_s, is_merged
         self.started = time.perf_counter()
         self.best: Ints | None = None  # device of each unit
         self.value = np.inf
@@ -183,7 +185,7 @@ class _Search:
         if strategy == "single":
             yield from self._tried(self._singles())
             return
-        first = first_assignment(self.problem)
+        first = first_assignment(self.given)  # its error names nodes
         if strategy in ("auto", "local-search", "exact"):
             yield from self._tried([("first fit", first)])
         self.bound = lower_bound(self.problem)
@@ -231,7 +233,7 @@ class _Search:
             self.show(self._solution(), min(1.0, max(0.0, 1 - self.left / self.whole)) if self.whole else 1.0)
 
     def _solution(self) -> Solution:
-        assignment = self._chosen()[self.problem.unit]
+        assignment = self._chosen()[self.given.unit]
         assignment.flags.writeable = False
         return Solution(assignment, self.value, min(self.bound, self.value), tuple(self.history))
 

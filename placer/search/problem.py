@@ -17,7 +17,7 @@ Objectives, all in seconds and all to be made small:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -230,6 +230,32 @@ class Problem:
     def unit_memory(self) -> Floats:
         """(units,) bytes that a unit occupies."""
         return summed(self.unit, self.memory, self.units)
+
+    def of_step(self) -> Problem:
+        """The same problem without nodes that cost no time: those that initialize variables, save or restore them, in most graphs.
+
+        Units and their numbers stay, and so do objectives: each unit keeps its first node, which occupies all of its memory.
+        """
+        _, first = np.unique(self.unit, return_index=True)
+        kept = self.seconds.any(axis=0) | (self.allowed_kind != self.allowed_kind[first][self.unit])
+        for seconds in (self.fed_at, self.back_after):
+            if seconds is not None:
+                kept |= seconds.any(axis=0)
+        kept[self.value_source] = kept[self.value_target] = kept[first] = True
+        if kept.all():
+            return self
+        memory = np.zeros(self.nodes)
+        memory[first] = self.unit_memory
+
+        def of(column: npt.NDArray[Any] | None) -> Any:
+            return None if column is None else np.ascontiguousarray(column[..., kept])
+
+        number = np.cumsum(kept, dtype=np.int32) - 1
+        return replace(
+            self, seconds=of(self.seconds), memory=of(memory), unit=of(self.unit), allowed_kind=of(self.allowed_kind),
+            value_source=number[self.value_source], value_target=number[self.value_target],
+            priority=of(self.priority), fed_at=of(self.fed_at), back_after=of(self.back_after), used=of(self.used),
+        )  # fmt: skip
 
     def evaluate(self, assignment: npt.ArrayLike) -> float:
         """The objective of an assignment (n,), in seconds. It does not check constraints."""

@@ -9,6 +9,7 @@ from search_problems import problem, random_problem
 from dovetail.placer.search.bounds import lower_bound
 from dovetail.placer.search.clock import advance, begin, clocks, keep, resume, run
 from dovetail.placer.search.evaluate import loads, time_behind, upward_rank
+from dovetail.placer.search.portfolio import search
 from dovetail.placer.search.problem import Objective
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
@@ -88,6 +89,35 @@ def test_more_may_travel_at_once_on_a_machine_than_the_clock_has_room_for():
     )
     assert room < 2 * sources
     assert p.evaluate([0] * sources + [1, 2]) == pytest.approx(room / 1.5 + 2 / 1.5)
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("seed", range(8))
+def test_nodes_that_take_no_time_change_no_objective_and_are_placed_with_their_units(objective, seed):
+    rng = np.random.default_rng(seed)
+    n, m = 20, 50  # nodes of the step, and all
+    new = np.sort(rng.permutation(m)[:n]).astype(np.int32)  # where they are among all
+    p = random_problem(seed, n, objective, capacity=[np.inf] * 3)
+    units = p.units + 10
+    unit, kind = rng.integers(0, units, m).astype(np.int32), rng.integers(0, 2, m).astype(np.int32)
+    unit[new], kind[new] = p.unit, 0
+    unit[rng.permutation(np.setdiff1d(np.arange(m), new))[:10]] = np.arange(p.units, units)
+    seconds = np.zeros((2, m))
+    seconds[:, new] = p.seconds
+    memory = rng.random(m)
+    whole = replace(
+        p, seconds=seconds, memory=memory, capacity=np.full(3, memory.sum() * 0.6), unit=unit, allowed_kind=kind,
+        allowed=np.array([[True, True, True], [False, True, True]]), priority=-rng.permutation(m).astype(float),
+        value_source=new[p.value_source], value_target=new[p.value_target],
+    )  # fmt: skip
+    few = whole.of_step()
+    assert n <= few.nodes < m and few.of_step() is few
+    assert np.array_equal(few.unit_allowed, whole.unit_allowed) and few.unit_memory == pytest.approx(whole.unit_memory)
+    for _ in range(10):
+        where = rng.integers(0, 3, units)
+        assert few.evaluate(where[few.unit]) == whole.evaluate(where[unit])
+    found = search(whole, budget_s=0.1)
+    assert not whole.violations(found.assignment) and found.objective == whole.evaluate(found.assignment)
 
 
 @pytest.mark.parametrize("seed", range(8))
