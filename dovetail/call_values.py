@@ -17,6 +17,7 @@ import numpy as np
 
 from .api import nest
 from .distribute.values import PerReplica
+from .graph.core.dtypes import native
 from .graph.core.graph import Node, Tensor
 from .graph.ops.array.concat_stack import concat
 from .graph.tensors.indexed_slices import IndexedSlices
@@ -44,15 +45,19 @@ def constants_of(structure: Any, leaves: Sequence[Any]) -> tuple[Any, ...]:
     Functions are in it themselves: another one may print alike, also at the address of one that is gone.
     """
     functions = [leaf for leaf in leaves if callable(leaf)]
-    forms = ["function" if callable(leaf) else (leaf,) if is_constant(leaf) else "array" for leaf in leaves]
+    # A constant stands there as its text: as itself, the text "array" would be taken for an array.
+    forms = ["function" if callable(leaf) else repr(leaf) if is_constant(leaf) else "array" for leaf in leaves]
     return repr(nest.pack_sequence_as(structure, forms)), *(f if f.__hash__ else f.__call__ for f in functions)
 
 
 def as_array(leaf: Any) -> Array | None:
-    """An argument as an array; Python's numbers become int32 and float32, as in `dt.constant`. None: it is nothing that can be fed."""
+    """An argument as an array in this machine's byte order; Python's numbers become int32 and float32, as in `dt.constant`.
+
+    None: it is nothing that can be fed.
+    """
     if isinstance(leaf, int) and -(2**31) <= leaf < 2**31:
         return np.asarray(leaf, np.int32)
-    if isinstance(leaf, float):
+    if isinstance(leaf, float) and not isinstance(leaf, np.float64):  # NumPy's number is a float, too
         return np.asarray(leaf, np.float32)
     if hasattr(leaf, "_as_graph_element") or isinstance(leaf, FETCHED):
         return None
@@ -63,7 +68,7 @@ def as_array(leaf: Any) -> Array | None:
     kind = array.dtype.kind
     if kind == "O" and not all(isinstance(x, TEXTS) for x in array.flat):
         return None
-    return None if kind in "mM" or array.dtype.names else array
+    return None if kind in "mM" or array.dtype.names else native(array)
 
 
 def refusal(function: str, name: str, leaf: Any) -> str:

@@ -172,7 +172,7 @@ def _preferred(value: Any, prefer: DType | None) -> DType | None:
     if prefer is None:
         return None
     if isinstance(value, (np.ndarray, np.generic)):
-        return _array_preferred(value, prefer.base)
+        return _array_preferred(dtypes.native(np.asarray(value)), prefer.base)
     if isinstance(value, (list, tuple)):
         kinds = {_preferred(v, prefer) for v in value}
         return kinds.pop() if len(kinds) == 1 else None if kinds else prefer.base  # no elements fit any type
@@ -185,12 +185,12 @@ def _preferred(value: Any, prefer: DType | None) -> DType | None:
     return None
 
 
-def _array_preferred(value: np.ndarray[Any, Any] | np.generic, prefer: DType) -> DType | None:
+def _array_preferred(value: np.ndarray[Any, Any], prefer: DType) -> DType | None:
     if prefer.is_bool or not (prefer.is_integer or prefer.is_floating or prefer.is_complex):
         return None
     kind = value.dtype.kind
     if kind in "iu" and prefer.is_integer:
-        same = np.all(np.asarray(value).astype(prefer.np) == value)
+        same = np.all(value.astype(prefer.np) == value)
         return prefer if same else None  # a value that would wrap around keeps its type, which the op then refuses
     if kind in "biu":
         return prefer
@@ -210,7 +210,7 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         TypeError: no element type fits, or an int does not fit into `dtype`. ValueError: ragged lists, or None.
     """
     if isinstance(value, (np.ndarray, np.generic)):
-        array = np.asarray(value)
+        array = dtypes.native(np.asarray(value))
         if dtype is None:
             return array if as_dtype(array.dtype) is not dtypes.string else _string_array(value, array, None)
         if dtype is dtypes.string or array.dtype.kind in "US":

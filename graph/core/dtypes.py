@@ -199,6 +199,11 @@ def as_dtype(value: Any) -> DType:
     raise TypeError(f"Cannot convert value {value!r} to an element type; known types: {', '.join(t.name for t in ALL)}")
 
 
+def native(array: Array) -> Array:
+    """The array in this machine's byte order: a copy where it has another one."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def text_array(items: Iterable[Any], shape: tuple[int, ...] | None = None) -> Array:
     """An array of type string with these elements, which are bytes; a vector, or of the shape. NumPy's own text types drop zero bytes.
 

@@ -67,6 +67,26 @@ def test_each_function_among_the_arguments_has_a_trace_of_its_own():
         assert "5 traces" in repr(step)
 
 
+def test_a_text_that_names_what_an_array_is_in_the_key_of_a_trace_is_not_taken_for_one():
+    @dt.compile
+    def which(a, b):
+        return 1 if isinstance(a, str) else 2 + a[0] * 0
+
+    with which:
+        assert [which((1.0,), "array"), which("array", (1.0,)), which((1.0,), "function")] == [2, 1, 2]
+
+
+def test_numbers_and_arrays_of_numpy_keep_their_type():
+    @dt.compile
+    def third(x):
+        return x / 3
+
+    with third:
+        assert third(np.float64(0.1)) == np.float64(0.1) / 3  # as float32 it would have lost digits
+        for kind in (">f4", ">f8", ">i4", "<i4"):
+            np.testing.assert_array_equal(third(np.arange(4).astype(kind)), np.arange(4).astype("=" + kind[1:]) / 3)
+
+
 class TorchLike:
     """A tensor of another library, as far as this project uses one: NumPy reads it by `__array__`."""
 
