@@ -27,7 +27,7 @@ import dovetail as tf
 from dovetail.runtime.session.prepared_steps import PreparedSteps
 
 SCRIPTS = Path(__file__).parent / "scripts"
-LIMIT_S = 240  # for one test, on a machine that may be busy; tests that wait without computing fail sooner (the watchdog)
+LIMIT_S = 240  # for one test, on a busy machine; the watchdog ends tests that wait without computing sooner
 MARK = "DOVETAIL_TEST_RUN"  # in the environment of every process that a test starts, and so of theirs
 
 
