@@ -32,6 +32,7 @@ from .keras.layers import (
     normalization as _normalization,
     pooling as _pooling,
 )
+from .keras.layers.convolution import data_format_of
 from .keras.layers.renormalization import Renormalization
 
 _NARROW = (float16, bfloat16)
@@ -410,7 +411,9 @@ def average_pooling1d(
 def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
     """All axes but the first as one; `data_format="channels_first"`: in the order that the channels in the last place would have."""
     x: Tensor = convert(inputs)
-    if data_format == "channels_first" and x.shape.rank is not None and x.shape.rank > 2:
+    if data_format_of(data_format) == "channels_first" and (x.shape.rank is None or x.shape.rank > 2):
+        if x.shape.rank is None:
+            raise ValueError(f"The channels of {x!r} can only be moved where its rank is known: x.set_shape")
         x = transpose(x, [0, *range(2, x.shape.rank), 1])
     return _called(Flatten(name=name), x)
 

@@ -17,6 +17,7 @@ from ...core.dtypes import int32
 from ...core.graph import Tensor
 from ...core.shape import compatible
 from ..math.cast import cast
+from ..math.common import layout_of
 from ..math.static_operands import op_scope
 from .concat_stack import concat, stack, unstack
 from .identity_and_placeholders import identity
@@ -159,8 +160,7 @@ def space_to_batch(input: TensorLike, paddings: Any, block_size: int, name: str 
 
 def _image(input: TensorLike, block_size: Any, data_format: str) -> tuple[Tensor, int]:
     x = four_axes(input)
-    if data_format not in ("NHWC", "NCHW"):
-        raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {data_format!r}")
+    layout_of(data_format)
     if not isinstance(block_size, (int, np.integer)) or block_size < 2:
         raise ValueError(f"block_size must be a number of at least 2, not {block_size!r}")
     if x.shape.rank != 4:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core.build import TensorLike, apply, convert, convert_pair, graph_of
-from ...core.dtypes import DType
+from ...core.dtypes import DType, uint8
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define, size
 from ...core.scalar_math import reference_of
@@ -30,6 +30,40 @@ def allowed(dtype: DType, types: tuple[DType, ...]) -> DType:
     if dtype not in types:
         raise TypeError(f"element type {dtype.name} is not supported; supported: {', '.join(t.name for t in types)}")
     return dtype
+
+
+_LAYOUTS = {
+    1: {"NWC": "NHWC", "NCW": "NCHW", "NHWC": "NHWC", "NCHW": "NCHW"},
+    2: {"NHWC": "NHWC", "NCHW": "NCHW"},
+    3: {"NDHWC": "NHWC", "NCDHW": "NCHW"},
+}
+
+
+def layout_of(data_format: object, axes: int = 2) -> str:
+    """ "NHWC" for the name of a layout whose channels are the last axis, "NCHW" where they are the second.
+
+    Args:
+        data_format: a name such as "NDHWC". For sequences also the name for the images of height 1 that they become.
+        axes: how many axes of space there are, 1 to 3.
+
+    Raises:
+        ValueError: another name.
+    """
+    names = _LAYOUTS[axes]
+    if not isinstance(data_format, str) or data_format not in names:
+        last, first, *_ = names
+        raise ValueError(f"data_format must be '{last}' or '{first}', not {data_format!r}")
+    return names[data_format]
+
+
+def need_floats(x: Tensor, what: str, taker: str) -> None:
+    """TypeError where `x`, which the user knows as `what`, holds whole numbers: `taker` would round its means."""
+    given = x.dtype.base
+    if not (given.is_floating or given.is_complex):
+        raise TypeError(
+            f"{what} is {given.name}, and {taker} takes floats: {x!r}. Convert it: dt.cast(x, dt.float32)"
+            + (" / 255, for images" if given is uint8 else "")
+        )
 
 
 def unary_rule(

@@ -25,7 +25,7 @@ from ...core.graph import Grads, Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, text
 from ..array.shapes import expand_dims, shape, squeeze
-from ..math.common import allowed
+from ..math.common import allowed, layout_of
 from ..math.static_operands import dims_of, index_operand, need_index, need_rank, op_scope
 from .conv_geometry import (
     Window,
@@ -415,10 +415,7 @@ def conv1d(
     sequences = input if value is None else value
     if sequences is None or filters is None or padding is None:
         raise ValueError("conv1d needs sequences, filters and padding")
-    formats = {None: "NHWC", "NWC": "NHWC", "NHWC": "NHWC", "NCW": "NCHW", "NCHW": "NCHW"}
-    if data_format not in formats:
-        raise ValueError(f"data_format must be 'NWC' or 'NCW', not {data_format!r}")
-    wide = formats[data_format]
+    wide = layout_of("NWC" if data_format is None else data_format, 1)
     axis = 2 if wide == "NCHW" else 1
     pads = padding if isinstance(padding, str) else [*padding[:axis], [0, 0], *padding[axis:]]
     step, gap = (1 if v is None else _middle(v, axis) for v in (stride, dilations))

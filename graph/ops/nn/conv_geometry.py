@@ -18,9 +18,9 @@ from ...core.dtypes import Array
 from ...core.graph import Tensor
 from ...core.opdef import Attrs
 from ...core.shape import Dims
+from ..math.common import layout_of
 from ..math.static_operands import need_rank
 
-FORMATS = ("NHWC", "NCHW")
 PADDINGS = ("SAME", "VALID", "EXPLICIT")
 
 
@@ -127,10 +127,7 @@ def overlay(parts: Array, height: int, width: int, window: Window) -> Array:
 
 def layout(attrs: Attrs) -> str:
     """The attr data_format; ValueError unless it is "NHWC" or "NCHW"."""
-    found = attrs.get("data_format")
-    if found not in FORMATS:
-        raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {found!r}")
-    return str(found)
+    return layout_of(attrs.get("data_format"))
 
 
 def channels_last(x: Array, data_format: str) -> Array:

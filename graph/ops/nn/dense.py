@@ -17,7 +17,7 @@ from ..array.creation import zeros_like
 from ..array.shapes import shape
 from ..math.arithmetic import divide, multiply, subtract
 from ..math.cast import cast
-from ..math.common import allowed, same_type
+from ..math.common import allowed, layout_of, same_type
 from ..math.compare import greater_equal, where_v2
 from ..math.static_operands import need_rank, need_rank_at_least, op_scope
 from ..random.random import random_uniform
@@ -27,10 +27,7 @@ from ..random.random import random_uniform
 
 def _bias_axis(attrs: Attrs) -> int:
     """The axis of the channels: the second for NCHW, the last for NHWC."""
-    formats = {"NHWC": -1, "NCHW": 1}
-    if attrs.get("data_format") not in formats:
-        raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {attrs.get('data_format')!r}")
-    return formats[attrs["data_format"]]
+    return 1 if layout_of(attrs.get("data_format")) == "NCHW" else -1
 
 
 def _bias_add_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

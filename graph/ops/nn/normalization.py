@@ -33,7 +33,7 @@ from ..math.arithmetic import (
     subtract,
 )
 from ..math.cast import cast
-from ..math.common import allowed
+from ..math.common import allowed, layout_of, need_floats
 from ..math.reduce import reduce_mean, reduce_sum
 from ..math.static_operands import need_rank, op_scope
 
@@ -104,6 +104,7 @@ def moments(
     keep = bool(keep_dims if keepdims is None else keepdims)
     with op_scope(name, "moments", x):
         values = convert(x, name="x")
+        need_floats(values, "x", "moments")
         y = cast(values, float32) if values.dtype.base in (float16, bfloat16) else values
         mean = reduce_mean(y, axes, keepdims=True, name="mean")
         # TensorFlow stops the gradient of the mean here: it is zero, but its own gradient is not.
@@ -138,6 +139,7 @@ def batch_normalization(
     """
     with op_scope(name, "batchnorm", x, mean, variance, offset, scale):
         values = convert(x, name="x")
+        need_floats(values, "x", "batch_normalization")
         factor = rsqrt(add(variance, variance_epsilon, name="add"))
         if scale is not None:
             factor = multiply(factor, scale, name="mul")
@@ -194,8 +196,7 @@ def _other_axes(data_format: str) -> tuple[int, ...]:
 
 
 def _check_batch_norm_attrs(attrs: Attrs) -> None:
-    if attrs.get("data_format") not in ("NHWC", "NCHW"):
-        raise ValueError(f"data_format must be 'NHWC' or 'NCHW', not {attrs.get('data_format')!r}")
+    layout_of(attrs.get("data_format"))
     typed_attr(attrs, "epsilon", float)
     typed_attr(attrs, "is_training", bool)
 

@@ -22,6 +22,7 @@ from ..array.padding import pad
 from ..array.shapes import expand_dims, reshape, shape, squeeze, transpose
 from ..math.arithmetic import add, divide, maximum, multiply, negative
 from ..math.cast import cast
+from ..math.common import layout_of
 from ..math.static_operands import op_scope
 from .conv import conv1d, conv2d, conv2d_transpose
 from .pooling import avg_pool, max_pool
@@ -75,20 +76,20 @@ def _rank(*tensors: Tensor) -> int:
     return known - 2
 
 
-def _first(data_format: str | None) -> int:
-    """Where the axes of space begin."""
-    return 2 if data_format is not None and data_format.startswith("NC") else 1
+def _first(data_format: str | None, n: int) -> int:
+    """Where the `n` axes of space begin."""
+    return 2 if data_format is not None and layout_of(data_format, n) == "NCHW" else 1
 
 
 def _last_channels(x: Tensor, n: int, data_format: str | None) -> Tensor:
     if x.dims is None:
         x = identity(x)
         x.set_shape([None] * (n + 2))
-    return transpose(x, [0, *range(2, n + 2), 1]) if _first(data_format) == 2 else x
+    return transpose(x, [0, *range(2, n + 2), 1]) if _first(data_format, n) == 2 else x
 
 
 def _back(y: Tensor, n: int, data_format: str | None) -> Tensor:
-    return transpose(y, [0, n + 1, *range(1, n + 1)]) if _first(data_format) == 2 else y
+    return transpose(y, [0, n + 1, *range(1, n + 1)]) if _first(data_format, n) == 2 else y
 
 
 def _taps(x: Tensor, axis: int, count: int, stride: int, gap: int) -> list[Tensor]:
@@ -147,7 +148,7 @@ def convolution(
     with op_scope(name, "convolution", input, kernel) as scope:
         x, w = convert(input, name="input"), convert(kernel, name="filter")
         n = _rank(x, w)
-        first = _first(data_format)
+        first = _first(data_format, n)
         steps, apart = _along(strides, n, first, "strides"), _along(gaps, n, first, "dilations")
         if max(steps) > 1 and max(apart) > 1:
             raise ValueError(f"strides > 1 not supported in conjunction with dilation_rate > 1: {steps} and {apart}")
@@ -179,7 +180,7 @@ def conv3d(
         filters: newer name of `filter`.
     """
     kernel = filters if filter is None else filter
-    first = _first(data_format)
+    first = _first(data_format, 3)
     steps, gaps = _along(strides, 3, first, "strides"), _along(dilations, 3, first, "dilations")
     with op_scope(name, "Conv3D", input, kernel):
         given = convert(input, name="input")
@@ -234,9 +235,7 @@ def conv1d_transpose(
     name: str | None = None,
 ) -> Tensor:
     """The transpose of `conv1d`, from sequences of its result's shape to ones of `output_shape`; filters `[taps, out, in]`."""
-    if data_format not in (None, "NWC", "NCW"):
-        raise ValueError(f'data_format must be "NWC" or "NCW", not {data_format!r}')
-    axis = _first(data_format)
+    axis = _first(data_format, 1)
     (step,), (gap,) = _along(strides, 1, axis, "strides"), _along(dilations, 1, axis, "dilations")
     with op_scope(name, "conv1d_transpose", input, filters, output_shape) as scope:
         sizes = convert(output_shape, name="output_shape")
@@ -266,7 +265,7 @@ def _pooled(
     if n == 2:
         return over(x, ksize, steps, padding, data_format or "NHWC", name)
     if n == 1:
-        axis = _first(data_format)
+        axis = _first(data_format, 1)
         layout = "NCHW" if axis == 2 else "NHWC"
         y = over(expand_dims(x, axis), [1, *ksize], [1, *steps], padding, layout)
         return squeeze(y, [axis], name=name)
@@ -293,7 +292,7 @@ def _by_rank(
     with op_scope(name, op, input) as scope:
         x = convert(input, name="input")
         found = n or _rank(x)
-        first = _first(data_format)
+        first = _first(data_format, found)
         taps, steps = _along(ksize, found, first, "ksize"), _along(strides, found, first, "strides")
         return _pooled(over, x, found, taps, steps, padding, data_format, scope)
 
@@ -401,7 +400,7 @@ def pool(
             return _pooled(over, x, n, taps, steps, padding, data_format, scope)
         if padding != "VALID" or max(steps) > 1:
             raise ValueError("pooling with dilation_rate > 1 takes padding 'VALID' and strides of 1")
-        first = _first(data_format)
+        first = _first(data_format, n)
         for axis, (count, gap) in enumerate(zip(taps, gaps, strict=True), first):
             parts = _taps(x, axis, count, 1, gap)
             x = parts[0]

@@ -94,3 +94,21 @@ def test_sampled_candidates_of_a_narrower_type(loss: Any) -> None:
     ]
     narrow, wide = run(losses)
     np.testing.assert_array_equal(narrow, wide)
+
+
+def test_means_of_whole_numbers_are_refused() -> None:
+    x = np.array([[0, 1], [1, 0]])
+    one = np.ones(2, np.float32)
+    with pytest.raises(TypeError, match=r"x is int64, and moments takes floats.*dt\.cast"):
+        tf.nn.moments(x, [0])
+    with pytest.raises(TypeError, match="x is int64, and weighted_moments takes floats"):
+        tf.nn.weighted_moments(x, [0], 1)
+    with pytest.raises(TypeError, match="x is int64, and batch_normalization takes floats"):
+        tf.nn.batch_normalization(x, one, one, None, None, 0.1)
+    with pytest.raises(TypeError, match=r"x is uint8, .*/ 255, for images"):
+        tf.nn.moments(x.astype(np.uint8), [0])
+    for training in (True, False):
+        with pytest.raises(TypeError, match="is int64, and batch normalization takes floats"):
+            tf.layers.batch_normalization(x, training=training)
+    with pytest.raises(ValueError, match="one axis of channels"):
+        tf.layers.batch_normalization(np.zeros((2, 3, 4), np.float32), axis=[1, 2])

@@ -164,3 +164,25 @@ def test_what_is_refused() -> None:
 def test_an_empty_result_has_an_empty_gradient_of_its_filter() -> None:
     found = run(tf.nn.conv2d_backprop_filter(np.zeros((0, 4, 4, 3)), [2, 2, 3, 0], np.zeros((0, 4, 4, 0)), 1, "SAME"))
     assert found.shape == (2, 2, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("op", "rank", "names"),
+    [
+        (lambda x, f: tf.nn.conv3d(x, np.ones((1, 1, 1, 3, 2)), 1, "SAME", data_format=f), 5, "'NDHWC' or 'NCDHW'"),
+        (lambda x, f: tf.nn.max_pool3d(x, 2, 1, "SAME", f), 5, "'NDHWC' or 'NCDHW'"),
+        (lambda x, f: tf.nn.avg_pool3d(x, 2, 1, "SAME", f), 5, "'NDHWC' or 'NCDHW'"),
+        (lambda x, f: tf.nn.avg_pool_v2(x, 2, 1, "SAME", f), 5, "'NDHWC' or 'NCDHW'"),
+        (lambda x, f: tf.nn.pool(x, [2], "MAX", "SAME", data_format=f), 3, "'NWC' or 'NCW'"),
+        (lambda x, f: tf.nn.max_pool1d(x, 2, 1, "SAME", f), 3, "'NWC' or 'NCW'"),
+        (lambda x, f: tf.nn.avg_pool1d(x, 2, 1, "SAME", f), 3, "'NWC' or 'NCW'"),
+        (lambda x, f: tf.nn.conv1d(x, np.ones((1, 3, 2)), 1, "SAME", data_format=f), 3, "'NWC' or 'NCW'"),
+        (lambda x, f: tf.nn.depth_to_space(x, 2, data_format=f), 4, "'NHWC' or 'NCHW'"),
+        (lambda x, f: tf.layers.flatten(x, data_format=f), 4, "'channels_last' or 'channels_first'"),
+    ],
+)
+def test_a_layout_of_another_name_is_refused(op: Any, rank: int, names: str) -> None:
+    x = np.zeros((3,) * rank, np.float32)
+    for wrong in ("NCXYZ", "NHWDC", "nwc", "last"):
+        with pytest.raises(ValueError, match=f"data_format must be {names}, not '{wrong}'"):
+            op(x, wrong)

@@ -19,6 +19,7 @@ from ....graph.ops.array.shapes import shape, squeeze
 from ....graph.ops.linalg.linalg import matmul
 from ....graph.ops.math.arithmetic import add, divide, multiply, square, subtract
 from ....graph.ops.math.cast import cast
+from ....graph.ops.math.common import need_floats
 from ....graph.ops.math.compare import greater_equal, less_equal, logical_and, where_v2
 from ....graph.ops.math.elementwise import exp, log
 from ....graph.ops.math.reduce import one_of, reduce_prod, reduce_sum
@@ -223,6 +224,7 @@ def weighted_moments(
     keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
     with op_scope(name, "weighted_moments", x, frequency_weights, axes):
         given = convert(x, name="x")
+        need_floats(given, "x", "weighted_moments")
         values = cast(given, float32) if given.dtype.base in (float16, bfloat16) else given
         weights = add(cast(frequency_weights, values.dtype.base), zeros_like(values))
         total = reduce_sum(weights, axes, keepdims=True)

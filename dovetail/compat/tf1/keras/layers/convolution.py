@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .....graph.core.dtypes import uint8
 from .....graph.core.graph import Tensor
 from .....graph.core.nest import flatten
 from .....graph.ops.array.concat_stack import stack
 from .....graph.ops.array.padding import pad
 from .....graph.ops.array.shapes import expand_dims, shape, squeeze, transpose
+from .....graph.ops.math.common import need_floats
 from .....graph.ops.nn.conv import conv2d, conv2d_transpose, depthwise_conv2d_native
 from .....graph.ops.nn.dense import bias_add
 from .. import activations, constraints, initializers, regularizers
@@ -85,12 +85,7 @@ class _Conv(Layer):
 
     def _build_for(self, inputs: Any) -> None:
         for x in flatten(inputs):
-            given = x.dtype.base
-            if not given.is_floating:
-                raise TypeError(
-                    f"The input of the layer '{self.name}' is {given.name}, and a convolution takes floats: {x!r}. Convert it: "
-                    "dt.cast(x, dt.float32)" + (" / 255, for images" if given is uint8 else "")
-                )
+            need_floats(x, f"The input of the layer '{self.name}'", "a convolution")
         super()._build_for(inputs)
 
     @property

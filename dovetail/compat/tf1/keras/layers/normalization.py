@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .....distribute.context import get_strategy
@@ -10,6 +11,7 @@ from .....graph.core.graph import Tensor
 from .....graph.ops.array.creation import ones, zeros, zeros_like
 from .....graph.ops.array.shapes import reshape, shape, size
 from .....graph.ops.math.cast import cast
+from .....graph.ops.math.common import need_floats
 from .....graph.ops.math.compare import greater, where_v2
 from .....graph.ops.nn.normalization import batch_normalization, fused_batch_norm, moments
 from .. import constraints, initializers, regularizers
@@ -37,7 +39,7 @@ class BatchNormalization(Layer):
 
     def __init__(
         self,
-        axis: int = -1,
+        axis: int | Sequence[int] = -1,
         momentum: float = 0.99,
         epsilon: float = 1e-3,
         center: bool = True,
@@ -55,7 +57,11 @@ class BatchNormalization(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.fused = fused
-        self.axis = int(axis[0]) if isinstance(axis, (list, tuple)) else int(axis)
+        if isinstance(axis, (list, tuple)):
+            if len(axis) != 1:
+                raise ValueError(f"BatchNormalization takes one axis of channels, not {axis!r}")
+            (axis,) = axis
+        self.axis = int(axis)
         self.momentum, self.epsilon, self.center, self.scale = momentum, epsilon, center, scale
         self.beta_initializer = initializers.get(beta_initializer)
         self.gamma_initializer = initializers.get(gamma_initializer)
@@ -65,6 +71,10 @@ class BatchNormalization(Layer):
         self.gamma_regularizer = regularizers.get(gamma_regularizer)
         self.beta_constraint = constraints.get(beta_constraint)
         self.gamma_constraint = constraints.get(gamma_constraint)
+
+    def _build_for(self, inputs: Any) -> None:
+        need_floats(inputs, f"The input of the layer '{self.name}'", "batch normalization")
+        super()._build_for(inputs)
 
     def build(self, input_shape: Shape) -> None:
         """See `Layer.build`."""
