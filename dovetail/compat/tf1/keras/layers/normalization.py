@@ -57,11 +57,10 @@ class BatchNormalization(Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.fused = fused
-        if isinstance(axis, (list, tuple)):
-            if len(axis) != 1:
-                raise ValueError(f"BatchNormalization takes one axis of channels, not {axis!r}")
-            (axis,) = axis
-        self.axis = int(axis)
+        axes = [axis] if isinstance(axis, int) else [int(a) for a in axis]
+        if len(axes) != 1:
+            raise ValueError(f"BatchNormalization takes one axis of channels, not {axis!r}")
+        (self.axis,) = axes
         self.momentum, self.epsilon, self.center, self.scale = momentum, epsilon, center, scale
         self.beta_initializer = initializers.get(beta_initializer)
         self.gamma_initializer = initializers.get(gamma_initializer)
