@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....graph.core.build import make
 from ....graph.core.dtypes import float32
 from ....graph.core.graph import Tensor
 from ....graph.ops.array.shapes import reshape, transpose
@@ -10,7 +11,6 @@ from ....graph.ops.math.cast import cast
 from ....graph.ops.math.reduce import reduce_sum
 from ....graph.ops.nn.normalization import (
     batch_normalization,
-    fused_batch_norm,
     layer_norm,
     local_response_normalization,
     moments,
@@ -40,7 +40,9 @@ def batch_norm(
         y = batch_normalization(x, own[0], own[1], own[2], own[3], epsilon)
         return y, *(add(multiply(old, keep), multiply(new, 1 - keep)) for old, new in ((mean, m), (variance, v)))
     if rank == 4 and all(t.dtype.base is float32 for t in (x, scale, mean)):
-        return fused_batch_norm(x, scale, shift, mean, variance, epsilon, "NCHW", is_training=False).y
+        # The node itself: `fused_batch_norm` raises small values of epsilon, as cuDNN does.
+        how = {"epsilon": float(epsilon), "data_format": "NCHW", "is_training": False, "exponential_avg_factor": 1.0}
+        return make("FusedBatchNormV3", (x, scale, shift, mean, variance), how).outputs[0]
     if rank < 2:
         m, v, shift, scale = mean, variance, shift, scale
     else:

@@ -145,7 +145,7 @@ def _weighted(call: Call, x: Tensor, axis: int, old: int, scale: float, mode: st
     shown = [-1 if i == axis else 1 for i in range(len(call.dims(x)))]
     total: Tensor | None = None
     for t in range(taps.shape[1]):
-        if not weights[:, t].any():
+        if len(weights) and not weights[:, t].any():
             continue
         part = gather(x, constant(at[:, t]), axis=axis)
         part = multiply(part, constant(weights[:, t].reshape(shown).astype(x.dtype.base.np)))

@@ -261,6 +261,27 @@ def test_convolutions_of_pictures_of_any_size(
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("epsilon", [None, 1e-8, 0.0])
+def test_batch_normalization_adds_the_models_own_epsilon(epsilon: float | None) -> None:
+    how = {} if epsilon is None else {"epsilon": epsilon}
+    names = ["x", "scale", "shift", "mean", "variance"]
+    node = helper.make_node("BatchNormalization", names, ["y"], **how)
+    one, variance = np.ones(2, np.float32), np.array([1e-6, 4e-7], np.float32)
+    net = model(
+        [node], [value("x", 1, 2, 1, 1)], [value("y", 1, 2, 1, 1)], scale=one, shift=one, mean=one, variance=variance
+    )
+    made = dt.onnx.load(net, {"x": np.array([2.0, 3.0], np.float32).reshape(1, 2, 1, 1)}, weights="constants")
+    wanted = 1 + np.array([1.0, 2.0]) / np.sqrt(variance + (1e-5 if epsilon is None else epsilon))
+    np.testing.assert_allclose(run(made.outputs["y"]).ravel(), wanted, rtol=1e-5)
+
+
+def test_a_picture_is_resized_to_nothing() -> None:
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    scales = np.array([1, 1, 0.8, 2], np.float32)
+    net = model([node], [value("x", 1, 1, 1, 3)], [value("y", 1, 1, 0, 6)], scales=scales)
+    assert run(dt.onnx.load(net, {"x": np.ones((1, 1, 1, 3), np.float32)}).outputs["y"]).shape == (1, 1, 0, 6)
+
+
 # --- PyTorch's models -----------------------------------------------------------------------------------------
 
 
