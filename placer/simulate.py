@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph.core.dtypes import bfloat16, float32
+from ..graph.core.errors import InvalidArgumentError
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.opdef import Trait
 from .cost.launches import device_times, working_set
@@ -205,8 +206,15 @@ def simulate(
         contended: whether transfers over the same link wait for each other.
         client: whether the time of the step includes the transfer of feeds from the client and of fetches to it.
 
+    Raises:
+        InvalidArgumentError: the step runs no node, as all that it fetches is fed.
+
     >>> print(simulate(dt.place(graph, {"worker": 2}, fetches=loss)))
     """
+    if not any(part.nodes for part in plan.partitions.values()):
+        raise InvalidArgumentError(
+            None, None, "The step runs no node, as all that it fetches is fed: there is no time to predict"
+        )
     profile = as_profile(costs)
     problem, assignment, names, devices = step_of(plan, contended=contended, costs=profile, client=client)
     return replace(plan_timeline(plan, problem, assignment, names, devices), exact=is_exact(plan, profile))

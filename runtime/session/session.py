@@ -71,7 +71,9 @@ class Session:
         if isinstance(target, bytes):
             target = target.decode()
         if not isinstance(target, str):
-            raise TypeError(f"target must be a string, not {type(target).__name__}")
+            own = getattr(target, "target", None)  # a cluster's is a method, a server's is not
+            hint = f": pass its `target{'()' * callable(own)}`" if own is not None else ""
+            raise TypeError(f"target must be a string, not {type(target).__name__}{hint}")
         self._target_name = target
         self._process = process_id()
         self._graph = get_default_graph() if graph is None else graph

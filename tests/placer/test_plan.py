@@ -401,3 +401,12 @@ def test_refusals_name_all_devices_when_asked_for():
     assert {*decision.candidates, *(r.device for r in decision.rejected)} == everything
     assert {r.reason for r in decision.rejected} == {"'/job:worker/task:1/device:GPU:2' is required"}
     assert sum(len(d.candidates) + len(d.refused) for d in plan.decisions.reasons.demands) < 2 * len(everything)
+
+
+def test_a_step_that_runs_nothing_has_a_plan_and_no_predicted_time():
+    with dt.Graph().as_default():
+        y = dt.placeholder(dt.float32, [4]) + 1.0
+        plan = dt.place(y, {"worker": 1}, feeds={y: np.zeros(4, np.float32)})
+    assert str(plan).startswith("Plan: 0 nodes")
+    with pytest.raises(InvalidArgumentError, match="runs no node, as all that it fetches is fed"):
+        plan.simulate()

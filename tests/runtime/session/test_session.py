@@ -185,6 +185,11 @@ def test_default_session_serves_eval_and_run(target: str) -> None:
     session.close()
 
 
+def test_a_cluster_in_place_of_its_target_is_told_where_the_target_is(cluster: tf.LocalCluster) -> None:
+    with pytest.raises(TypeError, match=r"not LocalCluster: pass its `target\(\)`"):
+        tf.Session(cluster)  # type: ignore[arg-type]
+
+
 def test_interactive_session_is_the_default_until_closed() -> None:
     x = tf.constant(4.0)
     session = tf.InteractiveSession()
