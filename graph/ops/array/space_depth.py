@@ -16,6 +16,7 @@ from ...core.constant_value import static_value
 from ...core.dtypes import int32
 from ...core.graph import Tensor
 from ...core.shape import compatible
+from ..math.arithmetic import minimum
 from ..math.cast import cast
 from ..math.common import layout_of
 from ..math.static_operands import op_scope
@@ -123,7 +124,7 @@ def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str
         [batch / prod(block_shape), axis * m - crops ..., rest...].
 
     Raises:
-        ValueError: as of `space_to_batch_nd`.
+        ValueError: as of `space_to_batch_nd`, or crops that are more than there is. InvalidArgumentError: so, in a step.
     """
     with op_scope(name, "BatchToSpaceND", input) as scope:
         x = convert(input, name="input")
@@ -147,6 +148,8 @@ def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str
         left = [size - before - after for size, (before, after) in zip(sizes, cuts, strict=True)]
         if any(isinstance(v, int) and v < 0 for v in left):
             raise ValueError(f"crops {cuts} are more than there is: {sizes}")
+        # A slice takes a size of -1 for all that is left: crops that are 1 too large must not say that.
+        left = [v if isinstance(v, int) else minimum(v, 2 * v) for v in left]
         return slice_(found, _packed(begin), _packed([batch, *left, *rest]), scope)
 
 

@@ -108,3 +108,15 @@ def test_images_in_the_batch_and_their_gradient():
 def test_what_does_not_fit_is_told(make, error):
     with pytest.raises(ValueError, match=error):
         make(tf.constant(IMAGES))
+
+
+@pytest.mark.parametrize("late", ["sizes", "crops"])
+@pytest.mark.parametrize("more", [1, 2, 3])
+def test_crops_that_are_more_than_there_is_are_an_error_of_the_step(late, more):
+    images = np.ones((2, 2, 2, 1), np.float32)  # 4 rows, of which 4 + `more` are cut off
+    x = tf.placeholder(tf.float32, [None] * 4 if late == "sizes" else images.shape)
+    wanted = np.array([[3, 1 + more], [0, 0]], np.int32)
+    crops = tf.placeholder(tf.int32, [2, 2]) if late == "crops" else wanted
+    feeds = {x: images, **({crops: wanted} if late == "crops" else {})}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="does not lie in shape"):
+        run(tf.batch_to_space_nd(x, [2, 1], crops), feeds)
