@@ -166,6 +166,7 @@ class PreparedSteps:
         self._backend = backend
         self._lock = threading.Lock()
         self._prepared: dict[Signature, list[TaskPart]] = {}
+        self._first_orders: dict[tuple[frozenset[str], ...], Signature] = {}  # names -> their signature that came first
         self._incarnations: dict[str, int] = {}  # task -> its incarnation at the last registration there
         self._is_warned = False  # whether the caller has got an error that may be due to the restart of a task
         self._last: tuple[Signature, list[TaskPart]] | None = None
@@ -232,16 +233,19 @@ class PreparedSteps:
         return found
 
     def prepare(self, key: Signature, warm: bool = False) -> list[TaskPart]:
-        """Make a signature ready to run; `warm`: with all its kernels compiled."""
+        """Make a signature ready to run; `warm`: with all its kernels compiled.
+
+        Signatures that differ in the order of their fetches, targets or feeds share the programs of the first one.
+        """
         with self._lock:
-            found = self._prepared.get(key)
-            if found is not None and not warm:  # another thread was faster
-                return found
-            self._backend.extend(self._graph)
-            deterministic = self._graph.is_mirrored or bool(setting("DOVETAIL_DETERMINISTIC"))
-            parts = self._backend.prepare(key, warm, deterministic)
-            self._notice_restarts(parts)
-            self._prepared[key] = parts
+            first = self._first_orders.setdefault(tuple(map(frozenset, key)), key)
+            parts = self._prepared.get(first)
+            if parts is None or warm:  # else another thread was faster, or the order is another one
+                self._backend.extend(self._graph)
+                deterministic = self._graph.is_mirrored or bool(setting("DOVETAIL_DETERMINISTIC"))
+                parts = self._backend.prepare(first, warm, deterministic)
+                self._notice_restarts(parts)
+            self._prepared[first] = self._prepared[key] = parts
         return parts
 
     def warm_up(self, key: Signature) -> None:

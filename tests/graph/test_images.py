@@ -92,6 +92,7 @@ def test_resizing_has_the_gradient_of_its_sum():
         (lambda: tf.image.flip_left_right(np.zeros((3, 3))), "3 or 4 dimensions"),
         (lambda: tf.image.central_crop(np.zeros((3, 3, 1)), 1.5), "central_fraction"),
         (lambda: tf.image.resize_images(np.zeros((3, 3, 1)), [2, 2], method=4), "not implemented"),
+        (lambda: tf.image.resize_images(np.zeros((3, 3, 1)), [2, 0]), "at least 1, not 0"),
         (lambda: tf.image.adjust_gamma(np.zeros((3, 3, 1)), -1.0), "non-negative"),
         (lambda: tf.image.random_contrast(np.zeros((3, 3, 1)), 2.0, 1.0), "upper must be"),
         (lambda: tf.image.random_hue(np.zeros((3, 3, 3)), 0.7), "from 0 to 0.5"),

@@ -74,7 +74,7 @@ def resize_images(
         preserve_aspect_ratio: as large as fits into `size`, with its own proportions.
 
     Raises:
-        ValueError: another method, or no picture.
+        ValueError: another method, no picture, or a size below 1.
     """
     names = {"bilinear": 0, "nearest": 1, "bicubic": 2, "area": 3}
     chosen: Any = names.get(method, method) if isinstance(method, str) else method
@@ -109,6 +109,8 @@ def _resized(x: Tensor, height: Tensor, width: Tensor, method: int, align: bool)
         x = cast(x, float32)
     for axis, new in ((len(x.shape) - 3, height), (len(x.shape) - 2, width)):
         dims, known = list(x.dims or ()), static_value(new)
+        if known is not None and known < 1:
+            raise ValueError(f"the new height and width must be at least 1, not {known}")
         x = _ALONG[method](x, axis, new, align)
         x.set_shape([*dims[:axis], None if known is None else int(known), *dims[axis + 1 :]])
     return x

@@ -164,6 +164,20 @@ def test_an_op_runs_once_in_a_step(session: tf.Session) -> None:
     assert session.run(v) == 1
 
 
+def test_the_same_fetches_targets_and_feeds_in_another_order_are_compiled_once(session: tf.Session) -> None:
+    x, y = tf.placeholder(tf.float32), tf.placeholder(tf.float32)
+    less, more, first, second = x - y, x + y, tf.no_op(), tf.no_op()
+    prepared = []
+    prepare = session._backend.prepare
+    session._backend.prepare = lambda *how: prepared.append(how) or prepare(*how)  # type: ignore[method-assign, func-returns-value]
+    for _ in range(2):
+        assert session.run([less, more, first, second], {x: 5, y: 3}) == [2, 8, None, None]
+        assert session.run({"b": more, "a": [second, less, first]}, {y: 3, x: 5}) == {"b": 8, "a": [None, 2, None]}
+    assert session.make_callable([more, first, less, second], [y, x])(1, 2) == [3, None, 1, None]
+    assert len(prepared) == 1
+    assert str(session.last_plan) == str(session.plan([less, more, first, second], {x: 2, y: 1}))
+
+
 def test_make_callable(session: tf.Session) -> None:
     x, y = tf.placeholder(tf.float32), tf.placeholder(tf.float32)
     f = session.make_callable({"sum": x + y, "x": x}, [x, y])
