@@ -467,6 +467,10 @@ def _choose(d: Described, at: At, skip: int) -> Walk[Element]:
     def chosen() -> Walk[Element]:
         walks = [p._walk(at.into(i), 0) for i, p in enumerate(datasets)]
         for (which,) in choice._walk(at.into(len(walks)), 0):
+            if not 0 <= which < len(walks):
+                raise InvalidArgumentError(
+                    None, None, f"The choice {which} is none of the {len(walks)} data sets: they count from 0"
+                )
             element = next(walks[int(which)], None)
             if element is not None:
                 yield element

@@ -87,6 +87,9 @@ def test_elements_drawn_from_several() -> None:
         more.sample_from_datasets([low, Dataset.from_tensors(1.0)])
     with pytest.raises(TypeError, match="int64"):
         more.choose_from_datasets([low], Dataset.from_tensors(1.0))
+    for wrong in (-1, 2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"choice {wrong} is none of the 2 data sets"):
+            plain(more.choose_from_datasets([low, high], Dataset.from_tensors(np.int64(wrong))))
 
 
 def test_a_counter_counts_down_too() -> None:
