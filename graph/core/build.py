@@ -215,7 +215,7 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
             return array if as_dtype(array.dtype) is not dtypes.string else _string_array(value, array, None)
         if dtype is dtypes.string or array.dtype.kind in "US":
             return _string_array(value, array, dtype)
-        return array if array.dtype == dtype.np else array.astype(dtype.np)
+        return array if array.dtype == dtype.np else _as_type(value, array, dtype)
     if value is None:
         raise ValueError("Cannot make a tensor of None: None values not supported.")
     if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
@@ -250,9 +250,26 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
         )
     if dtype.is_bool and array.dtype.kind != "b" and array.size:
         raise TypeError(f"Expected bool, got {_short(value)}")
-    converted = array.astype(dtype.np)
-    if dtype.is_integer and (converted != array).any():  # a number that does not fit wraps around
-        raise TypeError(f"{_short(value)} does not fit into {dtype.name} ({dtype.min} to {dtype.max})")
+    return _as_type(value, array, dtype)
+
+
+def _as_type(value: Any, array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """An array of numbers, which the user gave as `value`, in another type. TypeError: more than rounding would change a number."""
+    if array.dtype.kind == "c" and not dtype.is_complex:
+        raise TypeError(f"Expected {dtype.name}, got {_short(value)}: the imaginary part would be lost; use np.real")
+    if not dtype.is_integer or np.can_cast(array.dtype, dtype.np):
+        return array.astype(dtype.np)
+    with np.errstate(invalid="ignore"):
+        converted = array.astype(dtype.np)
+    changed = converted != array
+    if changed.any():
+        first = array[changed].ravel()[0]
+        text = f"{_short(value)} does not fit into {dtype.name} ({dtype.min} to {dtype.max})"
+        if not as_dtype(array.dtype).is_floating or not dtype.min <= first <= dtype.max:
+            raise TypeError(text if array.size == 1 else f"{first} in {text}; use dt.cast")
+        raise TypeError(
+            f"Expected {dtype.name}, got {_short(value)}: the fraction of {first} would be lost; use dt.cast"
+        )
     return converted
 
 

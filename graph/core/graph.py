@@ -113,6 +113,11 @@ class Tensor(TensorOperators["Tensor"]):
             raise TypeError(f"Cannot iterate over {self!r}: its first size is not known before the graph runs")
         return (self[i] for i in range(self.dims[0]))
 
+    def __contains__(self, item: Any) -> bool:
+        raise TypeError(
+            f"What {self!r} contains is not known before the graph runs; use dt.reduce_any(dt.equal(tensor, value))"
+        )
+
     def __len__(self) -> int:
         if not self.dims or self.dims[0] is None:
             raise TypeError(f"{self!r} has no length before the graph runs; use dt.shape(tensor)[0]")

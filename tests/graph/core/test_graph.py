@@ -223,3 +223,40 @@ def test_references_are_of_objects(graph: dt.Graph) -> None:
     kept = {x.experimental_ref(): "x", y.experimental_ref(): "y", v.experimental_ref(): "v"}
     assert [kept[t.experimental_ref()] for t in (x, y, v)] == ["x", "y", "v"]
     assert [r.deref() for r in kept] == [x, y, v]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (np.array([1, 2**40]), dt.int32, "1099511627776 in .* does not fit into int32"),
+        (np.int64(-1), dt.uint8, "does not fit into uint8"),
+        (np.array([-1]), dt.uint64, "does not fit into uint64"),
+        (np.array([2**63], np.uint64), dt.int64, "does not fit into int64"),
+        (np.array([1.0, 2.5]), dt.int32, "the fraction of 2.5 would be lost"),
+        (np.array([np.nan]), dt.int32, "does not fit"),
+        (np.array([1e12]), dt.int32, "does not fit"),
+        (np.array([1 + 2j]), dt.float32, "the imaginary part would be lost"),
+        (1j, dt.float32, "the imaginary part would be lost"),
+    ],
+)
+def test_values_that_a_type_cannot_hold_are_refused_as_constants_and_as_feeds(
+    value: Any, dtype: Any, text: str
+) -> None:
+    with pytest.raises(TypeError, match=text):
+        dt.constant(value, dtype)
+    x = dt.placeholder(dtype)
+    with dt.Session() as session, pytest.raises(TypeError, match=f"(?s)Cannot feed.*{text}"):
+        session.run(dt.identity(x), {x: value})
+
+
+def test_values_that_a_type_can_hold_are_converted() -> None:
+    whole = dt.constant(np.array([1.0, -(2.0**31)]), dt.int32)
+    x = dt.placeholder(dt.uint8)
+    with dt.Session() as session:
+        assert session.run(whole).tolist() == [1, -(2**31)]
+        assert session.run(dt.identity(x), {x: np.array([0, 255])}).tolist() == [0, 255]
+
+
+def test_what_a_tensor_contains_is_not_known() -> None:
+    with pytest.raises(TypeError, match="not known before the graph runs"):
+        assert 1.0 in dt.constant([1.0, 2.0])
