@@ -119,7 +119,7 @@ def seconds_of(launch: Launch, machine: Calibration, working: float = 0.0) -> tu
                 found = machine.at("function", _count(view.inputs[0].dims))
         if found is not None:
             seconds, cores = seconds + found[0], max(cores, found[1])
-    moving, busy = _moving(launch.bytes, working, machine)
+    moving, busy = _moving(launch.bytes, working, machine, streams or cores > 1.0)
     if streams:
         seconds, cores = seconds + moving, max(cores, busy)
     elif seconds and not any(n.type in CONVOLUTIONS or n.type in BY_BYTES for n in launch.nodes):
@@ -127,12 +127,12 @@ def seconds_of(launch: Launch, machine: Calibration, working: float = 0.0) -> tu
     return seconds + machine.overheads["launch" if launch.native else "call"], cores
 
 
-def _moving(size: float, working: float, machine: Calibration) -> tuple[float, float]:
-    """Seconds and cores of moving a launch's bytes, from the cache that holds the working set."""
+def _moving(size: float, working: float, machine: Calibration, parallel: bool) -> tuple[float, float]:
+    """Seconds and cores of moving a launch's bytes, from the cache that holds the working set; `parallel`: large ones on all cores."""
     if size <= 0.0:
         return 0.0, 1.0
     own, busy = machine.at("stream", size)
-    working, is_large = max(working, size), size >= PARALLEL
+    working, is_large = max(working, size), parallel and size >= PARALLEL
     whole, _ = machine.at("stream" if is_large else "walk", working)
     return max(own, whole * size / working), busy if is_large else 1.0
 
