@@ -132,14 +132,20 @@ class TFRecordWriter:
 
 
 class _Inflated:
-    """What is in a file that zlib has compressed, to be read in parts."""
+    """What is in a file that zlib has compressed, to be read in parts. EOFError: the file ends before its last stream does."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._inflate, self._ready = file, zlib.decompressobj(), bytearray()
+        self._begun = False
 
     def read(self, count: int) -> bytes:
-        while len(self._ready) < count and (data := self._file.read(CHUNK)):
+        while len(self._ready) < count and (data := self._inflate.unused_data or self._file.read(CHUNK)):
+            if self._inflate.eof:  # streams may follow one another, as in files that were joined
+                self._inflate = zlib.decompressobj()
+            self._begun = True
             self._ready += self._inflate.decompress(data)
+        if len(self._ready) < count and self._begun and not self._inflate.eof:
+            raise EOFError("the file ends before its compressed data does")
         found = bytes(self._ready[:count])
         del self._ready[:count]
         return found

@@ -86,3 +86,18 @@ def test_data_sets_of_records(tmp_path):
     assert [np.asarray(r).item() for r in fixed.skip(5)] == records[5:]
     with pytest.raises(tf.errors.InvalidArgumentError, match="whole number"):
         list(tf.data.FixedLengthRecordDataset(str(tmp_path / "fixed"), 5))
+
+
+def test_a_zlib_file_that_ends_early_is_damaged_and_joined_ones_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with tf.io.TFRecordWriter(str(path), "ZLIB") as writer:
+        for record in (b"one", b"two"):
+            writer.write(record)
+            writer.flush()  # what follows is no part of a record: the end of the stream
+    whole = path.read_bytes()
+    for end in (1, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        with pytest.raises(tf.errors.DataLossError, match="ends before its compressed data"):
+            list(tf.io.tf_record_iterator(str(path), "ZLIB"))
+    path.write_bytes(whole * 2)
+    assert list(tf.io.tf_record_iterator(str(path), "ZLIB")) == [b"one", b"two"] * 2
