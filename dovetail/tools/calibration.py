@@ -25,6 +25,8 @@ from ..placer.cost.launches import BATCHED, CONVOLVED, REDUCED, SIDES, TRANSPOSE
 
 SAMPLE_S, WARM_S, LEAST = 0.02, 0.02, 7
 """Seconds of a measurement and of the runs before it, and runs, at least."""
+MESSAGES_S = 0.3
+"""Seconds of a measurement of several tasks: when a core wakes up differs from step to step."""
 FEW, COPIES = 32 * 1024, 16
 """Kernels that are small run so many times in a step."""
 CHAIN, CALLS, FAN, HOPS = 128, 16, 32, 8
@@ -53,18 +55,18 @@ class Timed(NamedTuple):
     cores: float
 
 
-def timed(run: Callable[[], Any]) -> Timed:
-    """Run a step until it was measured often enough."""
+def timed(run: Callable[[], Any], sample_s: float = SAMPLE_S, rank: float = 0.25) -> Timed:
+    """Run a step for a while. `rank`: which of its times, as a fraction of them in order: a low one leaves out what others disturb."""
     until = time.perf_counter() + WARM_S
     while time.perf_counter() < until:
         run()
     taken: list[float] = []
     began, busy = time.perf_counter(), time.process_time()
-    while len(taken) < LEAST or sum(taken) < SAMPLE_S:
+    while len(taken) < LEAST or sum(taken) < sample_s:
         at = time.perf_counter()
         run()
         taken.append(time.perf_counter() - at)
-    return Timed(sorted(taken)[len(taken) // 4], (time.process_time() - busy) / (time.perf_counter() - began))
+    return Timed(sorted(taken)[int(rank * len(taken))], (time.process_time() - busy) / (time.perf_counter() - began))
 
 
 def calibrate(target: str = "", tell: Callable[[str], None] = lambda text: None) -> Calibration:
@@ -392,7 +394,7 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
         def seconds(fetch: Any, fed: Any = x, value: Any = 1.0) -> float:
             session.warmup(fetch, {fed: value})
             call = session.make_callable(fetch, [fed])
-            return timed(lambda: call(value)).seconds
+            return timed(lambda: call(value), MESSAGES_S, 0.5).seconds
 
         step = seconds(empty.op)
         several, first = seconds(everywhere), seconds(one)
