@@ -73,6 +73,7 @@ CASES = [
     OpCase("Range", lambda: a.range(2, 11, 3), [], lambda: np.arange(2, 11, 3)),
     OpCase("Range", lambda: a.range(5), [], lambda: np.arange(5), label="limit"),
     OpCase("Range", lambda: a.range(0.0, 1, 0.25), [], lambda: np.arange(0, 1, 0.25), label="float"),
+    OpCase("Range", lambda: a.range(0.0, 0.3, 0.1), [], lambda: np.array([0, 0.1, 0.2]), label="counted in float32"),
     OpCase("Range", lambda: a.range(3, -1, -2), [], lambda: np.arange(3, -1, -2), label="down"),
     OpCase("Range", lambda: a.range(3, dtype="int64"), [], lambda: np.arange(3), label="int64"),
     OpCase(

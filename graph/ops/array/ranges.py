@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,7 +41,8 @@ def _range_length(start: Any, limit: Any, delta: Any) -> int:
         raise ValueError(f"from {start} the limit {limit} cannot be reached in steps of {delta}")
     if np.asarray(start).dtype.kind in "iu":
         return -((int(start) - int(limit)) // int(delta))
-    return max(0, math.ceil((float(limit) - float(start)) / float(delta)))
+    # In the operands' own type, as in TensorFlow: the float32 numbers 0.3 / 0.1 are 3 only then.
+    return int(np.ceil((limit - start) / delta))
 
 
 def _range(start: Array, limit: Array, delta: Array) -> Array:
