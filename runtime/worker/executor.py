@@ -56,8 +56,11 @@ _MEANING: tuple[tuple[type[BaseException], type[OpError]], ...] = (
 )
 
 
-def explained(e: Exception, instruction: Any, device: str) -> OpError:
-    """The error of the matching class, with the node, the user's source line and the device in its text."""
+def explained(e: Exception, instruction: Any, device: str, inputs: Sequence[Any] = ()) -> OpError:
+    """The error of the matching class, with the node, the user's source line and the device in its text.
+
+    `inputs`: the values that a kernel took. An error of Python or NumPy does not tell them, so their types and shapes follow it.
+    """
     fused = e.node if isinstance(e, NodeError) else None
     if isinstance(e, NodeError):
         e = e.__cause__ if isinstance(e.__cause__, Exception) else e
@@ -66,6 +69,9 @@ def explained(e: Exception, instruction: Any, device: str) -> OpError:
     else:
         kind = next((mine for theirs, mine in _MEANING if isinstance(e, theirs)), UnknownError)
         text = f"{type(e).__name__}: {e}"
+        arrays = [f"{a.dtype} {a.shape}" for a in inputs if isinstance(a, np.ndarray | np.generic)]
+        if arrays and fused is None:
+            text += f"; its inputs: {', '.join(arrays[:8])}{', ...' * (len(arrays) > 8)}"
     if isinstance(instruction, Predicated):
         instruction = instruction.call
     if fused is not None:
@@ -237,7 +243,9 @@ class Executor:
             fetches = self.program.fetches
             fetched = {name: _value(slots[slot]) for name, slot in fetches} if fetches else {}
         except Exception as e:
-            step.fail(explained(e, instructions[at] if at < end else None, self.program.device))
+            failed = instructions[at] if at < end else None
+            inputs = [slots[i] for i in failed.inputs] if isinstance(failed, Call) else ()
+            step.fail(explained(e, failed, self.program.device, inputs))
             return
         step.ended(fetched)
 

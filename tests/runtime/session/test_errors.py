@@ -37,6 +37,16 @@ class Timed:
         assert time.monotonic() - self.began < BOUND_S
 
 
+def test_an_error_of_numpy_tells_what_the_kernel_took() -> None:
+    x = tf.placeholder(tf.float32, None)
+    with tf.Session() as session:
+        for made in (tf.matrix_diag(x), tf.nn.top_k(x, 1)[0], tf.matrix_inverse(x)):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=r"; its inputs: float32 \(\).*\n  node '.*test_errors"
+            ):
+                session.run(made, {x: 1.0})
+
+
 # --- the user's mistakes, seen before anything runs ---------------------------------------------------------------------
 
 
