@@ -163,10 +163,10 @@ def checked(element: Any, structure: Any, components: Sequence[Component]) -> El
     for value, c in zip(values, components, strict=True):
         try:
             array = as_array(value, c.dtype)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError) as e:
             raise TypeError(
                 "`generator` yielded an element that could not be converted to the expected type. The expected type was "
-                f"{c.dtype.name}, but the yielded element was {value!r}."
+                f"{c.dtype.name}, but the yielded element was {value!r}: {e}"
             ) from None
         if not compatible(array.shape, c.dims):
             raise TypeError(

@@ -95,15 +95,14 @@ def same_form(a: Any, b: Any) -> bool:
 
 
 def as_array(value: Any, dtype: DType | None = None) -> Array:
-    """A value as an array of a graph's element types: text becomes bytes, Python's numbers int32 and float32."""
-    if dtype is not None and dtype.np != np.dtype(object):
-        return np.asarray(value, dtype.np)
-    array = np.asarray(value)
-    if array.dtype.kind in "USO":
-        return to_array(array)
-    if not isinstance(value, (np.ndarray, np.generic)):
-        array = array.astype({"f": np.float32, "i": np.int32}.get(array.dtype.kind, array.dtype))
-    return array
+    """A value as an array of a graph's element types, by the rules of `to_array`; whole floats may become integers.
+
+    Raises:
+        TypeError: no type fits, or `dtype` cannot hold the value. ValueError: None, or lists of unequal lengths.
+    """
+    if dtype is None or dtype.np == np.dtype(object):
+        return to_array(value, dtype)
+    return to_array(np.asarray(value), dtype)
 
 
 def component_of(array: Array) -> Component:

@@ -159,6 +159,12 @@ def _python_functions():
     assert len(seen) == 1
     listed = a.py_func(lambda v: [v.tolist()], [x], "float32")  # one value, in a list of values
     assert session.run(listed, {x: fed}).shape == fed.shape
+    zeros = a.py_func(lambda v: [b"a\0", "b\0"], [x], "string")  # bytes of 0 at the end stay
+    assert session.run(zeros, {x: fed}).tolist() == [b"a\0", b"b\0"]
+    for value, text in ((2.5, "the fraction of 2.5 would be lost"), (2**40, "does not fit into int32")):
+        lossy = a.py_func(lambda v, value=value: value, [x], "int32")
+        with pytest.raises(InvalidArgumentError, match=f"0-th value returned by the Python function: .*{text}"):
+            session.run(lossy, {x: fed})
     wrong = a.py_func(lambda v: v.astype(np.float64), [x], "float32")
     with pytest.raises(
         InvalidArgumentError,

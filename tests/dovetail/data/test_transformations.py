@@ -259,3 +259,27 @@ def test_what_takes_by_handle_stays_with_the_client_under_a_device_setter() -> N
         by_handle = tf.data.Iterator.from_string_handle(iterator.string_handle(), tf.int64, [])
     with tf.device("/job:ps"):
         assert by_handle.get_next().device == iterator.position.device == "/job:worker/task:1"
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(2.5, tf.int32), (np.array([1, 300]), tf.uint8), (300, tf.uint8), (1j, tf.float32), (1, tf.string)],
+)
+def test_elements_that_a_generators_type_cannot_hold_are_refused(value: Any, dtype: Any) -> None:
+    dataset = Dataset.from_generator(lambda: iter([value]), dtype)
+    with pytest.raises(TypeError, match="could not be converted to the expected type"):
+        plain(dataset)
+
+
+def test_bytes_of_zero_at_the_end_of_text_stay() -> None:
+    texts = [b"a\0", b"\0\0", b""]
+    assert plain(Dataset.from_generator(lambda: iter(texts), tf.string)) == texts
+    assert plain(Dataset.from_generator(lambda: iter([texts]), tf.string)) == [texts]
+    assert plain(Dataset.from_tensor_slices(texts)) == texts
+
+
+def test_large_numbers_in_lists_are_int64() -> None:
+    dataset = Dataset.from_tensor_slices([2**40, 1])
+    assert dataset.output_types is tf.int64
+    assert plain(dataset) == [2**40, 1]
+    assert plain(Dataset.from_generator(lambda: iter([3.0]), tf.int32)) == [3]

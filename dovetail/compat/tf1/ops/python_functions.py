@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ....graph.core.argument_names import explain_members
-from ....graph.core.build import convert, graph_of, make
-from ....graph.core.dtypes import Array, DType, as_dtype, text_array
+from ....graph.core.build import convert, graph_of, make, to_array
+from ....graph.core.dtypes import Array, DType, as_dtype, string
 from ....graph.core.errors import OpError, UnknownError, invalid
 from ....graph.core.graph import Node, Tensor
 from ....graph.core.opdef import Attrs, Output, Trait, define, typed_attr
@@ -74,13 +74,13 @@ def _as_results(result: Any, wanted: int) -> list[Any]:
 
 def _as_array(value: Any, dtype: DType, i: int) -> Array:
     """A result as an array of the promised type; a Python number or list takes it, an array must have it."""
-    array = np.asarray(value)
-    if dtype.np == np.dtype(object):
-        items = (item.encode() if isinstance(item, str) else item for item in array.astype(object).flat)
-        return text_array(items, array.shape)
-    if isinstance(value, (np.ndarray, np.generic)) and array.dtype != dtype.np:
-        raise invalid(f"{i}-th value returned by the Python function is {array.dtype}, but expects {dtype.name}")
-    return array.astype(dtype.np)
+    text = dtype is string
+    if isinstance(value, (np.ndarray, np.generic)) and not text and value.dtype != dtype.np:
+        raise invalid(f"{i}-th value returned by the Python function is {value.dtype}, but expects {dtype.name}")
+    try:
+        return to_array(value if text else np.asarray(value), dtype)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise invalid(f"{i}-th value returned by the Python function: {e}") from None
 
 
 def _no_gradient(node: Node, *grads: Any) -> Sequence[Any]:
