@@ -180,6 +180,14 @@ CASES = [
     OpCase(
         "FloorDiv",
         a.floordiv,
+        [np.array([1.0, 0.3, np.inf, -1.0, 1.0]), np.array([0.1, 0.1, 2.0, np.inf, 0.0])],
+        lambda x, y: np.array([10, 3, np.inf, -0.0, np.inf]),  # Python: 9, 2, nan, -1, nan
+        ["float32"],
+        label="floor of the quotient",
+    ),
+    OpCase(
+        "FloorDiv",
+        a.floordiv,
         [whole(2, 3, low=0, seed=1), whole(3, low=1, seed=2)],
         lambda x, y: np.floor(x.astype("d") / y).astype(x.dtype),
         INTEGERS,

@@ -169,6 +169,11 @@ def _checks_divisor(reference: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _rounded_down(m: Any, x: Any, y: Any) -> Any:
+    """For floating types the quotient is rounded to the type first, as in TensorFlow: Python's 1.0 // 0.1 is 9, and inf // 2 is NaN."""
+    return m.floor(x / y) if x.dtype.kind == "f" else x // y
+
+
 def _truncated_quotient(m: Any, x: Any, y: Any) -> Any:
     floor = x // y
     return m.where((floor * y != x) & ((x < 0) != (y < 0)), floor + 1, floor)
@@ -199,7 +204,7 @@ define_elementwise(
     lambda m, x, y: x // y,
     NUMBERS,
     arity=2,
-    reference=_checks_divisor(reference_of(lambda m, x, y: x // y)),
+    reference=_checks_divisor(reference_of(_rounded_down)),
 )
 define_elementwise(
     "FloorMod",
@@ -272,14 +277,15 @@ def div_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y rounded down (Python's `//`). InvalidArgumentError at run time when an integer is divided by
-    zero.
+    """x / y rounded down; of floating types, the floor of the quotient, as in TensorFlow.
+
+    InvalidArgumentError at run time when an integer is divided by zero.
     """
     return binary("FloorDiv", x, y, name or "floordiv")
 
 
 def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `floordiv`: it has the sign of y (Python's `%`)."""
+    """The remainder of a division that rounds down: it has the sign of y (Python's `%`)."""
     return binary("FloorMod", x, y, name or "FloorMod")
 
 
