@@ -328,7 +328,8 @@ def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: A
     if not padded:
         return np.stack(arrays)
     largest = [max(a.shape[k] for a in arrays) if n is None else n for k, n in enumerate(padded)]
-    out = np.full((len(arrays), *largest), value.item(), arrays[0].dtype)
+    out = np.empty((len(arrays), *largest), arrays[0].dtype)
+    out.fill(value.item())  # np.full would take bytes of 0 off the end of text
     for row, a in zip(out, arrays, strict=True):
         if any(n > m for n, m in zip(a.shape, largest, strict=True)):
             raise DataLossError(

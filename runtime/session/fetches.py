@@ -163,8 +163,9 @@ def _fed_elements(key: SparseTensor, value: Any) -> list[tuple[Any, Any]]:
         raise ValueError(
             f"A SparseTensor is fed with a SparseTensorValue or (indices, values, dense_shape), not {value!r}"
         )
-    indices, values, dense_shape = (np.asarray(x) if not isinstance(x, Tensor) else x for x in given)
-    if isinstance(indices, np.ndarray) and not indices.size:
+    # The values stay as they are: an array of NumPy's own text type would lose bytes of 0 at the ends.
+    indices, values, dense_shape = given
+    if not isinstance(indices, Tensor) and not np.size(indices):
         indices = np.zeros((0, np.size(dense_shape)), np.int64)  # an empty list has no second axis
     return list(zip(key._tensors(), (indices, values, dense_shape), strict=True))
 

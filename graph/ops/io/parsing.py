@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, convert, make
+from ...core.build import TensorLike, convert, make, to_array
 from ...core.dtypes import (
     FLOATS,
     Array,
@@ -375,10 +375,7 @@ def _described(key: str, feature: Any) -> tuple[DType, Dims, bool, Any]:
     dtype, dims = as_dtype(feature.dtype), feature_dims(feature)
     default = feature.default_value
     if default is not None:
-        value = np.asarray(default)
-        if dtype is string:
-            value = text_array((i.encode() if isinstance(i, str) else bytes(i) for i in value.flat), value.shape)
-        default = value.astype(dtype.np)
+        default = to_array(default if dtype is string else np.asarray(default), dtype)
         if sequence and default.size != 1:
             raise ValueError(f"Feature {key!r} is filled up with a scalar, not shape {default.shape}")
         wanted = () if sequence else dims

@@ -337,7 +337,7 @@ def _assign(is_ref: bool) -> Callable[..., Any]:
             wanted = np.shape(held[at])
             if wanted != value.shape:
                 raise invalid(f"The slice of the variable has shape {text(wanted)}, the value {text(value.shape)}")
-            held[at] = value
+            held[at] = value[()]  # of one text, the text: an array of objects would hold the array
         return state if is_ref else ()
 
     return reference

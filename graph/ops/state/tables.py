@@ -141,7 +141,7 @@ class MutableTable(Table):
         outer = keys.shape[: keys.ndim - len(self.key_shape)]
         out = np.empty((len(rows), *self.value_shape), self.value_dtype.np)
         for at, row in enumerate(rows):
-            out[at] = row
+            out[at, ...] = row  # copies the text of a scalar: `out[at]` would hold the array
         return out.reshape((*outer, *self.value_shape))
 
     def export(self) -> tuple[Array, Array]:
@@ -150,7 +150,7 @@ class MutableTable(Table):
         keys = _vector((part for key in values for part in key), self.key_dtype).reshape((len(values), *self.key_shape))
         out = np.empty((len(values), *self.value_shape), self.value_dtype.np)
         for at, value in enumerate(values.values()):
-            out[at] = value
+            out[at, ...] = value
         return keys, out
 
 

@@ -64,3 +64,30 @@ def test_padding_values_of_data_sets_are_bytes():
     batch = tf.data.make_one_shot_iterator(lines).get_next()
     with tf.Session() as session:
         assert session.run(batch).tolist() == [[b"a", "é".encode()], [b"b", "é".encode()]]
+
+
+def test_bytes_of_zero_at_the_end_stay_in_defaults_padding_and_sparse_feeds():
+    text = b"d\0"
+    sparse = tf.sparse_placeholder(tf.string)
+    features = {"x": tf.FixedLenFeature([2], tf.string, text)}
+    rows = tf.data.Dataset.from_tensors([text]).padded_batch(1, [2], text)
+    dense = tf.sparse_tensor_to_dense(sparse, "")
+    fetched = [tf.parse_single_example(b"", features)["x"], rows.make_one_shot_iterator().get_next()[0], dense]
+    with tf.Session() as session:
+        for found in session.run(fetched, {sparse: tf.SparseTensorValue([[0], [1]], [text, text], [2])}):
+            assert found.tolist() == [text, text]
+
+
+def test_one_text_of_a_variable_is_assigned():
+    words = tf.Variable(["a", "b"])
+    with tf.Session() as session:
+        session.run(words.initializer)
+        session.run(words[0].assign(b"c\0"))
+        assert session.run(words).tolist() == [b"c\0", b"b"]
+
+
+def test_the_default_of_a_dense_table_is_text():
+    table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.string, "none", -1, -2)
+    with tf.Session() as session:
+        session.run(table.insert([1, 2], ["a", "b"]))
+        assert session.run(table.lookup([2, 3])).tolist() == [b"b", b"none"]
