@@ -243,9 +243,11 @@ class Flatten(Layer):
         """See `Layer.call`."""
         sizes = inputs.shape.as_list()
         rest = sizes[1:]
-        if None not in rest:
-            return reshape(inputs, [-1, math.prod(d or 0 for d in rest)])
-        return reshape(inputs, stack([shape(inputs)[0], -1]))
+        if None in rest:
+            return reshape(inputs, stack([shape(inputs)[0], -1]))
+        features = math.prod(d or 0 for d in rest)
+        rows = -1 if features else sizes[0] if sizes[0] is not None else shape(inputs)[0]
+        return reshape(inputs, [rows, features] if isinstance(rows, int) else stack([rows, features]))
 
 
 class Reshape(Layer):
@@ -258,12 +260,19 @@ class Reshape(Layer):
     def call(self, inputs: Tensor) -> Tensor:
         """See `Layer.call`."""
         target = list(self.target_shape)
-        rest = inputs.shape.as_list()[1:]
-        if -1 in target and None not in rest:  # so that the size is known
-            target[target.index(-1)] = math.prod(d or 0 for d in rest) // -math.prod(target)
-        if -1 in target:
-            return reshape(inputs, stack([shape(inputs)[0], *target]))
-        return reshape(inputs, [-1, *target])
+        rows, *rest = inputs.shape.as_list()
+        if None not in rest:
+            whole, part = math.prod(d or 0 for d in rest), math.prod(n for n in target if n != -1)
+            if -1 in target and part and whole % part == 0:  # so that the size is known
+                target[target.index(-1)] = whole // part
+            elif -1 in target or whole != part:
+                raise ValueError(
+                    f"The layer '{self.name}' cannot reshape a sample of shape {tuple(rest)} to {self.target_shape}: "
+                    f"it has {whole} elements"
+                )
+            if whole:
+                return reshape(inputs, [-1, *target])
+        return reshape(inputs, [rows, *target] if rows is not None else stack([shape(inputs)[0], *target]))
 
     def get_config(self) -> dict[str, Any]:
         """See `Layer.get_config`."""

@@ -234,3 +234,27 @@ def test_a_layer_may_stand_twice_in_a_sequential() -> None:
         np.testing.assert_allclose(model.predict(x), expected, atol=1e-5)
     with pytest.raises(ValueError, match="different names"):
         model.add(L.Dense(1, name=dense.name))
+
+
+@pytest.mark.parametrize("target", [(3,), (-1, 3), (0, -1)])
+def test_a_reshape_that_would_mix_samples_is_refused(target: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="cannot reshape a sample"):
+        keras.layers.Reshape(target)(dt.ones([3, 4]))
+
+
+def test_samples_are_reshaped_one_by_one() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    unknown = dt.placeholder(dt.float32, [None, None, None])
+    fetched = [
+        keras.layers.Reshape((2, -1))(dt.constant(x)),
+        keras.layers.Reshape((12,))(unknown),
+        keras.layers.Flatten()(dt.zeros([2, 0, 3])),
+        keras.layers.Reshape((0, 5))(dt.zeros([2, 0, 3])),
+    ]
+    with dt.Session() as session:
+        first, second, *empty = session.run(fetched, {unknown: x})
+        np.testing.assert_array_equal(first, x.reshape(2, 2, 6))
+        np.testing.assert_array_equal(second, x.reshape(2, 12))
+        assert [v.shape for v in empty] == [(2, 0), (2, 0, 5)]
+        with pytest.raises(dt.errors.InvalidArgumentError, match="Cannot reshape"):
+            session.run(keras.layers.Reshape((8,))(unknown), {unknown: x})
