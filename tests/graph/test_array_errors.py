@@ -21,6 +21,7 @@ from dovetail.graph.ops.linalg.einsum import einsum, tensordot
 from dovetail.graph.ops.math import arithmetic, compare
 from dovetail.graph.ops.nn.dense import bias_add
 from dovetail.graph.ops.nn.normalization import fused_batch_norm
+from dovetail.graph.ops.nn.softmax import softmax_cross_entropy_with_logits_v2
 
 
 @pytest.fixture(autouse=True)
@@ -329,3 +330,17 @@ def test_gradients_that_need_to_know_a_rank_say_so() -> None:
         gradients(a.tile(x, i32(None)), [x])
     with pytest.raises(ValueError, match="set_shape"):
         gradients(a.gather(x, i32(2), axis=1), [x])
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (lambda: a.invert_permutation([[1, 0]]), ValueError, "a permutation: Shape must be rank 1 but is rank 2"),
+        (lambda: a.invert_permutation(np.array([1.0, 0.0])), TypeError, "int32 or int64, not float64"),
+        (lambda: a.invert_permutation([True]), TypeError, "int32 or int64, not bool"),
+        (lambda: softmax_cross_entropy_with_logits_v2(1.0, 1.0), ValueError, "logits: Shape must be at least rank 1"),
+    ],
+)
+def test_constants_of_a_wrong_rank_or_type_are_told_as_tensors_are(make, kind, text):
+    with pytest.raises(kind, match=text):
+        make()

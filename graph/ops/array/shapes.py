@@ -398,6 +398,7 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
         tensor = index_operand(x, "x")
         order = static_value(tensor)
         if order is not None:
+            _invert_permutation_rule([tensor], {})
             return constant(_invert_permutation(np.asarray(order)), name=scope)
         return apply("InvertPermutation", (tensor,), None, scope)
 

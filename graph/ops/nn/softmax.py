@@ -319,7 +319,7 @@ def softmax_cross_entropy_with_logits_v2(
     with op_scope(name, "softmax_cross_entropy_with_logits", logits, labels) as scope:
         x = checked_logits("softmax_cross_entropy_with_logits", labels, logits)
         y = cast(convert(labels, name="labels"), x.dtype)
-        if x.dims is not None and y.dims is not None and y.dims == x.dims[:-1] and x.dims[-1] != 1:
+        if x.dims and y.dims is not None and y.dims == x.dims[:-1] and x.dims[-1] != 1:
             raise ValueError(
                 f"softmax_cross_entropy_with_logits: labels of shape {y.shape} are not one probability per class, as logits of shape "
                 f"{x.shape} need. For the numbers of the true classes use sparse_softmax_cross_entropy_with_logits"
