@@ -29,7 +29,7 @@ MESSAGES_S = 0.3
 """Seconds of a measurement of several tasks: when a core wakes up differs from step to step."""
 FEW, COPIES = 32 * 1024, 16
 """Kernels that are small run so many times in a step."""
-CHAIN, CALLS, FAN, HOPS = 128, 16, 32, 8
+CHAIN, FAN, HOPS = 128, 32, 8
 FEW_OPERATIONS = 1e6
 """The same, by their operations."""
 BLOCK = 256
@@ -111,15 +111,16 @@ def _in_process() -> dict[str, float]:
     with dt.Graph().as_default(), dt.Session() as session:
         x, rows = dt.placeholder(dt.float32, [1, 8]), dt.placeholder(dt.float32, [None])
         w = _variable(8, 8)
-        counted, apart = _called_by_python(x, True), _called_by_python(x, False)
+        alone = [dt.matmul(x, w).op, dt.reduce_max(x).op]  # too few kernels for a region: Python calls them
 
-        def chain(length: int) -> Any:
+        def chain(weights: Sequence[Any]) -> Any:
             end = x
-            for _ in range(length):
-                end = dt.tanh(dt.matmul(end, w))
+            for each in weights:
+                end = dt.tanh(dt.matmul(end, each))
             return end.op
 
-        few, many = chain(2), chain(2 + CHAIN // 2)
+        few, many = chain([w] * 2), chain([w] * (2 + CHAIN // 2))
+        repeated, variables = chain([w] * FAN), chain([_variable(8, 8) for _ in range(FAN)])
         session.run(dt.global_variables_initializer())
 
         def seconds(fetch: Any, fed: Any, value: Any) -> float:
@@ -130,23 +131,13 @@ def _in_process() -> dict[str, float]:
         one = np.zeros((1, 8), np.float32)
         step, shortest = seconds(dt.no_op(), x, one), seconds(few, x, one)
         launch = max(seconds(many, x, one) - shortest, 0.0) / CHAIN
-        python = max(seconds(counted, x, one) - seconds(apart, x, one), 0.0) / CALLS - launch
+        variable = max(seconds(variables, x, one) - seconds(repeated, x, one), 0.0) / (FAN - 1)
+        call = max(seconds(alone, x, one) - step, 0.0) / len(alone) - launch
         much = seconds(rows[:1] + 1.0, rows, np.zeros(2 * MIB, np.float32)) - seconds(rows[:1] + 1.0, rows, one[0])
     return {
-        "step": step, "launch": launch, "region": max(shortest - step - 4 * launch, 0.0), "call": max(python, launch),
-        "fed byte": max(much, 0.0) / (8 * MIB),
+        "step": step, "launch": launch, "region": max(shortest - step - variable - 4 * launch, 0.0),
+        "call": max(call, launch), "variable": variable, "fed byte": max(much, 0.0) / (8 * MIB),
     }  # fmt: skip
-
-
-def _called_by_python(x: Any, with_kernels: bool) -> Any:
-    """A chain of counters, which are no kernels, with a small kernel before each: one that stands alone is called by Python."""
-    end = x
-    for _ in range(CALLS):
-        with dt.control_dependencies([end.op]):
-            counter = dt.Variable(0, dtype=dt.int64).assign_add(1).op
-        with dt.control_dependencies([counter]):
-            end = dt.tanh(end * 1.5 + 0.5) if with_kernels else dt.identity(end)
-    return end.op
 
 
 def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float]) -> Iterator[tuple[str, Point]]:
@@ -161,25 +152,13 @@ def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float
         rounds = [[[timed(session.make_callable(nodes)) for nodes in both] for both in steps] for _ in range(2)]
         for case, once, again in zip(cases, *rounds, strict=True):
             found, *rest = (min(pair) for pair in zip(once, again, strict=True))
-            beside = rest[0].seconds if rest else overheads["step"] + overheads["region" if case.copies > 1 else "call"]
+            beside = rest[0].seconds if rest else overheads["step"] + overheads["region"]
             seconds = max((found.seconds - beside) / case.copies - overheads["launch"], 2e-8)
             yield case.kind, Point(case.work, seconds, min(max(found.cores, 1.0), own_cores()))
 
 
 def _variable(*shape: int) -> Any:
     return dt.Variable(dt.random_uniform(shape, -0.5, 0.5, seed=1))
-
-
-def _taken(kind: str, work: float, make: Callable[[], Any]) -> Case:
-    """A kernel whose result another one takes that is not fused with it."""
-    made = [make()]
-    shape = made[0].shape.as_list()
-    if np.prod(shape) > FEW:
-        return Case(kind, work, [dt.reduce_max(made[0]).op], [dt.reduce_max(_variable(*shape)).op])
-    made += [make() for _ in range(COPIES - 1)]
-    return Case(
-        kind, work, [dt.reduce_max(y).op for y in made], [dt.reduce_max(_variable(*shape)).op for _ in made], COPIES
-    )
 
 
 def _summed(made: Any) -> Any:
@@ -189,10 +168,10 @@ def _summed(made: Any) -> Any:
 
 def _elementwise() -> Iterator[Case]:
     for size in (4 * KIB, 64 * KIB, MIB, 8 * MIB, 64 * MIB):
-        xs = [_variable(size // 8) for _ in range(COPIES if size <= 8 * FEW else 1)]
+        xs = [_variable(size // 8) for _ in range(COPIES if size <= 8 * FEW else 2)]
         yield Case("stream", size, [_summed(x * 1.5 + 0.5) for x in xs], [_summed(x) for x in xs], len(xs))
     for count in (KIB, 16 * KIB, MIB):
-        xs = [_variable(count) for _ in range(COPIES if count <= FEW else 1)]
+        xs = [_variable(count) for _ in range(COPIES if count <= FEW else 2)]
         yield Case(
             "function",
             count,
@@ -200,8 +179,8 @@ def _elementwise() -> Iterator[Case]:
             [_summed(x * 1.5 + 0.5) for x in xs],
             len(xs),
         )
-        yield _taken("uniform", count, partial(dt.random_uniform, [count]))
-        yield _taken("normal", count, partial(dt.random_normal, [count]))
+        yield _several("uniform", count, partial(dt.random_uniform, [count]))
+        yield _several("normal", count, partial(dt.random_normal, [count]))
 
 
 def _walks() -> Iterator[Case]:
@@ -226,7 +205,7 @@ def _products() -> Iterator[Case]:
             yield _repeated(f"transposed {side}", 2.0 * depth * 512 * side, partial(_transposed, depth, side))
     for small in BATCHED:
         for batch in (4, 64, 1024):
-            yield _taken(f"batch {small}", 2.0 * batch * small**3, partial(_product, *[(batch, small, small)] * 2))
+            yield _several(f"batch {small}", 2.0 * batch * small**3, partial(_product, *[(batch, small, small)] * 2))
 
 
 def _operands(rows: int, depth: int, columns: int) -> Callable[[], Any]:
@@ -247,6 +226,15 @@ def _repeated(kind: str, work: float, make: Callable[[], Any]) -> Case:
     given = [_variable(*made[0].shape.as_list()) for _ in range(many)]
     more, fewer = ([dt.reduce_max(y).op for y in both] for both in (made + given[:few], made[:few] + given))
     return Case(kind, work, more, fewer, many - few)
+
+
+def _several(kind: str, work: float, make: Callable[[], Any]) -> Case:
+    """A kernel whose result nobody takes, by what more of the same in a step take: whatever else a step costs is in both."""
+    first = make()
+    size = np.prod(first.shape.as_list())
+    few, many = (COPIES, 3 * COPIES) if work <= FEW_OPERATIONS and size <= FEW else (2, 6) if size <= MIB else (2, 4)
+    made = [first.op] + [make().op for _ in range(many - 1)]
+    return Case(kind, work, made, made[:few], many - few)
 
 
 def _transposed(depth: int, side: int) -> Any:
@@ -296,12 +284,14 @@ def _convolutions() -> Iterator[Case]:
         for batch in (1, 64) if small == CONVOLVED[-1] else (1, 64, 512):
             work = 2.0 * batch * high * high * taps * taps * channels * small
             for number, kind in enumerate(("convolution", "input gradient", "filter gradient")):
-                yield _taken(f"{kind} {small}", work, partial(_convolution, batch, high, channels, taps, small, number))
+                yield _several(
+                    f"{kind} {small}", work, partial(_convolution, batch, high, channels, taps, small, number)
+                )
     for batch in (1, 64, 1024):
-        yield _taken("cross entropy", 10.0 * batch, partial(_lost, batch))
+        yield _several("cross entropy", 10.0 * batch, partial(_lost, batch))
     for batch in (1, 64, 512):
-        yield _taken("pool", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=False))
-        yield _taken("pool gradient", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=True))
+        yield _several("pool", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=False))
+        yield _several("pool gradient", 4.0 * batch * 28 * 28 * 6, partial(_pool, batch, gradient=True))
 
 
 def _gathered(table: Any, rows: int) -> Any:
@@ -313,7 +303,7 @@ def _rows_and_updates() -> Iterator[Case]:
     descent = dt.train.GradientDescentOptimizer(0.01)
     for rows in (16, 1024, 16 * KIB):
         ids = _numbers(rows, 50_000)
-        yield _taken("gather", rows * 256.0, partial(_gathered, table, rows))
+        yield _repeated("gather", rows * 256.0, partial(_gathered, table, rows))
         changes = dt.IndexedSlices(_variable(rows, 64), ids, dt.constant([50_000, 64], dt.int64))
         yield Case("scatter", rows * 256.0, [descent.apply_gradients([(changes, table)])])
     for size in (4 * KIB, 256 * KIB, 4 * MIB, 32 * MIB):

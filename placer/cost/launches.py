@@ -288,6 +288,8 @@ def device_times(
     known = {n.name: n for n in nodes}
     out: dict[Node, tuple[float, float]] = {}
     owed, last = 0.0, None
+    if machine is not None:
+        owed = machine.overheads["variable"] * sum(Trait.STATE_HANDLE in n.opdef.traits for n in nodes)
     was_native = False
     for launch in launches:
         if machine is None:

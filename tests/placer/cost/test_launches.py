@@ -51,6 +51,15 @@ def test_a_fused_kernel_is_one_launch_that_moves_only_what_leaves_it() -> None:
     assert plan.simulate().makespan == pytest.approx(1e-3 + 8000e-9, rel=0.01)
 
 
+def test_each_variable_that_a_step_reads_takes_time() -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [1000])
+        for i in range(3):
+            x = x * dt.get_variable(f"v{i}", [1000])
+        plan = dt.place(x, profile=profile(variable=1e-3))
+    assert plan.simulate().makespan == pytest.approx(3e-3, rel=0.01)
+
+
 def caches(small: float, large: float) -> Calibration:
     """A machine whose small kernels read 1e12 bytes in a second where a step touches `small` bytes, and 1e9 where it touches `large`."""
     found = profile()
