@@ -32,11 +32,19 @@ from .registry import Configured, Registry
 
 
 def aligned(y_true: Any, y_pred: Any) -> tuple[Tensor, Tensor]:
-    """Targets of the predictions' type, and of their rank where one has an axis of size 1 more."""
+    """Targets of the predictions' type, and of their rank where one has an axis of size 1 more.
+
+    Raises:
+        ValueError: their last axes differ. Broadcasting would compare each target with the predictions for others.
+    """
     pred = convert(y_pred)
     true = convert(y_true)
-    true = true if true.dtype.base is pred.dtype.base else cast(true, pred.dtype.base)
-    return squeezed(true, pred)
+    true, pred = squeezed(true if true.dtype.base is pred.dtype.base else cast(true, pred.dtype.base), pred)
+    if true.dims and pred.dims and len(pred.dims) > 1:
+        sizes = true.dims[-1], pred.dims[-1]
+        if len(true.dims) != len(pred.dims) or None not in sizes and sizes[0] != sizes[1]:
+            raise ValueError(f"Targets of shape {true.shape} do not fit predictions of shape {pred.shape}")
+    return true, pred
 
 
 def squeezed(true: Tensor, pred: Tensor) -> tuple[Tensor, Tensor]:

@@ -235,3 +235,12 @@ def test_adamw_decays_every_row_of_a_table():
         model.train_on_batch(np.array(rows), np.zeros((2, 2), np.float32))
     expected = [[0.72545, 1.69504], [2.61441, 3.58459], [4.7203, 5.6906], [7 * 0.99**3, 8 * 0.99**3]]
     np.testing.assert_allclose(model.get_weights()[0], expected, atol=3e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 1, 2), (1, 4)])
+def test_targets_of_another_shape_than_the_predictions_are_refused(shape: tuple[int, ...]) -> None:
+    for loss in (keras.losses.mean_squared_error, keras.metrics.MeanAbsoluteError().update_state):
+        with pytest.raises(ValueError, match="do not fit predictions of shape"):
+            loss(dt.zeros(shape), dt.zeros([4, 1]))
+    with dt.Session() as session:
+        assert session.run(keras.losses.mean_squared_error(dt.ones([4]), dt.zeros([4, 1]))).tolist() == [1.0] * 4
