@@ -273,6 +273,13 @@ FAILING = {
     ),
     "a condition along two axes": (lambda x, i: compare.where(x > 0, x[0], x[0]), np.zeros((2, 2)), [0], ["condition"]),
     "unique of a matrix": (lambda x, i: a.unique(x), np.zeros((2, 2)), [0], ["vector", "(2, 2)"]),
+    "one target for all rows": (lambda x, i: a.in_top_k(x, i, 1), np.zeros((3, 2)), [0], ["3 rows", "1 entries"]),
+    "batches of fewer indices": (
+        lambda x, i: a.gather(x, i[:, None], axis=1, batch_dims=1),
+        np.zeros((3, 2)),
+        [0],
+        ["(3, 2)", "(1, 1)"],
+    ),
     "matmul of vectors": (lambda x, i: linalg.matmul(x, x), np.zeros(3), [0], ["Matrices", "(3,)"]),
     "reshape to a negative size": (lambda x, i: a.reshape(x, i), np.zeros((3, 2)), [-2, 3], ["[-2, 3]"]),
     "one hot of a negative depth": (lambda x, i: a.one_hot(i, i[0]), np.zeros(0), [-1], ["depth", "-1"]),

@@ -79,6 +79,10 @@ def _gather(params: Array, indices: Array, axis: Array, *, batch_dims: int) -> A
     check_indices(indices, params.shape[at])
     if batch == 0:
         return np.asarray(np.take(params, indices, at), params.dtype)  # a single string taken is no array
+    if params.shape[:batch] != indices.shape[:batch]:  # NumPy would take the first batches
+        raise invalid(
+            f"The first {batch} sizes of params {text(params.shape)} and indices {text(indices.shape)} differ"
+        )
     # One open grid per batch dimension pairs each batch's indices with its own params.
     front = np.moveaxis(params, at, batch)
     grid = np.ogrid[tuple(slice(d) for d in indices.shape[:batch])]

@@ -198,6 +198,8 @@ def _in_top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _in_top_k(predictions: Array, targets: Array, k: Array) -> Array:
+    if len(predictions) != len(targets):  # NumPy would repeat a single one
+        raise invalid(f"predictions have {len(predictions)} rows, targets {len(targets)} entries")
     classes = predictions.shape[1]
     inside = (targets >= 0) & (targets < classes)
     if not classes:
