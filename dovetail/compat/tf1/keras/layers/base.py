@@ -21,6 +21,8 @@ from .....graph.core.dtypes import DType, as_dtype
 from .....graph.core.graph import Node, Tensor
 from .....graph.core.nest import flatten, pack
 from .....graph.core.operators import is_tracing
+from .....graph.ops.array.shapes import shape
+from .....graph.ops.math.cast import cast
 from .....graph.variables.scope import get_variable_scope
 from .....graph.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from .. import constraints, initializers, regularizers
@@ -56,7 +58,7 @@ class Layer(Configured):
         trainable: whether its weights are trained.
         name: name of the layer, and first part of its weights' names; None: after the class, numbered.
         dtype: element type of its weights; None: `keras.backend.floatx()`.
-        activity_regularizer: function of its output whose result joins the loss.
+        activity_regularizer: function of its output whose result, divided by the size of the batch, joins the loss.
         input_shape: shape of its input, for the first layer of a `Sequential`, without the batch.
         batch_input_shape: the same with the batch.
         input_dim: the only size after the batch, where there is one.
@@ -348,7 +350,8 @@ class Layer(Configured):
                 outputs = self.call(inputs, *args, **given)
                 if self.activity_regularizer is not None:
                     for y in flatten(outputs):
-                        self.add_loss(self.activity_regularizer(y))
+                        loss = convert(self.activity_regularizer(y))
+                        self.add_loss(loss / cast(shape(y)[0], loss.dtype.base))  # of a sample, as in TensorFlow
                 self._keep_masks(inputs, outputs, kwargs.get("mask"), state)
             finally:
                 passes.path = path

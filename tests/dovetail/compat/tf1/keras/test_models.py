@@ -258,3 +258,20 @@ def test_samples_are_reshaped_one_by_one() -> None:
         assert [v.shape for v in empty] == [(2, 0), (2, 0, 5)]
         with pytest.raises(dt.errors.InvalidArgumentError, match="Cannot reshape"):
             session.run(keras.layers.Reshape((8,))(unknown), {unknown: x})
+
+
+def test_what_regularizes_an_output_counts_for_each_sample() -> None:
+    """TensorFlow divides it by the size of the batch, so that the batch does not weigh."""
+    ones = np.ones((4, 2), np.float32)
+    with dt.Graph().as_default(), dt.Session() as session:
+        dt.layers.dense(
+            dt.constant(ones), 3, kernel_initializer=dt.ones_initializer(), activity_regularizer=dt.reduce_sum
+        )
+        (loss,) = dt.get_collection(dt.GraphKeys.REGULARIZATION_LOSSES)
+        session.run(dt.global_variables_initializer())
+        assert session.run(loss) == 4 * 3 * 2 / 4
+    model = keras.Sequential(
+        [L.Dense(1, use_bias=False, kernel_initializer="ones", activity_regularizer=keras.regularizers.l2(0.5))]
+    )
+    model.compile("sgd", loss="mse")
+    assert model.evaluate(ones, np.full((4, 1), 2.0), batch_size=4, verbose=0) == pytest.approx(0.5 * 2.0**2)
