@@ -236,18 +236,20 @@ class SpatialDropout1D(Dropout):
         return [None, 1, None]
 
 
+def _with_samples(x: Tensor, sizes: list[int]) -> Tensor:
+    """As many samples as `x` has, empty ones too, each of these sizes, of which one may be -1."""
+    rows = x.shape.as_list()[0]
+    return reshape(x, stack([shape(x)[0], *sizes]) if rows is None else [rows, *sizes])
+
+
 class Flatten(Layer):
     """All axes but the first as one."""
 
     def call(self, inputs: Tensor) -> Tensor:
         """See `Layer.call`."""
-        sizes = inputs.shape.as_list()
-        rest = sizes[1:]
-        if None in rest:
-            return reshape(inputs, stack([shape(inputs)[0], -1]))
-        features = math.prod(d or 0 for d in rest)
-        rows = -1 if features else sizes[0] if sizes[0] is not None else shape(inputs)[0]
-        return reshape(inputs, [rows, features] if isinstance(rows, int) else stack([rows, features]))
+        rest = inputs.shape.as_list()[1:]
+        features = -1 if None in rest else math.prod(d or 0 for d in rest)
+        return reshape(inputs, [-1, features]) if features > 0 else _with_samples(inputs, [features])
 
 
 class Reshape(Layer):
@@ -260,7 +262,7 @@ class Reshape(Layer):
     def call(self, inputs: Tensor) -> Tensor:
         """See `Layer.call`."""
         target = list(self.target_shape)
-        rows, *rest = inputs.shape.as_list()
+        rest = inputs.shape.as_list()[1:]
         if None not in rest:
             whole, part = math.prod(d or 0 for d in rest), math.prod(n for n in target if n != -1)
             if -1 in target and part and whole % part == 0:  # so that the size is known
@@ -272,7 +274,7 @@ class Reshape(Layer):
                 )
             if whole:
                 return reshape(inputs, [-1, *target])
-        return reshape(inputs, [rows, *target] if rows is not None else stack([shape(inputs)[0], *target]))
+        return _with_samples(inputs, target)
 
     def get_config(self) -> dict[str, Any]:
         """See `Layer.get_config`."""
