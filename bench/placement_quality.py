@@ -6,8 +6,8 @@ FOLDER holds workloads, `best_known.tsv` and `evaluate.py` (see `_workloads.py`)
 DOVETAIL_PLACEMENT_WORKLOADS names, or `../shared/conformance/placement` beside the checkout. Every split is
 judged by that `evaluate.py`, never by our own simulator, and must satisfy its `check`. The worst of N seeds counts.
 
-Each workload is searched for what its table asks for, and for the time of one step. Nobody has published step times, so these stand
-beside the best of the N seeds and of one more search with ten times the budget.
+Each workload is searched for what its table asks for, and for the time of one step. No step times are published, so these are compared
+with the best of the N seeds and of one more search with ten times the budget.
 
 The inner loops are compiled before the clock starts, as a user pays for that once per machine; how long it
 took is printed. Times are wall-clock times: on a busy machine they are too high. Values are the same on any machine.

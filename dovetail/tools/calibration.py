@@ -219,22 +219,25 @@ def _operands(rows: int, depth: int, columns: int) -> Callable[[], Any]:
 
 def _repeated(kind: str, work: float, make: Callable[[], Any]) -> Case:
     """A kernel by what more of the same in a step take, with another one that takes what it makes and of which there are as many always."""
-    first = make()
-    is_small = work <= FEW_OPERATIONS and np.prod(first.shape.as_list()) <= FEW
-    few, many = (COPIES, 3 * COPIES) if is_small else (2, 6)
-    made = [first] + [make() for _ in range(many - 1)]
-    given = [_variable(*made[0].shape.as_list()) for _ in range(many)]
+    made, few = _made(work, make)
+    given = [_variable(*made[0].shape.as_list()) for _ in made]
     more, fewer = ([dt.reduce_max(y).op for y in both] for both in (made + given[:few], made[:few] + given))
-    return Case(kind, work, more, fewer, many - few)
+    return Case(kind, work, more, fewer, len(made) - few)
 
 
 def _several(kind: str, work: float, make: Callable[[], Any]) -> Case:
-    """A kernel whose result nobody takes, by what more of the same in a step take: whatever else a step costs is in both."""
+    """A kernel whose result is not used, by what more of the same in a step take: whatever else a step costs is in both."""
+    made, few = _made(work, make)
+    nodes = [y.op for y in made]
+    return Case(kind, work, nodes, nodes[:few], len(nodes) - few)
+
+
+def _made(work: float, make: Callable[[], Any]) -> tuple[list[Any], int]:
+    """The results of many kernels, more of small ones, and how many of them make a step of few."""
     first = make()
     size = np.prod(first.shape.as_list())
     few, many = (COPIES, 3 * COPIES) if work <= FEW_OPERATIONS and size <= FEW else (2, 6) if size <= MIB else (2, 4)
-    made = [first.op] + [make().op for _ in range(many - 1)]
-    return Case(kind, work, made, made[:few], many - few)
+    return [first] + [make() for _ in range(many - 1)], few
 
 
 def _transposed(depth: int, side: int) -> Any:
