@@ -18,7 +18,7 @@ from ..math.common import same_type
 from ..math.compare import where
 from ..math.static_operands import as_bytes, index_operand, index_type_attr, move_cost, need_rank, normal_axis, op_scope
 from .concat_stack import concat, filled_grads
-from .gather import gather
+from .gather import gather, gather_densely
 from .ranges import range as range_
 from .segments import check_prefix
 from .shapes import reshape, shape, size, squeeze
@@ -185,7 +185,7 @@ def boolean_mask(
         sizes = shape(x)
         flat = reshape(x, concat([sizes[:first], [-1], sizes[behind:]], 0)) if len(chosen.dims) > 1 else x
         places = squeeze(where(reshape(chosen, [-1])), [1])
-        return gather(flat, places, axis=first)
+        return gather_densely(flat, places, axis=first)
 
 
 # --- distinct values ----------------------------------------------------------------------------------------

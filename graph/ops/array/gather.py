@@ -138,6 +138,16 @@ def gather(
         return apply("GatherV2", operands, {"batch_dims": int(batch_dims)}, scope)
 
 
+def gather_densely(params: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
+    """`gather` whose gradient is a tensor, not `IndexedSlices`: for functions with such a gradient in TensorFlow.
+
+    An optimizer tells the two apart. Rows that `IndexedSlices` lack stay as they are; rows of zeros go on with their momentum.
+    """
+    x = convert(params, name="params")
+    # A gather of a reshaped tensor hands rows on to the reshape, which takes a tensor.
+    return gather(reshape(x, shape(x)) if axis == 0 else x, indices, axis=axis)
+
+
 # --- gather by coordinates ----------------------------------------------------------------------------------
 
 

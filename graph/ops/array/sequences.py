@@ -26,7 +26,7 @@ from ..math.static_operands import (
 )
 from .concat_stack import concat, stack
 from .dynamic_partition import setdiff1d
-from .gather import gather, gather_nd
+from .gather import gather_densely, gather_nd
 from .padding import tile
 from .ranges import range as range_
 from .shapes import expand_dims, invert_permutation, rank, reshape, shape, transpose
@@ -70,7 +70,7 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
             # Copy k belongs to the first element up to which more than k copies have been made.
             ends = cumsum(counts)
             places = searchsorted(ends, range_(reduce_sum(counts)), side="right")
-        return gather(x, places, axis=axis)
+        return gather_densely(x, places, axis=axis)
 
 
 def _repeat_all(x: Tensor, count: Tensor, axis: int) -> Tensor:

@@ -24,7 +24,7 @@ from ...tensors.sparse_tensor import SparseTensor
 from ..array.concat_stack import concat, stack
 from ..array.creation import fill, ones_like, zeros, zeros_like
 from ..array.dynamic_partition import boolean_mask
-from ..array.gather import gather, gather_nd
+from ..array.gather import gather, gather_densely, gather_nd
 from ..array.identity_and_placeholders import Assert, placeholder_with_default
 from ..array.ranges import range as range_
 from ..array.segments import unsorted_segment_sum
@@ -181,7 +181,7 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
     sp = sparse(sp_input)
     with op_scope(name, "SparseReorder", sp.values):
         order = argsort(places_of(sp.indices, sp.dense_shape), stable=True)
-        return SparseTensor(gather(sp.indices, order), gather(sp.values, order), sp.dense_shape)
+        return SparseTensor(gather(sp.indices, order), gather_densely(sp.values, order), sp.dense_shape)
 
 
 def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None = None) -> SparseTensor:
@@ -289,7 +289,7 @@ def sparse_slice(sp_input: SparseTensor, start: TensorLike, size: TensorLike, na
         inside = logical_and(greater_equal(sp.indices, first), less(sp.indices, add(first, length)))
         kept = reshape(where(reduce_all(inside, axis=1)), [-1])
         whole = maximum(minimum(length, subtract(sp.dense_shape, first)), 0)
-        return SparseTensor(subtract(gather(sp.indices, kept), first), gather(sp.values, kept), whole)
+        return SparseTensor(subtract(gather(sp.indices, kept), first), gather_densely(sp.values, kept), whole)
 
 
 def sparse_split(

@@ -15,7 +15,7 @@ from ..array.concat_stack import concat
 from ..array.creation import ones_like, zeros_like
 from ..array.dynamic_partition import unique
 from ..array.embedding import embedding_lookup
-from ..array.gather import gather, gather_nd
+from ..array.gather import gather, gather_densely, gather_nd
 from ..array.identity_and_placeholders import Assert, with_dependencies
 from ..array.scatter import tensor_scatter_nd_add
 from ..array.segments import (
@@ -265,7 +265,7 @@ def sparse_tensor_dense_matmul(
             dense = transpose(dense)
         row, column = (1, 0) if adjoint_a else (0, 1)
         dense = _rows_for(dense, sp, column)
-        parts = multiply(gather(dense, sp.indices[:, column]), expand_dims(sp.values, 1))
+        parts = multiply(gather_densely(dense, sp.indices[:, column]), expand_dims(sp.values, 1))
         product = unsorted_segment_sum(parts, sp.indices[:, row], sp.dense_shape[row])
         product.set_shape([sp.shape[row], None if dense.dims is None else dense.dims[1]])
         return product
@@ -306,7 +306,7 @@ def sparse_segment_sum(
         num_segments: how many there are; segments without rows are 0. None: as many as the last of `segment_ids` says.
     """
     with op_scope(name, "SparseSegmentSum", data):
-        return _sums(gather(data, indices), segment_ids, num_segments)
+        return _sums(gather_densely(data, indices), segment_ids, num_segments)
 
 
 def sparse_segment_mean(
@@ -315,7 +315,7 @@ def sparse_segment_mean(
 ) -> Tensor:  # fmt: skip
     """As `sparse_segment_sum`, means."""
     with op_scope(name, "SparseSegmentMean", data):
-        rows = gather(data, indices)
+        rows = gather_densely(data, indices)
         if num_segments is None:
             return segment_mean(rows, segment_ids)
         return unsorted_segment_mean(rows, segment_ids, num_segments)
@@ -327,7 +327,7 @@ def sparse_segment_sqrt_n(
 ) -> Tensor:  # fmt: skip
     """As `sparse_segment_sum`, divided by the root of how many rows a segment has."""
     with op_scope(name, "SparseSegmentSqrtN", data):
-        total = _sums(gather(data, indices), segment_ids, num_segments)
+        total = _sums(gather_densely(data, indices), segment_ids, num_segments)
         count = _sums(ones_like(cast(convert(segment_ids), total.dtype.base)), segment_ids, num_segments)
         return multiply(total, _beside(rsqrt(maximum(count, 1)), total))
 

@@ -9,11 +9,23 @@ from dovetail.graph.core.default_graph import GraphKeys
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.gradients.reverse import gradients
 from dovetail.graph.ops import all as _all_ops  # noqa: F401  registers every op
+from dovetail.graph.ops.array.dynamic_partition import boolean_mask
 from dovetail.graph.ops.array.gather import gather
+from dovetail.graph.ops.array.ranges import range as range_
+from dovetail.graph.ops.array.sequences import repeat
 from dovetail.graph.ops.linalg.linalg import matmul
+from dovetail.graph.ops.math.cast import cast
+from dovetail.graph.ops.math.compare import equal
 from dovetail.graph.ops.math.elementwise import square
 from dovetail.graph.ops.math.reduce import reduce_mean, reduce_sum
+from dovetail.graph.ops.sparse.math import (
+    sparse_segment_mean,
+    sparse_segment_sqrt_n,
+    sparse_segment_sum,
+    sparse_tensor_dense_matmul,
+)
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
+from dovetail.graph.tensors.sparse_tensor import SparseTensor
 from dovetail.graph.variables.store import global_variables_initializer
 from dovetail.graph.variables.variable import Variable
 from dovetail.train import (
@@ -221,6 +233,36 @@ def test_an_embedding_trains_by_rows(graph, use_resource):
     run.run(global_variables_initializer())
     run.run(opt.apply_gradients([(grad, table)]))
     np.testing.assert_allclose(run.run(table), START - 0.5 * np.array([[2, 2], [0, 0], [1, 1]]))
+
+
+PICKED = {
+    "boolean_mask": lambda w, row: boolean_mask(w, equal(range_(3), row)),
+    "repeat": lambda w, row: repeat(w, cast(equal(range_(3), row), "int32"), axis=0),
+    "sparse_segment_sum": lambda w, row: sparse_segment_sum(w, [row], [0]),
+    "sparse_segment_mean": lambda w, row: sparse_segment_mean(w, [row], [0]),
+    "sparse_segment_sqrt_n": lambda w, row: sparse_segment_sqrt_n(w, [row], [0]),
+    "sparse_tensor_dense_matmul": lambda w, row: sparse_tensor_dense_matmul(
+        SparseTensor(cast([[0, row]], "int64"), [1.0], [1, 3]), w
+    ),
+}
+
+
+@kinds
+@pytest.mark.parametrize("pick", PICKED.values(), ids=PICKED)
+def test_rows_that_are_picked_without_a_lookup_have_a_whole_gradient(graph, pick, use_resource):
+    # The others coast: only the gradient of a lookup leaves rows out, in TensorFlow as well.
+    w, row = Variable(START.astype("f4"), use_resource=use_resource), placeholder("int32", [])
+    loss = reduce_sum(pick(w, row) * np.float32([[1, 2]]))
+    train_op = MomentumOptimizer(0.1, 0.5).minimize(loss)
+    run = Interpreter(graph, check=True)
+    run.run(global_variables_initializer())
+    expected, velocity = START.copy(), np.zeros_like(START)
+    for chosen in (1, 0, 2, 0):
+        velocity *= 0.5
+        velocity[chosen] += [1, 2]
+        expected -= 0.1 * velocity
+        run.run(train_op, {row: chosen})
+        np.testing.assert_allclose(run.run(w.read_value()), expected, rtol=2e-5)
 
 
 def test_settings_may_be_tensors_and_functions(graph):
