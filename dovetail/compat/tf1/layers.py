@@ -99,8 +99,10 @@ class Layer(_base.Layer):
     def _make_variable(
         self, name: str, shape: list[int], dtype: Any, initializer: Any, regularizer: Any, **kwargs: Any
     ) -> Any:
-        if kwargs.get("trainable") is None:  # getters of variable scopes look at it
-            kwargs["trainable"] = kwargs.get("synchronization") is not VariableSynchronization.ON_READ
+        wanted = kwargs.get("trainable")
+        if wanted is None:  # getters of variable scopes look at it
+            wanted = kwargs.get("synchronization") is not VariableSynchronization.ON_READ
+        kwargs["trainable"] = wanted and self.trainable
         with variable_scope(get_variable_scope(), reuse=None):
             return get_variable(name, shape, dtype, initializer, regularizer, **kwargs)
 

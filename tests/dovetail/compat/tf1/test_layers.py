@@ -259,3 +259,26 @@ def test_names_of_objects_and_of_functions() -> None:
     assert found == ["net/x/BiasAdd", "net/x_1/BiasAdd", "net/x/BiasAdd_1"]
     names = [v.op.name for v in tf.global_variables()]
     assert names == [f"net/{n}" for n in ("x/kernel", "x/bias", "x_1/kernel", "x_1/bias", "y/kernel", "y/bias")]
+
+
+def test_layers_that_are_not_trainable_keep_their_variables() -> None:
+    slim = tf.contrib.slim
+    x, y = tf.constant(IMAGES), tf.constant(IMAGES[:, 0])
+    with tf.variable_scope("frozen"):
+        outputs = [
+            tf.layers.dense(x, 2, trainable=False), tf.layers.conv1d(y, 2, 3, trainable=False),
+            tf.layers.conv2d(x, 2, 3, trainable=False), tf.layers.conv2d_transpose(x, 2, 3, trainable=False),
+            tf.layers.batch_normalization(x, trainable=False), tf.layers.Dense(2, trainable=False)(y),
+        ]  # fmt: skip
+        with slim.arg_scope([slim.conv2d, slim.fully_connected], trainable=False):
+            outputs += [slim.conv2d(x, 2, 3), slim.fully_connected(y, 2)]
+    moved = tf.layers.dense(x, 2, name="moved", kernel_initializer=tf.ones_initializer())
+    assert [v.op.name for v in tf.trainable_variables()] == ["moved/kernel", "moved/bias"]
+    loss = tf.add_n([tf.reduce_sum(tf.square(t)) for t in [*outputs, moved]])
+    step = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        before = session.run(tf.global_variables())
+        session.run(step)
+        for v, old, new in zip(tf.global_variables(), before, session.run(tf.global_variables()), strict=True):
+            assert np.array_equal(old, new) == v.op.name.startswith("frozen/"), v.op.name
