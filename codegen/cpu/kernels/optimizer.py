@@ -8,7 +8,9 @@ Sparse, for the rows that a gradient names, as in an embedding: two kernels, bot
     the sums     rows of the gradient that name the same row of the variable are added up, in their order. Often there are none
     the update   the rule for each named row: read from the variable and its slots, and written back
 
-A rule whose slots decay everywhere (Adam) needs all rows: the sums are as large as the variable, and the update is the dense one.
+A rule that is linear in the gradient (gradient descent) needs no sums: one thread updates a row each time it is named, as TensorFlow
+does. For very large gradients the sums are quicker, because threads share them. A rule whose slots decay everywhere (Adam) needs all
+rows: the sums are as large as the variable, and the update is the dense one.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from .rows import add_rows
 Array: TypeAlias = np.ndarray[Any, Any]
 
 SMALLEST = 1 << 3  # elements; below that NumPy takes about as long as a launch
+MOST_ALONE = 1 << 24  # bytes of a sparse gradient that one thread adds without summing: 4 ms
 
 
 class VariableKernel(TieredKernel):
@@ -155,7 +158,7 @@ class SparseUpdate:
     Attributes:
         update: the rule, over the named rows; over all rows, where slots decay everywhere. sums: of gradient rows with the same index.
         places: how many of the inputs are variables. gradient: which input is the gradient; the next one has its row indices.
-        decays: whether slots decay everywhere.
+        decays: whether slots decay everywhere. linear: whether a row may be updated several times instead of once with a sum.
     """
 
     update: LoopNest
@@ -163,6 +166,7 @@ class SparseUpdate:
     places: int
     gradient: int
     decays: bool
+    linear: bool
 
 
 def sparse_update_of(node: Node) -> SparseUpdate | None:
@@ -181,7 +185,7 @@ def sparse_update_of(node: Node) -> SparseUpdate | None:
         loops = update(rule.name, dtype, flags) if rule.decays else sparse_update(rule.name, dtype, flags, index)
     except NotFusibleError:
         return None
-    return SparseUpdate(loops, added(dtype, index), places, gradient, rule.decays)
+    return SparseUpdate(loops, added(dtype, index), places, gradient, rule.decays, rule.linear)
 
 
 class SparseUpdateKernel(VariableKernel):
@@ -220,15 +224,18 @@ class SparseUpdateKernel(VariableKernel):
         if grad.shape != (indices.size, *shape[1:]) or int(indices.min()) < 0 or int(indices.max()) >= shape[0]:
             return False
         flat = [v.reshape(-1) for v in values]
+        threads = self._threads
         if decays:
-            grad = add_rows(self._sums, grad, indices, len(values[0]), self._threads)
+            grad = add_rows(self._sums, grad, indices, len(values[0]), threads)
+        elif self._found.linear and grad.nbytes <= MOST_ALONE:
+            threads = 1
         else:
             indices, grad = self._summed(grad, indices, len(values[0]))
         given = [x.ravel() for x in (*inputs[places:gradient], grad, *inputs[gradient + 2 :])]
-        arrays = [*flat, *given, *([] if decays else [indices]), *flat]
+        arrays = [*flat, *given, *([] if decays else [indices.ravel()]), *flat]
         sizes = (flat[0].size,) if decays else (indices.size, math.prod(grad.shape[1:]))
-        ranges = ranges_of(sizes[0], nanoseconds(self._found.update, sizes), self._threads)
-        share(self.function, (*arrays, *sizes), ranges, self._threads)  # type: ignore[arg-type]
+        ranges = ranges_of(sizes[0], nanoseconds(self._found.update, sizes), threads)
+        share(self.function, (*arrays, *sizes), ranges, threads)  # type: ignore[arg-type]
         return True
 
     def _summed(self, grad: Array, indices: Array, rows: int) -> tuple[Array, Array]:

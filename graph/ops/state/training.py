@@ -50,6 +50,7 @@ class UpdateRule:
         step: the rule itself.
         flops: arithmetic per element.
         decays: whether the slots change everywhere even where the gradient is zero.
+        linear: whether steps with one gradient after the other are a step with their sum, except for rounding.
         gradient: name of the gradient's input, for the Const of a plain value.
     """
 
@@ -61,6 +62,7 @@ class UpdateRule:
     step: Step
     flops: float
     decays: bool = False
+    linear: bool = False
     gradient: str = "grad"
 
 
@@ -255,7 +257,7 @@ _PROXIMAL = ("alpha", "l1", "l2")
 RULES = {
     rule.name: rule
     for rule in (
-        UpdateRule("GradientDescent", (), ("alpha",), (), {}, _gradient_descent, 2, gradient="delta"),
+        UpdateRule("GradientDescent", (), ("alpha",), (), {}, _gradient_descent, 2, linear=True, gradient="delta"),
         UpdateRule("Momentum", ("accum",), ("lr",), ("momentum",), _NESTEROV, _momentum, 4),
         UpdateRule("KerasMomentum", ("accum",), ("lr",), ("momentum",), _NESTEROV, _keras_momentum, 5, decays=True),
         UpdateRule("Adagrad", ("accum",), ("lr",), (), {"update_slots": True}, _adagrad, 6),

@@ -52,6 +52,11 @@ def test_rows_that_are_named_once_or_often(optimizer: str, use_resource: bool) -
                 assert changed[:20].all() and not changed[20:].any()
 
 
+def test_rows_of_a_large_gradient_are_summed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dovetail.codegen.cpu.kernels.optimizer.MOST_ALONE", 0)
+    test_rows_that_are_named_once_or_often("descent", use_resource=True)
+
+
 def test_a_row_that_is_not_there_changes_nothing() -> None:
     with dt.Graph().as_default():
         table, ids, _ = step_of("descent", (5, 2), "float32", use_resource=True)
