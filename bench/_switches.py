@@ -31,29 +31,15 @@ def _coalescing() -> None:
     """Each tensor leaves at once."""
     scheduler = _module("worker.step_scheduler")
 
-    def push(self: Any, destination: str, channel: Any, value: Any) -> None:
-        task = scheduler.task_of(destination)
-        self._worker.send(task, self._number, {channel: value})
+    def push(self: Any, destination: str, channel: Any, value: Any, more: bool) -> None:
+        self._worker.send(scheduler.task_of(destination), self._number, {channel: value})
 
     _replace(scheduler.StepRunner, "push", push)
 
 
 def _flush_heuristics() -> None:
-    """What a program sends waits until it pauses; only large tensors leave at once."""
-    scheduler = _module("worker.step_scheduler")
-    _replace(scheduler.RegisteredProgram, "continued", lambda self, channel, seconds: None)
-
-    def push(self: Any, destination: str, channel: Any, value: Any) -> None:
-        queue = self._threads.run_queues.current
-        queue.sent, queue.sent_at = channel, 0.0
-        task = scheduler.task_of(destination)
-        together = queue.outbox.setdefault(task, {})
-        together[channel] = value
-        large = getattr(value, "nbytes", 0) >= scheduler.LARGE_BYTES and not self._worker.is_near(task)
-        if large or len(together) >= scheduler.MAX_COALESCED:
-            self._worker.send(task, self._number, queue.outbox.pop(task))
-
-    _replace(scheduler.StepRunner, "push", push)
+    """What a program sends waits for the last one before it pauses; only large tensors leave at once."""
+    _replace(_module("worker.step_scheduler"), "COALESCED_S", float("inf"))
 
 
 def _inline_parts() -> None:

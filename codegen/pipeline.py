@@ -29,7 +29,7 @@ from .ir.verify import BrokenPassError, verify_program, verify_steps
 from .lower.chunked_saves import read_saved_in_chunks
 from .lower.liveness import free_dead_slots
 from .lower.lower import Lowered, ReaderOf, lower
-from .lower.send_buffers import use_send_buffers
+from .lower.send_buffers import find_last_sends, use_send_buffers
 from .options import KernelOptions, is_enabled
 from .passes.rewrite import Fired, Rewrites, rewrite
 from .reference import NumpyBackend
@@ -94,7 +94,7 @@ class Pass:
 
 def reference_passes(backend: NumpyBackend) -> tuple[Pass, ...]:
     """For CPUs and emulated GPUs, where each node is a NumPy call."""
-    return (Pass("rewriting", _rewriting(backend.rewrites)), *_lowering(backend), _SEND_BUFFERS)
+    return (Pass("rewriting", _rewriting(backend.rewrites)), *_lowering(backend), *_SENDS)
 
 
 def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
@@ -130,7 +130,7 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         Pass("fusion", fusion),
         *_lowering(backend),
         Pass("native regions", _on_program(regions)),
-        _SEND_BUFFERS,
+        *_SENDS,
     )
 
 
@@ -183,7 +183,7 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
         Pass("transfers", _on_program(lambda p: insert_transfers(p, gpu.device, backend.peers, backend.lends)), True),
         Pass("horizontal fusion", _on_program(horizontal)),
         Pass("CUDA graphs", _on_program(graphs), True),
-        _SEND_BUFFERS,
+        *_SENDS,
     )
 
 
@@ -294,7 +294,10 @@ def _lowering(backend: Backend) -> tuple[Pass, ...]:
     )
 
 
-_SEND_BUFFERS = Pass("send buffers", _on_program(use_send_buffers))
+_SENDS = (
+    Pass("send buffers", _on_program(use_send_buffers)),
+    Pass("last sends", _on_program(find_last_sends)),
+)
 
 _LISTS: dict[str, Callable[..., tuple[Pass, ...]]] = {
     "numpy": reference_passes,

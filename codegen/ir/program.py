@@ -69,12 +69,16 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """Push a slot's tensor into a channel; slot -1 sends an empty message (a control edge)."""
+    """Push a slot's tensor into a channel; slot -1 sends an empty message (a control edge).
+
+    `more`: another tensor for the same task follows before the program may pause.
+    """
 
     channel: int
     slot: int
     destination: str
     frees: tuple[int, ...]
+    more: bool = False
 
 
 @dataclass(slots=True, eq=False)

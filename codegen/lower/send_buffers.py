@@ -1,22 +1,26 @@
-"""Zero-copy sends: a kernel writes a result for another task directly into a shared-memory send buffer.
+"""What sends need: kernels that write a result for another task directly into a shared-memory send buffer; which send another one follows.
 
-Without this pass a kernel takes the memory of its result from the buffer pool, and sending copies it into memory that both processes
-can read. Here such a kernel runs with the pool's `sending` set, so that it gets memory of the second kind at once.
+A kernel takes the memory of its result from the buffer pool, and sending copies it into memory that both processes can read. With
+`use_send_buffers` such a kernel runs with the pool's `sending` set, so that it gets memory of the second kind at once.
 
 A result in a send buffer is read-only: the receiver may keep it. A client that fetches it gets a copy.
+
+The worker may send the tensors for one task together (`runtime/worker/step_scheduler.py`). `find_last_sends` tells it which send is the
+last one before a pause, so that no tensor waits in vain for another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ...graph.core.opdef import Trait, registered
 from ...graph.resources.buffer_pool import sending
 from ...graph.resources.shared_storage import is_shared
-from ..ir.program import Call, Instruction, Kernel, Loop, PooledKernel, Predicated, Program
+from ..ir.program import Await, Call, Instruction, Kernel, Loop, PooledKernel, Predicated, Program, Recv, Send, Wait
 
 
 def use_send_buffers(program: Program) -> Program:
@@ -64,4 +68,32 @@ class SendBufferKernel:
         return result
 
 
-__all__ = ["SendBufferKernel", "use_send_buffers"]
+def find_last_sends(program: Program) -> Program:
+    """The program, in whose sends `more` is set."""
+    _find_last(program.instructions)
+    return program
+
+
+def _find_last(instructions: Sequence[Instruction]) -> None:
+    followed: set[str] = set()  # tasks for which a tensor follows before a pause
+    for step in reversed(instructions):
+        if isinstance(step, Send):
+            task = step.destination.partition("/device:")[0]
+            step.more = task in followed
+            followed.add(task)
+        elif isinstance(step, Loop):
+            _find_last(step.head)
+            _find_last(step.body)
+            followed.clear()
+        elif isinstance(step, (Recv, Wait, Await)) or _may_last(step):
+            followed.clear()
+
+
+def _may_last(step: Instruction) -> bool:
+    """Whether an instruction may take any time, such as a Python function."""
+    call = step.call if isinstance(step, Predicated) else step
+    definition = registered().get(call.op) if isinstance(call, Call) else None
+    return definition is not None and Trait.UNBOUNDED in definition.traits
+
+
+__all__ = ["SendBufferKernel", "find_last_sends", "use_send_buffers"]

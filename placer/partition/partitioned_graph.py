@@ -11,9 +11,6 @@ from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import Dims, is_static
 
-COALESCED_S = 300e-6
-"""Seconds for which a task that works on may put off what it sends, so that several values travel in one message."""
-
 
 class Channel(NamedTuple):  # a tuple, since a chain that changes device at each node has as many of them as nodes
     """One send/receive pair.

@@ -5,15 +5,13 @@ next; it chooses by rank. So the result depends on nothing but the input. A step
 shared machines for each moment.
 
 A device runs ready nodes by rank; or, `in_order`, all its nodes by rank, and waits for each, as the devices of a plan do. Whoever sends
-or receives pays for it with its next node (`Problem.handling`). Where machines were measured, two things more are simulated:
+or receives pays for it with its next node (`Problem.handling`).
 
-- *Shared processors.* What the tasks of one machine do at once, kernels and the latency of what travels between them, gets
-  `Problem.shared` cores together; one kernel alone may use all. An operating system that packs what was just woken on few cores, or tasks
-  whose threads wait for each other, use fewer cores than there are. Where more is wanted, all slow down by the same factor, until
-  something ends or begins. So each machine has a clock of its own, which runs slower then: what begins at its time t and needs s
-  seconds alone ends at its time t + s.
-- *Coalesced sends.* A task that goes on at once with a short kernel sends what it has made when it pauses, as workers do
-  (`runtime/worker/step_scheduler.py`).
+Where machines were measured, processors are shared. What the tasks of one machine do at once, kernels and the latency of what travels
+between them, gets `Problem.shared` cores together; one kernel alone may use all. An operating system that packs what was just woken on
+few cores, or tasks whose threads wait for each other, use fewer cores than there are. Where more is wanted, all slow down by the same
+factor, until something ends or begins. So each machine has a clock of its own, which runs slower then: what begins at its time t and
+needs s seconds alone ends at its time t + s.
 
 A search that judges one move after the other need not run all of the step for each. What a moved node changes begins when the first of
 its inputs is made, so the clock sets out from a state of the current assignment that was kept before that moment (`resume`), and stops
@@ -59,12 +57,9 @@ class Clocks(NamedTuple):
     left: Floats  # (D,) work that lies ahead
     last: Floats  # (1,) the latest end
     link_free: Floats  # (P * P + D * seats,) of each pair of places, and of devices in a place
-    held: Ints  # (2, D) first and last value of the list of those that a device has put off, or -1
-    next_held: Ints  # (V,)
     active: Ints  # (3, A) what runs on shared machines: a node and -1, or a value and the first of its ends; and the machine
     active_end: Floats  # (A,) its end on its machine's clock
     machine: Floats  # (5, D) of each machine: its own clock, when that was, its speed, cores asked for, by how many
-    held_since: Floats  # (D,)
 
 
 @compiled
@@ -74,25 +69,24 @@ def clocks(a: Arrays, kept: int) -> Clocks:
     A node, and the latency of a transfer, shares a machine with what else runs there, for as many at once as there is room for.
     """
     n, d, rows = len(a.memory), len(a.device_class), 1 + 2 * kept
-    shared, values, room, links = 0, 0, 0, len(a.link_latency) ** 2 + d * a.seats
+    shared, room, links = 0, 0, len(a.link_latency) ** 2 + d * a.seats
     if len(a.host):
-        shared, values, room = d, len(a.value_bytes), min(n + len(a.value_target), n + 4 * d * d)
+        shared, room = d, min(n + len(a.value_target), n + 4 * d * d)
     row = np.empty((2, kept), np.int32)
     for k in range(kept):
         row[0, k], row[1, k] = 1 + k, 1 + kept + k
-    number = np.empty((rows, 3 * n + 4 * d + 5 + 2 * shared + values + 3 * room), np.int32)
-    time = np.empty((rows, 2 * n + 2 + 2 * d + links + room + 6 * shared))
+    number = np.empty((rows, 3 * n + 4 * d + 5 + 3 * room), np.int32)
+    time = np.empty((rows, 2 * n + 2 + 2 * d + links + room + 5 * shared))
     i, f = number[0], time[0]
     at, of = 3 * n + 4 * d + 5, 2 * n + 2 + 2 * d
-    to, by = at + 2 * shared + values, of + links + room
+    by = of + links + room
     return Clocks(
         number, time, np.full(rows, np.inf), row,
         i[:n], i[n : n + d + 1], i[n + d + 1 : n + 2 * d + 1], i[n + 2 * d + 1 : n + 3 * d + 1], i[n + 3 * d + 1 : n + 4 * d + 1],
         i[n + 4 * d + 1 : 2 * n + 4 * d + 1], i[2 * n + 4 * d + 1 : 2 * n + 4 * d + 4], i[2 * n + 4 * d + 4 : at],
         f[: n + 1], f[n + 1 : 2 * n + 1], f[2 * n + 1 : 2 * n + 1 + d], f[2 * n + 1 + d : 2 * n + 1 + 2 * d], f[of - 1 : of],
         f[of : of + links],
-        i[at : at + 2 * shared].reshape((2, shared)), i[at + 2 * shared : to], i[to:].reshape((3, room)),
-        f[of + links : by], f[by : by + 5 * shared].reshape((5, shared)), f[by + 5 * shared :],
+        i[at:].reshape((3, room)), f[of + links : by], f[by:].reshape((5, shared)),
     )  # fmt: skip
 
 
@@ -102,7 +96,6 @@ def begin(a: Arrays, device: Ints, c: Clocks) -> None:
     n = len(device)
     c.number[0, n:] = 0
     c.time[0] = 0.0
-    c.held[:] = -1
     c.machine[2:3] = 1.0
     for i in range(n):
         if len(a.fed_at):
@@ -205,30 +198,22 @@ def _give(a: Arrays, x: int, at: float, c: Clocks) -> None:
 
 @compiled
 def _send(
-    a: Arrays, device: Ints, v: int, now: float, is_new: bool, contended: bool, c: Clocks, sent: Ints, arrives: Floats, travels: Floats
-) -> bool:  # fmt: skip
-    """Send a value. Returns whether some of it was put off.
+    a: Arrays, device: Ints, v: int, now: float, contended: bool, c: Clocks, sent: Ints, arrives: Floats, travels: Floats
+) -> None:  # fmt: skip
+    """Send a value.
 
     Args:
-        is_new: whether it has just been made: then what may be put off is. Else only what was put off is sent.
         sent, arrives: (D,) used here only. travels: (2, E) filled: when what goes to each end leaves and arrives; or (2, 0).
     """
-    s, is_put_off = device[a.value_source[v]], False
+    s = device[a.value_source[v]]
     for e in range(a.value_start[v], a.value_start[v + 1]):
         y = a.value_target[e]
         d = device[y]
         if d == s:
-            if is_new:
-                _give(a, y, now, c)
-            continue
-        p, q = a.place[s], a.place[d]
-        if len(a.host) and a.coalesced[p, q] > 0.0:
-            if is_new:
-                is_put_off = True
-                continue
-        elif not is_new:
+            _give(a, y, now, c)
             continue
         if sent[d] != v:
+            p, q = a.place[s], a.place[d]
             latency, passes = a.link_latency[p, q], a.value_bytes[v] * a.link_per_byte[p, q]
             places = len(a.link_latency)
             link = p * places + q if p != q else places * places + s * a.seats + a.seat[d]
@@ -252,19 +237,6 @@ def _send(
                 travels[0, e], travels[1, e] = leaves, arrives[d]
         if arrives[d] < np.inf:
             _give(a, y, arrives[d], c)
-    return is_put_off
-
-
-@compiled
-def _send_held(
-    a: Arrays, device: Ints, d: int, now: float, contended: bool, c: Clocks, sent: Ints, arrives: Floats, travels: Floats
-) -> None:  # fmt: skip
-    """Send all that a device has put off."""
-    v = c.held[0, d]
-    c.held[:, d] = -1
-    while v >= 0:
-        _send(a, device, v, now, False, contended, c, sent, arrives, travels)
-        v = c.next_held[v]
 
 
 @compiled
@@ -340,13 +312,7 @@ def advance(
             size[1] += 1
             last = max(last, now + (a.back_after[s, x] if len(a.back_after) else 0.0))
             for v in range(a.first_value[x], a.first_value[x + 1]):
-                if _send(a, device, v, now, True, contended, c, sent, arrives, travels):
-                    c.next_held[v] = -1
-                    if c.held[0, s] < 0:
-                        c.held[0, s], c.held_since[s] = v, now
-                    else:
-                        c.next_held[c.held[1, s]] = v
-                    c.held[1, s] = v
+                _send(a, device, v, now, contended, c, sent, arrives, travels)
         for k in range(count):
             d = touched[k]
             is_touched[d] = False
@@ -361,8 +327,6 @@ def advance(
                 ready[d] -= 1
                 busy[d] += 1
                 seconds = a.seconds[a.device_class[d], x]
-                if len(a.host) and c.held[0, d] >= 0 and now + seconds - c.held_since[d] > a.coalesced_s:
-                    _send_held(a, device, d, now, contended, c, sent, arrives, travels)
                 start[x], finish[x] = now, now + owed[d] + seconds
                 if now + (owed[d] + left[d]) / a.slots[d] > late or (len(behind) and finish[x] + behind[x] > late):
                     return np.inf
@@ -372,8 +336,6 @@ def advance(
                 else:
                     size[0] = push(times, codes, size[0], finish[x], np.int64(n + x))
                 owed[d] = 0.0
-            if len(a.host) and busy[d] == 0 and c.held[0, d] >= 0:
-                _send_held(a, device, d, now, contended, c, sent, arrives, travels)
     for k in range(kept, keeps):
         c.moment[c.row[1, k]] = np.inf  # the step ended before
     if len(a.home_memory) and len(following) == 0:

@@ -38,7 +38,6 @@ from ..cluster.spec import Cluster, DeviceInfo
 from ..cost.launches import GPU_LAUNCH, node_seconds
 from ..cost.shapes import Sizes
 from ..cost.static import state_bytes
-from ..partition.partitioned_graph import COALESCED_S
 from .problem import Objective, Problem
 from .types import Flags, Floats, Ints
 
@@ -217,7 +216,6 @@ def step_problem(
         used=used,
         host=None if machine is None else hosts_of(cluster),
         shared=0.0 if machine is None else machine.shared,
-        coalesced=None if machine is None else between * COALESCED_S,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
         place=task,
     )  # fmt: skip

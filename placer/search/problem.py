@@ -63,8 +63,7 @@ class Problem:
         fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
         back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
         used: (n,) cores that each node keeps busy, where hosts are known. host: (D,) number of each device's machine, -1 where devices do
-            not share one. shared: cores of each such machine that several tasks keep busy together. coalesced: (P, P) seconds for which
-            a device that works on may put off what it sends to another one (makespan only).
+            not share one. shared: cores of each such machine that several tasks keep busy together (makespan only).
         priority: (n,) which of the ready nodes runs first, the highest; None: by upward rank.
         place: (D,) the place of each device, its row in the tables of links: devices of a task have the same links. The diagonal holds
             for different devices of a place. None: each device is a place.
@@ -101,7 +100,6 @@ class Problem:
     used: Floats | None = None
     host: Ints | None = None
     shared: float = 0.0
-    coalesced: Floats | None = None
     place: Ints | None = None
 
     def __post_init__(self) -> None:
@@ -157,7 +155,7 @@ class Problem:
         value_of_end = np.repeat(np.arange(len(self.value_source), dtype=np.int32), np.diff(self.value_start))
         order = np.argsort(targets, kind="stable")
         none, alike = np.empty((0, self.nodes)), np.zeros_like(self.link_latency)
-        used, host, coalesced = self._measured
+        used, host = self._measured
         seat = _seats(self.places)
         return Arrays(
             self.seconds, self.device_class, self.slots,
@@ -169,24 +167,18 @@ class Problem:
             alike if self.handling_per_byte is None else self.handling_per_byte,
             self.memory, self.capacity, *self._watched,
             none if self.fed_at is None else self.fed_at, none if self.back_after is None else self.back_after,
-            used, host, coalesced, float(coalesced.max(initial=0.0)), self.shared,
+            used, host, self.shared,
         )  # fmt: skip
 
     @property
-    def _measured(self) -> tuple[Floats, Ints, Floats]:
-        """Cores of nodes, machines that several devices share, and for how long sends may be put off; empty if nothing was measured."""
-        used, host, coalesced = self.used, self.host, self.coalesced
-        if (
-            used is None
-            or host is None
-            or coalesced is None
-            or self.devices < 2
-            or self.objective is not Objective.MAKESPAN
-        ):
-            return np.empty(0), np.empty(0, np.int32), np.empty((0, 0))
+    def _measured(self) -> tuple[Floats, Ints]:
+        """Cores of nodes, and machines that several devices share; empty if nothing was measured."""
+        used, host = self.used, self.host
+        if used is None or host is None or self.devices < 2 or self.objective is not Objective.MAKESPAN:
+            return np.empty(0), np.empty(0, np.int32)
         _, number, tasks = np.unique(host, return_inverse=True, return_counts=True)
         shares = (host >= 0) & (tasks[number] > 1)
-        return used, np.where(shares, number, -1).astype(np.int32), coalesced
+        return used, np.where(shares, number, -1).astype(np.int32)
 
     @property
     def _watched(self) -> tuple[Floats, Floats]:

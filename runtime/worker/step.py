@@ -32,7 +32,7 @@ from .executor import ABSENT, Executor, explained
 class StepRuntime(Protocol):
     """The callbacks of a step to its threads, the network and its client."""
 
-    def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
+    def push(self, destination: str, channel: ChannelKey, value: Any, more: bool) -> None:
         """Send a tensor to a device of another task. The value may be `DEAD`."""
 
     def schedule(self, executor: Executor) -> None:
@@ -125,13 +125,13 @@ class TaskStep:
                     self._waiting[channel] = executor
         return value
 
-    def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
+    def give(self, destination: str, channel: ChannelKey, value: Any, more: bool) -> None:
         """Send a tensor to a device, of this task or of another one."""
         for program in self._programs:
             if program.device == destination:
                 self.deliver(channel, value)
                 return
-        self._runtime.push(destination, channel, value)
+        self._runtime.push(destination, channel, value, more)
 
     def deliver(self, channel: ChannelKey, value: Any) -> None:
         """A tensor has arrived."""
@@ -314,9 +314,9 @@ class TracedStep(TaskStep):
             if receive.reached is None:
                 self._recorder.read(receive, device, began, bytes_of(slots[slot]))
 
-    def give(self, destination: str, channel: ChannelKey, value: Any) -> None:
+    def give(self, destination: str, channel: ChannelKey, value: Any, more: bool) -> None:
         self._recorder.sent(channel, destination, value)
-        super().give(destination, channel, value)
+        super().give(destination, channel, value, more)
 
     def deliver(self, channel: ChannelKey, value: Any) -> None:
         self._recorder.arrived(channel)

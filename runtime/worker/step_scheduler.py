@@ -15,10 +15,9 @@ would take as long as a small program itself.
 A segment of a program that has a loop, a data set or a Python function may take any time, however short it was before. It is never
 short: the thread that made it ready may be the I/O thread, which must hear that the step was aborted.
 
-Sends are coalesced. A message costs as much as some tens of KiB, mostly for waking the receiver. So the tensors that a program
-produces for one task are sent together, as long as that hardly delays the receiver: before the program continues for long, as measured
-in earlier steps, and when it pauses. On a network, a large tensor is sent at once, so that its transfer overlaps the computation that
-follows.
+Sends are coalesced. A message costs as much as some tens of KiB, mostly for waking the receiver. So a tensor waits for the next one
+that its program sends to the same task, as long as that hardly delays the receiver: if it comes before the program may pause, and soon,
+as measured in earlier steps. On a network, a large tensor is sent at once, so that its transfer overlaps the computation that follows.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
 from ...graph.core.errors import CancelledError, OpError
 from ...graph.resources.cancellation import Cancellation
-from ...placer.partition.partitioned_graph import COALESCED_S, task_of
+from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
-from .executor import Executor, explained
+from .executor import Executor
 from .step import TaskStep
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it mostly slept, as a Python function may
 BRIEF_S: Final = 0.2  # a client that runs a segment sends no heartbeats meanwhile: none that takes longer
 SLOW_MEMORY: Final = 6  # at most this many short runs in a row make a slow segment steady again
+COALESCED_S: Final = 300e-6  # for so long a tensor may wait for others that travel in the same message
 LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
-MAX_COALESCED: Final = 64  # small tensors in one message: a loop may send without ever pausing while receivers wait
 Finish = Callable[[Mapping[str, Any] | OpError], None]
 """Called once, with the fetched values or the error."""
 
@@ -94,7 +93,7 @@ class RegisteredProgram:
         client: as in `Registration`.
         inline_segment: the only segment of a part that can be run inline; None: it cannot.
         segments: by device and first instruction.
-        gaps: channel -> smoothed seconds from a send on it until the program sends again or pauses.
+        gaps: channel -> smoothed seconds from a send on it until the program sends again.
     """
 
     session: str
@@ -128,17 +127,15 @@ class RunQueue:
 
     Attributes:
         ready: (runner, executor, segment) of each ready executor; None while the thread runs nothing.
-        outbox: task -> tensors of the running program that have not been sent.
-        since: task -> the time when the first pending tensor was produced that the receiver may be waiting for.
-        sent, sent_at: the channel of the last tensor that was produced, and the time.
+        outbox: task -> when the first of the tensors was produced that wait for another one, and these tensors.
+        sent, sent_at: the channel of the last tensor that was produced, if another one follows, and the time.
     """
 
-    __slots__ = ("outbox", "ready", "sent", "sent_at", "since")
+    __slots__ = ("outbox", "ready", "sent", "sent_at")
 
     def __init__(self) -> None:
         self.ready: deque[tuple[Callable[[Executor, Segment], None], Executor, Segment]] | None = None
-        self.outbox: dict[str, dict[ChannelKey, Any]] = {}
-        self.since: dict[str, float] = {}
+        self.outbox: dict[str, tuple[float, dict[ChannelKey, Any]]] = {}
         self.sent: ChannelKey | None = None
         self.sent_at = 0.0
 
@@ -297,16 +294,17 @@ class StepRunner:
             work()
 
     def run(self, executor: Executor, segment: Segment) -> None:
-        """Run an executor until it pauses or ends, then send what it has produced."""
-        threads = self._threads
-        queue = threads.run_queues.current
-        if queue.sent is not None:  # a kernel of another program runs a session: its outbox is put aside
-            outer = queue.sent, queue.sent_at, queue.outbox, queue.since
-            queue.sent, queue.outbox, queue.since = None, {}, {}
+        """Run an executor until it pauses or ends."""
+        queue = self._threads.run_queues.current
+        if (
+            queue.sent is not None or queue.outbox
+        ):  # a kernel of another program runs a session: its outbox is put aside
+            outer = queue.sent, queue.sent_at, queue.outbox
+            queue.sent, queue.outbox = None, {}
             try:
                 self.run(executor, segment)
             finally:
-                queue.sent, queue.sent_at, queue.outbox, queue.since = outer
+                queue.sent, queue.sent_at, queue.outbox = outer
             return
         cpu_s = None if segment.is_steady else time.thread_time()
         began = time.perf_counter()
@@ -315,40 +313,28 @@ class StepRunner:
         if cpu_s is not None:
             cpu_s = time.thread_time() - cpu_s
         segment.measured(ended - began, cpu_s)
-        if queue.sent is None:
-            return
-        registered = self._registered
-        registered.continued(queue.sent, ended - queue.sent_at)
-        outbox = queue.outbox
-        queue.sent, queue.outbox, queue.since = None, {}, {}
-        try:
-            for task, values in outbox.items():
-                self._worker.send(task, self._number, values)
-        except Exception as e:
-            executor.step.fail(e if isinstance(e, OpError) else explained(e, None, executor.program.device))
+        if queue.sent is not None or queue.outbox:  # it has failed
+            queue.sent, queue.outbox = None, {}
 
     # --- what leaves -------------------------------------------------------------------------------------------------
 
-    def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
-        """Send a tensor to a device of another task, now or together with later ones."""
+    def push(self, destination: str, channel: ChannelKey, value: Any, more: bool) -> None:
+        """Send a tensor to a device of another task, now or, if there are `more` for the task, together with later ones."""
         worker, registered = self._worker, self._registered
         queue = self._threads.run_queues.current
         now = time.perf_counter()
         if queue.sent is not None:
             registered.continued(queue.sent, now - queue.sent_at)
-        queue.sent, queue.sent_at = channel, now
+        queue.sent, queue.sent_at = channel if more else None, now
         task = task_of(destination)
-        together = queue.outbox.get(task)
-        if together is None:
-            together = queue.outbox[task] = {}
+        since, together = queue.outbox.pop(task, (now, {}))
         together[channel] = value
+        waits = more and now - since <= COALESCED_S and registered.gaps.get(channel, 0.0) <= COALESCED_S
         large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.is_near(task)
-        if not large and len(together) < MAX_COALESCED:
-            since = queue.since.setdefault(task, now)
-            if now - since <= COALESCED_S and registered.gaps.get(channel, 0.0) <= COALESCED_S:
-                return
-        queue.since.pop(task, None)
-        worker.send(task, self._number, queue.outbox.pop(task))
+        if waits and not large:
+            queue.outbox[task] = since, together
+        else:
+            worker.send(task, self._number, together)
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
         """Ask for variables that could not be read."""

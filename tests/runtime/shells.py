@@ -28,7 +28,7 @@ class Notebook:
         self.offloaded: list[Callable[[], None]] = []
         self.outcomes: list[Mapping[str, Any] | OpError] = []
 
-    def push(self, destination: str, channel: ChannelKey, value: Any) -> None:
+    def push(self, destination: str, channel: ChannelKey, value: Any, more: bool) -> None:
         self.pushed.append((destination, channel, value))
 
     def schedule(self, execution: Executor) -> None:

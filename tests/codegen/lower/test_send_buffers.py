@@ -11,8 +11,8 @@ import pytest
 
 import dovetail as tf
 from dovetail.codegen.cpu.backend import NumbaBackend
-from dovetail.codegen.ir.program import Call, Program, Send
-from dovetail.codegen.lower.send_buffers import SendBufferKernel, use_send_buffers
+from dovetail.codegen.ir.program import Call, Instruction, Loop, Program, Recv, Send
+from dovetail.codegen.lower.send_buffers import SendBufferKernel, find_last_sends, use_send_buffers
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.graph.resources import shared_storage
 from dovetail.graph.resources.buffer_pool import buffers
@@ -119,3 +119,23 @@ def test_an_error_of_the_kernel_leaves_the_thread_as_it_was(pool: Pool) -> None:
     with pytest.raises(ValueError, match="no"):
         SendBufferKernel(broken)()
     assert not pool.holds(buffers.empty((1 << 20,), np.dtype(np.uint8)))
+
+
+def test_a_send_knows_whether_another_one_for_its_task_follows_before_a_pause() -> None:
+    def last(*instructions: Instruction) -> list[bool]:
+        program = find_last_sends(Program(A, instructions, (None,) * 9, (), ()))
+        return [not i.more for i in program.instructions if isinstance(i, Send)]
+
+    def send(channel: int, task: str = "b") -> Send:
+        return Send(channel, 0, f"/job:{task}/replica:0/task:0/device:CPU:{channel}", ())
+
+    def call(op: str) -> Call:
+        return Call(lambda x: x, (0,), (0,), (), "node", op, ("program.py", 7))
+
+    assert last(send(0), send(1), send(2, "c"), send(3)) == [False, False, True, True]
+    assert last(send(0), call("Add"), call("Fused"), send(1)) == [False, True]
+    assert last(send(0), Recv(7, 1, B), send(1)) == [True, True]
+    assert last(send(0), call("PyFunc"), send(1)) == [True, True]
+    loop = Loop("loop", (), (), (send(1), send(2)), 0, (send(3),), (), (), ())
+    assert last(send(0), loop, send(4)) == [True, True]
+    assert [i.more for i in (*loop.head, *loop.body)] == [True, False, False]  # type: ignore[union-attr]

@@ -84,9 +84,7 @@ def test_more_may_travel_at_once_on_a_machine_than_the_clock_has_room_for():
     )  # fmt: skip
     between = 1.0 - np.eye(3)
     room = p.nodes + 4 * 3 * 3
-    p = replace(
-        p, link_latency=between, coalesced=between * 0, host=np.zeros(3, np.int32), shared=1.5, used=np.ones(p.nodes)
-    )
+    p = replace(p, link_latency=between, host=np.zeros(3, np.int32), shared=1.5, used=np.ones(p.nodes))
     assert room < 2 * sources
     assert p.evaluate([0] * sources + [1, 2]) == pytest.approx(room / 1.5 + 2 / 1.5)
 
@@ -161,7 +159,6 @@ def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed)
             "used": rng.integers(1, 3, n) * 0.8,
             "host": np.array([0, 1, 0]),
             "shared": 1.2,
-            "coalesced": between * 0.5,
         }
     p = replace(random_problem(seed, n, **options), **more)
     a, order = p.arrays, np.argsort(p.rank).astype(np.int32)
@@ -197,7 +194,7 @@ def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed)
 @pytest.mark.parametrize("shared", [1.0, 1.5, 2.0])
 def test_nodes_at_the_same_time_on_one_machine_share_its_cores(shared):
     """Two devices of a machine with one core each ready to run 4 s: together they get `shared` cores."""
-    alike = {"host": np.array([0, 0]), "used": np.ones(2), "shared": shared, "coalesced": np.zeros((2, 2))}
+    alike = {"host": np.array([0, 0]), "used": np.ones(2), "shared": shared}
     p = replace(problem([], [[4.0, 4.0]], devices=[0, 0]), **alike)
     assert p.evaluate([0, 1]) == pytest.approx(8.0 / shared)
     assert p.evaluate([0, 0]) == pytest.approx(8.0)
@@ -208,7 +205,7 @@ def test_nodes_at_the_same_time_on_one_machine_share_its_cores(shared):
 def test_a_long_node_is_slow_only_while_another_one_runs():
     p = replace(
         problem([], [[4.0, 1.0]], devices=[0, 0]),
-        host=np.array([0, 0]), used=np.ones(2), shared=1.0, coalesced=np.zeros((2, 2)),
+        host=np.array([0, 0]), used=np.ones(2), shared=1.0,
     )  # fmt: skip
     start, finish = np.empty(2), np.empty(2)
     assert run(p.arrays, np.array([0, 1], np.int32), p.rank, False, False, start, finish, np.empty((2, 0))) == 5.0
@@ -224,7 +221,7 @@ def test_a_plan_in_the_order_of_the_clock_takes_as_long_as_the_clock_says(seed):
     p = replace(
         random_problem(seed, n, slots=[1, 1, 1], contended=True, capacity=[np.inf] * d),
         handling=between * 0.1, handling_per_byte=between * 0.01, used=rng.integers(1, 3, n) * 0.8, host=np.array([0, 1, 0]),
-        shared=1.2, coalesced=between * 0.5,
+        shared=1.2,
     )  # fmt: skip
     device = rng.integers(0, d, n).astype(np.int32)
     start, finish, nothing = np.empty(n), np.empty(n), np.empty((2, 0))

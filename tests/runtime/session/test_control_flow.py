@@ -83,7 +83,7 @@ class Joined:
         self.messages.clear()
         self.dead.clear()
 
-        def push(destination: str, channel: int | str, value: Any) -> None:
+        def push(destination: str, channel: int | str, value: Any, more: bool) -> None:
             name = cut.channels[int(str(channel).partition("@")[0])].name
             self.messages[name, task_of(destination)] += 1
             self.dead[name] += value is DEAD

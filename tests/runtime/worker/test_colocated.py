@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dovetail as dt
+from dovetail.codegen.ir.program import Program, Send
 from dovetail.runtime.rpc import pending_call
 from dovetail.runtime.worker import step_scheduler
 from dovetail.runtime.worker.executor import Executor
@@ -190,7 +191,7 @@ class Putting:
     def run(self) -> None:
         """Put two tensors out, and have the other one run between them."""
         for channel in (1, 2):
-            self.running.push("/job:b/task:0/device:CPU:0", channel, self.number)
+            self.running.push("/job:b/task:0/device:CPU:0", channel, self.number, channel == 1)
             if self.inner is not None and channel == 1:
                 self.inner.go()
 
@@ -200,11 +201,32 @@ def test_a_tensor_that_cannot_be_sent_ends_the_step() -> None:
         raise ValueError("out of paper")
 
     ends: list[dt.errors.OpError] = []
-    putting = Putting(Worker("/job:a/task:0", (), push=refuse), 7)
-    putting.step.fail = ends.append
-    putting.program = SimpleNamespace(device="/job:a/task:0/device:CPU:0")
-    putting.go()
+    worker = Worker("/job:a/task:0", (), push=refuse)
+    running = StepRunner(worker, 7, RegisteredProgram("session", ()), lambda outcome: None, None)
+    step = SimpleNamespace(is_over=False, cancellation=None, give=running.push, fail=ends.append)
+    program = Program("/job:a/task:0/device:CPU:0", (Send(1, 0, "/job:b/task:0/device:CPU:0", ()),), (1.0,), (), ())
+    running.run(Executor(step, program), Segment())  # type: ignore[arg-type]
     assert "ValueError: out of paper" in ends[0].message and "/job:a/task:0/device:CPU:0" in ends[0].message
+
+
+def test_a_tensor_waits_only_for_one_that_soon_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(step_scheduler, "time", SimpleNamespace(perf_counter=lambda: now[0], thread_time=lambda: 0.0))
+    sent: list[list[ChannelKey]] = []
+    worker = Worker("/job:a/task:0", (), push=lambda task, step, values: sent.append(list(values)))
+    running = StepRunner(worker, 7, RegisteredProgram("session", ()), lambda outcome: None, None)
+
+    def put(channel: int, more: bool, seconds: float) -> None:
+        running.push("/job:b/task:0/device:CPU:0", channel, 1.0, more)
+        now[0] += seconds
+
+    put(1, False, 0.0)
+    assert sent == [[1]]
+    put(2, True, 0.0), put(3, True, 0.0), put(4, False, 0.0)
+    assert sent[1:] == [[2, 3, 4]]
+    for _ in range(5):
+        put(5, True, 0.1), put(6, False, 0.0)
+    assert sent[2] == [5, 6] and sent[-2:] == [[5], [6]]
 
 
 def test_a_stretch_inside_another_one_leaves_what_that_has_put_out(monkeypatch: pytest.MonkeyPatch) -> None:
