@@ -15,6 +15,7 @@ from ....graph.core.build import convert
 from ....graph.core.default_graph import get_default_graph
 from ....graph.core.dtypes import float32
 from ....graph.core.graph import Node, Tensor
+from ....graph.ops.array.creation import ones_like
 from ....graph.ops.array.identity_and_placeholders import group
 from ....graph.ops.array.shapes import expand_dims, reshape, size
 from ....graph.ops.array.sorting import in_top_k
@@ -98,6 +99,12 @@ def _as_node(update: Any) -> Any:
     return update if isinstance(update, Node) else update.op
 
 
+def _weight_of_each(x: Tensor, sample_weight: Any) -> Tensor:
+    """Weights of the shape of `x`: the weight of a sample counts once for each of its numbers."""
+    found: Tensor = multiply(weights_for(x, sample_weight), ones_like(x))
+    return found
+
+
 class Reduce(Metric):
     """A sum of values, or their mean, weighted."""
 
@@ -116,9 +123,8 @@ class Reduce(Metric):
         if sample_weight is None:
             total, count = reduce_sum(x), cast(size(x), self.dtype)
         else:
-            weight = weights_for(x, sample_weight)
-            total = reduce_sum(multiply(x, weight))
-            count = reduce_sum(weight + multiply(x, 0.0)) if weight.shape.rank != x.shape.rank else reduce_sum(weight)
+            weight = _weight_of_each(x, sample_weight)
+            total, count = reduce_sum(multiply(x, weight)), reduce_sum(weight)
         nodes = [self.total.assign_add(total, read_value=False)]
         if self._counts:
             nodes.append(self.count.assign_add(count, read_value=False))
@@ -344,9 +350,7 @@ class _Confusion(Metric):
         """Add a batch of targets 0 and 1, and of probabilities."""
         self._ensure()
         true, pred = aligned(y_true, y_pred)
-        weight = (
-            None if sample_weight is None else reshape(weights_for(pred, sample_weight) + multiply(pred, 0.0), [1, -1])
-        )
+        weight = None if sample_weight is None else reshape(_weight_of_each(pred, sample_weight), [1, -1])
         is_true = greater_equal(reshape(true, [1, -1]), 0.5)
         is_said = greater(reshape(pred, [1, -1]), expand_dims(convert(np.asarray(self._at, np.float32), pred.dtype), 1))
         cells = {

@@ -163,6 +163,34 @@ def test_metrics_stand_alone() -> None:
     assert session.run(after, {truth: [2], guess: eye[[0]]}) == 0.0
 
 
+@pytest.mark.parametrize("axes", [1, 2])
+def test_the_weight_of_a_sample_counts_for_each_of_its_steps(axes: int) -> None:
+    x, y = X[:48].reshape(12, 4, 4), RNG.standard_normal((12, 4, 2)).astype(np.float32)
+    weights = RNG.uniform(0.5, 2, 12).astype(np.float32)
+    model = keras.Sequential([Dense(2, input_shape=(4, 4), kernel_initializer="ones")])
+    model.compile("sgd", "mse", weighted_metrics=["mae", "binary_accuracy"])
+    given = weights if axes == 1 else weights[:, None]
+    said = model.evaluate(
+        x, y, batch_size=5, sample_weight=given, verbose=0, return_dict=True
+    )  # the last batch has two rows
+    predicted = x.sum(-1, keepdims=True)
+    error = np.abs(predicted - y).mean((1, 2))
+    np.testing.assert_allclose(said["mae"], (weights * error).sum() / weights.sum(), rtol=1e-5)
+    assert 0 <= said["binary_accuracy"] <= 1
+
+
+def test_weights_of_metrics_that_stand_alone() -> None:
+    values, weights = RNG.standard_normal((3, 4, 2)).astype(np.float32), RNG.uniform(0.5, 2, (3, 4)).astype(np.float32)
+    for given in (weights[:, 0], weights, weights[..., None], weights[:, :1]):
+        mean, total = keras.metrics.Mean(), keras.metrics.Sum()
+        nodes = [metric.update_state(values, sample_weight=given) for metric in (mean, total)]
+        session = keras.backend.get_session()
+        session.run(nodes)
+        each = given.reshape(given.shape + (1,) * (3 - given.ndim)) * np.ones_like(values)
+        found = session.run([mean.result(), total.result()])
+        np.testing.assert_allclose(found, [np.average(values, weights=each), (values * each).sum()], rtol=1e-4)
+
+
 @pytest.mark.parametrize("make", [
     lambda: dt.distribute.MirroredStrategy(["/cpu:0", "/cpu:1", "/cpu:2"]),
     lambda: dt.distribute.experimental.CentralStorageStrategy(["/cpu:0", "/cpu:1", "/cpu:2"], parameter_device="/cpu:0"),
