@@ -4,7 +4,7 @@ Gates and their order are Keras': an LSTM's kernel holds input, forget, candidat
 What the inputs give to the gates does not depend on the steps before, so it is one product for all steps, outside of the loop. The
 loop is a `while_loop`, or, with `unroll`, nodes for each step.
 
-A masked step changes no state; its output is that of the step before.
+A masked step changes no state; its output is that of the step before, or zeros.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .....graph.core.build import constant
 from .....graph.core.dtypes import int32
 from .....graph.core.graph import Tensor
 from .....graph.ops.array.concat_stack import concat, split, stack, unstack
-from .....graph.ops.array.creation import ones, zeros
+from .....graph.ops.array.creation import ones, zeros, zeros_like
 from .....graph.ops.array.gather import reverse
 from .....graph.ops.array.shapes import expand_dims, reshape, shape, transpose
 from .....graph.ops.control.tensor_array import TensorArray
@@ -50,6 +50,7 @@ class RNN(Layer):
         unroll: nodes for each step instead of a loop: more to compile, for few steps.
         dropout: share of the inputs' (the states') numbers that are dropped in training, the same ones in all steps.
         recurrent_dropout: see `dropout`.
+        zero_output_for_mask: whether a masked step's output is zeros, not that of the step before.
 
     Raises:
         ValueError: `stateful`; or `unroll` with an unknown number of steps.
@@ -81,6 +82,7 @@ class RNN(Layer):
         stateful: bool = False,
         unroll: bool = False,
         seed: int | None = None,
+        zero_output_for_mask: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -103,6 +105,7 @@ class RNN(Layer):
         self.dropout, self.recurrent_dropout, self.seed = dropout, recurrent_dropout, seed
         self.return_sequences, self.return_state = return_sequences, return_state
         self.go_backwards, self.unroll = go_backwards, unroll
+        self.zero_output_for_mask = zero_output_for_mask
 
     # --- what subclasses say ------------------------------------------------------------------------------------------
 
@@ -178,7 +181,11 @@ class RNN(Layer):
             by_step = reverse(by_step, [0])
             masks = None if masks is None else reverse(masks, [0])
         outputs, states = (self._unrolled if self.unroll else self._looped)(by_step, masks, states, held)
-        result = transpose(outputs, [1, 0, 2]) if outputs is not None else states[0]
+        result = outputs if outputs is not None else states[0]
+        if self.zero_output_for_mask and masks is not None:
+            kept = masks if outputs is not None else masks[-1]
+            result = where_v2(expand_dims(kept, -1), result, zeros_like(result))
+        result = transpose(result, [1, 0, 2]) if outputs is not None else result
         return [result, *states] if self.return_state else result
 
     def _noise(self, sizes: Sequence[Any], rate: float) -> Tensor:
@@ -243,6 +250,7 @@ class RNN(Layer):
             "return_state": self.return_state,
             "go_backwards": self.go_backwards,
             "unroll": self.unroll,
+            "zero_output_for_mask": self.zero_output_for_mask,
             "seed": self.seed,
             **weighted_config(self, "kernel", "recurrent", "bias"),
         }
@@ -371,7 +379,7 @@ class Bidirectional(Layer):
 
     Args:
         layer: the recurrent layer; the other one is made from its config.
-        merge_mode: "concat", "sum", "mul", "ave", or None for a list of both.
+        merge_mode: "concat", "sum", "mul", "ave", or None for a list of both. In a sequence, outputs of masked steps are zeros.
         backward_layer: the other one, made by yourself.
     """
 
@@ -391,6 +399,11 @@ class Bidirectional(Layer):
             config.update(name=f"backward_{config['name']}", go_backwards=not config["go_backwards"])
             backward_layer = type(self.forward_layer).from_config(config)
         self.backward_layer, self.merge_mode = backward_layer, merge_mode
+        for part in (
+            self.forward_layer,
+            self.backward_layer,
+        ):  # one repeats the step before, and the other the step after
+            part.zero_output_for_mask = part.return_sequences
 
     def call(self, inputs: Tensor, mask: Any = None, training: Any = None) -> Any:
         """See `Layer.call`."""

@@ -175,6 +175,19 @@ def test_a_masked_step_changes_no_state(unroll: bool) -> None:
     np.testing.assert_allclose(whole[:1], short, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("unroll", [False, True])
+def test_masked_steps_of_both_directions_are_zeros(unroll: bool) -> None:
+    x = np.random.default_rng(1).standard_normal((1, 5, 3)).astype(np.float32)
+    x[:, 3:] = 0
+    layer = L.Bidirectional(L.GRU(4, return_sequences=True, unroll=unroll))
+    whole = keras.Sequential([L.Masking(input_shape=(5, 3)), layer]).predict(x)
+    session = keras.backend.get_session()
+    np.testing.assert_allclose(whole[:, :3], session.run(layer(dt.constant(x[:, :3]))), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(whole[:, 3:], np.zeros((1, 2, 8)))
+    last = L.GRU(4, unroll=unroll, zero_output_for_mask=True)
+    assert not keras.Sequential([L.Masking(input_shape=(5, 3)), last]).predict(x).any()
+
+
 def test_a_model_of_one_input_and_output_in_lists_gives_arrays() -> None:
     given = keras.Input((3,))
     model = keras.Model(inputs=[given], outputs=[L.Dense(2, kernel_initializer="ones")(given)])
