@@ -97,6 +97,7 @@ class FlowContext:
         for outer, stand_in in self.stand_ins.items():
             if _place_read(outer) is place and stand_in is not outer:
                 node, like = stand_in.op, inside.op
+                self.graph.move_before(node, [t.op for t in like.inputs])
                 node.opdef, node.inputs = like.opdef, like.inputs
                 node.device, node.blocks, node.colocation = like.device, like.blocks, like.colocation
                 for t in node.outputs:

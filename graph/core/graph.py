@@ -542,6 +542,26 @@ class Graph:
         """Add a loop's back edge: the NextIteration replaces the second input of the variable's Merge, so far an Enter."""
         merge.inputs = (merge.inputs[0], next_iteration.outputs[0])
 
+    def move_before(self, node: Node, inputs: Sequence[Node]) -> None:
+        """Number nodes, and those of what they take that are newer than `node`, before it, so that it may take them.
+
+        Only while a loop is being built, which nothing else has seen: other nodes get new numbers.
+        """
+        with self._lock:
+            moved: set[Node] = set()
+            todo = list(inputs)
+            while todo:
+                before = todo.pop()
+                if before.index > node.index and before not in moved:
+                    moved.add(before)
+                    todo += before.before
+            if moved:
+                nodes = self._table.nodes
+                rest = [n for n in nodes[node.index :] if n not in moved]
+                nodes[node.index :] = [*sorted(moved, key=lambda n: n.index), *rest]
+                for index in range(node.index, len(nodes)):
+                    nodes[index].index = index
+
     def adopt(self, nodes: Sequence[Node], has_late_edges: bool = False) -> None:
         """Append nodes that `io.serialization` has rebuilt and checked. All or none; the open blocks do not apply to them.
 

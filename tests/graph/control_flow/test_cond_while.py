@@ -251,6 +251,30 @@ def test_a_loop_reads_a_reference_variable_that_it_changes_at_each_turn(graph: t
         assert runs(w) == 2.0
 
 
+def test_a_loop_in_a_branch_reads_a_reference_variable_before_it_changes_it(graph: tf.Graph) -> None:
+    """The reference comes into the branch, the loop and the branch in it after the value did: the graph stays in order, and can be sent."""
+    v = tf.Variable([0.0, 0.0], use_resource=False)
+
+    def body(i: Any, total: Any) -> Any:
+        def changed() -> Any:
+            before = tf.reduce_sum(v)
+            with tf.control_dependencies([before]), tf.control_dependencies([tf.scatter_add(v, [0], [1.0])]):
+                return before + 10.0 * tf.reduce_sum(v)
+
+        return i + 1, total + tf.reduce_sum(tf.identity(v)) * 100.0 + tf.cond(i < 2, changed, lambda: 0.0)
+
+    def loop() -> Any:
+        return tf.while_loop(lambda i, total: i < 3, body, [0, 0.0])[1]
+
+    total = tf.cond(tf.placeholder_with_default(True, []), loop, lambda: 0.0)
+    copy = tf.Graph()
+    extend_from_bytes(copy, graph_to_bytes(graph))
+    assert str(copy) == str(graph)
+    for runs in (Interpreter(graph, check=True).run, tf.Session().run):
+        runs(v.initializer)
+        assert runs(total) == 0 + 0 + 10 + 100 + 1 + 20 + 200
+
+
 def test_training_in_a_loop_uses_what_each_turn_has_learnt() -> None:
     w = tf.get_variable("w", initializer=[[0.5], [0.25]])
     with tf.device("/cpu:1"):
