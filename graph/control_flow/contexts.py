@@ -99,9 +99,13 @@ class FlowContext:
                 node, like = stand_in.op, inside.op
                 self.graph.move_before(node, [t.op for t in like.inputs])
                 node.opdef, node.inputs = like.opdef, like.inputs
-                node.device, node.blocks, node.colocation = like.device, like.blocks, like.colocation
                 for t in node.outputs:
                     t.dtype = inside.dtype
+                moved = {node}
+                for n in self.graph.nodes[node.index :]:
+                    if n is node or (n.type == "Switch" and n.inputs[0].op in moved):  # brings it into a branch
+                        moved.add(n)
+                        n.device, n.blocks, n.colocation = like.device, like.blocks, like.colocation
 
     def _let_in(self, value: Tensor) -> Tensor:
         """Make the node that brings in a tensor of the context around."""

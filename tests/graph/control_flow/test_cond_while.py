@@ -275,6 +275,28 @@ def test_a_loop_in_a_branch_reads_a_reference_variable_before_it_changes_it(grap
         assert runs(total) == 0 + 0 + 10 + 100 + 1 + 20 + 200
 
 
+@pytest.mark.parametrize("reads_first, total", [(False, 0 + 2), (True, 2 + 4)])
+def test_one_branch_of_a_loop_reads_a_variable_of_another_device_that_the_other_changes(
+    graph: tf.Graph, reads_first: bool, total: float
+) -> None:
+    with tf.device("/cpu:1"):
+        v = tf.Variable(0.0, use_resource=False)
+
+    def changed() -> Any:
+        with tf.control_dependencies([v.assign_add(1.0)]):
+            return tf.constant(0.0)
+
+    def body(i: Any, x: Any) -> Any:
+        branches = (lambda: v * 2.0, changed) if reads_first else (changed, lambda: v * 2.0)
+        return i + 1, x + tf.cond(i % 2 > 0, *branches)
+
+    with tf.device("/cpu:0"):
+        loop = tf.while_loop(lambda i, x: i < 4, body, [0, 0.0])
+    for runs in (Interpreter(graph, check=True).run, tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})).run):
+        runs(v.initializer)
+        assert runs(loop)[1] == total
+
+
 def test_training_in_a_loop_uses_what_each_turn_has_learnt() -> None:
     w = tf.get_variable("w", initializer=[[0.5], [0.25]])
     with tf.device("/cpu:1"):
