@@ -191,6 +191,21 @@ def test_colours_of_television_and_back():
         np.testing.assert_allclose(again, f, atol=1e-4)
 
 
+@pytest.mark.parametrize("function, channels", [
+    (tf.image.rgb_to_grayscale, 3), (tf.image.rgb_to_yiq, 3), (tf.image.yiq_to_rgb, 3), (tf.image.rgb_to_yuv, 3),
+    (tf.image.yuv_to_rgb, 3), (tf.image.grayscale_to_rgb, 1),
+])  # fmt: skip
+def test_pictures_of_other_channels_are_refused(function, channels):
+    x = tf.placeholder(tf.float32, [None, None, None])
+    found = function(x)
+    assert found.shape.as_list() == [None, None, {"rgb_to_grayscale": 1}.get(function.__name__, 3)]
+    for other in {1, 2, 3, 4} - {channels}:
+        with pytest.raises(ValueError, match=rf"channels?, not of shape \(4, 5, {other}\)"):
+            function(np.ones((4, 5, other), np.float32))
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            run(found, {x: np.ones((4, 5, other), np.float32)})
+
+
 def test_how_alike_pictures_are():
     rng = np.random.default_rng(0)
     a = rng.random((2, 48, 37, 3)).astype(np.float32)

@@ -14,7 +14,7 @@ from ....graph.core.dtypes import DType, as_dtype, float32
 from ....graph.core.graph import Tensor
 from ....graph.ops.array.concat_stack import concat, stack, unstack
 from ....graph.ops.array.identity_and_placeholders import identity
-from ....graph.ops.array.shapes import expand_dims, shape
+from ....graph.ops.array.shapes import ensure_shape, expand_dims, shape
 from ....graph.ops.math.arithmetic import (
     absolute,
     add,
@@ -159,6 +159,15 @@ def _check_range(lower: float, upper: float) -> None:
         raise ValueError("lower must be non-negative.")
 
 
+def _of_channels(x: Tensor, count: int, name: str) -> Tensor:
+    """`x`, checked to have so many channels: arithmetic would repeat a single one, and concat take more of them."""
+    if x.dims is None:
+        return x
+    if not x.dims or x.dims[-1] not in (count, None):
+        raise ValueError(f"{name} takes pictures of {count} channel{'s' * (count > 1)}, not of shape {x.shape}")
+    return ensure_shape(x, [*x.dims[:-1], count])
+
+
 def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
     """`[..., 3]` to `[..., 1]`: brightness, as 0.2989, 0.587 and 0.114 of red, green and blue. The type stays."""
     return _mixed(images, np.array(GREY)[:, None], name or "rgb_to_grayscale")
@@ -168,6 +177,7 @@ def _mixed(images: TensorLike, weights: Any, name: str) -> Tensor:
     """Each channel as a weighted sum of the three that there are: `weights` is `[3, channels]`. The type stays."""
 
     def change(x: Tensor) -> Tensor:
+        x = _of_channels(x, 3, name)
         channels = [reduce_sum(multiply(x, column.astype(x.dtype.base.np)), -1) for column in weights.T]
         return stack(channels, -1)
 
@@ -210,8 +220,7 @@ def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
         x = convert(images)
         if x.dims is not None and len(x.dims) < 2:
             raise ValueError(f"A grayscale image must be at least two-dimensional, its shape is {x.shape}")
-        if x.dims is not None and x.dims[-1] not in (1, None):
-            raise ValueError(f"Last dimension of a grayscale image should be size 1, its shape is {x.shape}")
+        x = _of_channels(x, 1, "grayscale_to_rgb")
         return concat([x, x, x], -1)
 
 
