@@ -190,7 +190,7 @@ def _split(
         if whole:
             parts = text.split(ends or None, most)
         elif ends:
-            parts = re.split(b"[" + re.escape(ends) + b"]", text)
+            parts = re.split(b"[" + re.escape(ends) + b"]", text) if text else []  # no text: no parts, as in TensorFlow
         else:
             parts = [text[i : i + 1] for i in range(len(text))]
         rows.append([p for p in parts if p] if skip_empty else parts)

@@ -46,7 +46,8 @@ ANSWERS = {
     "characters end": (lambda: tf.string_split(["a,b;c,,"], ",;"), [[[0, 0], [0, 1], [0, 2]], [b"a", b"b", b"c"], [1, 3]]),
     "bytes": (lambda: tf.string_split(["ab"], ""), [[[0, 0], [0, 1]], [b"a", b"b"], [1, 2]]),
     "empty words": (
-        lambda: tf.string_split(["a  b"], skip_empty=False), [[[0, 0], [0, 1], [0, 2]], [b"a", b"", b"b"], [1, 3]],
+        lambda: tf.string_split(["a  b", "", " "], skip_empty=False),
+        [[[0, 0], [0, 1], [0, 2], [2, 0], [2, 1]], [b"a", b"", b"b", b"", b""], [3, 3]],
     ),
     "any blanks": (lambda: tf.strings.split(["a b  c ", ""]), [[[0, 0], [0, 1], [0, 2]], [b"a", b"b", b"c"], [2, 3]]),
     "most": (lambda: tf.strings.split(["a::b::c"], sep="::", maxsplit=1), [[[0, 0], [0, 1]], [b"a", b"b::c"], [1, 2]]),
