@@ -113,6 +113,10 @@ def _select_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         raise ValueError(
             f"the condition must be a scalar, a vector over the first axis, or of shape {text(dims)}, not {text(c)}"
         )
+    if c and dims is not None:  # what the condition covers has its sizes
+        dims = (*(merge(dims[: len(c)], c) or ()), *dims[len(c) :])
+    elif c and len(c) > 1:
+        dims = c
     return [(dtype, dims)]
 
 

@@ -66,6 +66,10 @@ def test_shapes_are_known_where_a_part_of_the_sizes_is():
     assert tf.pad(tf.zeros([4, 4]), [[1, 2], n]).shape.as_list() == [7, None]
     assert tf.pad(tf.zeros([4, 4]), [[n, 0], [1, 2]]).shape.as_list() == [None, 7]
     assert tf.reshape(tf.placeholder(tf.float32), [n, 37]).shape.as_list() == [None, 37]
+    x, any_rank, chosen = tf.placeholder(tf.float32, [None, 5]), tf.placeholder(tf.float32), tf.zeros([3, 5], tf.bool)
+    for y, condition in ((x, chosen), (any_rank, chosen), (x, chosen[:, 0])):
+        assert tf.where(condition, y, y).shape.as_list() == [3, 5]
+    assert tf.where(chosen[:, 0], any_rank, any_rank).shape.rank is None
 
 
 def test_a_missing_size_of_no_elements_is_found():
