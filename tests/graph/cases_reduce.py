@@ -192,6 +192,15 @@ CASES = [
         ("int8", "int32", "int64"),
         label="integers-towards-0",
     ),
+    OpCase("Mean", r.reduce_mean, [np.full(400, 100.0)], lambda v: np.array(100), INTEGERS, label="integers-wide"),
+    OpCase(
+        "Mean",
+        lambda v: r.reduce_mean(v, 1),
+        [np.array([[-128.0, -128, -127], [-3, 0, 127]])],
+        lambda v: np.array([-127, 41]),
+        ("int8", "int16", "int32", "int64"),
+        label="integers-lowest",
+    ),
     OpCase("Sum", r.reduce_sum, [np.full(4096, 0.1)], lambda v: v[0] * 4096.0, FLOATS, label="long", rtol=1e-5),
     OpCase(
         "Mean",

@@ -94,14 +94,15 @@ def _prod(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    total = np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
     count = math.prod(x.shape[a] for a in axis)
     if x.dtype.kind == "f":
-        return total / x.dtype.type(count)  # without elements: 0 / 0
+        return np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype) / x.dtype.type(count)  # without elements: 0 / 0
     if count == 0:
         raise invalid("The mean of no integers does not exist")
-    # An integer mean is cut off towards zero.
-    return ((np.abs(total) // count) * np.sign(total)).astype(x.dtype)
+    # The mean fits the type, and the sum may not.
+    total = np.sum(x, axis=axis, keepdims=keepdims, dtype=np.uint64 if x.dtype.kind == "u" else np.int64)
+    towards_zero = (total < 0) & (total % count != 0)
+    return (total // count + towards_zero).astype(x.dtype)
 
 
 def _extreme(function: Any, empty: Callable[[Any], Any]) -> Callable[..., Any]:
