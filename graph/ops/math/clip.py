@@ -131,11 +131,11 @@ def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Ten
 
 def _representable(dtype: DType, limit: Any) -> Any:
     """The value of `dtype` next to `limit`, towards zero: float32 has no 2**31 - 1, only 2**31."""
-    if not dtype.is_floating:
-        return int(limit)
     # Whole numbers of Python compare exactly; int() of a bfloat16 scalar goes wrong beyond 64 bits, so by way
     # of float.
     exact = int(limit) if isinstance(limit, int | np.integer) else int(float(limit))
+    if not dtype.is_floating:
+        return exact
     largest = float(dtype.max)
     if abs(exact) >= int(largest):
         return largest if exact > 0 else -largest

@@ -277,6 +277,13 @@ def test_saturating_casts_stay_within_limits(source, target):
     assert 100 < high <= float(limits.max)
 
 
+@pytest.mark.parametrize("source", ["int8", "uint8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("target", ["bfloat16", "float32", "float64"])
+def test_saturating_casts_to_types_that_hold_all_change_nothing(source, target):
+    x = np.array([np.iinfo(source).min, 0, 3, np.iinfo(source).max], source)
+    np.testing.assert_array_equal(value(saturate_cast(constant(x), target)), value(cast(constant(x), target)))
+
+
 def test_global_clipping_shows_infinite_norms():
     (clipped,), norm = clip.clip_by_global_norm([constant([1.0, np.inf])], 1.0)
     assert np.isinf(value(norm))
