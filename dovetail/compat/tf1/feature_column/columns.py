@@ -258,23 +258,25 @@ class CrossedColumn(CategoricalColumn):
             out |= {key: VarLenFeature(string)} if isinstance(key, str) else key.parse_spec()
         return out
 
-    def _values(self, features: Features) -> list[Tensor]:
-        out: list[Tensor] = []
+    def _values(self, features: Features) -> list[tuple[bool, Tensor]]:
+        """For each leaf, whether it is a dense feature, and its values."""
+        out: list[tuple[bool, Tensor]] = []
         for key in self.keys:
             if isinstance(key, CrossedColumn):
                 out += key._values(features)
-            elif isinstance(key, BucketizedColumn):
-                out.append(key.ids(features))
             elif isinstance(key, str):
                 x = values_of(features, key)
-                out.append(x if x.dtype.base is string else cast(x, int64))
+                is_dense = not isinstance(features[key], SparseTensor)
+                out.append((is_dense, x if x.dtype.base is string else cast(x, int64)))
             else:
-                out.append(key.ids(features))
+                out.append((False, key.ids(features)))
         return out
 
     def ids(self, features: Features) -> Tensor:
         """As `CategoricalColumn.ids`."""
-        return cross_hashed(self._values(features), self.num_buckets, self.hash_key)
+        # TensorFlow's op takes sparse values first, whatever the order of the keys: other orders have other hashes.
+        values = sorted(self._values(features), key=lambda of_leaf: of_leaf[0])
+        return cross_hashed([x for _, x in values], self.num_buckets, self.hash_key)
 
 
 # --- rows by ids ------------------------------------------------------------------------------------------------------

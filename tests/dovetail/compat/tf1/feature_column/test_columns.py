@@ -186,6 +186,8 @@ def test_crosses() -> None:
     found, expected = run(column.ids(features()), direct)
     np.testing.assert_array_equal(found, expected)
     assert column.name == "age_bucketized_X_city"
+    turned = run(fc.crossed_column(["city", buckets], 50).ids(features()))  # TensorFlow takes dense features last
+    np.testing.assert_array_equal(turned, expected)
     nested = fc.crossed_column([column, "id"], 50)
     assert nested.name == "age_bucketized_X_city_X_id" and run(nested.ids(features())).shape == (5, 4)
 
