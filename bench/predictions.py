@@ -5,7 +5,10 @@
 Each program trains or runs as people write it. In one process all of it is on one device; with four processes of this machine its blocks
 are dealt to their devices in turn, and the `ps` program has two parameter servers and two workers. A step is timed as its client sees
 it: `session.run` of what trains or of what is computed, with arrays that are fed. The prediction is that of `simulate(client=True)` for
-the same plan, with this machine's profile (`dovetail calibrate`). The rows give both, and by how much the prediction is off.
+the same plan, with this machine's profile (`dovetail calibrate`). The rows give both, and by how much the prediction is off. Each step
+is timed in three rounds, of which the middle one counts: a neighbour that takes half of a shared processor does so for seconds.
+
+The last rows are an ablation of the model: the median error of all steps, with each part of the model and without it.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -23,7 +28,7 @@ from _harness import Row, main, row
 
 BATCHES = (1, 64, 1024)
 PROCESSES = {"one process": 1, "four processes": 4}
-LEAST_S, LEAST_STEPS = 0.5, 5
+LEAST_S, LEAST_STEPS, ROUNDS = 0.5, 5, 3
 
 Blocks = Callable[[int], Any]
 """Block number -> the device block that it runs in."""
@@ -219,27 +224,67 @@ def stepped(program: str, processes: int, batches: tuple[int, ...] = BATCHES) ->
         fetches, feeds = PROGRAMS[program](dt, _blocks(dt, program, processes))
         session = stack.enter_context(dt.Session(target, graph=graph))
         session.run(dt.global_variables_initializer())
-        for batch in batches:
+        taken: dict[int, list[float]] = {batch: [] for batch in batches}
+        for batch in [*batches] * ROUNDS:
             fed = feeds(batch)
             session.warmup(fetches, fed)
             call = session.make_callable(fetches, list(fed))
             values = list(fed.values())
             for _ in range(8):
                 call(*values)
-            seconds = median_seconds(partial(call, *values))
-            session.run(fetches, fed)
-            yield batch, seconds, session.last_plan
+            taken[batch].append(median_seconds(partial(call, *values)))
+        for batch in batches:
+            session.run(fetches, feeds(batch))
+            yield batch, statistics.median(taken[batch]), session.last_plan
+
+
+def _without_working_set(plan: Any) -> float:
+    with mock.patch("dovetail.placer.simulate.working_set", lambda launches: 0.0):
+        return float(plan.simulate(client=True).makespan)
+
+
+def _without_fusion(plan: Any) -> float:
+    with mock.patch("dovetail.placer.simulate.LAUNCHED", 0):
+        return float(plan.simulate(client=True).makespan)
+
+
+def _without(plan: Any, **parts: Any) -> float:
+    """Seconds by the clock without parts of its problem."""
+    from dovetail.placer.simulate import step_of, timeline
+
+    problem, assignment, names, devices = step_of(plan, client=True)
+    return float(timeline(replace(problem, **parts), assignment, names, devices, in_order=True).makespan)
+
+
+MODEL: dict[str, Callable[[Any], float]] = {
+    "kernels as they are fused": _without_fusion,
+    "the cache that holds the working set": _without_working_set,
+    "what the client does": lambda plan: float(plan.simulate().makespan),
+    "cores that tasks share": partial(_without, host=None, used=None),
+    "waking tasks that wait": partial(_without, wake=0.0),
+}
+"""Parts of the model -> the predicted step without them."""
+_errors: dict[str, list[float]] = {name: [] for name in ("", *MODEL)}
 
 
 def measured(program: str, how: str, quick: bool) -> Iterator[Row]:
     """The rows of one program: the measured step beside the predicted one, and the error."""
     for batch, seconds, plan in stepped(program, PROCESSES[how], BATCHES[:2] if quick else BATCHES):
         predicted = plan.simulate(client=True).makespan
+        for name, error in _errors.items():
+            error.append(abs((MODEL[name](plan) if name else predicted) / seconds - 1))
         yield row(f"{program}, {how}, batch {batch}", "µs", seconds * 1e6, predicted * 1e6, "predicted")
+
+
+def ablated(quick: bool) -> Iterator[Row]:
+    """The median error without each part of the model, over the steps that were measured in this run."""
+    median = {name: statistics.median(error) * 100 for name, error in _errors.items() if error}
+    for name in MODEL if median else ():
+        yield row(f"median error: {name}", "%", median[""], median[name], "without")
 
 
 if __name__ == "__main__":
     main(
         "Predicted and measured step times",
-        {f"{p}, {how}": partial(measured, p, how) for p in PROGRAMS for how in PROCESSES},
+        {f"{p}, {how}": partial(measured, p, how) for p in PROGRAMS for how in PROCESSES} | {"the model": ablated},
     )

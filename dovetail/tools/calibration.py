@@ -29,7 +29,7 @@ MESSAGES_S = 0.3
 """Seconds of a measurement of several tasks: when a core wakes up differs from step to step."""
 FEW, COPIES = 32 * 1024, 16
 """Kernels that are small run so many times in a step."""
-CHAIN, FAN, HOPS = 128, 32, 8
+CHAIN, FAN, HOPS, RALLY = 128, 32, 8, 17
 FEW_OPERATIONS = 1e6
 """The same, by their operations."""
 BLOCK = 256
@@ -342,7 +342,7 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
             mine = [_variable(16) for _ in range(8)]
         with dt.device(there):
             theirs, large, other = [_variable(16) for _ in range(8)], _variable(4 * MIB), _variable(4 * MIB)
-        everywhere, fan = [], []
+        everywhere = []
         for device in devices:
             with dt.device(device):
                 everywhere.append((x * 2.0).op)
@@ -366,13 +366,12 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
                 for _ in range(4 * HOPS * COPIES):
                     row = dt.nn.relu(dt.matmul(row, weights[device]))
                 at_once.append(row.op)
-        for i in range(FAN):
+        rally = played = x
+        for i in range(RALLY):
+            with dt.device(devices[i % 2]):
+                rally = rally + 1.0
             with dt.device(here):
-                value = x + float(i)
-            with dt.device(there):
-                fan.append(value * 2.0)
-        with dt.device(there):
-            gathered, one = dt.add_n(fan).op, (empty * 2.0).op
+                played = played + 1.0
         with dt.device(here):
             reads = [[dt.reduce_sum(v * x).op for v in some] for some in (mine, theirs)]
             changes = [[v.assign_add(x * dt.ones([16])).op for v in some] for some in (mine, theirs)]
@@ -390,9 +389,10 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
             return timed(lambda: call(value), MESSAGES_S, 0.5).seconds
 
         step = seconds(empty.op)
-        several, first = seconds(everywhere), seconds(one)
+        several = seconds(everywhere)
+        transfer = max(seconds(rally.op) - seconds(played.op), 0.0) / (RALLY - 1)  # each is awake, as it has just sent
         # Each task works for a while, and waits longer for its next turn, as in steps that people write.
-        transfer = max(seconds(hops.op) - seconds(alone.op), 0.0) / HOPS
+        asleep = max(seconds(hops.op) - seconds(alone.op), 0.0) / HOPS
         by_itself, together = seconds(at_once[0]) - step, seconds(at_once) - several
         shared = min(max(len(devices) * by_itself / max(together, 1e-9), 1.0), float(own_cores()))
         return shared, {
@@ -400,8 +400,8 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
             "remote fed byte": max(seconds(fed.op, big, np.zeros(2 * MIB, np.float32)) - step, 0.0) / (8 * MIB),
             "task": max(several - step, 0.0) / (len(devices) - 1),
             "transfer": transfer,
-            "further transfer": min(max(seconds(gathered) - first, 0.0) / (FAN - 1), transfer),
-            "shared byte": max(seconds(sent) - seconds(kept) - transfer, 0.0) / (16 * MIB),
+            "wake": max(asleep - transfer, 0.0),
+            "shared byte": max(seconds(sent) - seconds(kept) - asleep, 0.0) / (16 * MIB),
             "read": max(seconds(reads[1]) - seconds(reads[0]), 0.0) / 8,
             "update": max(seconds(changes[1]) - seconds(changes[0]), 0.0) / 8,
         }

@@ -26,14 +26,14 @@ from ...graph.core.settings import cache_folder, setting
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 OVERHEADS = (
-    "launch", "region", "call", "variable", "step", "fed byte", "remote step", "remote fed byte", "task", "transfer", "further transfer",
+    "launch", "region", "call", "variable", "step", "fed byte", "remote step", "remote fed byte", "task", "transfer", "wake",
     "shared byte", "tcp byte", "read", "update",
 )  # fmt: skip
 """Names of `Calibration.overheads`: seconds of a kernel in a native region, of such a region, of a call from Python, of a variable that a
 step reads, of a step in the client's process and one elsewhere, of each byte fed to either, of each task beyond the first, of a transfer
-between two tasks and of each further one between them, of a byte in shared memory and over TCP, of a one-sided read and update."""
+between two tasks, of waking one that waits, of a byte in shared memory and over TCP, of a one-sided read and update."""
 
 
 class Point(NamedTuple):

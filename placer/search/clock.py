@@ -7,11 +7,15 @@ shared machines for each moment.
 A device runs ready nodes by rank; or, `in_order`, all its nodes by rank, and waits for each, as the devices of a plan do. Whoever sends
 or receives pays for it with its next node (`Problem.handling`).
 
-Where machines were measured, processors are shared. What the tasks of one machine do at once, kernels and the latency of what travels
-between them, gets `Problem.shared` cores together; one kernel alone may use all. An operating system that packs what was just woken on
-few cores, or tasks whose threads wait for each other, use fewer cores than there are. Where more is wanted, all slow down by the same
-factor, until something ends or begins. So each machine has a clock of its own, which runs slower then: what begins at its time t and
-needs s seconds alone ends at its time t + s.
+Where machines were measured, two things more are simulated:
+
+- *Shared processors.* What the tasks of one machine do at once, kernels and the latency of what travels between them, gets
+  `Problem.shared` cores together; one kernel alone may use all. An operating system that packs what was just woken on few cores, or tasks
+  whose threads wait for each other, use fewer cores than there are. Where more is wanted, all slow down by the same factor, until
+  something ends or begins. So each machine has a clock of its own, which runs slower then: what begins at its time t and needs s
+  seconds alone ends at its time t + s.
+- *Waking up.* What comes to a task that waits has to wake it, which takes `Problem.wake` and keeps a core busy. What comes meanwhile
+  waits for that. A task that has sent something polls for an answer for `Problem.polls` seconds, and so is awake.
 
 A search that judges one move after the other need not run all of the step for each. What a moved node changes begins when the first of
 its inputs is made, so the clock sets out from a state of the current assignment that was kept before that moment (`resume`), and stops
@@ -60,6 +64,7 @@ class Clocks(NamedTuple):
     active: Ints  # (3, A) what runs on shared machines: a node and -1, or a value and the first of its ends; and the machine
     active_end: Floats  # (A,) its end on its machine's clock
     machine: Floats  # (5, D) of each machine: its own clock, when that was, its speed, cores asked for, by how many
+    awake: Floats  # (2, D) until when each device's task polls, and when it has woken up for what came last
 
 
 @compiled
@@ -76,7 +81,7 @@ def clocks(a: Arrays, kept: int) -> Clocks:
     for k in range(kept):
         row[0, k], row[1, k] = 1 + k, 1 + kept + k
     number = np.empty((rows, 3 * n + 4 * d + 5 + 3 * room), np.int32)
-    time = np.empty((rows, 2 * n + 2 + 2 * d + links + room + 5 * shared))
+    time = np.empty((rows, 2 * n + 2 + 2 * d + links + room + 7 * shared))
     i, f = number[0], time[0]
     at, of = 3 * n + 4 * d + 5, 2 * n + 2 + 2 * d
     by = of + links + room
@@ -86,7 +91,8 @@ def clocks(a: Arrays, kept: int) -> Clocks:
         i[n + 4 * d + 1 : 2 * n + 4 * d + 1], i[2 * n + 4 * d + 1 : 2 * n + 4 * d + 4], i[2 * n + 4 * d + 4 : at],
         f[: n + 1], f[n + 1 : 2 * n + 1], f[2 * n + 1 : 2 * n + 1 + d], f[2 * n + 1 + d : 2 * n + 1 + 2 * d], f[of - 1 : of],
         f[of : of + links],
-        i[at:].reshape((3, room)), f[of + links : by], f[by:].reshape((5, shared)),
+        i[at:].reshape((3, room)), f[of + links : by], f[by : by + 5 * shared].reshape((5, shared)),
+        f[by + 5 * shared :].reshape((2, shared)),
     )  # fmt: skip
 
 
@@ -220,7 +226,13 @@ def _send(
             free = max(now, c.link_free[link])
             leaves = free if contended else now
             c.link_free[link] = free + passes  # the last byte is still under way
-            sent[d], arrives[d] = v, leaves + latency + passes
+            awake = leaves
+            if a.wake > 0.0 and p != q:
+                c.awake[0, s] = now + a.polls
+                if c.busy[d] == 0 and now >= c.awake[0, d] and now >= c.awake[1, d]:
+                    c.awake[1, d] = now + a.wake
+                awake = max(leaves, c.awake[1, d])
+            sent[d], arrives[d] = v, awake + latency + passes
             if (
                 len(a.host)
                 and free <= now
@@ -229,7 +241,7 @@ def _send(
                 and c.size[2] < len(c.active_end)
             ):
                 arrives[d] = np.inf  # when its latency is over is not known yet
-                _add_active(a, c, a.host[d], now, latency, v, e, 1.0)
+                _add_active(a, c, a.host[d], now, awake - now + latency, v, e, 1.0)
             handled = a.handling[p, q] + a.value_bytes[v] * a.handling_per_byte[p, q]
             c.owed[s] += handled
             c.owed[d] += handled
@@ -255,7 +267,7 @@ def advance(
     n, devices = len(rank), len(a.device_class)
     times, codes, size = c.times, c.codes, c.size
     base, ready, busy, owed, left = c.base, c.ready, c.busy, c.owed, c.left
-    touched, is_touched = np.empty(devices, np.int32), np.zeros(devices, np.bool_)
+    touched, is_touched, done = np.empty(devices, np.int32), np.zeros(devices, np.bool_), np.empty(n, np.int32)
     sent, arrives = np.full(devices, -1, np.int32), np.zeros(devices)
     keeps, last = len(c.row[0]), float(c.last[0])
     late = limit * (1.0 + 1e-9)  # what is left is a sum of differences
@@ -296,23 +308,27 @@ def advance(
                     _give(a, a.value_target[e], at, c)
         size[2] = has_ended
         while size[0] > 0 and times[0] <= now + MOMENT:
-            code = codes[0]
-            size[0] = pop(times, codes, size[0])
-            x = code % n
-            s = device[x]
-            if not is_touched[s]:
-                is_touched[s] = True
-                touched[count] = s
-                count += 1
-            if code < n:  # all its inputs are there
-                push_ready(c.heap, base[s], ready[s], rank[x])
-                ready[s] += 1
-                continue
-            busy[s] -= 1
-            size[1] += 1
-            last = max(last, now + (a.back_after[s, x] if len(a.back_after) else 0.0))
-            for v in range(a.first_value[x], a.first_value[x + 1]):
-                _send(a, device, v, now, contended, c, sent, arrives, travels)
+            ended = size[1]
+            while size[0] > 0 and times[0] <= now + MOMENT:
+                code = codes[0]
+                size[0] = pop(times, codes, size[0])
+                x = code % n
+                s = device[x]
+                if not is_touched[s]:
+                    is_touched[s] = True
+                    touched[count] = s
+                    count += 1
+                if code < n:  # all its inputs are there
+                    push_ready(c.heap, base[s], ready[s], rank[x])
+                    ready[s] += 1
+                    continue
+                busy[s] -= 1
+                done[size[1]] = x
+                size[1] += 1
+                last = max(last, now + (a.back_after[s, x] if len(a.back_after) else 0.0))
+            for k in range(ended, size[1]):
+                for v in range(a.first_value[done[k]], a.first_value[done[k] + 1]):
+                    _send(a, device, v, now, contended, c, sent, arrives, travels)
         for k in range(count):
             d = touched[k]
             is_touched[d] = False

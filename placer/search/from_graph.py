@@ -7,7 +7,8 @@ not known are taken for loopback between tasks, for memory copies within one (`B
 a node or a link took (../profile.py), that counts.
 
 A transfer between tasks also keeps the processors at both ends busy for a while (`HANDLING`): what a device runs next takes so much
-longer. Moves that gain nothing so cost something.
+longer. Moves that gain nothing so cost something. Where the machine was measured, it wakes the task that receives it instead, and what
+the tasks of a machine do at once shares its processors.
 
 Memory is what the step keeps on a device for good, the state behind variables, and its values as long as they are needed
 (`memory_penalty.py`). A loop counts as one iteration, and the way back to its next one is left out.
@@ -62,6 +63,9 @@ CALIBRATED = Speed((), 0.0, 0.0)  # stands for the class of processors whose tim
 BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
 WITHIN_TASK = (5e-6, 1e10)
 ONE_SIDED_READ = (2e-6, 1e10)  # seconds, bytes per second: a copy from another task's memory
+POLLED = (
+    150e-6  # seconds for which a task that has sent something polls: `BUSY_POLL_S` of `runtime/transport/event_loop.py`
+)
 HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
 _READS = frozenset({"Identity", "ReadVariableOp"})
 IN_PROCESS = "/job:localhost/replica:0/task:0"  # the task of a session without a target, which runs in its process
@@ -183,8 +187,6 @@ def step_problem(
         (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches), sizes)
     )
     between = 1.0 - np.eye(len(latency))
-    # Bytes: in `per_byte`.
-    handled, handled_byte = HANDLING if machine is None else (machine.overheads["further transfer"] / 2, np.inf)
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
     part = 1.0 if objective is Objective.THROUGHPUT else 0.5
@@ -209,13 +211,15 @@ def step_problem(
         port_latency=_mean_link(task, latency) * part,
         port_per_byte=_mean_link(task, per_byte) * part,
         contended=contended,
-        handling=between * handled,
-        handling_per_byte=between / handled_byte,
+        handling=between * HANDLING[0] if machine is None else None,
+        handling_per_byte=between / HANDLING[1] if machine is None else None,
         fed_at=fed_at,
         back_after=back_after,
         used=used,
         host=None if machine is None else hosts_of(cluster),
         shared=0.0 if machine is None else machine.shared,
+        wake=0.0 if machine is None else machine.overheads["wake"],
+        polls=0.0 if machine is None or _is_crowded(cluster, machine) else POLLED,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
         place=task,
     )  # fmt: skip
@@ -235,6 +239,12 @@ def _calibrated(
             found = known.get(node) or known.setdefault(node, node_seconds(node, sizes, machine))
         seconds[i], used[i] = found[0], found[1] or 1.0
     return seconds, used
+
+
+def _is_crowded(cluster: Cluster, machine: Calibration) -> bool:
+    """Whether a machine has more tasks than cores: then no task polls for long, as another one needs the core."""
+    tasks = Counter(host for host, _ in {(d.host or "", d.name.task_name) for d in cluster.devices})
+    return max(tasks.values(), default=0) > machine.cores
 
 
 def hosts_of(cluster: Cluster) -> Ints:
@@ -357,7 +367,7 @@ def _between_tasks(machine: Calibration | None, on_one_host: bool) -> tuple[floa
         return BETWEEN_TASKS
     cost = machine.overheads
     byte = cost["shared byte" if on_one_host else "tcp byte"]
-    return max(cost["transfer"] - cost["further transfer"], 0.0), 1 / max(byte, 1e-15)
+    return cost["transfer"], 1 / max(byte, 1e-15)
 
 
 def links_of(cluster: Cluster) -> tuple[Ints, Floats, Floats]:

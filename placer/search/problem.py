@@ -63,7 +63,8 @@ class Problem:
         fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
         back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
         used: (n,) cores that each node keeps busy, where hosts are known. host: (D,) number of each device's machine, -1 where devices do
-            not share one. shared: cores of each such machine that several tasks keep busy together (makespan only).
+            not share one. shared: cores of each such machine that several tasks keep busy together. wake: seconds until what comes to a
+            task that waits has woken it. polls: seconds for which a task that has sent something is awake (makespan only).
         priority: (n,) which of the ready nodes runs first, the highest; None: by upward rank.
         place: (D,) the place of each device, its row in the tables of links: devices of a task have the same links. The diagonal holds
             for different devices of a place. None: each device is a place.
@@ -100,6 +101,8 @@ class Problem:
     used: Floats | None = None
     host: Ints | None = None
     shared: float = 0.0
+    wake: float = 0.0
+    polls: float = 0.0
     place: Ints | None = None
 
     def __post_init__(self) -> None:
@@ -167,7 +170,7 @@ class Problem:
             alike if self.handling_per_byte is None else self.handling_per_byte,
             self.memory, self.capacity, *self._watched,
             none if self.fed_at is None else self.fed_at, none if self.back_after is None else self.back_after,
-            used, host, self.shared,
+            used, host, self.shared, self.wake if len(used) else 0.0, self.polls,
         )  # fmt: skip
 
     @property

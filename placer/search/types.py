@@ -40,6 +40,8 @@ class Arrays(NamedTuple):
     away_memory: Floats  # (V,)
     fed_at: Floats  # (D, n), or (0, n): all at once
     back_after: Floats  # (D, n), or (0, n): at once
-    used: Floats  # (n,) cores; or (0,), with the two that follow: no machine was measured
+    used: Floats  # (n,) cores; or (0,), with what follows: no machine was measured
     host: Ints  # (D,) machine that several devices share, or -1
     shared: float
+    wake: float
+    polls: float

@@ -11,6 +11,8 @@ import dovetail as dt
 from dovetail.placer.cluster.calibration import OVERHEADS, Calibration, Point
 from dovetail.placer.cost.launches import KINDS, working_set
 from dovetail.placer.plan import Plan
+from dovetail.placer.search.from_graph import POLLED
+from dovetail.runtime.transport.event_loop import BUSY_POLL_S
 
 
 def profile(cores: int = 2, used: float = 1.0, shared: float = 0.0, **overheads: float) -> Calibration:
@@ -170,6 +172,24 @@ def test_a_task_that_works_on_sends_before(working: float) -> None:
     found = fan_out(1e-5, 3.0, working).simulate()
     assert [t.finish for t in found.transfers] == [pytest.approx(1e-5, rel=0.01)] * 2
     assert [t.start for t in found.transfers] == [pytest.approx(0.0, abs=1e-9)] * 2
+
+
+@pytest.mark.parametrize(("cores", "back"), [(2, 4e-5), (1, 6e-5)])
+def test_a_task_that_waits_is_woken_unless_it_polls(cores: int, back: float) -> None:
+    """A task that has sent something polls for an answer where no other task needs its core."""
+    kernels = {k: (Point(1.0, 1e-15, 1.0),) for k in KINDS}
+    machine = replace(profile(cores, transfer=1e-5, wake=2e-5), kernels=kernels)
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [8])
+        for task in (0, 1, 0):
+            with dt.device(f"/job:worker/task:{task}"):
+                x = x * 2.0
+        found = dt.place(x, {"worker": 2}, profile=machine).simulate()
+    assert [t.finish for t in found.transfers] == [pytest.approx(3e-5, rel=0.01), pytest.approx(back, rel=0.01)]
+
+
+def test_polling_is_what_the_runtime_does() -> None:
+    assert POLLED == BUSY_POLL_S
 
 
 def test_a_transposed_product_has_times_of_its_own() -> None:

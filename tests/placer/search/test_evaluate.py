@@ -159,6 +159,8 @@ def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed)
             "used": rng.integers(1, 3, n) * 0.8,
             "host": np.array([0, 1, 0]),
             "shared": 1.2,
+            "wake": rng.random(),
+            "polls": rng.random(),
         }
     p = replace(random_problem(seed, n, **options), **more)
     a, order = p.arrays, np.argsort(p.rank).astype(np.int32)
@@ -221,7 +223,7 @@ def test_a_plan_in_the_order_of_the_clock_takes_as_long_as_the_clock_says(seed):
     p = replace(
         random_problem(seed, n, slots=[1, 1, 1], contended=True, capacity=[np.inf] * d),
         handling=between * 0.1, handling_per_byte=between * 0.01, used=rng.integers(1, 3, n) * 0.8, host=np.array([0, 1, 0]),
-        shared=1.2,
+        shared=1.2, wake=0.3, polls=0.2,
     )  # fmt: skip
     device = rng.integers(0, d, n).astype(np.int32)
     start, finish, nothing = np.empty(n), np.empty(n), np.empty((2, 0))
