@@ -170,6 +170,7 @@ class _Walk:
         self.copies: dict[Node, Node] = {}
         self.originals: dict[Node, Node] = {}  # of copies
         self.same: dict[tuple[Any, ...], Node] = {}  # by the key of equal nodes
+        self.in_loops: list[list[tuple[Any, ...]]] = []  # the keys of nodes in the open loops, outermost first
         self.pure: dict[OpDef, bool] = {}
         self.fired: list[Fired] = []
         self.folding = Folding(self.makers)
@@ -217,6 +218,7 @@ class _Walk:
                 self.node(step)
             else:
                 self.steps.append(self.renewed(step) if self.current else step)
+                self.enter_or_leave(step)
         if not self.current:
             return self.unit
         fetches = tuple([(name, self.current.get(t, t)) for name, t in self.unit.fetches])
@@ -279,7 +281,7 @@ class _Walk:
         if self.wanted.merge and not self.later:
             key = _identity(node)
             if key is not None:
-                equal = self.same.setdefault(key, node)
+                equal = self.remember(key, node)
                 if equal is not node:
                     return equal
         self.steps.append(node)
@@ -289,13 +291,30 @@ class _Walk:
             self.sizes.see(node)
         return node
 
+    def remember(self, key: tuple[Any, ...], node: Node) -> Node:
+        """The first node with this key: the later ones are equal to it."""
+        first = self.same.setdefault(key, node)
+        if first is node and self.in_loops:
+            self.in_loops[-1].append(key)
+        return first
+
+    def enter_or_leave(self, step: PartitionStep) -> None:
+        """What a loop computes exists inside it alone: a node behind the loop is not equal to it."""
+        if isinstance(step, BeginLoop):
+            self.in_loops.append([])
+        elif isinstance(step, EndLoop):
+            for key in self.in_loops.pop():
+                del self.same[key]
+
     def look_at_all(self) -> None:
         """After the first rewrite, nodes may be equal to earlier ones, and any rule may match again."""
         self.table, self.later = self.rules_here(self.rules), ()
         self.alike.clear()
-        for node in self.steps if self.wanted.merge else ():
-            if type(node) is Node and node.outputs and self.makers.get(node.outputs[0]) is node:
-                self.same.setdefault(_identity(node) or (node,), node)
+        self.in_loops.clear()
+        for step in self.steps if self.wanted.merge else ():
+            self.enter_or_leave(step)
+            if type(step) is Node and step.outputs and self.makers.get(step.outputs[0]) is step:
+                self.remember(_identity(step) or (step,), step)
 
     def place_all(self, made: Sequence[Node], last: Node) -> None:
         """Append the nodes that a rule made, except the last, which replaces the root."""

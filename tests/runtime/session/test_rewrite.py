@@ -135,6 +135,30 @@ def test_inside_loops_and_branches() -> None:
     np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
 
 
+@pytest.mark.parametrize("turns", [0, 2])
+def test_what_a_loop_computes_is_not_taken_behind_it(turns: int) -> None:
+    """Zeros that are too large to be folded are equal wherever they are made, but a loop may not have made them."""
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [])
+
+        def inner(j: Any, z: Any) -> Any:
+            return j + 1, z + dt.zeros([300, 100]) + x
+
+        def outer(i: Any, y: Any) -> Any:
+            _, z = dt.while_loop(lambda j, z: j < i, inner, [0, dt.zeros([300, 100]) + y])
+            return i + 1, dt.zeros([300, 100]) + z + 10.0
+
+        before = dt.fill([300, 100], 2.0) * x
+        _, y = dt.while_loop(lambda i, y: i < turns, outer, [0, before])
+        behind = dt.zeros([300, 100]) - x
+        fetches = [y, behind, y + behind, dt.fill([300, 100], 2.0) + y]
+        expected = {0: [2.0, -1.0, 1.0, 4.0], 2: [23.0, -1.0, 22.0, 25.0]}[turns]
+        for on in (0, 1):
+            with session(graph_rewrite=on) as s:
+                for value, number in zip(s.run(fetches, {x: 1.0}), expected, strict=True):
+                    np.testing.assert_array_equal(value, np.full([300, 100], number, np.float32))
+
+
 def test_across_devices() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [2])
