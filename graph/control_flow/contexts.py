@@ -12,7 +12,7 @@ Names and edges are those of TensorFlow 1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from ..core.graph import Graph, Node, Tensor
 from ..core.scopes import control_inputs_for
@@ -219,9 +219,12 @@ class LoopContext(FlowContext):
             "parallel_iterations": self.parallel_iterations,
             "shape": dims,
         }
-        with as_is(self.graph, self):
-            # A loop variable starts with the value of a reference: its Enter must be on the device of its Merge.
-            node = self.graph.create("RefEnter" if constant and value.dtype.is_ref else "Enter", (value,), attrs)
+        # A loop variable starts with the value of a reference: its Enter must be on the device of its Merge.
+        is_ref = constant and value.dtype.is_ref
+        # A reference stays on its device, whatever the node that needs it, or waits for what made it, is colocated with.
+        place = self.graph.colocate_with(value.op, ignore_existing=True) if is_ref else nullcontext()
+        with as_is(self.graph, self), place:
+            node = self.graph.create("RefEnter" if is_ref else "Enter", (value,), attrs)
         node.controls = tuple(c for c in controls if self._is_around(c))
         scopes.mark_seen(node)
         return node.outputs[0]

@@ -275,6 +275,27 @@ def test_a_loop_in_a_branch_reads_a_reference_variable_before_it_changes_it(grap
         assert runs(total) == 0 + 0 + 10 + 100 + 1 + 20 + 200
 
 
+def test_a_loop_that_waits_for_updates_leaves_their_variables_on_their_devices() -> None:
+    """References come into the loop, for its nodes wait for updates outside, whatever these nodes are colocated with."""
+    with tf.device("/cpu:1"):
+        v = tf.Variable(0.0, use_resource=False)
+    with tf.device("/cpu:2"):
+        u = tf.Variable(0.0, use_resource=False)
+    x = tf.constant(2.0)
+
+    def body(i: Any, y: Any) -> Any:
+        with tf.control_dependencies([u.assign_add(y)]):
+            return i + 1, y * x
+
+    with tf.device("/cpu:0"), tf.control_dependencies([v.assign_add(1.0)]):
+        _, y = tf.while_loop(lambda i, y: i < 3, body, [0, x])
+        (dy,) = tf.gradients(y, x, colocate_gradients_with_ops=True)
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 3})) as session:
+        session.run([v.initializer, u.initializer])
+        assert session.run([y, dy]) == [16.0, 4 * 2.0**3]
+        assert session.run([v, u]) == [1.0, 2.0 + 4.0 + 8.0]
+
+
 @pytest.mark.parametrize("reads_first, total", [(False, 0 + 2), (True, 2 + 4)])
 def test_one_branch_of_a_loop_reads_a_variable_of_another_device_that_the_other_changes(
     graph: tf.Graph, reads_first: bool, total: float
