@@ -199,8 +199,8 @@ def _array_preferred(value: np.ndarray[Any, Any], prefer: DType) -> DType | None
     return prefer if kind == "c" and prefer.is_complex else None
 
 
-# By NumPy's kind.
-_DEFAULT_TYPES = {"f": dtypes.float32, "i": dtypes.int32, "b": dtypes.bool_, "c": dtypes.complex128}
+# In place of NumPy's defaults.
+_DEFAULT_TYPES: dict[np.dtype[Any], DType] = {np.dtype(np.float64): dtypes.float32, np.dtype(np.int64): dtypes.int32}
 
 
 def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
@@ -237,8 +237,8 @@ def to_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if array.dtype.kind in "USO":
         return _string_array(value, array, dtype)
     if dtype is None:
-        # A list of arrays keeps the arrays' own type; Python's numbers take TensorFlow's defaults.
-        default = None if _has_array(value) else _DEFAULT_TYPES.get(array.dtype.kind)
+        # A list of arrays keeps the arrays' own type; numbers in a list, also those of NumPy, take TensorFlow's defaults.
+        default = None if _has_array(value) else _DEFAULT_TYPES.get(array.dtype)
         if default is dtypes.int32 and (array.astype(np.int32) != array).any():
             default = dtypes.int64
         dtype = default or as_dtype(array.dtype)
@@ -316,7 +316,7 @@ def _has_array(value: Any) -> bool:
         if _NUMBER_TYPES.issuperset(map(type, value)):  # at C's speed: a list may hold a million numbers
             return False
         return any(_has_array(v) for v in value)
-    return isinstance(value, (np.ndarray, np.generic))
+    return isinstance(value, np.ndarray)
 
 
 def _short(value: Any) -> str:

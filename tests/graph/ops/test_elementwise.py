@@ -365,3 +365,23 @@ def test_tensors_in_lists_take_the_type_that_is_asked_for() -> None:
         constant([1, 2]) * [x[0], x[1]]
     with pytest.raises(TypeError, match="use dt.cast"):
         stack([n, wide])
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        ([np.float64(0.5), 2], "float32"),
+        ([[np.float64(0.5)], (np.float64(1),)], "float32"),
+        ([np.int64(1), 2], "int32"),
+        ([np.int64(2**40)], "int64"),
+        ([1, np.float32(0.5)], "float32"),
+        ([np.float16(0.5)], "float16"),
+        ([np.uint8(1)], "uint8"),
+        ([np.bool_(True)], "bool"),
+        ([np.ones(2), np.ones(2)], "float64"),
+        (np.float64(0.5), "float64"),
+    ],
+)
+def test_numbers_of_numpy_in_lists_take_the_types_of_pythons(given, dtype) -> None:
+    assert constant(given).dtype.name == dtype
+    np.testing.assert_array_equal(value(constant(given)), np.array(given))
