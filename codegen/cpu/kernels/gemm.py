@@ -66,8 +66,11 @@ class ProductKernel(NodeKernel):
             a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
         if len(stack) > 3:
             a, b = (_as_stack(recorder, x) for x in (a, b))
-        (a, a_jumps), (b, b_jumps) = (_as_vector(x if _is_vector(x) else recorder.ordered(x)) for x in (a, b))
         out = recorder.empty((*stack, rows, columns), a.dtype)
+        if (rows if columns > 1 else columns) == 1 and _is_read_across(b if columns > 1 else a):
+            # A row by a matrix whose columns lie in memory, or the reverse: the transposed product reads it along its rows.
+            a, b, rows, columns = b.swapaxes(-1, -2), a.swapaxes(-1, -2), columns, rows
+        (a, a_jumps), (b, b_jumps) = (_as_vector(x if _is_vector(x) else recorder.ordered(x)) for x in (a, b))
         contract(
             recorder, function, self._threads, a, b, out.reshape(-1),
             image=(1, rows, inner), result=(1, 1, rows, columns), window=(1, 1, 1, 1, 1, 1, 0, 0),
@@ -81,6 +84,11 @@ class ProductKernel(NodeKernel):
 def product_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> ProductKernel | None:
     """The kernel of a product of float32 or float64; None for other types."""
     return ProductKernel(node, reference, threads, check) if node.outputs[0].dtype.base.np in _TYPES else None
+
+
+def _is_read_across(matrix: Array) -> bool:
+    """Whether neighbours in a column are neighbours in memory, and those in a row are not."""
+    return matrix.strides[-2] == matrix.itemsize != matrix.strides[-1]
 
 
 def _as_stack(recorder: Recorder, x: Array) -> Array:

@@ -60,6 +60,14 @@ def test_a_batch_of_products(flips: Sequence[bool]) -> None:
     np.testing.assert_allclose(product(a, b, flips), exact(a, b, flips), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("flips", FLIPS, ids=str)
+@pytest.mark.parametrize("shape", [(1, 700, 900), (900, 700, 1), (1, 700, 1)], ids=str)
+def test_a_row_and_a_column_are_read_as_they_lie(shape: Sequence[int], flips: Sequence[bool]) -> None:
+    for stack in ((), (3,), (2, 3)):
+        a, b = operands(shape, flips, np.float32, stack)
+        np.testing.assert_allclose(product(a, b, flips), exact(a, b, flips), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(64, 256, 512), (17, 1030, 301), (3, 2049, 1000)], ids=str)
 @pytest.mark.parametrize("flip", [False, True])
 def test_few_rows_by_a_transposed_matrix_have_the_bits_of_the_product_by_its_copy(
