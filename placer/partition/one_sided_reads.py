@@ -20,7 +20,7 @@ Other steps may change the variable at any time, in both cases; a read is atomic
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...graph.core.dtypes import resource
@@ -57,16 +57,16 @@ class DirectRead:
 
 
 def direct_reads(
-    cut: Partitioned, nodes: Sequence[Node], feeds: Collection[Tensor], most_bytes: int
+    cut: Partitioned, nodes: Sequence[Node], feeds: Collection[Tensor], most_bytes: int, home: Callable[[Node], str]
 ) -> list[DirectRead]:
     """The channels of a step that could be read directly, were the memory of one task readable by the other.
 
     Args:
         cut: what each device runs. nodes: what the step runs, inputs first. feeds: tensors that the client gives.
-        most_bytes: larger values are sent.
+        most_bytes: larger values are sent. home: where each node is placed; another task may run it (`one_sided_updates.py`).
     """
     device = {n: name for name, part in cut.partitions.items() for n in part.nodes}
-    found = list(_bare_variables(cut, device, feeds, most_bytes))
+    found = list(_bare_variables(cut, device, feeds, most_bytes, home))
     if not found:
         return []
     writers = _writers(nodes, device, feeds)
@@ -101,7 +101,11 @@ def _order(part: Partition) -> dict[Node | int, int]:
 
 
 def _bare_variables(
-    cut: Partitioned, device: Mapping[Node, str], feeds: Collection[Tensor], most_bytes: int
+    cut: Partitioned,
+    device: Mapping[Node, str],
+    feeds: Collection[Tensor],
+    most_bytes: int,
+    home: Callable[[Node], str],
 ) -> Iterator[DirectRead]:
     for channel in cut.channels:
         value = cut.values[channel.id]
@@ -122,8 +126,11 @@ def _bare_variables(
         ):
             continue
         reader = bare_reader(value, feeds, cut.guarded)
-        # A value that has come to the sender from the variable's own device is in no memory of the sender.
-        if reader is not None and all(device[n] == channel.source for n in _chain(value)):
+        # A value that has come to the sender from the variable's own device is in no memory of the sender; nor is a variable that
+        # the sender changes in the memory of another task.
+        if reader is None or any(device[n] != channel.source for n in _chain(value)):
+            continue
+        if task_of(home(reader.inputs[0].op if reader.inputs else reader)) == task_of(channel.source):
             yield DirectRead(channel, place_read(reader, channel.source), reader)
 
 

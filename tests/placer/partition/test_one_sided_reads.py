@@ -37,7 +37,7 @@ def cut_of(fetches=(), targets=(), feeds=(), narrow=False):
     cut = partition(
         nodes, lambda n: n.device, fetches=fetches, feeds=feeds, passed=passed, enable_bfloat16_sendrecv=narrow
     )
-    reads = direct_reads(cut, nodes, set(feeds), MOST)
+    reads = direct_reads(cut, nodes, set(feeds), MOST, lambda n: n.device)
     made = read_directly(cut, reads, {*targets, *(t.op for t in fetches)}, passed)
     return cut, made, sorted(r.channel.name for r in reads)
 

@@ -60,7 +60,7 @@ def test_a_receive_behind_a_one_sided_read():
             y = dt.add(v, made, name="y")
     nodes = needed(g, [y])
     cut = partition(nodes, lambda n: n.device, fetches=[y])
-    cut = read_directly(cut, direct_reads(cut, nodes, set(), 100), {y.op}, {})
+    cut = read_directly(cut, direct_reads(cut, nodes, set(), 100, lambda n: n.device), {y.op}, {})
     assert [kind for kind, _ in steps_of(cut)[B0]] == ["read", "recv", "node"]
     assert start_times(steps_of(cut))[B0] == [0, 2, 3]
     assert schedule_receives(cut) is cut

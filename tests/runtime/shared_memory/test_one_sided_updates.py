@@ -385,6 +385,30 @@ def test_owner_and_worker_count_together(pair):
 # --- tasks that die --------------------------------------------------------------------------------------------------
 
 
+def test_a_third_task_gets_the_variable_that_another_one_changes_in_place_from_that_task():
+    """Its value is in the parameter server's memory: the worker that changes it there may have a variable of the same name."""
+    with tf.LocalCluster({"ps": 1, "worker": 2}) as cluster:
+        with tf.Graph().as_default(), tf.device("/job:worker/task:0"):
+            other = tf.Variable(99.0, name="v", use_resource=False)
+            with tf.Session(cluster.target("worker", 0)) as session:
+                session.run(other.initializer)
+        with tf.Graph().as_default():
+            with tf.device("/job:ps"):
+                v = tf.Variable(1.0, name="v", use_resource=False)
+            with tf.device("/job:worker/task:0"):
+                read = v.read_value()
+            with tf.device("/job:worker/task:1"):
+                y = read * 2.0
+            with tf.device("/job:worker/task:0"):
+                gradient = y + 1.0
+            update = tf.train.GradientDescentOptimizer(1.0).apply_gradients([(gradient, v)])
+            with tf.Session(cluster.target("worker", 0)) as session:
+                session.run(v.initializer)
+                assert session.run([y, update])[0] == 2.0
+                assert "/job:ps/replica:0/task:0" in {owner for _, owner in session.last_plan.access.reached}
+                assert session.run(v) == 1.0 - 3.0
+
+
 @pytest.mark.slow
 def test_tasks_that_are_killed_and_started_again():
     v, x, _, up = counted()
