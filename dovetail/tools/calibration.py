@@ -29,7 +29,9 @@ MESSAGES_S = 0.3
 """Seconds of a measurement of several tasks: when a core wakes up differs from step to step."""
 FEW, COPIES = 32 * 1024, 16
 """Kernels that are small run so many times in a step."""
-CHAIN, FAN, HOPS, RALLY = 128, 32, 8, 17
+CHAIN, FAN, RALLY = 128, 32, 17
+HOPS, TURN, WIDTH = 8, 4, 512
+"""Turns of tasks that wait for each other, products of a turn, and rows of its weights: 1 MiB, which other tasks drive out of a cache."""
 FEW_OPERATIONS = 1e6
 """The same, by their operations."""
 BLOCK = 256
@@ -349,22 +351,22 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
         weights = {}
         for device in devices:
             with dt.device(device):
-                weights[device] = _variable(BLOCK, BLOCK)
+                weights[device] = _variable(WIDTH, WIDTH)
         with dt.device(here):
-            alone = hops = dt.fill([1, BLOCK], x)
+            alone = hops = dt.fill([1, WIDTH], x)
         for i in range(HOPS):  # the products are too small for more than one core, whose helpers would sleep in between
             with dt.device(devices[(i + 1) % len(devices)]):
-                for _ in range(COPIES):
+                for _ in range(TURN):
                     hops = dt.nn.relu(dt.matmul(hops, weights[devices[(i + 1) % len(devices)]]))
             with dt.device(here):
-                for _ in range(COPIES):
+                for _ in range(TURN):
                     alone = dt.nn.relu(dt.matmul(alone, weights[here]))
         at_once = []
         for device in devices:
             with dt.device(device):
-                row = dt.fill([1, BLOCK], x)
+                row, small = dt.fill([1, BLOCK], x), _variable(BLOCK, BLOCK)  # which stay in the caches of its core
                 for _ in range(4 * HOPS * COPIES):
-                    row = dt.nn.relu(dt.matmul(row, weights[device]))
+                    row = dt.nn.relu(dt.matmul(row, small))
                 at_once.append(row.op)
         rally = played = x
         for i in range(RALLY):
