@@ -70,11 +70,11 @@ class SendBufferKernel:
 
 def find_last_sends(program: Program) -> Program:
     """The program, in whose sends `more` is set."""
-    _find_last(program.instructions)
+    _find_last(program.instructions, program.is_bounded)
     return program
 
 
-def _find_last(instructions: Sequence[Instruction]) -> None:
+def _find_last(instructions: Sequence[Instruction], is_bounded: bool) -> None:
     followed: set[str] = set()  # tasks for which a tensor follows before a pause
     for step in reversed(instructions):
         if isinstance(step, Send):
@@ -82,10 +82,10 @@ def _find_last(instructions: Sequence[Instruction]) -> None:
             step.more = task in followed
             followed.add(task)
         elif isinstance(step, Loop):
-            _find_last(step.head)
-            _find_last(step.body)
+            _find_last(step.head, is_bounded)
+            _find_last(step.body, is_bounded)
             followed.clear()
-        elif isinstance(step, (Recv, Wait, Await)) or _may_last(step):
+        elif isinstance(step, (Recv, Wait, Await)) or not is_bounded and _may_last(step):
             followed.clear()
 
 

@@ -123,7 +123,7 @@ def test_an_error_of_the_kernel_leaves_the_thread_as_it_was(pool: Pool) -> None:
 
 def test_a_send_knows_whether_another_one_for_its_task_follows_before_a_pause() -> None:
     def last(*instructions: Instruction) -> list[bool]:
-        program = find_last_sends(Program(A, instructions, (None,) * 9, (), ()))
+        program = find_last_sends(Program(A, instructions, (None,) * 9, (), (), is_bounded=False))
         return [not i.more for i in program.instructions if isinstance(i, Send)]
 
     def send(channel: int, task: str = "b") -> Send:
