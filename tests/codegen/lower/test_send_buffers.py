@@ -139,3 +139,9 @@ def test_a_send_knows_whether_another_one_for_its_task_follows_before_a_pause() 
     loop = Loop("loop", (), (), (send(1), send(2)), 0, (send(3),), (), (), ())
     assert last(send(0), loop, send(4)) == [True, True]
     assert [i.more for i in (*loop.head, *loop.body)] == [True, False, False]  # type: ignore[union-attr]
+
+
+def test_a_program_whose_time_is_bounded_is_not_searched_for_ops_that_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would define all old ops, at the first step of each task."""
+    monkeypatch.setattr("dovetail.codegen.lower.send_buffers.registered", lambda: pytest.fail("ops are looked up"))
+    assert find_last_sends(program_of(B)).is_bounded
