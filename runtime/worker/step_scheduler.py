@@ -296,9 +296,8 @@ class StepRunner:
     def run(self, executor: Executor, segment: Segment) -> None:
         """Run an executor until it pauses or ends."""
         queue = self._threads.run_queues.current
-        if (
-            queue.sent is not None or queue.outbox
-        ):  # a kernel of another program runs a session: its outbox is put aside
+        if queue.sent is not None or queue.outbox:
+            # A kernel of another program runs a session: the outbox of that program is put aside.
             outer = queue.sent, queue.sent_at, queue.outbox
             queue.sent, queue.outbox = None, {}
             try:

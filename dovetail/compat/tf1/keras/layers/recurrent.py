@@ -399,10 +399,8 @@ class Bidirectional(Layer):
             config.update(name=f"backward_{config['name']}", go_backwards=not config["go_backwards"])
             backward_layer = type(self.forward_layer).from_config(config)
         self.backward_layer, self.merge_mode = backward_layer, merge_mode
-        for part in (
-            self.forward_layer,
-            self.backward_layer,
-        ):  # one repeats the step before, and the other the step after
+        for part in (self.forward_layer, self.backward_layer):
+            # Else one would repeat the step before a masked one, and the other one the step after it.
             part.zero_output_for_mask = part.return_sequences
 
     def call(self, inputs: Tensor, mask: Any = None, training: Any = None) -> Any:
