@@ -34,6 +34,7 @@ from itertools import repeat
 
 import numpy as np
 
+from ...graph.core.errors import invalid
 from . import SEARCHES
 from .anneal import anneal_load, anneal_makespan
 from .bounds import least_behind, lower_bound
@@ -111,7 +112,7 @@ def search(
 
     Raises:
         InfeasibleError: the hard constraints cannot be met.
-        ValueError: no such strategy, or it found nothing that fits memory and can run.
+        InvalidArgumentError: the strategy found nothing that keeps the constraints and can run. ValueError: there is no such strategy.
     """
     solution = None
     try:
@@ -121,7 +122,9 @@ def search(
         if _watcher.get() is None or solution is None:
             raise
     if solution is None:
-        raise ValueError(f"The strategy {strategy!r} found no assignment that fits memory and can run; try 'auto'")
+        raise invalid(
+            f"The strategy {strategy!r} found no assignment that keeps the device blocks, fits memory and can run; try 'auto'"
+        )
     return solution
 
 

@@ -73,7 +73,7 @@ def test_demands_stay_hard_under_every_strategy(graph, strategy):
     with dt.colocate_with(pinned):
         beside = free + 1.0
     if strategy == "single":  # two devices are demanded
-        with pytest.raises(ValueError, match="'single' found no assignment"):
+        with pytest.raises(InvalidArgumentError, match="'single' found no assignment"):
             place(graph, fetches=beside, strategy=strategy)
         return
     plan = place(graph, fetches=beside, strategy=strategy)
