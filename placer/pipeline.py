@@ -249,7 +249,7 @@ class _Step:
         )  # fmt: skip
         if ranked is not None:
             cut = ranked.sends_first(cut)
-        cut = one_sided.reads(cut, nodes, {*self.targets, *(t.op for t in self.fetches)}, passed)
+        cut = one_sided.reads(cut, nodes, decisions.device_of, {*self.targets, *(t.op for t in self.fetches)}, passed)
         cut = resized(cut, self.sizes)
         if options.enable_recv_scheduling:
             cut = schedule_receives(cut)

@@ -127,7 +127,6 @@ class OneSidedPasses:
 
     def __init__(self, access: MemoryAccess, feeds: Collection[Tensor]) -> None:
         self._access, self._feeds = access, feeds
-        self._home: Callable[[Node], str]  # where nodes are placed; `updates` comes first
         self._reached: dict[tuple[str, str], bool] = {}
         self._refused: dict[Refusal, None] = {}
         self._used: dict[tuple[str, str], None] = {}
@@ -136,7 +135,6 @@ class OneSidedPasses:
         self, nodes: Sequence[Node], device_of: Callable[[Node], str], cluster: Cluster
     ) -> Callable[[Node], str]:
         """The device that runs each node of a step, with the updates and additions that other tasks than the owner do."""
-        self._home = device_of
         if not (setting("DOVETAIL_ONE_SIDED_READS") and setting("DOVETAIL_ONE_SIDED_UPDATES")):
             return device_of
         additions = self._possible(
@@ -163,13 +161,18 @@ class OneSidedPasses:
         return moved(updates, device_of) if updates else device_of
 
     def reads(
-        self, cut: Partitioned, nodes: Sequence[Node], keep: Collection[Node], passed: Mapping[Node, tuple[Node, ...]]
+        self,
+        cut: Partitioned,
+        nodes: Sequence[Node],
+        home: Callable[[Node], str],
+        keep: Collection[Node],
+        passed: Mapping[Node, tuple[Node, ...]],
     ) -> Partitioned:
-        """The same step with the values read in place that can be; the arguments are those of `read_directly`."""
+        """The same step with the values read in place that can be; the arguments are those of `direct_reads` and `read_directly`."""
         if not setting("DOVETAIL_ONE_SIDED_READS"):
             return cut
         reads = self._possible(
-            direct_reads(cut, nodes, self._feeds, MOST_BYTES, self._home),
+            direct_reads(cut, nodes, self._feeds, MOST_BYTES, home),
             lambda r: (task_of(r.channel.destination), task_of(r.channel.source)),
             lambda r: (r.reader, r.place),
             writable=False,

@@ -1,0 +1,147 @@
+"""Results that go to other tasks are written where those can read them: see `codegen/lower/sends.py`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+from dovetail.codegen.cpu.backend import NumbaBackend
+from dovetail.codegen.ir.program import Call, Instruction, Loop, Program, Recv, Send
+from dovetail.codegen.lower.sends import SendBufferKernel, find_last_sends, use_send_buffers
+from dovetail.codegen.pipeline import compile_partition
+from dovetail.graph.resources import shared_storage
+from dovetail.graph.resources.buffer_pool import buffers
+from dovetail.placer.partition.partition import partition
+from dovetail.placer.partition.prune import needed
+from dovetail.runtime.master.lowering import lower_partitions
+from dovetail.runtime.shared_memory.pool import Pool
+from dovetail.runtime.shared_memory.segment import Mapper, is_available
+
+pytestmark = pytest.mark.skipif(not is_available(), reason="this system has no memory files")
+
+A, B = (f"/job:{job}/replica:0/task:0/device:CPU:0" for job in "ab")
+SQUARE = np.arange(256 * 256, dtype=np.float32).reshape(256, 256) / 65536
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    made = Pool(64 << 20)
+    made.is_read = True
+    monkeypatch.setattr(shared_storage, "_used", [made])
+    yield made
+    made.close()
+
+
+def program_of(destination: str) -> Program:
+    """A product on a, which `destination` takes; and another one, which stays."""
+    graph = tf.Graph()
+    with graph.as_default():
+        with tf.device(A):
+            x = tf.placeholder(tf.float32, [None, None])
+            sent = tf.matmul(x, x, name="sent")
+            kept = tf.matmul(sent, x, name="kept")
+        with tf.device(destination):
+            y = tf.negative(sent)
+    cut = partition(needed(graph, [y, kept], feeds=[x]), lambda n: n.device, fetches=[y, kept], feeds=[x])
+    unit = next(u for u in lower_partitions(cut, graph) if u.device == A)
+    backend = NumbaBackend(compile_first=True, threads=1)
+    return compile_partition(unit, backend, lambda node: pytest.fail("no op here has state"), until="liveness")
+
+
+def test_a_program_tells_which_of_its_slots_go_to_other_tasks() -> None:
+    program = program_of(B)
+    (send,) = [i for i in program.instructions if isinstance(i, Send)]
+    assert program.sent == {send.slot}
+    assert program_of(A.replace("CPU:0", "CPU:1")).sent == frozenset()
+
+
+def run(program: Program) -> dict[str, Any]:
+    """What the calls of a program make, by node."""
+    slots = list(program.slots)
+    for _, slot in program.feeds:
+        slots[slot] = SQUARE
+    for step in program.instructions:
+        if isinstance(step, Call):
+            (slots[step.outputs[0]],) = (step.kernel(*[slots[i] for i in step.inputs]),)
+    return {step.node: slots[step.outputs[0]] for step in program.instructions if isinstance(step, Call)}
+
+
+def test_what_is_sent_is_written_where_it_is_lent_from_and_what_stays_is_not(pool: Pool) -> None:
+    made = run(use_send_buffers(program_of(B)))
+    sent, kept = made["sent"], made["kept"]
+    np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
+    np.testing.assert_allclose(kept, SQUARE @ SQUARE @ SQUARE, rtol=1e-4)
+    assert pool.holds(sent)
+    assert not pool.holds(kept)
+    assert not sent.flags.writeable  # it may be lent for longer than the step lasts
+    assert kept.flags.writeable
+    before = pool.bytes
+    reference = pool.lend(sent, os.getpid())
+    assert reference is not None
+    there = np.ndarray(sent.shape, sent.dtype, Mapper().borrow(reference, sent.nbytes))
+    assert there.ctypes.data != sent.ctypes.data  # another mapping of the same memory ...
+    np.testing.assert_array_equal(there, sent)
+    assert pool.bytes == before  # ... which nothing was copied to
+
+
+def test_the_memory_comes_back_when_nobody_holds_the_result(pool: Pool) -> None:
+    program = use_send_buffers(program_of(B))
+    run(program)
+    after_one = pool.bytes
+    for _ in range(40):
+        run(program)
+    assert pool.bytes == after_one
+
+
+@pytest.mark.parametrize("why", ["nobody reads", "no room", "no memory is shared"])
+def test_where_nobody_can_read_it_any_memory_will_do(why: str, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if why == "nobody reads":
+        pool.is_read = False
+    elif why == "no room":
+        pool.limit = 0
+    else:
+        monkeypatch.setattr(shared_storage, "_used", [])
+    sent = run(use_send_buffers(program_of(B)))["sent"]
+    np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
+    assert not pool.holds(sent)
+    assert sent.flags.writeable
+
+
+def test_an_error_of_the_kernel_leaves_the_thread_as_it_was(pool: Pool) -> None:
+    def broken() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        SendBufferKernel(broken)()
+    assert not pool.holds(buffers.empty((1 << 20,), np.dtype(np.uint8)))
+
+
+def test_a_send_knows_whether_another_one_for_its_task_follows_before_a_pause() -> None:
+    def last(*instructions: Instruction) -> list[bool]:
+        program = find_last_sends(Program(A, instructions, (None,) * 9, (), (), is_bounded=False))
+        return [not i.more for i in program.instructions if isinstance(i, Send)]
+
+    def send(channel: int, task: str = "b") -> Send:
+        return Send(channel, 0, f"/job:{task}/replica:0/task:0/device:CPU:{channel}", ())
+
+    def call(op: str) -> Call:
+        return Call(lambda x: x, (0,), (0,), (), "node", op, ("program.py", 7))
+
+    assert last(send(0), send(1), send(2, "c"), send(3)) == [False, False, True, True]
+    assert last(send(0), call("Add"), call("Fused"), send(1)) == [False, True]
+    assert last(send(0), Recv(7, 1, B), send(1)) == [True, True]
+    assert last(send(0), call("PyFunc"), send(1)) == [True, True]
+    loop = Loop("loop", (), (), (send(1), send(2)), 0, (send(3),), (), (), ())
+    assert last(send(0), loop, send(4)) == [True, True]
+    assert [i.more for i in (*loop.head, *loop.body) if isinstance(i, Send)] == [True, False, False]
+
+
+def test_a_program_whose_time_is_bounded_is_not_searched_for_ops_that_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would define all old ops, at the first step of each task."""
+    monkeypatch.setattr("dovetail.codegen.lower.sends.registered", lambda: pytest.fail("ops are looked up"))
+    assert find_last_sends(program_of(B)).is_bounded
