@@ -226,13 +226,13 @@ def _send(
             free = max(now, c.link_free[link])
             leaves = free if contended else now
             c.link_free[link] = free + passes  # the last byte is still under way
-            awake = leaves
+            begins = leaves
             if a.wake > 0.0 and p != q:
                 c.awake[0, s] = now + a.polls
                 if c.busy[d] == 0 and now >= c.awake[0, d] and now >= c.awake[1, d]:
                     c.awake[1, d] = now + a.wake
-                awake = max(leaves, c.awake[1, d])
-            sent[d], arrives[d] = v, awake + latency + passes
+                begins = max(leaves, c.awake[1, d])
+            sent[d], arrives[d] = v, begins + latency + passes
             if (
                 len(a.host)
                 and free <= now
@@ -241,7 +241,7 @@ def _send(
                 and c.size[2] < len(c.active_end)
             ):
                 arrives[d] = np.inf  # when its latency is over is not known yet
-                _add_active(a, c, a.host[d], now, awake - now + latency, v, e, 1.0)
+                _add_active(a, c, a.host[d], now, begins - now + latency, v, e, 1.0)
             handled = a.handling[p, q] + a.value_bytes[v] * a.handling_per_byte[p, q]
             c.owed[s] += handled
             c.owed[d] += handled

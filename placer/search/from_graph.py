@@ -63,9 +63,7 @@ CALIBRATED = Speed((), 0.0, 0.0)  # stands for the class of processors whose tim
 BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
 WITHIN_TASK = (5e-6, 1e10)
 ONE_SIDED_READ = (2e-6, 1e10)  # seconds, bytes per second: a copy from another task's memory
-POLLED = (
-    150e-6  # seconds for which a task that has sent something polls: `BUSY_POLL_S` of `runtime/transport/event_loop.py`
-)
+POLLED = 150e-6  # seconds for which a task polls once it has sent something: `BUSY_POLL_S` of the runtime's event loop
 HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
 _READS = frozenset({"Identity", "ReadVariableOp"})
 IN_PROCESS = "/job:localhost/replica:0/task:0"  # the task of a session without a target, which runs in its process
@@ -186,6 +184,7 @@ def step_problem(
     fed_at, back_after = (
         (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches), sizes)
     )
+    host = None if machine is None else hosts_of(cluster)
     between = 1.0 - np.eye(len(latency))
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
@@ -216,10 +215,10 @@ def step_problem(
         fed_at=fed_at,
         back_after=back_after,
         used=used,
-        host=None if machine is None else hosts_of(cluster),
+        host=host,
         shared=0.0 if machine is None else machine.shared,
         wake=0.0 if machine is None else machine.overheads["wake"],
-        polls=0.0 if machine is None or _is_crowded(cluster, machine) else POLLED,
+        polls=0.0 if machine is None or host is None or _is_crowded(host, task, machine.cores) else POLLED,
         priority=-np.arange(n, dtype=float),  # devices work through one order that is the same for all
         place=task,
     )  # fmt: skip
@@ -241,10 +240,10 @@ def _calibrated(
     return seconds, used
 
 
-def _is_crowded(cluster: Cluster, machine: Calibration) -> bool:
+def _is_crowded(host: Ints, task: Ints, cores: int) -> bool:
     """Whether a machine has more tasks than cores: then no task polls for long, as another one needs the core."""
-    tasks = Counter(host for host, _ in {(d.host or "", d.name.task_name) for d in cluster.devices})
-    return max(tasks.values(), default=0) > machine.cores
+    tasks = np.unique(np.stack([host, task])[:, host >= 0], axis=1)
+    return int(np.bincount(tasks[0]).max(initial=0)) > cores
 
 
 def hosts_of(cluster: Cluster) -> Ints:
