@@ -167,7 +167,7 @@ def main(
     from rich.console import Console
 
     Console().print(table(title, measured))
-    if args.json is not None:
+    if args.json is not None and not isinstance(rows, Mapping):  # else it is written already
         _write(args.json, report(title, args.quick, measured))
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
@@ -183,11 +183,10 @@ def _measured_by_name(
 ) -> list[Row]:
     """The rows of the wanted groups, among those that the file has; the file is written after each."""
     found: dict[tuple[str, str], Row] = {}
+    kept: dict[str, Any] | None = None
     if path is not None and path.exists() and set(wanted) != set(groups):
-        found = {
-            (each["name"], each["peer_name"]): Row(**each)
-            for each in json.loads(path.read_text(encoding="utf-8"))["rows"]
-        }
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        found = {(each["name"], each["peer_name"]): Row(**each) for each in kept["rows"]}
     for name in wanted:
         try:
             for each in groups[name](quick):
@@ -195,7 +194,7 @@ def _measured_by_name(
                 ratio = "" if each.ratio is None else f", {each.ratio:.3g} of {each.peer_name}"
                 print(f"{each.name}: {each.dovetail:.4g} {each.unit}{ratio}", file=sys.stderr, flush=True)
                 if path is not None:
-                    _write(path, report(title, quick, found.values()))
+                    _write(path, report(title, quick, found.values(), kept))
         except Exception:
             traceback.print_exc()
             failed.append(name)
@@ -234,9 +233,13 @@ def table(title: str, rows: Iterable[Row]) -> "Table":
     return out
 
 
-def report(title: str, quick: bool, rows: Iterable[Row]) -> dict[str, Any]:
-    """The rows with what a reader needs to judge them: when, which commit, what machine, which versions."""
-    return {
+def report(title: str, quick: bool, rows: Iterable[Row], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The rows with what a reader needs to judge them: when, which commit, what machine, which versions.
+
+    `kept`: the earlier report that some of the rows are from. `since` tells when its oldest rows were measured.
+    """
+    since = {} if kept is None else {"since": kept.get("since", kept["time"])}
+    return since | {
         "title": title,
         "quick": quick,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -189,9 +189,9 @@ def _write(path: Path, found: Iterable[dict[str, Any]], apart: str) -> None:
         row(f"{r['program']}{apart}: {r['mechanism']}", "µs", r["on_us"], r["on_us"] * r["median"], "without it")
         for r in found
     ]
-    what = report("What each mechanism of the runtime gains", False, new)
-    if path.exists():
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    what = report("What each mechanism of the runtime gains", False, new, kept)
+    if kept is not None:
         names = {each.name for each in new}
-        before = json.loads(path.read_text(encoding="utf-8"))["rows"]
-        what["rows"] = [each for each in before if each["name"] not in names] + what["rows"]
+        what["rows"] = [each for each in kept["rows"] if each["name"] not in names] + what["rows"]
     path.write_text(json.dumps(what, indent=1) + "\n", encoding="utf-8")

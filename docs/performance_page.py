@@ -179,6 +179,12 @@ def table(part: Part) -> str:
     return "\n".join(lines)
 
 
+def _measured_on(found: dict[str, Any]) -> str:
+    """The date of a record, or the first and the last one of its rows."""
+    first, last = found.get("since", found["time"])[:10], found["time"][:10]
+    return last if first == last else f"{first} to {last}"
+
+
 def page() -> str:
     """The page."""
     parts = [INTRODUCTION]
@@ -187,7 +193,7 @@ def page() -> str:
         if found is None:
             continue
         machine = found["machine"]
-        when = f"`{part.command or f'bench/{part.file}.py'}`, {found['time'][:10]}, {machine['cpu']}, {machine['cores']} cores."
+        when = f"`{part.command or f'bench/{part.file}.py'}`, {_measured_on(found)}, {machine['cpu']}, {machine['cores']} cores."
         parts.append(f"## {part.title}\n\n{part.text} {when}\n\n{table(part)}\n")
     parts.append(
         "## Elsewhere\n\nSearch against the best values known, and predicted against measured steps: "
