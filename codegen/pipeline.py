@@ -29,7 +29,7 @@ from .ir.verify import BrokenPassError, verify_program, verify_steps
 from .lower.chunked_saves import read_saved_in_chunks
 from .lower.liveness import free_dead_slots
 from .lower.lower import Lowered, ReaderOf, lower
-from .lower.send_buffers import find_last_sends, use_send_buffers
+from .lower.sends import find_last_sends, use_send_buffers
 from .options import KernelOptions, is_enabled
 from .passes.rewrite import Fired, Rewrites, rewrite
 from .reference import NumpyBackend

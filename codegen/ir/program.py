@@ -80,6 +80,11 @@ class Send:
     frees: tuple[int, ...]
     more: bool = False
 
+    @property
+    def task(self) -> str:
+        """The task of the destination."""
+        return self.destination.partition("/device:")[0]
+
 
 @dataclass(slots=True, eq=False)
 class Recv:

@@ -3,6 +3,6 @@
 lower.py                  a partition's steps to instructions; the backend gives the kernels
 liveness.py               each slot is freed after its last use
 chunked_saves.py          large variables that only a save reads are read chunk by chunk
-send_buffers.py           results that are sent are written into shared memory at once; which sends come last before a pause
+sends.py                  results that are sent are written into shared memory at once; which send is the last before a pause
 region.py                 Region: consecutive calls that become one call, and how they run one by one
 """

@@ -138,7 +138,7 @@ def _sent(instructions: Iterable[Instruction], device: str) -> Iterator[int]:
     for step in instructions:
         if isinstance(step, Loop):
             yield from _sent((*step.head, *step.body), device)
-        elif isinstance(step, Send) and step.slot >= 0 and step.destination.partition("/device:")[0] != task:
+        elif isinstance(step, Send) and step.slot >= 0 and step.task != task:
             yield step.slot
 
 

@@ -310,8 +310,10 @@ class _Walk:
         """After the first rewrite, nodes may be equal to earlier ones, and any rule may match again."""
         self.table, self.later = self.rules_here(self.rules), ()
         self.alike.clear()
+        if not self.wanted.merge:
+            return
         self.in_loops.clear()
-        for step in self.steps if self.wanted.merge else ():
+        for step in self.steps:
             self.enter_or_leave(step)
             if type(step) is Node and step.outputs and self.makers.get(step.outputs[0]) is step:
                 self.remember(_identity(step) or (step,), step)

@@ -67,8 +67,8 @@ class ProductKernel(NodeKernel):
         if len(stack) > 3:
             a, b = (_as_stack(recorder, x) for x in (a, b))
         out = recorder.empty((*stack, rows, columns), a.dtype)
-        if (rows if columns > 1 else columns) == 1 and _is_read_across(b if columns > 1 else a):
-            # A row by a matrix whose columns lie in memory, or the reverse: the transposed product reads it along its rows.
+        if (rows if columns > 1 else columns) == 1 and _is_column_major(b if columns > 1 else a):
+            # The transposed product reads such a matrix along its contiguous axis.
             a, b, rows, columns = b.swapaxes(-1, -2), a.swapaxes(-1, -2), columns, rows
         (a, a_jumps), (b, b_jumps) = (_as_vector(x if _is_vector(x) else recorder.ordered(x)) for x in (a, b))
         contract(
@@ -86,8 +86,8 @@ def product_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> 
     return ProductKernel(node, reference, threads, check) if node.outputs[0].dtype.base.np in _TYPES else None
 
 
-def _is_read_across(matrix: Array) -> bool:
-    """Whether neighbours in a column are neighbours in memory, and those in a row are not."""
+def _is_column_major(matrix: Array) -> bool:
+    """Whether the columns of a matrix are contiguous, and its rows are not."""
     return matrix.strides[-2] == matrix.itemsize != matrix.strides[-1]
 
 

@@ -235,7 +235,8 @@ class SparseUpdateKernel(VariableKernel):
         arrays = [*flat, *given, *([] if decays else [indices.ravel()]), *flat]
         sizes = (flat[0].size,) if decays else (indices.size, math.prod(grad.shape[1:]))
         ranges = ranges_of(sizes[0], nanoseconds(self._found.update, sizes), threads)
-        share(self.function, (*arrays, *sizes), ranges, threads)  # type: ignore[arg-type]
+        assert self.function is not None
+        share(self.function, (*arrays, *sizes), ranges, threads)
         return True
 
     def _summed(self, grad: Array, indices: Array, rows: int) -> tuple[Array, Array]:

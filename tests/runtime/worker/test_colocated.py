@@ -203,9 +203,9 @@ def test_a_tensor_that_cannot_be_sent_ends_the_step() -> None:
     ends: list[dt.errors.OpError] = []
     worker = Worker("/job:a/task:0", (), push=refuse)
     running = StepRunner(worker, 7, RegisteredProgram("session", ()), lambda outcome: None, None)
-    step = SimpleNamespace(is_over=False, cancellation=None, give=running.push, fail=ends.append)
+    step: Any = SimpleNamespace(is_over=False, cancellation=None, give=running.push, fail=ends.append)
     program = Program("/job:a/task:0/device:CPU:0", (Send(1, 0, "/job:b/task:0/device:CPU:0", ()),), (1.0,), (), ())
-    running.run(Executor(step, program), Segment())  # type: ignore[arg-type]
+    running.run(Executor(step, program), Segment())
     assert "ValueError: out of paper" in ends[0].message and "/job:a/task:0/device:CPU:0" in ends[0].message
 
 
@@ -222,10 +222,12 @@ def test_a_tensor_waits_only_for_one_that_soon_follows(monkeypatch: pytest.Monke
 
     put(1, False, 0.0)
     assert sent == [[1]]
-    put(2, True, 0.0), put(3, True, 0.0), put(4, False, 0.0)
+    for channel, more in ((2, True), (3, True), (4, False)):
+        put(channel, more, 0.0)
     assert sent[1:] == [[2, 3, 4]]
     for _ in range(5):
-        put(5, True, 0.1), put(6, False, 0.0)
+        put(5, True, 0.1)
+        put(6, False, 0.0)
     assert sent[2] == [5, 6] and sent[-2:] == [[5], [6]]
 
 
