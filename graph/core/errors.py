@@ -7,7 +7,7 @@ Errors are sent between processes as (code, message, node, task) and are rebuilt
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 SUMMARY_CHARS = 65_536  # maximal length of an error's message that is sent to other tasks
 
@@ -36,6 +36,11 @@ class OpError(Exception):
         self.op = op
         self.message = message
         self.task = ""
+
+    @classmethod
+    def of(cls, message: str) -> Self:
+        """The error that concerns no node."""
+        return cls(None, None, message)
 
     def __str__(self) -> str:
         return self.message

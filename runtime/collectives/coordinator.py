@@ -122,7 +122,7 @@ class Coordinator(AsyncResource[CollectiveRequest]):
     def _admit(self, request: CollectiveRequest) -> None:
         membership = request.membership
         if membership.error is not None:
-            raise type(membership.error)(None, None, membership.error.message)
+            raise type(membership.error).of(membership.error.message)
         if request.key in membership.by_message or request.key in membership.in_memory:
             raise invalid(f"{request.what}: member {request.key[2]} takes part twice at once")
         if isinstance(request, SharedMemoryRequest):
@@ -239,7 +239,7 @@ class Coordinator(AsyncResource[CollectiveRequest]):
                 f"{what}: something that {task} has sent never came: the connection between it and {self.task} broke meanwhile. All "
                 "workers go on from the last checkpoint, in new sessions."
             )
-            self.memberships.fail(membership, UnavailableError(None, None, text))
+            self.memberships.fail(membership, UnavailableError.of(text))
 
     # --- heartbeats and ticks --------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Coordinator(AsyncResource[CollectiveRequest]):
         if restarted:
             for m in self._bound_to(task):
                 if m.requests:
-                    error = AbortedError(None, None, f"{task} was restarted in the middle of a collective")
+                    error = AbortedError.of(f"{task} was restarted in the middle of a collective")
                     self.memberships.fail(m, error)
         if self._detector.is_cut_off(task, is_deaf):
             for m in self._bound_to(task):  # the other task cannot continue in any case
@@ -259,7 +259,7 @@ class Coordinator(AsyncResource[CollectiveRequest]):
                     f"{task} hears nothing of {self.task}, though it is heard: the way there is cut. All "
                     "workers go on from the last checkpoint, in new sessions, when it is open."
                 )
-                self.memberships.fail(m, UnavailableError(None, None, text))
+                self.memberships.fail(m, UnavailableError.of(text))
 
     def _bound_to(self, task: str) -> list[Membership]:
         return [m for m in self.memberships.active() if m.peers.get(task) is not None]
@@ -302,4 +302,4 @@ class Coordinator(AsyncResource[CollectiveRequest]):
                         f"{m.requests[0].what}: {task} has given no sign of life for {seconds:.1f} s: it is dead, stopped or cut off. "
                         "Start it again; all workers then go on from the last checkpoint, in new sessions."
                     )
-                    self.memberships.fail(m, UnavailableError(None, None, text))
+                    self.memberships.fail(m, UnavailableError.of(text))

@@ -101,7 +101,7 @@ class MessageExecutor:
         if membership.by_message.get(request.key) is not request:
             return  # the step has ended
         if isinstance(result, OpError):
-            self._service.fail(membership, type(result)(None, None, f"{request.what}: {result.message}"))
+            self._service.fail(membership, type(result).of(f"{request.what}: {result.message}"))
             return
         assert isinstance(request.algorithm, LinkAgreement)
         request.algorithm.ended(result)
@@ -171,7 +171,7 @@ class SharedMemoryExecutor:
         except BaseException as e:  # also KeyboardInterrupt: the other members must not wait for this one
             error = ended_early_error(self._service.task, request)
             if isinstance(e, OpError):
-                error = type(e)(None, None, f"{request.what}: {e.message}")
+                error = type(e).of(f"{request.what}: {e.message}")
             self._coordinator.perform(lambda: self._service.fail(membership, error))
             if isinstance(e, OpError):
                 raise error from None

@@ -261,7 +261,7 @@ class PeerMessenger:
             text = f"{task} is a member of the group, but no task of the server's cluster"
             self.unsent.append((membership, invalid(text)))
         except (OSError, OpError) as e:  # an unknown host, a server that is stopping
-            self.unsent.append((membership, UnavailableError(None, None, f"{task} cannot be reached: {e}")))
+            self.unsent.append((membership, UnavailableError.of(f"{task} cannot be reached: {e}")))
 
     def try_to_send(self, task: str, event: str, group: str, token: int, **fields: Any) -> None:
         """Send a message that may be lost."""
@@ -402,7 +402,7 @@ class MembershipService:
                 task = membership.task_of[rank]
                 reason = membership.left.get(task)
                 if reason is not None and not (task in membership.closed and _is_under_way(request)):
-                    self.fail(membership, AbortedError(None, None, f"{request.what}: {reason}"))
+                    self.fail(membership, AbortedError.of(f"{request.what}: {reason}"))
                     return
 
     def fail(self, membership: Membership, error: OpError) -> None:
@@ -417,7 +417,7 @@ class MembershipService:
         membership.queues = {}
         for request in requests:
             stop_link(request)
-            request.refuse(type(error)(None, None, error.message))
+            request.refuse(type(error).of(error.message))
 
 
 def _is_under_way(request: CollectiveRequest) -> bool:
@@ -428,13 +428,12 @@ def _is_under_way(request: CollectiveRequest) -> bool:
 def ended_early_error(task: str, request: CollectiveRequest) -> OpError:
     """The error when a member's step ends before its collective."""
     text = f"A step of {task or 'this process'} was ended while it took part in {request.what}"
-    return AbortedError(None, None, text)
+    return AbortedError.of(text)
 
 
 def too_far_ahead_error(task: str) -> OpError:
     """The error when a task has sent more early messages than are kept."""
-    return ResourceExhaustedError(
-        None, None,
+    return ResourceExhaustedError.of(
         f"More than {MAX_EARLY_PARTS} parts of {task} wait for this task to get to their collectives: {task} runs too far ahead. Let "
-        "it take something back from the others, such as an all_reduce or a barrier.",
-    )  # fmt: skip
+        "it take something back from the others, such as an all_reduce or a barrier."
+    )

@@ -137,9 +137,7 @@ class MasterHandlers:
         session = self._master.session(fields["session"])
         with session.lock:
             if session.graph.version != fields["from_version"]:
-                raise AbortedError(
-                    None,
-                    None,
+                raise AbortedError.of(
                     f"The session's graph has version {session.graph.version}; the client expected {fields['from_version']}",
                 )
             extend_from_bytes(session.graph, fields["graph"])

@@ -84,11 +84,10 @@ class Master:
         """A session by its handle; AbortedError: it does not exist or is closed."""
         found = self._sessions.get(handle)
         if found is None:
-            raise AbortedError(
-                None, None,
+            raise AbortedError.of(
                 f"Session {handle} is not found at {self.task}: the server was restarted, or the session was closed or reset. "
-                "Make a new session.",
-            )  # fmt: skip
+                "Make a new session."
+            )
         return found
 
     @contextmanager

@@ -108,14 +108,14 @@ class Workers:
             asked_at = -1.0
             while absent:
                 if self._closed or process_ends.is_set():
-                    raise CancelledError(None, None, f"{self._worker.task} was stopped while it waited for its cluster")
+                    raise CancelledError.of(f"{self._worker.task} was stopped while it waited for its cluster")
                 now = time.monotonic()
                 if forsaken is not None and forsaken():
                     names = ", ".join(f"{t} at {a}" for t, a in absent.items())
                     waited = f"{self._worker.task} waited {now - began:.0f} s for {names}"
                     text = f"The client that asked for a session has gone: {waited}"
                     logger.warning("%s", text)
-                    raise CancelledError(None, None, text)
+                    raise CancelledError.of(text)
                 if now - asked_at > 0.5:
                     asked_at = now
                     for task, address in absent.items():
@@ -140,13 +140,14 @@ class Workers:
                 now = time.monotonic()
                 if absent and now - began > config.wait_for_cluster_s:
                     locked = next(filter(None, map(connections.why_silent, absent.values())), None)
-                    raise UnavailableError(
-                        None, None,
+                    raise UnavailableError.of(
                         f"Waited {now - began:.0f} s for {names}: "
-                        + (locked or
-                        "not started, or cannot be reached. Start it, leave it out with device_filters, or wait longer with "
-                        "ConfigProto(wait_for_cluster_s=...)."),
-                    )  # fmt: skip
+                        + (
+                            locked
+                            or "not started, or cannot be reached. Start it, leave it out with device_filters, or wait longer with "
+                            "ConfigProto(wait_for_cluster_s=...)."
+                        )
+                    )
                 if absent and now - told > TELL_MISSING_S:
                     told = now
                     logger.warning("CreateSession still waiting for response from worker: %s", names)
@@ -241,7 +242,7 @@ class Workers:
             try:
                 replies = call_all(connections, requests, answer, patience, CONTROL_TIMEOUT_S, meanwhile=meanwhile)
             except DeadlineExceededError as e:
-                raise UnavailableError(None, None, e.message) from None
+                raise UnavailableError.of(e.message) from None
         return {task: replies[at[task]] for task in fields}
 
     def close(self) -> None:

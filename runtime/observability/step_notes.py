@@ -128,7 +128,7 @@ class Notes:
                 raise ValueError("a kernel is none of the calls")
             return notes
         except (ValueError, TypeError, msgpack.UnpackException) as e:
-            raise InternalError(None, None, f"Malformed trace in a message: {type(e).__name__}: {e}") from None
+            raise InternalError.of(f"Malformed trace in a message: {type(e).__name__}: {e}") from None
 
 
 class Recorder:

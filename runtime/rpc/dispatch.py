@@ -61,7 +61,7 @@ class Responder:
         try:
             endpoint.reply(peer, message)
         except WireError as e:
-            error = InternalError(None, None, f"The answer cannot travel: {e}")
+            error = InternalError.of(f"The answer cannot travel: {e}")
             endpoint.reply(peer, self.error(message.fields["request"], error))
         except ResourceExhaustedError as e:
             endpoint.reply(peer, self.error(message.fields["request"], e))
@@ -86,7 +86,7 @@ class Responder:
         """
         endpoint = self.endpoint
         if endpoint is None or self.is_stopping:
-            raise AbortedError(None, None, f"The server of {self.task} is stopping")
+            raise AbortedError.of(f"The server of {self.task} is stopping")
         endpoint.send(self.peers.address(task), message, compressed)
 
     def tell(self, task: str, message: Message) -> None:
@@ -202,11 +202,10 @@ class Quota:
         for limit, has, more in zip(self._limits, now, amounts, strict=True):
             if limit.most and has + more > limit.most:
                 break
-        return ResourceExhaustedError(
-            None, None,
+        return ResourceExhaustedError.of(
             f"This client has {has} {limit.what} at this server, and {more} more would be over the limit of "
-            f"{limit.most} ({limit.setting} of the server). {limit.remedy}",
-        )  # fmt: skip
+            f"{limit.most} ({limit.setting} of the server). {limit.remedy}"
+        )
 
 
 logger = logging.getLogger(__name__)
@@ -252,7 +251,7 @@ class RequestExecutor:
                 reply = responder.error(request, e)
             except Exception as e:
                 logger.exception("%s: while serving %s", responder.task, message.kind)
-                reply = responder.error(request, InternalError(None, None, f"{type(e).__name__}: {e}"))
+                reply = responder.error(request, InternalError.of(f"{type(e).__name__}: {e}"))
             self._quota.give_back(owner, 1)
             responder.reply(peer, reply)
             self._open.discard((peer, request))
@@ -263,7 +262,7 @@ class RequestExecutor:
         except RuntimeError:  # the pool is shut down: the server is stopping
             self._quota.give_back(owner, 1)
             self._open.discard((peer, request))
-            responder.refuse(peer, request, UnavailableError(None, None, f"The server of {responder.task} is stopping"))
+            responder.refuse(peer, request, UnavailableError.of(f"The server of {responder.task} is stopping"))
 
     def works_on(self, peer: bytes, request: int) -> bool:
         """Whether a request has no reply yet."""

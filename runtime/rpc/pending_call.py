@@ -67,11 +67,10 @@ class ConnectionPool:
         try:
             return Connections(self._keys, self._patience_s)
         except OSError as e:
-            raise ResourceExhaustedError(
-                None, None,
+            raise ResourceExhaustedError.of(
                 f"This process can open no connection: {e.strerror}. Each of its threads that runs a step has some: run fewer at once, "
-                "close files and sessions, or raise the limit (ulimit -n)",
-            ) from None  # fmt: skip
+                "close files and sessions, or raise the limit (ulimit -n)"
+            ) from None
 
     def give_back(self, connections: Connections) -> None:
         """Return a set of connections."""
@@ -171,9 +170,9 @@ class PendingReplies:
             locked = connections.why_silent(address)  # ZeroMQ accepts nothing for a server that refused the connection
             connections.forget(address)
             if locked is not None:
-                raise PermissionDeniedError(None, None, locked) from None
-            raise UnavailableError(
-                None, None, f"{_who(self._owing.get(address, 'The server'), address)} cannot be reached: {e}"
+                raise PermissionDeniedError.of(locked) from None
+            raise UnavailableError.of(
+                f"{_who(self._owing.get(address, 'The server'), address)} cannot be reached: {e}"
             ) from None
 
     def settled(self, address: str) -> None:
@@ -201,9 +200,9 @@ class PendingReplies:
         except TooLargeError as e:
             if e.request != (self._request or 0):
                 return []  # the late reply to an abandoned request
-            raise ResourceExhaustedError(None, None, f"The answer to this {self._what}: {e}") from None
+            raise ResourceExhaustedError.of(f"The answer to this {self._what}: {e}") from None
         except WireError as e:
-            raise UnavailableError(None, None, f"What came from a server is no message of this version: {e}") from None
+            raise UnavailableError.of(f"What came from a server is no message of this version: {e}") from None
         detector.now = time.monotonic()
         out, pongs = [], []
         for address, message in arrived:
@@ -229,11 +228,10 @@ class PendingReplies:
             how = child_processes[address]() if address in child_processes else None
             if how is not None:
                 connections.forget(address)
-                raise UnavailableError(
-                    None, None,
+                raise UnavailableError.of(
                     f"The process of {_who(self._owing[address], address)} {how} while this {self._what} waited for it. What it held is "
-                    "lost. Start it again, and restore or initialise its variables; or make a session whose device_filters leave it out.",
-                )  # fmt: skip
+                    "lost. Start it again, and restore or initialise its variables; or make a session whose device_filters leave it out."
+                )
             moved = connections.moved(address)
             if moved != self._moved.setdefault(address, moved):  # progress of chunks counts as a sign of life
                 self._moved[address] = moved
@@ -245,12 +243,11 @@ class PendingReplies:
             locked = connections.why_silent(address)
             connections.forget(address)  # the next call starts with a fresh connection
             if locked is not None:
-                raise PermissionDeniedError(None, None, locked)
-            raise UnavailableError(
-                None, None,
+                raise PermissionDeniedError.of(locked)
+            raise UnavailableError.of(
                 f"{_who(self._owing[address], address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
-                "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out.",
-            )  # fmt: skip
+                "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out."
+            )
         if self._limit_s is not None and now - self._began >= self._limit_s:
             waited = now - self._began
             owing = (
@@ -261,8 +258,8 @@ class PendingReplies:
             unsure = [a for a in self._owing if connections.awaits_admission(a)]
             locked = next(filter(None, map(connections.why_silent, unsure)), None)
             hint = f". It is busy, or: {locked}" if locked else ""
-            raise DeadlineExceededError(
-                None, None, f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}{hint}"
+            raise DeadlineExceededError.of(
+                f"Operation timed out: this {self._what} waited {waited:.1f} s for {owing}{hint}"
             )
         for address, _ in detector.to_ask():
             self.send(connections, address, self._ping())
@@ -320,18 +317,16 @@ class PendingReplies:
             self._forgotten.pop(address, None)
         elif ping > self._forgotten.setdefault(address, self._last):
             waited = time.monotonic() - self._began
-            raise UnavailableError(
-                None, None,
+            raise UnavailableError.of(
                 f"{_who(self._owing[address], address)} does not work on this {self._what} (any more), after {waited:.1f} s: the "
-                "connection broke, and the request or its answer was lost. Whether it was done is not known. Run it again.",
-            )  # fmt: skip
+                "connection broke, and the request or its answer was lost. Whether it was done is not known. Run it again."
+            )
 
     def _restarted(self, address: str) -> AbortedError:
-        return AbortedError(
-            None, None,
+        return AbortedError.of(
             f"{_who(self._owing[address], address)} was restarted during this {self._what}. What it held is lost. "
-            "If it held variables, restore or initialise them; then run again.",
-        )  # fmt: skip
+            "If it held variables, restore or initialise them; then run again."
+        )
 
 
 def error_of(reply: Message) -> OpError:

@@ -202,8 +202,8 @@ class LocalCluster(RunningCluster):
             elif code is not None:
                 said = process.stdout.read().decode(errors="replace").strip() if process.stdout else ""
                 why = f":\n{said}" if said else "; its output says why"
-                raise UnavailableError(
-                    None, None, f"The process of /job:{job}/task:{i} {how_it_ended(code)} before it answered{why}"
+                raise UnavailableError.of(
+                    f"The process of /job:{job}/task:{i} {how_it_ended(code)} before it answered{why}"
                 )
         return finished
 

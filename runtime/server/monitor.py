@@ -83,9 +83,7 @@ class ClusterMonitor:
             try:
                 reply = call(self._connections, address, name, asked, "figures", ANSWER_S, ANSWER_S * 2)
             except UnavailableError:
-                raise UnavailableError(
-                    None,
-                    None,
+                raise UnavailableError.of(
                     f"No server answers at {address}, within {ANSWER_S:.0f} s: it is dead, stopped, cut off or not started. "
                     "Try the address of another task.",
                 ) from None

@@ -121,7 +121,7 @@ class RunningCluster:
                     del waiting[address]
                 if waiting and time.monotonic() > deadline:
                     names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
-                    raise UnavailableError(None, None, f"No answer within {timeout_s:.0f} s from {names}")
+                    raise UnavailableError.of(f"No answer within {timeout_s:.0f} s from {names}")
 
     def _finished(self, waiting: Mapping[str, tuple[str, int]]) -> Collection[str]:
         """Which of the tasks that are waited for have finished. UnavailableError: one has failed."""

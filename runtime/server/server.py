@@ -165,7 +165,7 @@ class Server:
         self.config = check_config(config)
         self._protocol = protocol
         if protocol not in PROTOCOLS:
-            raise NotFoundError(None, None, f"No server factory is known for protocol {protocol!r}; use 'zmq'")
+            raise NotFoundError.of(f"No server factory is known for protocol {protocol!r}; use 'zmq'")
         self.job_name, self.task_index = _which_task(self.cluster_spec, job_name, task_index)
         self._address = self.cluster_spec.task_address(self.job_name, self.task_index)
         if not self._address.rpartition(":")[2].strip().isdigit():
@@ -276,7 +276,7 @@ class Server:
                 self._listen, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys
             )
         except AddressInUse as e:
-            raise UnknownError(None, None, f"The server of {self.task} cannot start: {e}") from None
+            raise UnknownError.of(f"The server of {self.task} cannot start: {e}") from None
         self._address = responder.endpoint.address
         responder.endpoint.call_soon(ignore_numpy_warnings)
         # Otherwise the first step would wait for it, in all tasks at once.

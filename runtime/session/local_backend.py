@@ -125,7 +125,7 @@ class LocalBackend:
                 if not worker.may_go_on(number) and inbox.empty():
                     waits = "; ".join(worker.waits_for(number))
                     worker.abort(number, "The step cannot go on")
-                    raise InternalError(None, None, f"The step cannot go on: {waits}")
+                    raise InternalError.of(f"The step cannot go on: {waits}")
                 inbox.get()()
 
         try:
@@ -161,7 +161,7 @@ class LocalBackend:
         if not wait([done], limit_s).done:
             last = "; ".join(self._worker.waits_for(number))
             why = f"waited {limit_s:.1f} s, last because {last}" if last else f"ran for {limit_s:.1f} s"
-            raise DeadlineExceededError(None, None, f"Timed out: this step {why}")
+            raise DeadlineExceededError.of(f"Timed out: this step {why}")
         done.result()
 
     def cancel(self, resources: Resources) -> None:

@@ -46,9 +46,7 @@ def address_of(target: str) -> str:
     for scheme in SCHEMES:
         if target.startswith(scheme):
             return target[len(scheme) :]
-    raise NotFoundError(
-        None,
-        None,
+    raise NotFoundError.of(
         f"No session can be made for target {target!r}: use '' for this process, or a server's target, 'zmq://host:port'",
     )
 
@@ -144,12 +142,11 @@ class StepGate:
                 deadline = time.monotonic() + timeout_s
                 while any(self._changes(kind) for kind in list(self._running.values())):
                     if time.monotonic() > deadline:
-                        raise DeadlineExceededError(
-                            None, None,
+                        raise DeadlineExceededError.of(
                             f"A step of this session that changes variables has not ended in {timeout_s:g} s, so there was no moment "
                             "between steps. A step that waits for another one that changes variables (SyncReplicasOptimizer) never "
-                            "leaves one",
-                        )  # fmt: skip
+                            "leaves one"
+                        )
                     time.sleep(_LOOK_S)
                 yield
             finally:
@@ -317,11 +314,10 @@ class PreparedSteps:
         if self._is_warned:
             self._is_warned = False
             return
-        raise AbortedError(
-            None, None,
+        raise AbortedError.of(
             f"{', '.join(restarted)} was restarted since this session used it last: its variables are lost. Initialise or restore "
-            "them and run again.",
-        )  # fmt: skip
+            "them and run again."
+        )
 
     def _with_node(self, error: OpError) -> OpError:
         """The same error, with the graph's node instead of its name."""

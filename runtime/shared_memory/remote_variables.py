@@ -132,16 +132,15 @@ class RemoteVariables:
             InvalidArgumentError: the variable is not the expected one, or the message is malformed.
         """
         if resources is None:
-            raise AbortedError(
-                None, None,
+            raise AbortedError.of(
                 f"{self._task} does not know the session of this step: the task was restarted, or the session was closed or "
-                "reset. What it held is lost. If it held variables, restore or initialise them; then run again.",
-            )  # fmt: skip
+                "reset. What it held is lost. If it held variables, restore or initialise them; then run again."
+            )
         found: dict[int | str, Any] = {}
         for want in wants:
             name = want["name"]
             if want["is_sum"]:
-                raise AbortedError(None, None, _GONE.format(name=name, task=self._task))
+                raise AbortedError.of(_GONE.format(name=name, task=self._task))
             try:
                 dtype = as_dtype(want["dtype"])
             except (TypeError, ValueError) as e:

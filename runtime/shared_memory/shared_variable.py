@@ -218,15 +218,14 @@ class SharedVariable:
 
     def close(self) -> Array:
         """As `SharedValue.close`."""
-        raise AbortedError(None, None, f"{self.label} can be given another shape by the task alone that it belongs to")
+        raise AbortedError.of(f"{self.label} can be given another shape by the task alone that it belongs to")
 
     def gone(self) -> AbortedError:
         """As `SharedValue.gone`."""
-        return AbortedError(
-            None, None,
+        return AbortedError.of(
             f"{self.label} is not any more where this step found it: it was made anew or given another shape, or its session was closed "
-            "there. Run again.",
-        )  # fmt: skip
+            "there. Run again."
+        )
 
     # --- accumulators ------------------------------------------------------------------------------------------------
 
@@ -252,9 +251,7 @@ class SharedVariable:
 
     def _lock(self, patience_s: float) -> None:
         if self._pid != process_id():
-            raise FailedPreconditionError(
-                None,
-                None,
+            raise FailedPreconditionError.of(
                 f"{self.label} belongs to the process from which this one was forked, and is not its to change",
             )
         if not self._tries():
@@ -264,11 +261,10 @@ class SharedVariable:
                 if self._tries():
                     break
                 if time.monotonic() > until:
-                    raise UnavailableError(
-                        None, None,
+                    raise UnavailableError.of(
                         f"{self.label} is being changed by process {self.words[HOLDER]}, which has not let go of it for "
-                        f"{patience_s:g} s. Has it been stopped?",
-                    )  # fmt: skip
+                        f"{patience_s:g} s. Has it been stopped?"
+                    )
                 nap = min(2 * nap, _LAST_NAP_S)
         self.words[HOLDER] = self._pid
 

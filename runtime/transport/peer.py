@@ -120,12 +120,11 @@ class SendQueueBytes:
         with self._lock:
             waiting = ahead + self._count()
             if self._most and waiting and waiting + size > self._most:
-                raise ResourceExhaustedError(
-                    None, None,
+                raise ResourceExhaustedError.of(
                     f"{size} bytes cannot be sent to {name}: {waiting} bytes wait for it already, and more would be over the limit of "
                     f"{self._most} ({SETTING} of this process). It takes nothing, or too slowly for what it is sent: see whether it "
-                    "runs, send less at once, or raise the limit",
-                )  # fmt: skip
+                    "runs, send less at once, or raise the limit"
+                )
             self._entered += size
             self._waiting.extend((weakref.ref(f), len(f)) for f in large)
 

@@ -79,7 +79,7 @@ def explained(e: Exception, instruction: Any, device: str, inputs: Sequence[Any]
     elif isinstance(instruction, Call):
         name, op, source = instruction.node, instruction.op, instruction.source
     else:
-        return kind(None, None, f"{text}\n  on {device}")
+        return kind.of(f"{text}\n  on {device}")
     return kind(name, name, f"{text}\n  node '{name}' ({op}), created at {source}, on {device}")
 
 
@@ -151,7 +151,7 @@ class Executor:
         """Store the feeds of a step in their slots. InternalError: a feed is missing."""
         for name, slot in self.program.feeds:
             if name not in feeds:
-                raise InternalError(None, None, f"The feed '{name}' of step {number} did not come with it")
+                raise InternalError.of(f"The feed '{name}' of step {number} did not come with it")
             self.slots[slot] = feeds[name]
 
     def run(self) -> None:

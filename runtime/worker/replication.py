@@ -146,10 +146,9 @@ class Copies:
         with self._lock:
             copy = self._copies.setdefault(f["task"], _Copy())
             if copy.owner not in (0, f["incarnation"]):
-                raise AbortedError(
-                    None, None,
-                    f"Another process was started for {f['task']}, and has its variables: this one confirms no updates any more. Stop it",
-                )  # fmt: skip
+                raise AbortedError.of(
+                    f"Another process was started for {f['task']}, and has its variables: this one confirms no updates any more. Stop it"
+                )
             copy.owner = f["incarnation"]
             if f["number"] <= copy.number:
                 return copy.whole  # it has overtaken nothing: a later one is here
@@ -267,10 +266,9 @@ class Replicator:
     def check_ready(self) -> None:
         """UnavailableError until the variables have their values."""
         if not self.is_ready:
-            raise UnavailableError(
-                None, None,
-                f"{self._task} was started, and waits for the values of its variables from its backup, {self.backup}. Run again later",
-            )  # fmt: skip
+            raise UnavailableError.of(
+                f"{self._task} was started, and waits for the values of its variables from its backup, {self.backup}. Run again later"
+            )
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -294,7 +292,7 @@ class Replicator:
         done(self._stopping() if self._closed else None)
 
     def _stopping(self) -> OpError:
-        return AbortedError(None, None, f"The server of {self._task} is stopping")
+        return AbortedError.of(f"The server of {self._task} is stopping")
 
     def _mark(self, container: str, name: str, rows: Array | None) -> None:
         with self._lock:
@@ -352,11 +350,10 @@ class Replicator:
                 self._warn_at = time.monotonic() + WARN_S
                 logger.warning("%s: its backup %s: %s", self._task, self.backup, e.message)
             kind = UnavailableError if isinstance(e, UnavailableError) else AbortedError
-            return kind(
-                None, None,
+            return kind.of(
                 f"{self._task} has done its part of this step, but its backup {self.backup} has not confirmed it, so it may be lost with "
-                f"this task: {e.message}",
-            )  # fmt: skip
+                f"this task: {e.message}"
+            )
         return None
 
     def _recover(self) -> None:
@@ -385,7 +382,7 @@ class Replicator:
         version = self._resources.version
         names = [(c, n) for c, n, r in self._resources if isinstance(r, VariableState)]
         if not self._sent((self._entry((key, None)) for key in names), True):
-            raise UnavailableError(None, None, "the copy could not be made whole")
+            raise UnavailableError.of("the copy could not be made whole")
         self._version = version
 
     def _sent(self, entries: Iterable[Entry | None], whole: bool) -> bool:

@@ -208,7 +208,7 @@ class InlineStep:
 
     def abort(self, reason: str) -> None:
         """End its kernel, if that can be ended."""
-        self.fail(CancelledError(None, None, reason))
+        self.fail(CancelledError.of(reason))
 
 
 @dataclass(slots=True)

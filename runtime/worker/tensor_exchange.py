@@ -118,7 +118,7 @@ class TensorExchange:
             except OpError as e:
                 self.worker.fail(step, e)
             except CudaError as e:
-                self.worker.fail(step, InternalError(None, None, f"A tensor cannot be copied to the host: {e}"))
+                self.worker.fail(step, InternalError.of(f"A tensor cannot be copied to the host: {e}"))
 
         with contextlib.suppress(RuntimeError):  # the server is stopping
             self._executor.worker.submit(send)
@@ -140,7 +140,7 @@ class TensorExchange:
         if lost is not None:
             mine, who = self._responder.task, f"{lost.task} at {self._responder.peers.address(lost.task)}"
             waited = f"{mine} waited {lost.waited_s:.1f} s for a tensor of this step"
-            error = UnavailableError(None, None, f"{waited}. {who} {lost.why} {mine}. Run the step again.")
+            error = UnavailableError.of(f"{waited}. {who} {lost.why} {mine}. Run the step again.")
             self.worker.fail(lost.step, error)
 
     def on_missing(self, peer: bytes, message: Message) -> None:

@@ -57,16 +57,15 @@ class WorkerSession:
 
 def closed() -> OpError:
     """The error of the running steps of a session that its client closes."""
-    return CancelledError(None, None, "Step was cancelled by an explicit call to `Session.close()`.")
+    return CancelledError.of("Step was cancelled by an explicit call to `Session.close()`.")
 
 
 def cleared() -> OpError:
     """The error of the running steps of a session that `Session.reset` closes."""
-    return AbortedError(
-        None, None,
+    return AbortedError.of(
         "The session was closed by `Session.reset`, which has cleared containers: open another one, and initialise or restore its "
-        "variables.",
-    )  # fmt: skip
+        "variables."
+    )
 
 
 class Worker:
@@ -227,12 +226,11 @@ class Worker:
             finish = self.replicator.after(finish)
         if registered is None:
             finish(
-                AbortedError(
-                    None, None,
+                AbortedError.of(
                     f"{self.task} does not know program {handle}: the task was restarted, or the session was closed or reset. "
                     "What it held is lost. If it held variables, restore or initialise them; then run again.",
                 )
-            )  # fmt: skip
+            )
             return
         running = StepRunner(self, number, registered, finish, resume, waiter)
         try:
@@ -255,12 +253,11 @@ class Worker:
         if early:
             if len(early) >= MAX_EARLY_MESSAGES:  # more may have arrived and been dropped
                 step.fail(
-                    ResourceExhaustedError(
-                        None, None,
+                    ResourceExhaustedError.of(
                         f"{len(early)} messages of step {number} came to {self.task} before the step was started there: another "
                         "task's loop ran too far ahead. Let the loop take something back from this task in each iteration.",
                     )
-                )  # fmt: skip
+                )
                 return
             for values in early:
                 step.deliver_all(values)
@@ -504,4 +501,4 @@ def _moment(channel: ChannelKey) -> tuple[int, ...]:
 
 
 def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
-    raise AbortedError(None, None, f"{task} is not this process, and it has no connection to other tasks")
+    raise AbortedError.of(f"{task} is not this process, and it has no connection to other tasks")
