@@ -7,7 +7,7 @@ own, a small program runs in the thread that received its message, and a step is
 All programs of a step follow one global order of nodes, so some executor can always continue: a step never deadlocks with itself.
 Nodes that may wait for other steps are as late in that order as possible, so that they delay only what depends on them.
 
-The module uses no sockets, threads or clocks: its callers pass events to the step, and the step calls its `StepRuntime`.
+The module uses no sockets, threads or clocks: its callers pass events to the step, and the step calls its `StepRunner`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
-from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program, Read, Recv
 from ...graph.core.errors import OpError, from_code
 from ...graph.resources.async_request import Request
@@ -27,28 +26,7 @@ from ..observability.step_notes import Recorder, bytes_of, clock
 from ..wire.messages import ChannelKey
 from .async_kernel import AsyncKernel
 from .executor import ABSENT, Executor, explained
-
-
-class StepRuntime(Protocol):
-    """The callbacks of a step to its threads, the network and its client."""
-
-    def push(self, destination: str, channel: ChannelKey, value: Any, more: bool) -> None:
-        """Send a tensor to a device of another task. The value may be `DEAD`."""
-
-    def schedule(self, executor: Executor) -> None:
-        """An executor can continue: some thread calls its `run()`, now or soon."""
-
-    def resume(self, executor: Executor) -> None:
-        """The same for an executor whose request was settled or whose asynchronous kernel has ended, from any thread."""
-
-    def offload(self, work: Callable[[], None]) -> None:
-        """Do work that may run concurrently with the programs, in another thread if there is one."""
-
-    def want(self, receives: Sequence[RecvTensor]) -> None:
-        """Ask other tasks for variables that could not be read in those tasks' memory; the values arrive on their channels."""
-
-    def finish(self, step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
-        """The step has ended, with the fetched values or the error. Called once."""
+from .step_scheduler import StepRunner
 
 
 class TaskStep:
@@ -69,7 +47,7 @@ class TaskStep:
     )  # fmt: skip
 
     def __init__(
-        self, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], runtime: StepRuntime
+        self, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], runtime: StepRunner
     ) -> None:
         self.number = number
         self.session = session
@@ -277,7 +255,7 @@ class TaskStep:
             kernel.cancel()
         if self.cancellation is not None and isinstance(outcome, OpError):
             self.cancellation.cancel(outcome)
-        self._runtime.finish(self, outcome)
+        self._runtime.finish(outcome)
 
 
 def _source(executor: Executor) -> str:
@@ -290,7 +268,7 @@ class TracedStep(TaskStep):
     """A `TaskStep` that records its events."""
 
     def __init__(
-        self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], runtime: StepRuntime,
+        self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], runtime: StepRunner,
     ) -> None:  # fmt: skip
         self._recorder = recorder
         self._since: dict[ChannelKey | Executor, int] = {}  # awaited channel or waiting executor -> start of the wait

@@ -38,7 +38,6 @@ from ...graph.resources.cancellation import Cancellation
 from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
 from .executor import Executor
-from .step import TaskStep
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it mostly slept, as a Python function may
@@ -211,23 +210,11 @@ class InlineStep:
         self.fail(CancelledError.of(reason))
 
 
-@dataclass(slots=True)
-class WorkerThreads:
-    """The threads that run the steps of a worker.
-
-    Attributes:
-        pool: runs segments that are not short; None: the thread that starts a step runs everything.
-        run_queues: the run queue of each thread.
-    """
-
-    pool: ThreadPoolExecutor | None
-    run_queues: RunQueues = field(default_factory=RunQueues)
-
-
 class StepOwner(Protocol):
     """The interface of a worker that a step uses. `Worker` implements and documents it."""
 
-    threads: WorkerThreads
+    pool: ThreadPoolExecutor | None
+    run_queues: RunQueues
     is_near: Callable[[str], bool]
 
     def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None: ...
@@ -235,67 +222,54 @@ class StepOwner(Protocol):
     def step_ended(self, number: int, outcome: Mapping[str, Any] | OpError) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class StepRunner:
-    """The `StepRuntime` of one part of a step.
+    """The callbacks of one part of a step to its threads, the network and its client.
 
     Args:
-        resume: passes the call that resumes a program to some thread; None: this thread or the pool makes it.
-        waiter: the identifier of the thread that waits for the part; 0: it is in another process.
+        _resume: passes the call that resumes a program to some thread; None: this thread or the pool makes it.
+        _waiter: the identifier of the thread that waits for the part, its only program; 0: it has several, or another process waits.
     """
 
-    __slots__ = ("_finish", "_number", "_registered", "_resume", "_threads", "_waiter", "_worker")
-
-    def __init__(
-        self, worker: StepOwner, number: int, registered: RegisteredProgram, finish: Finish,
-        resume: Callable[[Callable[[], None]], None] | None, waiter: int = 0,
-    ) -> None:  # fmt: skip
-        self._worker = worker
-        self._threads = worker.threads
-        self._number = number
-        self._registered = registered
-        self._finish = finish
-        self._resume = resume
-        self._waiter = waiter if len(registered.programs) == 1 else 0
+    _worker: StepOwner
+    _number: int
+    _registered: RegisteredProgram
+    _finish: Finish
+    _resume: Callable[[Callable[[], None]], None] | None
+    _waiter: int = 0
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def schedule(self, executor: Executor) -> None:
-        """Queue a short segment in this thread; pass any other to the pool, unless this thread does nothing but wait for the part."""
-        threads = self._threads
+        """Let an executor continue: a short segment in this thread, any other in the pool, unless this thread only waits for the part."""
+        worker = self._worker
         segment = self._registered.segment(executor)
-        queue = threads.run_queues.current
+        ready = worker.run_queues.current.ready
         is_waiter = segment.is_brief and threading.get_ident() == self._waiter
-        if queue.ready is not None and (segment.is_short or is_waiter or threads.pool is None):
-            queue.ready.append((self.run, executor, segment))
-            return
-
-        def run() -> None:
-            threads.run_queues.current.take(self.run, executor, segment)
-
-        if threads.pool is not None:
-            threads.pool.submit(run)
+        if ready is not None and (segment.is_short or is_waiter or worker.pool is None):
+            ready.append((self.run, executor, segment))
         else:
-            run()
+            self.offload(self.run, executor, segment)
 
     def resume(self, executor: Executor) -> None:
-        """Let an executor continue whose request was settled, by whichever thread calls this."""
+        """The same for an executor whose request was settled or whose asynchronous kernel has ended, from any thread."""
         if self._resume is None:
             self.schedule(executor)
         else:
-            run_queues, segment = self._threads.run_queues, self._registered.segment(executor)
+            run_queues, segment = self._worker.run_queues, self._registered.segment(executor)
             self._resume(lambda: run_queues.current.take(self.run, executor, segment))
 
-    def offload(self, work: Callable[[], None]) -> None:
-        """Do work that may run concurrently with a program: in the pool, if there is one."""
-        pool, run_queues = self._threads.pool, self._threads.run_queues
+    def offload(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do work that may run concurrently with the programs: in the pool, if there is one."""
+        run_queues, pool = self._worker.run_queues, self._worker.pool
         if pool is not None:
-            pool.submit(lambda: run_queues.current.take(work))
+            pool.submit(lambda: run_queues.current.take(work, *arguments))
         else:
-            work()
+            run_queues.current.take(work, *arguments)
 
     def run(self, executor: Executor, segment: Segment) -> None:
         """Run an executor until it pauses or ends."""
-        queue = self._threads.run_queues.current
+        queue = self._worker.run_queues.current
         if queue.sent is not None or queue.outbox:
             # A kernel of another program runs a session: the outbox of that program is put aside.
             outer = queue.sent, queue.sent_at, queue.outbox
@@ -318,9 +292,9 @@ class StepRunner:
     # --- what leaves -------------------------------------------------------------------------------------------------
 
     def push(self, destination: str, channel: ChannelKey, value: Any, more: bool) -> None:
-        """Send a tensor to a device of another task, now or, if there are `more` for the task, together with later ones."""
+        """Send a tensor, or `DEAD`, to a device of another task: now, or, if there are `more` for the task, together with later ones."""
         worker, registered = self._worker, self._registered
-        queue = self._threads.run_queues.current
+        queue = worker.run_queues.current
         now = time.perf_counter()
         if queue.sent is not None:
             registered.continued(queue.sent, now - queue.sent_at)
@@ -336,10 +310,10 @@ class StepRunner:
             worker.send(task, self._number, together)
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
-        """Ask for variables that could not be read."""
+        """Ask other tasks for variables that could not be read in those tasks' memory; the values arrive on their channels."""
         self._worker.want(self._number, self._registered.session, receives)
 
-    def finish(self, step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
-        """The step has ended."""
+    def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
+        """The step has ended, with the fetched values or the error. Called once."""
         self._worker.step_ended(self._number, outcome)
         self._finish(outcome)

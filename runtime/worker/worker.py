@@ -37,7 +37,7 @@ from .executor import ignore_numpy_warnings
 from .registration import Registration
 from .replication import Replicator
 from .step import TaskStep, TracedStep
-from .step_scheduler import Finish, InlineStep, RegisteredProgram, StepRunner, WorkerThreads, only_segment
+from .step_scheduler import Finish, InlineStep, RegisteredProgram, RunQueues, StepRunner, only_segment
 from .throttled_kernels import delay_registration, throttled
 
 MAX_EARLY_STEPS = 1_000  # steps not yet started here for which tensors are kept
@@ -81,9 +81,11 @@ class Worker:
         lends: which GPUs of other tasks read this one's GPU memory: see `cuda_ipc.py`; None: none.
         resources: the state of the task; None: a new one. make_state: makes a session's state between steps, from its seed.
         data_folders: folders whose files the data sets of other processes may read; None: any.
-        threads: size of the pool that runs segments that are not short; 0: everything runs in the caller's thread.
+        threads: size of the pool; 0: there is none.
 
     Attributes:
+        pool: runs segments that are not short; None: the thread that starts a step runs everything.
+        run_queues: the run queue of each thread.
         replicator: keeps the variables at a second task; None: nothing does.
     """
 
@@ -119,11 +121,10 @@ class Worker:
         self._ask = ask
         self._lends = lends
         self.direct = RemoteVariables(task, default_container, opens=not self._gpus, wake=wake)
-        pool = None
+        self.pool: ThreadPoolExecutor | None = None
         if threads:
-            pool = ThreadPoolExecutor(threads, thread_name_prefix="dovetail-step", initializer=ignore_numpy_warnings)
-        self.threads = WorkerThreads(pool)
-        self.run_queues = self.threads.run_queues
+            self.pool = ThreadPoolExecutor(threads, "dovetail-step", ignore_numpy_warnings)
+        self.run_queues = RunQueues()
         self._lock = threading.Lock()
         self._sessions: dict[str, WorkerSession] = {}
         self._registered: dict[str, RegisteredProgram] = {}
@@ -232,7 +233,7 @@ class Worker:
                 )
             )
             return
-        running = StepRunner(self, number, registered, finish, resume, waiter)
+        running = StepRunner(self, number, registered, finish, resume, waiter if len(registered.programs) == 1 else 0)
         try:
             if recorder is None:
                 step = TaskStep(number, registered.session, registered.programs, feeds, running)
@@ -485,8 +486,8 @@ class Worker:
         self.direct.posts.close()
         if self.replicator is not None:
             self.replicator.close()
-        if self.threads.pool is not None:
-            self.threads.pool.shutdown(wait=False, cancel_futures=True)
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _end(resources: Resources) -> None:

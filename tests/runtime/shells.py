@@ -9,7 +9,6 @@ from dovetail.codegen.ir.partition import RecvTensor
 from dovetail.graph.core.errors import OpError
 from dovetail.runtime.wire.messages import ChannelKey
 from dovetail.runtime.worker.executor import Executor
-from dovetail.runtime.worker.step import TaskStep
 
 
 class Notebook:
@@ -43,5 +42,5 @@ class Notebook:
     def want(self, receives: Sequence[RecvTensor]) -> None:
         raise AssertionError(f"nobody can be asked for {receives}")
 
-    def finish(self, step: TaskStep, outcome: Mapping[str, Any] | OpError) -> None:
+    def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
         self.outcomes.append(outcome)
