@@ -117,8 +117,8 @@ def _mismatch_error(request: CollectiveRequest, sender: int, signature: str) -> 
     return invalid(text)
 
 
-WAKE = "poke"
-"""The event of a wake-up message. The name is part of the protocol."""
+WAKE, HANDSHAKE_SIGNATURE = "poke", "board"
+"""The event of a wake-up message, and the signature of a handshake. Both are part of the protocol."""
 
 
 class SharedMemoryExecutor:
@@ -200,15 +200,13 @@ class SharedMemoryExecutor:
         key = instance, HANDSHAKE_RUN, rank
         if len(queue.waiting) == 1 and not queue.is_agreed and key not in membership.by_message:
             algorithm = request.algorithm
-            exchange = BufferHandshake(
-                rank, len(membership.task_of), self._memory, algorithm.nbytes, algorithm.has_result_areas
-            )
-            self._messages.begin(
-                _HandshakeRequest(
-                    request.what, membership, key, exchange, request.finish, self._coordinator,
-                    lambda found: self._agreed(membership, queue, instance, rank, found),
-                )
+            agreement = BufferHandshake(
+                rank, len(membership.task_of), self._memory, algorithm.nbytes, algorithm.has_result_areas,
+                lambda found: self._agreed(membership, queue, instance, rank, found),
             )  # fmt: skip
+            handshake = MessageRequest(request.what, membership, key, HANDSHAKE_SIGNATURE, request.finish, agreement)
+            handshake._resource = self._coordinator  # nothing waits for its result
+            self._messages.begin(handshake)
         self._start_next(queue)
 
     def _agreed(
@@ -257,21 +255,3 @@ class SharedMemoryExecutor:
     def _let_go_on(request: SharedMemoryRequest) -> None:
         del request.membership.in_memory[request.key]
         request.answer()
-
-
-class _HandshakeRequest(MessageRequest):
-    """The members' agreement on a buffer. It calls `agreed`; nothing waits for its result."""
-
-    __slots__ = ("_agreed",)
-
-    def __init__(
-        self, what: str, membership: Membership, key: tuple[str, int, int], handshake: BufferHandshake,
-        finish: Callable[[Any], Any], coordinator: AsyncResource[CollectiveRequest], agreed: Callable[[Any], None],
-    ) -> None:  # fmt: skip
-        super().__init__(what, membership, key, "board", finish, handshake)  # the signature is part of the protocol
-        self._resource, self._agreed = coordinator, agreed
-
-    def answer(self, value: Any = ()) -> None:
-        """Handle the agreement."""
-        super().answer(value)
-        self._agreed(value)

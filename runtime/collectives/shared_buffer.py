@@ -206,16 +206,17 @@ def label_of(signature: str) -> bytes:
 class BufferHandshake(MessageAlgorithm):
     """The members' agreement on a buffer: rank 0 makes it and sends its address, the others map it, and all learn whether all succeeded.
 
-    The result is the memory and its layout. None: the members share no memory, and use messages.
+    The result, with which it calls `agreed`, is the memory and its layout. None: the members share no memory, and use messages.
     """
 
     OFFER, OPENED, AGREED = range(3)
 
     def __init__(
-        self, rank: int, size: int, memory: CollectiveMemory | None, value_bytes: int, areas: bool = True
-    ) -> None:
+        self, rank: int, size: int, memory: CollectiveMemory | None, value_bytes: int, areas: bool = True,
+        agreed: Callable[[tuple[memoryview, BufferLayout] | None], None] = lambda found: None,
+    ) -> None:  # fmt: skip
         super().__init__(rank, size)
-        self._memory, self._value_bytes = memory, value_bytes
+        self._memory, self._value_bytes, self._agreed = memory, value_bytes, agreed
         self._areas = AREAS if areas and value_bytes > FLAT_BYTES else 0
         self._found: tuple[memoryview, BufferLayout] | None = None
         self._opened: dict[int, bool] = {}
@@ -262,6 +263,10 @@ class BufferHandshake(MessageAlgorithm):
         if tag == self.AGREED and sender == 0:
             self._finish(self._found if array.all() else None)
         return []
+
+    def _finish(self, result: Any) -> None:
+        super()._finish(result)
+        self._agreed(result)
 
     def expects(self) -> set[int]:
         if self.is_done:

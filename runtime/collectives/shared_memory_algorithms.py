@@ -100,8 +100,10 @@ class SharedMemoryAllReduce:
 
     def __init__(self, values: Sequence[Array], reduction: str) -> None:
         self.result: Any = None
-        self.is_done = False
+        self.is_done = self._flat = self._common = False
         self._value, self._reduce, self._mean = GatherList(values), REDUCTIONS[reduction], reduction == "mean"
+        self._extent = self._value.size  # elements that are processed in rounds
+        self._length = 0  # published with the label
         self._buffer: SharedBuffer | None = None
 
     @property
@@ -111,17 +113,21 @@ class SharedMemoryAllReduce:
 
     def start(self, buffer: SharedBuffer, run: int, label: bytes) -> None:
         """Start this run: it has the buffer now."""
-        value = self._value
         self._buffer, self._run, self._label = buffer, run, label
-        staging_bytes = buffer.layout.staging_bytes
-        self._flat = value.nbytes <= min(FLAT_BYTES, staging_bytes)
-        self._common = False
-        share = max(1, staging_bytes // buffer.size // LINE * LINE // value.dtype.itemsize)  # elements
-        self._per_round = value.size if self._flat else share * buffer.size
+        self._per_round = self._room(buffer)
         self._begin = buffer.rounds
-        self._end = self._begin + (1 if self._flat else -(-value.size // self._per_round))
+        self._end = self._begin + max(1, -(-self._extent // self._per_round))
         self._staged = self._reduced = self._taken = self._begin
-        buffer.write_label(run, label)
+        buffer.write_label(run, label, self._length)
+
+    def _room(self, buffer: SharedBuffer) -> int:
+        """How many elements are processed in a round."""
+        self._flat = self._value.nbytes <= min(FLAT_BYTES, buffer.layout.staging_bytes)
+        return max(1, self._extent) if self._flat else self._room_of_a_share(buffer) * buffer.size
+
+    def _room_of_a_share(self, buffer: SharedBuffer) -> int:
+        """How many elements of a rank's share a staging area holds beside those of the other ranks, in whole cache lines."""
+        return max(1, buffer.layout.staging_bytes // buffer.size // LINE * LINE // self._value.dtype.itemsize)
 
     def resume(self, stop: Callable[[], bool]) -> bool:
         """As `drive`, after it returned False."""
@@ -367,23 +373,7 @@ class _SingleWaitRounds(SharedMemoryAllReduce, ABC):
     def __init__(self, value: Array, reduction: str = "sum") -> None:
         super().__init__((value,), reduction)
         self._flat_value, self._shape = np.ascontiguousarray(value).reshape(-1), value.shape
-
-    def start(self, buffer: SharedBuffer, run: int, label: bytes) -> None:
-        self._buffer, self._run, self._label = buffer, run, label
-        self._flat = self._common = False
-        self._per_round = self._room(buffer)
-        self._begin = buffer.rounds
-        self._end = self._begin + self._rounds(buffer)
-        self._staged = self._reduced = self._taken = self._begin
-        buffer.write_label(run, label, self._shape[0] if self._shape else 0)
-
-    def _room(self, buffer: SharedBuffer) -> int:
-        """How many elements of a value are staged per round."""
-        return max(1, buffer.layout.staging_bytes // int(self._value.dtype.itemsize))
-
-    def _rounds(self, buffer: SharedBuffer) -> int:
-        """The number of rounds, as far as this member knows."""
-        return max(1, -(-int(self._value.size) // int(self._per_round)))
+        self._length = value.shape[0] if value.shape else 0
 
     def _compare(self, buffer: SharedBuffer) -> None:
         self._check_labels(buffer)
@@ -417,6 +407,9 @@ class _SingleWaitRounds(SharedMemoryAllReduce, ABC):
 class SharedMemoryGather(_SingleWaitRounds):
     """All members' values, joined along the first axis."""
 
+    def _room(self, buffer: SharedBuffer) -> int:
+        return max(1, buffer.layout.staging_bytes // self._value.dtype.itemsize)
+
     def _make(self, buffer: SharedBuffer) -> None:
         rows, inner = [buffer.read_length(r) for r in range(buffer.size)], math.prod(self._shape[1:])
         self._starts = [sum(rows[:r]) * inner for r in range(buffer.size + 1)]
@@ -445,32 +438,29 @@ class SharedMemoryReduceScatter(_SingleWaitRounds):
 
     def __init__(self, value: Array, reduction: str, members: int) -> None:
         super().__init__(value, reduction)
-        self._share = int(self._value.size) // members
+        self._extent //= members  # those of its share
 
     def _room(self, buffer: SharedBuffer) -> int:
-        return max(1, buffer.layout.staging_bytes // buffer.size // LINE * LINE // int(self._value.dtype.itemsize))
-
-    def _rounds(self, buffer: SharedBuffer) -> int:
-        return max(1, -(-self._share // int(self._per_round)))
+        return self._room_of_a_share(buffer)
 
     def _make(self, buffer: SharedBuffer) -> None:
-        self._out = buffers.empty((self._share,), self._value.dtype)
+        self._out = buffers.empty((self._extent,), self._value.dtype)
         self.result = self._out.reshape(self._shape[0] // buffer.size, *self._shape[1:])
 
     def _stage_round(self, buffer: SharedBuffer) -> None:
-        begin, count = self._span(self._staged - self._begin, self._share)
+        begin, count = self._span(self._staged - self._begin, self._extent)
         part = self._part(buffer, self._staged)
         for r in range(buffer.size):
             if r != buffer.rank and count:
-                at = r * self._share + begin
+                at = r * self._extent + begin
                 np.copyto(part(buffer.rank, r * self._per_round, count), self._flat_value[at : at + count])
         self._has_staged(buffer)
 
     def _take_part(self, buffer: SharedBuffer, number: int, part: Callable[[int, int, int], Array]) -> None:
-        begin, count = self._span(number, self._share)
+        begin, count = self._span(number, self._extent)
         if not count:
             return
-        at = buffer.rank * self._share + begin
+        at = buffer.rank * self._extent + begin
         parts = [
             self._flat_value[at : at + count] if r == buffer.rank else part(r, buffer.rank * self._per_round, count)
             for r in range(buffer.size)
