@@ -5,7 +5,6 @@
     handlers.py       requests of clients: sessions, graphs, plans; leases and limits of sessions
     workers.py        how a master reaches the workers of a cluster; finds out which tasks have started
     lowering.py       turns a partition into the program that its task registers
-    session_state.py  the state that a master keeps of a session
 
 Servers and sessions import it. It imports the placer and `worker`.
 """

@@ -18,8 +18,7 @@ from ..rpc.failure_detection import Leases
 from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from ..worker.registration import device_fields
-from .master import Master
-from .session_state import Signature
+from .master import Master, Signature
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from ...graph.ops.io.iterators import attrs_at
 from ...placer.plan import Plan
 from ...placer.serialize.read import parts_of
 from ..config import ConfigProto
-from ..master.session_state import Signature, TaskPart
+from ..master.master import Signature, TaskPart
 from ..observability.step_notes import Gathered, Notes, Recorder
 from ..observability.trace import offsets
 from ..rpc.dispatch import this_client

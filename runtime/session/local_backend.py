@@ -25,8 +25,7 @@ from ...placer.cluster.spec import local_devices
 from ...placer.plan import Plan
 from ...placer.search.from_graph import IN_PROCESS
 from ..config import ConfigProto
-from ..master.master import Master
-from ..master.session_state import Signature, TaskPart
+from ..master.master import Master, Signature, TaskPart
 from ..master.workers import Workers
 from ..observability.step_notes import Gathered, Recorder
 from ..worker.worker import Worker

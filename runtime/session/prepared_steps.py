@@ -32,7 +32,7 @@ from ..observability.step_notes import Gathered
 from .fetches import Fetches, given_back
 
 if TYPE_CHECKING:
-    from ..master.session_state import Signature, TaskPart
+    from ..master.master import Signature, TaskPart
 
 SCHEMES = ("zmq://", "grpc://")  # the second is what TensorFlow's programs write; the wire is the same
 

@@ -31,8 +31,7 @@ from dovetail.placer.cluster.spec import Cluster, local_devices
 from dovetail.runtime.collectives.coordinator import Coordinator
 from dovetail.runtime.collectives.launch import CollectiveLauncher
 from dovetail.runtime.config import ConfigProto
-from dovetail.runtime.master.master import Master
-from dovetail.runtime.master.session_state import TaskPart
+from dovetail.runtime.master.master import Master, TaskPart
 from dovetail.runtime.rpc.failure_detection import LossDetector
 from dovetail.runtime.worker.registration import Registration
 from dovetail.runtime.worker.worker import Worker

@@ -25,8 +25,7 @@ from dovetail.graph.core.errors import (
     UnavailableError,
 )
 from dovetail.runtime.master import workers
-from dovetail.runtime.master.master import Master
-from dovetail.runtime.master.session_state import MasterSession
+from dovetail.runtime.master.master import Master, MasterSession
 from dovetail.runtime.rpc.dispatch import Limit, Quota, this_client
 from dovetail.runtime.rpc.pending_call import ConnectionPool, call
 from dovetail.runtime.session import cluster_backend
