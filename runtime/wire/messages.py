@@ -39,7 +39,7 @@ import numpy as np
 from .schema import KindSchema, WireError
 from .tensors import Tensor
 
-VERSION = 7  # one byte; messages of another version are refused with an error that names both
+VERSION = 8  # one byte; messages of another version are refused with an error that names both
 
 #: A tensor of at most this many bytes is in the header, as long as those of a message need no more than `MAX_INLINE` together.
 INLINE_BYTES = 4096

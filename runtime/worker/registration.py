@@ -172,19 +172,14 @@ def _pack(unit: PartitionGraph) -> dict[str, Any]:
             steps.append(("n", node.index))
         elif isinstance(step, SendTensor):
             sent = None if step.tensor is None else _address(copy.stands_for[step.tensor])
-            token = () if step.token is None else (copy.token(step.token),)
-            other = () if step.travels_as is None else (step.travels_as.name,)
-            steps.append(("s", step.channel, sent, step.destination, *token, *other))
-        elif isinstance(step, RecvTensor) and step.reached is not None and step.posted is not None:
-            reached = copy.node(step.reached)
-            steps.append(("v", step.channel, reached.index, step.source, astuple(step.posted)))
+            token = None if step.token is None else copy.token(step.token)
+            steps.append(("s", step.channel, sent, step.destination, token, getattr(step.travels_as, "name", None)))
         elif isinstance(step, RecvTensor):
             received = None if step.tensor is None else _address(copy.placeholder(step.tensor))
-            if step.posted is not None:
-                steps.append(("d", step.channel, received, step.source, astuple(step.posted)))
-                continue
-            other = () if step.travels_as is None else (step.travels_as.name,)
-            steps.append(("r", step.channel, received, step.source, *other))
+            posted = None if step.posted is None else astuple(step.posted)
+            reached = None if step.reached is None else copy.node(step.reached).index
+            other = getattr(step.travels_as, "name", None)
+            steps.append(("r", step.channel, received, step.source, other, posted, reached))
         elif isinstance(step, RunPredicated):
             after = [copy.token(a) for a in step.after]
             steps.append(("g", copy.node(step.node).index, after))
@@ -254,28 +249,22 @@ class _Unpacking:
             self.begun.remove(begun)
             return AwaitNode(begun)
         if kind == "s":
-            sent, destination, *more = rest  # a control edge may have a token, a tensor another type
-            if sent is None:
-                token = self.token(more[0]) if more else None
-                return SendTensor(_number(what), None, _text(destination), token)
-            tensor = self.tensor(sent)
-            return SendTensor(_number(what), tensor, _text(destination), None, _other_type(tensor, more))
+            sent, destination, token, other = rest  # a control edge may have a token, a tensor another type
+            tensor = None if sent is None else self.tensor(sent)
+            after = None if token is None or tensor is not None else self.token(token)
+            return SendTensor(_number(what), tensor, _text(destination), after, _other_type(tensor, other))
         if kind == "r":
-            received, source, *more = rest
-            self.tokens.add(_number(what))
-            if received is None:
-                return RecvTensor(what, None, _text(source))
-            tensor = self.tensor(received, new=True)
-            return RecvTensor(what, tensor, _text(source), _other_type(tensor, more))
-        if kind == "d":
-            received, source, posted = rest
-            return RecvTensor(_number(what), self.tensor(received, new=True), _text(source), None, _posted(*posted))
-        if kind == "v":
-            index, source, posted = rest
-            node = self.nodes[_number(index)]
-            if node.type not in VARIABLES and node.type != ACCUMULATOR:
-                raise ValueError(f"{node.name} is accessed one-sidedly, but is no variable or accumulator")
-            return RecvTensor(_number(what), None, _text(source), None, _posted(*posted), node)
+            received, source, other, posted, reached = rest
+            tensor = None if received is None else self.tensor(received, new=True)
+            place = None if posted is None else _posted(*posted)
+            node = None if reached is None else self.nodes[_number(reached)]
+            if place is None:
+                self.tokens.add(_number(what))
+            elif (tensor is None) == (node is None):
+                raise ValueError("a published variable is either read or reached")
+            if node is not None and (place is None or (node.type not in VARIABLES and node.type != ACCUMULATOR)):
+                raise ValueError(f"{node.name} is accessed one-sidedly, but is no published variable or accumulator")
+            return RecvTensor(_number(what), tensor, _text(source), _other_type(tensor, other), place, node)
         if kind == "g":
             (after,) = rest
             step = RunPredicated(self.node(what), tuple([self.token(a) for a in after]))
@@ -331,12 +320,12 @@ class _Unpacking:
         return found
 
 
-def _other_type(tensor: Tensor, given: Sequence[Any]) -> DType | None:
+def _other_type(tensor: Tensor | None, given: Any) -> DType | None:
     """The type in which a tensor is sent, where it is not the tensor's own: float32 may be sent as bfloat16."""
-    if not given:
+    if given is None:
         return None
-    if list(given) != [bfloat16.name] or tensor.dtype.base is not float32:
-        raise ValueError(f"{tensor.name} cannot travel as {given}")
+    if given != bfloat16.name or tensor is None or tensor.dtype.base is not float32:
+        raise ValueError(f"{tensor} cannot travel as {given}")
     return bfloat16
 
 

@@ -68,6 +68,9 @@ def test_a_unit_runs_the_same_here_and_after_a_journey(travelled: bool) -> None:
     assert second == (THERE_TASK, 2, None)
 
 
+POSTED = [[1, 2, 3, 4, 5], 1, "", "v", "v", "VariableV2", "here"]
+
+
 def described() -> Any:
     return msgpack.unpackb(pack_units([unit()]), use_list=True)
 
@@ -81,7 +84,12 @@ def described() -> Any:
         (lambda d: d["steps"].insert(0, d["steps"].pop()), "OK"),
         (lambda d: d["steps"].insert(0, d["steps"][-3]), "before it exists"),
         (lambda d: d["steps"].reverse(), "before it exists"),
-        (lambda d: d["steps"].append(["s", "one", None, THERE]), "number is expected"),
+        (lambda d: d["steps"].append(["s", "one", None, THERE, None, None]), "number is expected"),
+        (lambda d: d["steps"].append(["s", 1, None, THERE]), "not enough values"),
+        (lambda d: d["steps"].append(["s", 1, None, THERE, None, "bfloat16"]), "cannot travel as bfloat16"),
+        (lambda d: d["steps"].append(["r", 7, None, THERE, None, None, 0]), "is no published variable"),
+        (lambda d: d["steps"].append(["r", 7, None, THERE, None, POSTED, 1]), "is no published variable"),
+        (lambda d: d["steps"].append(["r", 7, None, THERE, None, POSTED, None]), "either read or reached"),
         (lambda d: d["fetches"].append(["q:0", [0, 9]]), "IndexError"),
         (lambda d: d.pop("device"), "KeyError"),
         (lambda d: d.update(graph=b"rubbish"), "alformed"),
