@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Callable
 
 from ...graph.core.interpreter_state import process_id
-from ..shared_memory.pool import borrow
-from ..wire.codec import decode, encode
-from ..wire.messages import Message, UnmappedTensorError
+from ..wire.codec import encode
+from ..wire.messages import Message
 from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
 from ..wire.tensors import Frame
@@ -23,7 +22,7 @@ from .address import location_of, split_address
 from .event_loop import EventLoop
 from .fault_injection import link_faults
 from .keys import Keys
-from .peer import HANDSHAKE, STOP_LENDING, Peer
+from .peer import Peer
 from .peers import Peers
 from .zmq_links import Counters, address_of, dialled_name
 from .zmq_sockets import HIGH_WATER, ConnectionMonitor, open_connections, shared_context
@@ -59,9 +58,11 @@ class Connections:
         self._faults = link_faults()
         self._io = EventLoop()
         self._peers = Peers(
-            self._io, shared_context(), keys=keys, counters=Counters(), take=self._take, refuse=self._refuse,
+            self._io, shared_context(), keys=keys, counters=Counters(), take=self._take, refuse=self._take,
             patience_s=patience_s, keeps_gil=True,
         )  # fmt: skip
+        if self._faults is not None:
+            self._peers.on_frames = self._lose_some
         self._known: dict[str, tuple[str, Peer]] = {}  # address -> where it was connected to, and the server there
         self._arrived: deque[tuple[str, Message | WireError]] = deque()
         self._has_waker = self._is_woken = False
@@ -188,24 +189,13 @@ class Connections:
         self._peers.attend(peer, stream, select.POLLIN, seconds)
         return True
 
-    def _take(self, peer: Peer, frames: list[Frame]) -> None:
-        """Handle one message."""
-        if self._faults is not None and not self._faults.passes():
-            return
-        try:
-            message = decode(frames, borrow)
-        except WireError as error:
-            if isinstance(error, UnmappedTensorError):
-                self._peers.do(peer, [STOP_LENDING])
-            self._refuse(peer, error)
-            return
-        if message.kind in HANDSHAKE:
-            self._peers.do(peer, peer.heard(message))
-        else:
-            self._arrived.append((address_of(peer.name), message))
+    def _take(self, peer: Peer, message: Message | WireError) -> None:
+        self._arrived.append((address_of(peer.name), message))
 
-    def _refuse(self, peer: Peer, error: WireError) -> None:
-        self._arrived.append((address_of(peer.name), error))
+    def _lose_some(self, peer: Peer, frames: list[Frame]) -> None:
+        assert self._faults is not None
+        if self._faults.passes():
+            self._peers.handle(peer, frames)
 
     def _interrupted(self) -> None:
         """Close all connections: half of a message may have been sent or read."""

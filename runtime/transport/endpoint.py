@@ -33,9 +33,9 @@ from functools import partial
 
 from ...graph.core.settings import setting
 from ..logs import Throttle
-from ..shared_memory.pool import borrow, pool_of_process
-from ..wire.codec import decode, encode
-from ..wire.messages import InconsistentMessageError, Message, UnmappedTensorError
+from ..shared_memory.pool import pool_of_process
+from ..wire.codec import encode
+from ..wire.messages import InconsistentMessageError, Message
 from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
 from ..wire.tensors import Frame
@@ -44,7 +44,7 @@ from .address import all_loopback, resolve, set_location, split_address
 from .event_loop import EventLoop
 from .fault_injection import break_connections, link_faults
 from .keys import Keys
-from .peer import HANDSHAKE, MAX_STRIKES, SETTING, STOP_LENDING, Peer
+from .peer import MAX_STRIKES, SETTING, Peer
 from .peers import Peers
 from .zmq_links import Counters, address_of, dialled_name, name_of
 from .zmq_sockets import LINGER_MS, RETRY_MS, new_context
@@ -106,8 +106,10 @@ class Endpoint:
         # A context of its own: terminating it waits until the last replies have left, but for no other sockets.
         self._peers = Peers(
             self._io, new_context(), keys=keys, counters=self.counters, most_bytes_waiting=int(setting(SETTING)) << 20,
-            refuse=self._refuse, take=self._open if self._faults is None else self._handle,
+            refuse=self._refuse, take=self._take,
         )  # fmt: skip
+        if self._faults is not None:
+            self._peers.on_frames = self._carry
         try:
             port = self._peers.listen(address, ip, port, self._access, self._expel)
         except OSError:
@@ -283,39 +285,20 @@ class Endpoint:
 
     # --- what comes, on the I/O thread -----------------------------------------------------------------------------
 
-    def _handle(self, peer: Peer, frames: list[Frame]) -> None:
+    def _carry(self, peer: Peer, frames: list[Frame]) -> None:
         """Handle one message, unless fault injection drops or delays it."""
-        if self._faults is None:
-            self._open(peer, frames)
-            return
 
         def arrive() -> None:
             if self.on_io_thread():
-                self._open(peer, frames)
+                self._peers.handle(peer, frames)
             else:
-                self.call_soon(lambda: self._open(peer, frames))
+                self.call_soon(lambda: self._peers.handle(peer, frames))
 
+        assert self._faults is not None
         self._faults.carry(("from", peer.name), frames, arrive)
 
-    def _open(self, peer: Peer, frames: list[Frame]) -> None:
-        """Decode and handle one message."""
-        if peer.strikes and peer.is_ignored:
-            self.counters.ignored += 1
-            return
-        try:
-            message = decode(frames, borrow)
-        except WireError as error:
-            if isinstance(error, UnmappedTensorError):
-                self._peers.do(peer, [STOP_LENDING])
-            self._refuse(peer, error)
-            return
-        except (MemoryError, OSError) as error:
-            why = f"there is no memory for what it holds: {error or type(error).__name__}"
-            self._refuse(peer, TooLargeError(why, frames[0]))
-            return
-        if message.kind in HANDSHAKE:
-            self._peers.do(peer, peer.heard(message))
-            return
+    def _take(self, peer: Peer, message: Message) -> None:
+        """Handle one message."""
         self.counters.received += 1
         if self._faults is not None:
             self._faults.arrived(message.kind)

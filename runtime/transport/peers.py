@@ -13,16 +13,17 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ..shared_memory.pool import borrow
 from ..wire.chunking import PROGRESS_ACK
-from ..wire.codec import encode
-from ..wire.messages import MAX_FRAMES, Message
-from ..wire.reassembly import most_bytes
+from ..wire.codec import decode, encode
+from ..wire.messages import MAX_FRAMES, Message, UnmappedTensorError
+from ..wire.reassembly import TooLargeError, most_bytes
 from ..wire.schema import WireError
 from ..wire.tensors import Frame
 from .access_control import AccessControl
 from .event_loop import EventLoop
 from .keys import Keys
-from .peer import Claim, Command, Connect, Offer, Peer, Read
+from .peer import HANDSHAKE, STOP_LENDING, Claim, Command, Connect, Offer, Peer, Read
 from .stream import Stream
 from .stream_listener import StreamListener, connect_stream
 from .zmq_links import Counters, ZmqLinks, address_of, is_dialled, name_of
@@ -40,18 +41,19 @@ class Peers:
     Args:
         keys: what proves this end to others, and names them. With keys there are no streams over TCP.
         most_bytes_waiting: see `SendQueueBytes`.
-        take: takes whole messages, each with its sender.
-        refuse: takes malformed messages in the same way.
+        take: takes messages, each with its sender.
+        refuse: takes the errors of malformed messages in the same way.
         patience_s: see `ZmqLinks`. keeps_gil: see `Stream`.
 
     Attributes:
+        on_frames: takes the frames of a message: `handle`, unless faults are injected before it.
         links: the ZeroMQ sockets.
         listeners: accept streams, at a server.
     """
 
     def __init__(
         self, io: EventLoop, context: Context, *, keys: Keys | None, counters: Counters,
-        take: Callable[[Peer, list[Frame]], None], refuse: Callable[[Peer, WireError], None], most_bytes_waiting: int = 0,
+        take: Callable[[Peer, Message], None], refuse: Callable[[Peer, WireError], None], most_bytes_waiting: int = 0,
         patience_s: float | None = None, keeps_gil: bool = False,
     ) -> None:  # fmt: skip
         self._io = io
@@ -60,6 +62,7 @@ class Peers:
         self._most_bytes_waiting = most_bytes_waiting
         self._take = take
         self._refuse = refuse
+        self.on_frames = self.handle
         self._keeps_gil = keeps_gil
         self._limits = MAX_FRAMES, most_bytes()
         self.links = ZmqLinks(io, context, keys, patience_s, counters, self.received, self._greet)
@@ -121,9 +124,29 @@ class Peers:
             self._refuse(peer, error)
             return
         if whole is not None:
-            self._take(peer, whole)
+            self.on_frames(peer, whole)
         elif peer.owes_ack(time.monotonic()):
             self.links.give(name, [PROGRESS_ACK])
+
+    def handle(self, peer: Peer, frames: list[Frame]) -> None:
+        """Decode one message. Those of the handshake are handled here."""
+        if peer.strikes and peer.is_ignored:
+            self._counters.ignored += 1
+            return
+        try:
+            message = decode(frames, borrow)
+        except WireError as error:
+            if isinstance(error, UnmappedTensorError):
+                self.do(peer, [STOP_LENDING])
+            self._refuse(peer, error)
+        except (MemoryError, OSError) as error:
+            why = f"there is no memory for what it holds: {error or type(error).__name__}"
+            self._refuse(peer, TooLargeError(why, frames[0]))
+        else:
+            if message.kind in HANDSHAKE:
+                self.do(peer, peer.heard(message))
+            else:
+                self._take(peer, message)
 
     def attend(self, peer: Peer, stream: Stream, event: int, seconds: float = 0.0) -> None:
         """Handle an event of a stream. With `seconds`, wait so long for the message of a `POLLIN`."""
@@ -131,9 +154,9 @@ class Peers:
             if event & select.POLLOUT and not stream.flush():
                 self._watch(peer, stream)
             if event & ~select.POLLOUT:
-                take = self._take
+                on_frames = self.on_frames
                 for frames in stream.receive_within(seconds) if seconds else stream.receive():
-                    take(peer, frames)
+                    on_frames(peer, frames)
                 if stream.refused is not None:
                     error, stream.refused = stream.refused, None
                     self._refuse(peer, error)

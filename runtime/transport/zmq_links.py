@@ -98,9 +98,8 @@ class ZmqLinks:
         self._zap: ZapHandler | None = None
         self._peers: dict[bytes, Socket] = {}  # peer's name -> socket that this end connected
         self._links: dict[bytes, ConnectionMonitor] = {}  # their connection monitors
-        self._names: dict[Socket, bytes] = {}  # the inverse of `_peers`
-        # ZeroMQ sockets that may have messages though their descriptors do not say so.
-        self._unsettled: set[Socket] = set()
+        # ZeroMQ sockets that may have messages though their descriptors do not say so, and their peers' names; none for the router.
+        self._unsettled: dict[Socket, bytes] = {}
 
     def bind(
         self, address: str, ip: str, port: int, access: AccessControl | None, expel: Callable[[list[bytes]], None]
@@ -136,7 +135,7 @@ class ZmqLinks:
         assert isinstance(endpoint, bytes)
         port = int(endpoint.rstrip(b"\0").rpartition(b":")[2])
         self._url = url_of(ip, port)
-        self._watch(router)
+        self._watch(router, b"")
         return port
 
     def accept(self, on: bool) -> bool:
@@ -158,31 +157,29 @@ class ZmqLinks:
         """Receive messages."""
         # One message per socket and iteration, so that no peer starves the others.
         if self._unsettled:
-            for sock in list(self._unsettled):
-                if not self._take(sock):
-                    self._unsettled.discard(sock)
+            for sock, peer in list(self._unsettled.items()):
+                if sock in self._unsettled and not self._take(
+                    sock, peer
+                ):  # else it was closed earlier in this iteration
+                    self._unsettled.pop(sock, None)
 
     def patience(self) -> float:
         """Seconds that the next iteration may wait for an event; -1: without limit."""
         return 0 if self._unsettled else -1
 
-    def _watch(self, sock: Socket) -> None:
-        self._unsettled.add(sock)
-        self._io.watch(descriptor(sock), lambda event: self._unsettled.add(sock))
+    def _watch(self, sock: Socket, peer: bytes) -> None:
+        self._unsettled[sock] = peer
+        self._io.watch(descriptor(sock), lambda event: self._unsettled.update({sock: peer}))
 
     # --- what comes ------------------------------------------------------------------------------------------------
 
-    def _take(self, sock: Socket) -> bool:
+    def _take(self, sock: Socket, peer: bytes) -> bool:
         """Receive one message and handle it; False if there is none.
 
         Called until the socket has no more messages, and again after each use of the socket: see `descriptor`.
         """
-        from_client = sock is self._router
-        peer = b"" if from_client else self._names.get(sock, b"")
-        if not from_client and not peer:
-            return False  # closed earlier in this iteration
         try:
-            if from_client:
+            if sock is self._router:
                 if self._zap is None:
                     peer = sock.recv(zmq.NOBLOCK)
                 else:  # a guest without a right to be heard is treated like one that takes another's name
@@ -217,10 +214,10 @@ class ZmqLinks:
         try:
             if is_dialled(peer):
                 sock = self._peers.get(peer) or self.dial(peer)
-                self._unsettled.add(sock)
+                self._unsettled[sock] = peer
                 send_frames(sock, frames, zmq.NOBLOCK)
             elif self._router is not None:
-                self._unsettled.add(self._router)
+                self._unsettled[self._router] = b""
                 self._router.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
                 send_frames(self._router, frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -237,8 +234,7 @@ class ZmqLinks:
         """Connect to a peer. OSError, ValueError: the address is malformed or unknown, or the key that it must have."""
         sock, self._links[peer] = dial(self._context, address_of(peer), self._keys, self._patience_s)
         self._peers[peer] = sock
-        self._names[sock] = peer
-        self._watch(sock)
+        self._watch(sock, peer)
         self._dialled(peer)
         return sock
 
@@ -246,8 +242,7 @@ class ZmqLinks:
         """Close the connection that this end made to a peer."""
         sock = self._peers.pop(peer, None)
         if sock is not None:
-            del self._names[sock]
-            self._unsettled.discard(sock)
+            self._unsettled.pop(sock, None)
             self._io.unwatch(descriptor(sock))
             self._links.pop(peer).close()
             sock.close(linger=0)

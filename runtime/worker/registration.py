@@ -257,14 +257,14 @@ class _Unpacking:
             received, source, other, posted, reached = rest
             tensor = None if received is None else self.tensor(received, new=True)
             place = None if posted is None else _posted(*posted)
-            node = None if reached is None else self.nodes[_number(reached)]
+            changed = None if reached is None else self.nodes[_number(reached)]
             if place is None:
                 self.tokens.add(_number(what))
-            elif (tensor is None) == (node is None):
+            elif (tensor is None) == (changed is None):
                 raise ValueError("a published variable is either read or reached")
-            if node is not None and (place is None or (node.type not in VARIABLES and node.type != ACCUMULATOR)):
-                raise ValueError(f"{node.name} is accessed one-sidedly, but is no published variable or accumulator")
-            return RecvTensor(_number(what), tensor, _text(source), _other_type(tensor, other), place, node)
+            if changed is not None and (place is None or changed.type not in (*VARIABLES, ACCUMULATOR)):
+                raise ValueError(f"{changed.name} is accessed one-sidedly, but is no published variable or accumulator")
+            return RecvTensor(_number(what), tensor, _text(source), _other_type(tensor, other), place, changed)
         if kind == "g":
             (after,) = rest
             step = RunPredicated(self.node(what), tuple([self.token(a) for a in after]))

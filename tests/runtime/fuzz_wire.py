@@ -37,9 +37,8 @@ from echoing import Connection
 
 import dovetail as tf
 from dovetail.runtime.shared_memory.pool import borrow
-from dovetail.runtime.transport.client import Connections
-from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.peer import Peer
+from dovetail.runtime.transport.peers import Peers
 from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import codec, messages
 from dovetail.runtime.wire.codec import decode, encode
@@ -58,27 +57,18 @@ INTERESTING: list[Any] = [
 def record() -> list[Frames]:
     """The messages of a small cluster that does a bit of everything, in both directions."""
     recorded: dict[bytes, Frames] = {}
-    handle = Endpoint._open
-    receive = Connections._take
+    handle = Peers.handle
 
-    def note(frames: Sequence[Any]) -> None:
+    def note(self: Peers, peer: Peer, frames: list[Any]) -> None:
         copied = [bytes(f) for f in frames]
         if sum(map(len, copied)) < 20_000:
             description = copied[0][8 + 8 * copied[0][2] :]
             recorded.setdefault(description[:40], copied)
-
-    def at_server(self: Endpoint, peer: Peer, frames: list[Any]) -> None:
-        note(frames)
         handle(self, peer, frames)
 
-    def at_client(self: Connections, peer: Peer, frames: list[Any]) -> None:
-        note(frames)
-        receive(self, peer, frames)
-
     with contextlib.ExitStack() as undo:
-        for owner, name, mine in ((Endpoint, "_open", at_server), (Connections, "_take", at_client)):
-            undo.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, mine)
+        undo.callback(setattr, Peers, "handle", handle)
+        Peers.handle = note
         _be_busy()
     found = list(recorded.values())
     for row in KINDS.values():  # and one of each kind that did not come
