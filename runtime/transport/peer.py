@@ -99,8 +99,6 @@ class SendQueueBytes:
     ResourceExhaustedError: 1048576 bytes cannot be sent to the peer: 1048576 bytes wait for it already ...
     """
 
-    __slots__ = ("_entered", "_lock", "_most", "_waiting")
-
     def __init__(self, most: int) -> None:
         self._most = most
         self._waiting: deque[tuple[weakref.ref[memoryview], int]] = deque()
@@ -162,11 +160,6 @@ class Peer:
         queue_bytes: the bytes of large frames that wait.
         queued: messages in the queue of the owner's thread: later ones must not overtake them.
     """
-
-    __slots__ = (
-        "_chunk_left", "_left", "_pid", "_pool", "_takes_tcp", "_told", "is_caller", "lend", "name", "queue_bytes", "queued",
-        "reassembler", "sender", "stream", "strikes",
-    )  # fmt: skip
 
     def __init__(
         self, name: bytes, is_caller: bool, takes_tcp: bool, most_bytes_waiting: int = 0,

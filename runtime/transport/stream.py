@@ -26,14 +26,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from ..wire.reassembly import PartialMessage, TooLargeError, first_bytes
+from ..wire.reassembly import MOST_BUFFERS, PartialMessage, TooLargeError, first_bytes
 from ..wire.schema import WireError
 from ..wire.tensors import Frame
 
 _CHUNK: Final = 1 << 16  # bytes per read; a longer message gets its own memory
 _ONE: Final = struct.Struct("<IQ")  # the prefix of a message with one frame, the most common kind
 _COUNT: Final = struct.Struct("<I")
-_MOST_BUFFERS: Final = 512  # per call; the kernel's limit is 1024
 # A message of one frame, up to this size, is copied behind its header: one buffer is sent faster than two.
 _JOINED: Final = 16 << 10
 _MOST_READ: Final = 4 << 20  # bytes of a long message that are read before other streams are served
@@ -73,11 +72,6 @@ class Stream:
     >>> b.receive()
     [[b'head', b'tensor']]
     """
-
-    __slots__ = (
-        "_gathers", "_is_tcp", "_lock", "_message", "_most_bytes", "_most_frames", "_part", "_patience_s", "_socket", "_taken",
-        "_waiting", "fd", "keeps_gil", "is_open", "refused", "waiting_bytes",
-    )  # fmt: skip
 
     def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
         sock.setblocking(True)  # no call blocks, except in `receive_within`
@@ -125,7 +119,7 @@ class Stream:
                 if size <= _PIECE:
                     try:
                         if frames:
-                            sent = self._socket.sendmsg((head, *frames[: _MOST_BUFFERS - 1]), (), _NOW)
+                            sent = self._socket.sendmsg((head, *frames[: MOST_BUFFERS - 1]), (), _NOW)
                         else:
                             sent = self._send_keeping_gil(head) if self.keeps_gil else self._socket.send(head, _NOW)
                     except BlockingIOError:

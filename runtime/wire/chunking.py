@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from .messages import VERSION
-from .reassembly import PartialMessage
+from .reassembly import PartialMessage, first_bytes
 from .schema import KINDS, Order, WireError, kind_of, numbers_of
 from .tensors import Frame
 
@@ -83,11 +83,6 @@ class ChunkedSender:
     [16, 524288]
     [16, 151430]
     """
-
-    __slots__ = (
-        "_ahead", "_bytes_left", "_given", "_key", "_label", "_left", "_number", "_parts", "_place", "_ready", "_ready_per_step",
-        "_under_way", "_whole", "is_refused",
-    )  # fmt: skip
 
     def __init__(self, left: Callable[[], None]) -> None:
         self.is_refused = False
@@ -179,14 +174,7 @@ class ChunkedSender:
 
     def _chunk(self) -> list[Frame]:
         label = _LABEL.pack(_FIRST, VERSION, _CHUNK, self._place, self._number)
-        chunk: list[Frame] = [label if self._place else label + self._label]
-        room = CHUNK_BYTES
-        for part in self._parts:
-            chunk.append(part[:room])
-            room -= len(chunk[-1])
-            if not room or len(chunk) > _MOST_BUFFERS:
-                break
-        return chunk
+        return [label if self._place else label + self._label, *first_bytes(self._parts, CHUNK_BYTES, _MOST_BUFFERS)]
 
     def _note(self, chunk: list[Frame]) -> None:
         """Record that ZeroMQ holds a chunk."""
@@ -238,10 +226,6 @@ class Reassembler:
     >>> came[:2], came[2] == message
     ([None, None], True)
     """
-
-    __slots__ = (
-        "_message", "_most_bytes", "_most_frames", "_number", "_over", "_place", "acks", "next_ack", "received", "received_before",
-    )  # fmt: skip
 
     def __init__(self, most_frames: int, most_bytes: int) -> None:
         self.received = self.acks = self.received_before = 0

@@ -30,7 +30,7 @@ from .tensors import Frame
 SETTING: Final = "DOVETAIL_MAX_MESSAGE_MB"
 FIRST_BYTES: Final = 4 << 20  # the first allocation of a larger frame
 _LOOK_BYTES: Final = 64 << 20  # larger messages are compared with the free memory
-_MOST_BUFFERS: Final = 512  # per call; the kernel's limit is 1024
+MOST_BUFFERS: Final = 512  # per system call; the kernel's limit is 1024
 _BYTE: Final = np.dtype(np.uint8)
 _dropped: Final = memoryview(bytearray(512 << 10))  # receives the bytes of refused messages; never read
 
@@ -213,12 +213,12 @@ class PartialMessage:
         del self.frames[1:]
 
 
-def first_bytes(views: Iterable[memoryview], most: int) -> list[memoryview]:
-    """The first bytes of some buffers, for one system call."""
+def first_bytes(views: Iterable[memoryview], most: int, most_buffers: int = MOST_BUFFERS) -> list[memoryview]:
+    """The first bytes of some buffers: `most` of them, in `most_buffers` parts at most."""
     found: list[memoryview] = []
     for view in views:
         found.append(view[:most])
         most -= len(view)
-        if most <= 0 or len(found) == _MOST_BUFFERS:
+        if most <= 0 or len(found) == most_buffers:
             break
     return found
