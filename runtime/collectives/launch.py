@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...graph.core.errors import FailedPreconditionError
-from ...graph.resources.collective_context import CollectiveCall, DeviceLink
+from ...graph.resources.collective_context import CollectiveCall, CollectiveContext, DeviceLink
 from . import algorithms
 from .algorithms import Array, flatten, unflatten
 from .coordinator import Coordinator
@@ -29,7 +29,7 @@ from .shared_memory_algorithms import (
 )
 
 
-class CollectiveLauncher:
+class CollectiveLauncher(CollectiveContext):
     """Runs the collectives of a task's kernels.
 
     Args:
@@ -40,14 +40,12 @@ class CollectiveLauncher:
         self.coordinator = Coordinator() if coordinator is None else coordinator
 
     def run(self, call: CollectiveCall) -> Any:
-        """As `CollectiveContext.run`."""
         make_algorithm, shared, finish = _WAYS[call.kind](call.values, call.attrs)
         return self._take_part(call, f"{call.kind} {signature(call)}", make_algorithm, finish, shared)
 
     def run_on_link(
         self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
     ) -> Any:
-        """As `CollectiveContext.run_on_link`."""
         without = instances_without_link(call.session)
         key = call.members, call.instance
 

@@ -44,13 +44,14 @@ from ..wire.messages import Message
 from ..worker.colocated import colocated_task, find_colocated
 from ..worker.registration import device_from_fields
 from ..worker.worker import Worker, closed
+from .prepared_steps import Backend
 
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 1.0  # timeout of closing a session: a dead master has lost the session anyway
 
 
-class ClusterBackend:
+class ClusterBackend(Backend):
     """A session on a cluster of servers, reached through the server at `address`.
 
     Raises:
@@ -88,7 +89,7 @@ class ClusterBackend:
     # --- control calls to the master -------------------------------------------------------------------------------
 
     def extend(self, graph: Graph) -> None:
-        """As `Backend.extend`: sends the nodes that the master does not have yet."""
+        """Send the nodes that the master does not have yet."""
         version = graph.version
         if version > self._sent_version:
             task = colocated_task(self._address)
@@ -100,14 +101,13 @@ class ClusterBackend:
             self._sent_version = version
 
     def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
-        """As `Backend.prepare`."""
         fields = self._fields(signature) | {"warm": warm, "deterministic": deterministic}
         reply = self._call(Message("prepare", fields), "prepared")
         self._addresses.update((p["task"], p["address"]) for p in reply.fields["parts"])
         return [TaskPart.from_fields(p) for p in reply.fields["parts"]]
 
     def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
-        """As `Backend.plan`. The master's answer refers to nodes by number; this process has the same numbers."""
+        """The master's answer refers to nodes by number; this process has the same numbers."""
         fields = self._fields(signature) | {"program": program}
         text = bytes(self._call(Message("plan", fields), "planned").fields["plan"]).decode("utf-8", "replace")
         return Plan(**parts_of(text.splitlines(), graph)._asdict())
@@ -141,7 +141,6 @@ class ClusterBackend:
         self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None,
         gathered: Gathered | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """As `Backend.run`."""
         remote: dict[str, TaskPart] = {}
         colocated: dict[str, ColocatedPart] = {}
         for part in parts:
@@ -175,7 +174,7 @@ class ClusterBackend:
                 connections.send(self._address, Message("touch", {"session": self._handle}))
 
     def close(self) -> None:
-        """As `Backend.close`. A master that has ended is no error: its sessions have ended too."""
+        """A master that has ended is no error: its sessions have ended too."""
         if self._closed:
             return
         self._closed = True

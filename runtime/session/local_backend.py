@@ -29,6 +29,7 @@ from ..master.master import Master, Signature, TaskPart
 from ..master.workers import Workers
 from ..observability.step_notes import Gathered, Recorder
 from ..worker.worker import Worker
+from .prepared_steps import Backend
 
 
 def make_local_backend(graph: Graph, config: ConfigProto) -> LocalBackend:
@@ -57,7 +58,7 @@ def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> LocalBack
     return LocalBackend(Master(IN_PROCESS, Workers(worker, worker.devices[0].incarnation)), worker, graph, config)
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """One task, `/job:localhost`, whose worker runs in the caller's thread."""
 
     is_local = True
@@ -75,18 +76,16 @@ class LocalBackend:
         """Nothing to do: the master uses the user's graph itself."""
 
     def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
-        """As `Backend.prepare`."""
         return self._master.prepare(self._session.handle, signature, warm, deterministic)
 
     def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
-        """As `Backend.plan`."""
         return self._master.plan(self._session.handle, signature, program)
 
     def run(
         self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None,
         gathered: Gathered | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """As `Backend.run`. The worker has no pool, so the step has ended when `start` returns."""
+        """The worker has no pool, so the step has ended when `start` returns."""
         values: dict[str, Any] = {}
         for part in parts:
             recorder = None if gathered is None else Recorder()
@@ -168,7 +167,6 @@ class LocalBackend:
         self._worker.close_session(self._session.handle)
 
     def close(self) -> None:
-        """As `Backend.close`."""
         self._master.close_session(self._session.handle)
         self._worker.close()
 

@@ -124,8 +124,8 @@ class Layout(NamedTuple):
     buffers: tuple[Array, Array]
 
 
-class SharedVariable:
-    """A shared variable, as one process sees it; implements `SharedSumValue`. Writers hold the variable's lock in their process.
+class SharedVariable(shared_storage.SharedSumValue):
+    """A shared variable, as one process sees it. Writers hold the variable's lock in their process.
 
     Args:
         label: the variable in error messages.
@@ -156,7 +156,6 @@ class SharedVariable:
 
     @property
     def is_there(self) -> bool:
-        """As `SharedValue.is_there`."""
         return self.layout() is not None
 
     def read(self) -> Array | None:
@@ -183,7 +182,6 @@ class SharedVariable:
     # --- changing it -------------------------------------------------------------------------------------------------
 
     def acquire(self) -> None:
-        """As `SharedValue.acquire`."""
         self._lock(LOCK_TIMEOUT_S)
         layout = self.layout()
         if layout is None:
@@ -192,36 +190,29 @@ class SharedVariable:
         self._locked = layout.buffers
 
     def release(self) -> None:
-        """As `SharedValue.release`."""
         self._locked = ()
         self._unlock()
 
     def fits(self, value: Array) -> bool:
-        """As `SharedValue.fits`."""
         return bool(value.shape == self._locked[0].shape)
 
     def begin(self, copied: bool = True) -> Array:
-        """As `SharedValue.begin`."""
         old, new = self.both()
         if copied:
             np.copyto(new, old)
         return new
 
     def both(self) -> tuple[Array, Array]:
-        """As `SharedValue.both`."""
         turn = self.words[TURN] & 1
         return self._locked[turn], self._locked[1 - turn]
 
     def end(self) -> None:
-        """As `SharedValue.end`."""
         self.words[TURN] += 1
 
     def close(self) -> Array:
-        """As `SharedValue.close`."""
         raise AbortedError.of(f"{self.label} can be given another shape by the task alone that it belongs to")
 
     def gone(self) -> AbortedError:
-        """As `SharedValue.gone`."""
         return AbortedError.of(
             f"{self.label} is not any more where this step found it: it was made anew or given another shape, or its session was closed "
             "there. Run again."
@@ -231,7 +222,6 @@ class SharedVariable:
 
     @property
     def wanted(self) -> int:
-        """As `SharedSumValue.wanted`."""
         return self.words[WANTED]
 
     @wanted.setter
@@ -239,12 +229,10 @@ class SharedVariable:
         self.words[WANTED] = count
 
     def glance(self) -> Array | None:
-        """As `SharedSumValue.glance`."""
         layout = self.layout()
         return None if layout is None else layout.buffers[self.words[TURN] & 1]
 
     def wake(self) -> None:
-        """As `SharedSumValue.wake`."""
         self.on_full()
 
     # --- the cross-process lock --------------------------------------------------------------------------------------
@@ -332,7 +320,7 @@ class OwnSharedVariable(SharedVariable):
         return self
 
     def close(self) -> Array:
-        """As `SharedValue.close`. Only a stopped process that holds the lock can change the memory afterwards."""
+        # Only a stopped process that holds the lock can change the memory afterwards.
         layout = self._layout
         assert layout is not None
         if self._pid == process_id():
