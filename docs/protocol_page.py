@@ -170,7 +170,7 @@ def _row(kind: KindSchema) -> str:
 
 
 def _fields(record: Record) -> list[str]:
-    return [f"{name}{'' if name in record.required else '?'} {t.name}" for name, t in record.fields.items()]
+    return [f"{name}{'' if name in record.required else '?'} {t}" for name, t in record.fields.items()]
 
 
 def diagram(steps: list[Step]) -> str:

@@ -15,7 +15,9 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 MAX_DEPTH = 16  # nesting depth of lists and dicts in one field
 HEAD = "<BBBxI"  # the fixed start of every message: see `messages.py`
@@ -43,72 +45,54 @@ class Record(NamedTuple):
     """The fields of a message, or of a record inside one.
 
     Attributes:
-        fields: name -> type.
+        fields: name -> type, as in the table.
         required: the required fields; the others may be missing or None.
         is_list: whether it travels as a list of its fields, in their order, instead of a dict.
+        type: the same for msgspec.
     """
 
-    fields: Mapping[str, FieldType]
+    fields: Mapping[str, str]
     required: frozenset[str]
-    is_list: bool = False
-
-
-class FieldType(NamedTuple):
-    """The type of a field.
-
-    Attributes:
-        name: as in the table.
-        python: the Python types that its value may have.
-        items: the type of its elements, if it is a list of one type.
-        record: its fields, if it is a record.
-    """
-
-    name: str
-    python: tuple[type, ...]
-    items: FieldType | None = None
-    record: Record | None = None
-
-    @property
-    def optional(self) -> FieldType:
-        """The same, or None."""
-        return self._replace(python=(*self.python, type(None)))
+    is_list: bool
+    type: Any
 
 
 # A float may be written as an int; a list may be given as a tuple (it arrives as a list).
-_TYPES = {
-    name: FieldType(name, types)
-    for name, types in {
-        "bool": (bool,), "int": (int,), "uint": (int,), "float": (float, int), "str": (str,), "bytes": (bytes,),
-        "list": (list, tuple), "dict": (dict,), "channel": (int, str),
-    }.items()
+_TYPES: dict[str, Any] = {
+    "bool": bool, "int": int, "uint": Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)], "float": float, "str": str, "bytes": bytes,
+    "list": list[Any], "dict": dict[str, Any], "channel": int | str,
 }  # fmt: skip
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def _type(name: str) -> FieldType:
-    """The type that the table names so."""
+def _type(name: str) -> Any:
+    """The type that the table names so, for msgspec."""
     if name.endswith("[]"):
-        return FieldType(name, (list, tuple), _type(name[:-2]))
-    return _type(name[:-1]).optional if name.endswith("?") else _TYPES[name]
+        return list[_type(name[:-2])]  # type: ignore[misc]
+    return _type(name[:-1]) | None if name.endswith("?") else _TYPES[name]
 
 
-def _fields(text: str) -> Record:
+def _fields(name: str, text: str, is_list: bool = False) -> Record:
     """Fields as the table writes them: `name type, name? type`; a field with a `?` is optional."""
-    types: dict[str, FieldType] = {}
-    required: set[str] = set()
-    for name, type_name in (entry.split() for entry in text.split(",") if entry.strip()):
-        if name.endswith("?"):
-            types[name[:-1]] = _type(type_name).optional
-        else:
-            types[name] = _type(type_name)
-            required.add(name)
-    return Record(types, frozenset(required))
+    entries = [entry.split() for entry in text.split(",") if entry.strip()]
+    fields = {field.removesuffix("?"): kind for field, kind in entries}
+    return _made(name, fields, frozenset(field for field, _ in entries if not field.endswith("?")), is_list)
+
+
+def _made(name: str, fields: Mapping[str, str], required: frozenset[str], is_list: bool = False) -> Record:
+    types: list[Any] = []
+    for field, kind in fields.items():
+        types.append((field, _type(kind)) if field in required else (field, _type(kind) | None, None))
+    if is_list:  # all parts are there
+        types = [part[:2] for part in types]
+    made = msgspec.defstruct(name, types, array_like=is_list, forbid_unknown_fields=True, kw_only=True)
+    return Record(fields, required, is_list, made)
 
 
 def _record(name: str, text: str, is_list: bool = False) -> None:
     """Add a type to `RECORDS`."""
-    RECORDS[name] = record = _fields(text)._replace(is_list=is_list)
-    _TYPES[name] = FieldType(name, (list, tuple) if is_list else (dict,), None, record)
+    RECORDS[name] = record = _fields(name, text, is_list)
+    _TYPES[name] = record.type
 
 
 RECORDS: dict[str, Record] = {}
@@ -203,17 +187,17 @@ def _row(
     """One row of `KINDS`. `way`: `sender > receiver: reply`, or `sender > receiver`."""
     ends, _, reply = way.partition(": ")
     sender, receiver = ends.split(" > ")
-    content = _fields(fields)
-    numbers = tuple(name for name, t in content.fields.items() if t.name == "int" and name in content.required)
-    blobs = tuple(name for name, t in content.fields.items() if t.name == "bytes")
+    content = _fields(kind, fields)
+    numbers = tuple(name for name, t in content.fields.items() if t == "int" and name in content.required)
+    blobs = tuple(name for name, t in content.fields.items() if t == "bytes")
     if len(kind) > 31:
         raise ValueError(f"kind {kind!r}: at most 31 characters, so that the header starts in one known way")
     if tensors and blobs:
         raise ValueError(f"kind {kind!r}: tensors or fields of bytes")
-    described = {n: _TYPES["int"] if n in blobs else t for n, t in content.fields.items() if n not in numbers}
+    described = {n: "int" if n in blobs else t for n, t in content.fields.items() if n not in numbers}
     return KindSchema(
-        kind, sender, receiver, reply, since, order, content, Record(described, content.required.difference(numbers)),
-        numbers, struct.Struct(f"{HEAD}{len(numbers)}q"), tensors, given, wide, blobs,
+        kind, sender, receiver, reply, since, order, content, _made(kind, described, content.required.difference(numbers)), numbers,
+        struct.Struct(f"{HEAD}{len(numbers)}q"), tensors, given, wide, blobs,
     )  # fmt: skip
 
 
@@ -338,79 +322,44 @@ def numbers_of(header: bytes | memoryview) -> tuple[str, dict[str, int]]:
 
 def check_fields(kind: str, content: Record, fields: Any) -> None:
     """WireError unless all fields have known names and the types of the table, and all required ones are there."""
+    what = f"message {kind!r}"
     if type(fields) is not dict:
-        raise WireError(f"message {kind!r}: fields must be a dict, not {type(fields).__name__}")
-    try:
-        _check_record(content, fields)
-    except WireError as error:
-        raise WireError(f"message {kind!r}{error}") from None
+        raise WireError(f"{what}: fields must be a dict, not {type(fields).__name__}")
+    for name, value in fields.items():
+        if type(value) in (list, tuple, dict):
+            _check_plain(f"{what}: field {short(name)}", value, 1)
+    _check(what, content.type, fields)
 
 
 def check_record(name: str, value: Any) -> None:
-    """WireError unless a value from outside is the record of this name."""
+    """WireError unless a plain value from outside is the record of this name."""
+    _check(name, _TYPES[name], value)
+
+
+def _check(what: str, wanted: Any, value: Any) -> None:
     try:
-        _check(_TYPES[name], value)
-    except WireError as error:
-        raise WireError(f"{name}{error}") from None
+        msgspec.convert(value, wanted, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise WireError(f"{what}: {error}") from None
 
 
-def _check_record(record: Record, value: Any) -> None:
-    if record.is_list:
-        if len(value) != len(record.fields):
-            raise WireError(f" must have {len(record.fields)} parts ({', '.join(record.fields)}), not {len(value)}")
-        value = dict(zip(record.fields, value, strict=True))
-    types = record.fields
-    for name, inside in value.items():
-        known = types.get(name)
-        if known is None:
-            raise WireError(f" has no field {short(name)}; its fields: {', '.join(types) or 'none'}")
-        try:
-            _check(known, inside)
-        except WireError as error:
-            raise WireError(f": field {name!r}{error}") from None
-    if not record.required <= value.keys():
-        raise WireError(f" lacks {', '.join(sorted(record.required - value.keys()))}")
-
-
-def _check(kind: FieldType, value: Any) -> None:
-    """WireError unless a value has this type."""
-    found = type(value)
-    if found not in kind.python:
-        expected = " or ".join(t.__name__ for t in kind.python if t is not tuple)
-        raise WireError(f" must be {expected}, not {found.__name__}")
-    if found is int:
-        if kind.name == "uint" and not 0 <= value < 1 << 63:
-            raise WireError(f" must not be negative, or more than 63 bits: {value}")
-    elif found is list or found is tuple or found is dict:
-        if kind.items is not None:
-            for i, item in enumerate(value):
-                try:
-                    _check(kind.items, item)
-                except WireError as error:
-                    raise WireError(f"[{i}]{error}") from None
-        elif kind.record is not None:
-            _check_record(kind.record, value)
-        else:
-            _check_plain(value, 1)
-
-
-def _check_plain(value: Any, depth: int) -> None:
+def _check_plain(what: str, value: Any, depth: int) -> None:
     """WireError unless the value is plain, with str keys, and not too deep. Code that walks a field later needs no check."""
     if depth > MAX_DEPTH:
-        raise WireError(f" nests deeper than {MAX_DEPTH}")
+        raise WireError(f"{what} nests deeper than {MAX_DEPTH}")
     items: Iterable[Any] = value
     if type(value) is dict:
         for key in value:
             if type(key) is not str:
-                raise WireError(f" has a key {short(key)}; keys must be str")
+                raise WireError(f"{what} has a key {short(key)}; keys must be str")
         items = value.values()
     for item in items:
         kind = type(item)
         if kind in _SCALARS:
             continue
         if kind is not list and kind is not dict and kind is not tuple:
-            raise WireError(f" holds a {kind.__name__}; only plain values can travel")
-        _check_plain(item, depth + 1)
+            raise WireError(f"{what} holds a {kind.__name__}; only plain values can travel")
+        _check_plain(what, item, depth + 1)
 
 
 def short(value: Any) -> str:

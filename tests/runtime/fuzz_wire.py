@@ -43,7 +43,7 @@ from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import codec, messages
 from dovetail.runtime.wire.codec import decode, encode
 from dovetail.runtime.wire.messages import Message
-from dovetail.runtime.wire.schema import KINDS, FieldType, Record, WireError
+from dovetail.runtime.wire.schema import KINDS, RECORDS, Record, WireError
 
 Frames = list[bytes]
 
@@ -79,21 +79,23 @@ def record() -> list[Frames]:
     return found
 
 
-_EXAMPLES: dict[type, Any] = {bool: False, int: 1, float: 0.5, str: "a", bytes: b"abc", list: [], dict: {}}
+_EXAMPLES: dict[str, Any] = {
+    "bool": False, "int": 1, "uint": 1, "channel": 1, "float": 0.5, "str": "a", "bytes": b"abc", "list": [], "dict": {},
+}  # fmt: skip
 
 
 def _record(record: Record) -> dict[str, Any]:
     return {name: _example(t) for name, t in record.fields.items()}
 
 
-def _example(wanted: FieldType) -> Any:
+def _example(wanted: str) -> Any:
     """A value of a type of the table."""
-    if wanted.items is not None:
-        return [_example(wanted.items)]
-    if wanted.record is None:
-        return _EXAMPLES[wanted.python[0]]
-    fields = _record(wanted.record)
-    return list(fields.values()) if wanted.record.is_list else fields
+    if wanted.endswith(("[]", "?")):
+        return [_example(wanted[:-2])] if wanted.endswith("[]") else _example(wanted[:-1])
+    if wanted not in RECORDS:
+        return _EXAMPLES[wanted]
+    fields = _record(RECORDS[wanted])
+    return list(fields.values()) if RECORDS[wanted].is_list else fields
 
 
 def _be_busy() -> None:

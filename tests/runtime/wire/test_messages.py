@@ -17,7 +17,7 @@ from dovetail.graph.core import dtypes
 from dovetail.runtime.wire import codec, messages as wire
 from dovetail.runtime.wire.codec import decode, encode
 from dovetail.runtime.wire.messages import Message
-from dovetail.runtime.wire.schema import KINDS, MAX_DEPTH, RECORDS, FieldType, Record, WireError
+from dovetail.runtime.wire.schema import KINDS, MAX_DEPTH, RECORDS, Record, WireError
 from dovetail.runtime.wire.tensors import BORROW_BYTES, MAX_DIM
 
 V = wire.VERSION
@@ -53,19 +53,22 @@ OF_TYPE = {
 }  # fmt: skip
 
 
-def values(wanted: FieldType) -> st.SearchStrategy[object]:
+def values(wanted: str) -> st.SearchStrategy[object]:
     """Any value of a type of the table."""
-    if wanted.items is not None:
-        found = st.lists(values(wanted.items), max_size=3)
-    elif wanted.record is not None and wanted.record.is_list:
-        found = st.tuples(*map(values, wanted.record.fields.values())).map(list)
-    elif wanted.record is not None:
-        fields = {name: values(t) for name, t in wanted.record.fields.items()}
-        required = {name: fields.pop(name) for name in wanted.record.required}
-        found = st.fixed_dictionaries(required, optional=fields)
-    else:
-        found = OF_TYPE[wanted.name]
-    return found | st.none() if type(None) in wanted.python else found
+    if wanted.endswith("[]"):
+        return st.lists(values(wanted[:-2]), max_size=3)
+    if wanted.endswith("?"):
+        return values(wanted[:-1]) | st.none()
+    if wanted not in RECORDS:
+        return OF_TYPE[wanted]
+    record = RECORDS[wanted]
+    fields = {
+        name: values(t) if name in record.required else values(t) | st.none() for name, t in record.fields.items()
+    }
+    if record.is_list:
+        return st.tuples(*fields.values()).map(list)
+    required = {name: fields.pop(name) for name in record.required}
+    return st.fixed_dictionaries(required, optional=fields)
 
 
 @st.composite
@@ -219,10 +222,9 @@ def test_each_record_is_in_a_message() -> None:
     def inside(record: Record) -> set[str]:
         found: set[str] = set()
         for wanted in record.fields.values():
-            while wanted.items is not None:
-                wanted = wanted.items
-            if wanted.record is not None:
-                found |= {wanted.name} | inside(wanted.record)
+            name = wanted.rstrip("[]?")
+            if name in RECORDS:
+                found |= {name} | inside(RECORDS[name])
         return found
 
     notes = {"notes"} | inside(RECORDS["notes"])  # in the bytes of `trace`
@@ -236,17 +238,17 @@ def test_each_record_is_in_a_message() -> None:
     ("message", "says"),
     [
         (Message("pong ", {}), "no message kind"),
-        (Message("ping", {}), "lacks seq"),
-        (Message("ping", {"seq": True}), "must be int, not bool"),
-        (Message("ping", {"seq": np.int64(1)}), "must be int, not int64"),
-        (Message("ping", {"seq": 1, "more": 1}), "no field 'more'; its fields: seq"),
+        (Message("ping", {}), "missing required field `seq`"),
+        (Message("ping", {"seq": True}), r"Expected `int`, got `bool` - at `\$\.seq`"),
+        (Message("ping", {"seq": np.int64(1)}), "Expected `int`, got `numpy.int64`"),
+        (Message("ping", {"seq": 1, "more": 1}), "unknown field `more`"),
         (Message("ping", {"seq": 2**63}), "cannot be packed"),
         (Message("ping", {"seq": 1, "request": 2**64}), "cannot be packed"),
         (Message("ping", {"seq": 1}, (np.zeros(1),)), "carries no tensors"),
         (Message("abort", {"step": 1, "code": "\ud800", "reason": ""}), "cannot be packed"),
         (Message("create_session", {"request": 1, "config": {1: 2}}), "key 1"),
         (Message("create_session", {"request": 1, "config": {"a": object()}}), "holds a object"),
-        (Message("tensors", {"step": 1, "channels": 1.5, "without": []}), "must be list, not float"),
+        (Message("tensors", {"step": 1, "channels": 1.5, "without": []}), "Expected `array`, got `float`"),
         (Message("tensors", {"step": 1, "channels": [1], "without": []}, ([1, 2],)), "is a list, not a NumPy array"),
         (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.zeros(1, "M8[s]"),)), "cannot travel"),
         (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.zeros(1, "i4,i4"),)), "cannot travel"),
@@ -330,7 +332,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("a description that goes on", [raw([1], msgpack.packb(["ping", {}, []]), size=1 << 31)], "bytes too many"),
     ("a number too many", [raw([1, 2], msgpack.packb(["ping", {}, []]))], "has 1 numbers, 2 came"),
     ("a number too few", [raw([], msgpack.packb(["ping", {}, []]))], "has 1 numbers, 0 came"),
-    ("a number twice", [raw([1], msgpack.packb(["ping", {"seq": 2}, []]))], "no field 'seq'"),
+    ("a number twice", [raw([1], msgpack.packb(["ping", {"seq": 2}, []]))], "unknown field `seq`"),
     ("two parts", [raw([1], msgpack.packb(["ping", {}]))], "the description is not"),
     ("four parts", [raw([1], msgpack.packb(["ping", {}, [], 0]))], "the description is not"),
     ("a map", [raw([1], msgpack.packb({"ping": 1, "a": 2, "b": 3}))], "the description is not"),
@@ -341,30 +343,31 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("fields are a list", [header(V, "ping", [], [])], "the description is not"),
     ("tensors are a map", [header(V, "ping", {"seq": 1}, {})], "the description is not"),
     ("unknown kind", [header(V, "exec", {}, [])], "no message kind 'exec'"),
-    ("missing field", [header(V, "abort", {"step": 1, "code": "c"}, [])], "lacks reason"),
-    ("unknown field", [header(V, "ping", {"seq": 1, "x": 1}, [])], "no field 'x'"),
-    ("key of bytes", [header(V, "ping", {b"seq": 1}, [])], "no field b'seq'"),
+    ("missing field", [header(V, "abort", {"step": 1, "code": "c"}, [])], "missing required field `reason`"),
+    ("unknown field", [header(V, "ping", {"seq": 1, "x": 1}, [])], "unknown field `x`"),
+    ("key of bytes", [header(V, "ping", {b"seq": 1}, [])], "Expected `str`"),
     ("key of int", [header(V, "ping", {1: 1}, [])], "not msgpack"),
-    ("wrong type", [header(V, "touch", {"session": 1}, [])], "must be str, not int"),
-    ("bool for int", [header(V, "ping", {"seq": 1, "request": True}, [])], "must be int or NoneType, not bool"),
-    ("None for a required field", [header(V, "touch", {"session": None}, [])], "must be str, not NoneType"),
-    ("timestamp", [header(V, "touch", {"session": msgpack.Timestamp(1)}, [])], "must be str, not Timestamp"),
+    ("wrong type", [header(V, "touch", {"session": 1}, [])], "Expected `str`, got `int`"),
+    ("bool for int", [header(V, "ping", {"seq": 1, "request": True}, [])], r"Expected `int \| null`, got `bool`"),
+    ("None for a required field", [header(V, "touch", {"session": None}, [])], "Expected `str`, got `null`"),
+    ("timestamp", [header(V, "touch", {"session": msgpack.Timestamp(1)}, [])], "Expected `str`, got `.*Timestamp`"),
     ("extension", [header(V, "create_session", {"request": 1, "config": {"a": msgpack.ExtType(5, b"x")}}, [])], "holds a ExtType"),
     ("bad utf-8", [raw([], b"\x93\xa5touch\x81\xa7session\xa2\xff\xff\x90")], "not msgpack"),
     ("nested key of bytes", [header(V, "create_session", {"request": 1, "config": {"a": [{b"k": 1}]}}, [])], "key b'k'"),
     ("too deep", [header(V, "create_session", {"request": 1, "config": {"a": nested(MAX_DEPTH)}}, [])], "deeper"),
-    ("an element of another type", [header(V, "release", {"programs": ["a", 1]}, [])], r"'programs'\[1\] must be str, not int"),
+    ("an element of another type", [header(V, "release", {"programs": ["a", 1]}, [])], r"got `int` - at `\$\.programs\[1\]`"),
     ("a record of another type", [header(V, "published", {"request": 1, "incarnation": 1, "places": [None, {}]}, [])],
-     r"'places'\[1\] must be list or NoneType, not dict"),
-    ("a record that is too short", [header(V, "map_memory", {"request": 1, "page": [1, 2]}, [])], "must have 5 parts .*pid"),
-    ("a part below zero", [header(V, "map_memory", {"request": 1, "page": [1, 2, 3, -4, 5]}, [])], "field 'loan' must not be negative"),
-    ("a part of 64 bits", [header(V, "map_memory", {"request": 1, "page": [1, 2, 3, 1 << 63, 5]}, [])], "more than 63 bits"),
+     r"Expected `array \| null`, got `object` - at `\$\.places\[1\]`"),
+    ("a record that is too short", [header(V, "map_memory", {"request": 1, "page": [1, 2]}, [])], "at least length 5, got 2"),
+    ("a part below zero", [header(V, "map_memory", {"request": 1, "page": [1, 2, 3, -4, 5]}, [])], r"`int` >= 0 - at `\$\.page\[3\]`"),
+    ("a part of 64 bits", [header(V, "map_memory", {"request": 1, "page": [1, 2, 3, 1 << 63, 5]}, [])], "`int` <= 9223372036854775807"),
     ("a record that lacks a field", [header(V, "prepared", {"request": 1, "parts": [{"task": "t"}]}, [])],
-     r"'parts'\[0\] lacks address, feeds"),
-    ("an unknown field of a record", [header(V, "prepared", {"request": 1, "parts": [{"odd": 1}]}, [])], r"\[0\] has no field 'odd'"),
+     r"missing required field `address` - at `\$\.parts\[0\]`"),
+    ("an unknown field of a record", [header(V, "prepared", {"request": 1, "parts": [{"odd": 1}]}, [])],
+     r"unknown field `odd` - at `\$\.parts\[0\]`"),
     ("a record in a record", [header(V, "publish", {"request": 1, "session": "", "seed": 1, "isolated": True, "changed": True,
      "names": [["", "v", None], ["", "a", ["float32", [2, "x"], "mean"]]]}, [])],
-     r"'names'\[1\]: field 'sum': field 'shape'\[1\] must be int"),
+     r"Expected `int`, got `str` - at `\$\.names\[1\]\[2\]\[1\]\[1\]`"),
     ("far too deep", [raw([], b"\x93\xa7release\x81\xa8programs" + b"\x91" * 9_999 + b"\x90\x90")], "not msgpack"),
     ("announces too much", [raw([], b"\x93\xa7release\x81\xa8programs\xdd\xff\xff\xff\xff\x90")], "not msgpack"),
     ("header too large", [header(V, "abort", {"reason": "r" * wire.MAX_HEADER}, [])], "larger"),
@@ -412,9 +415,9 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("strings of impossible shape", tensor_message(["string", HUGE], b""), "made"),
     ("graph of another length", extend(2, b"1"), "do not match"),
     ("graph without frame", extend(2), "do not match"),
-    ("graph in the description", extend(b"1", b"1"), "must be int, not bytes"),
+    ("graph in the description", extend(b"1", b"1"), "Expected `int`, got `bytes`"),
     ("graph and more", extend(1, b"1", b""), "1 frames too many"),
-    ("graph missing", extend(None), "lacks graph"),
+    ("graph missing", extend(None), "missing required field `graph`"),
 ]  # fmt: skip
 
 
