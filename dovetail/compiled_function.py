@@ -34,6 +34,7 @@ from .graph.core.graph import Graph, Node, Tensor
 from .graph.core.nest import flatten
 from .graph.core.operators import names_in_trace
 from .graph.core.source_location import shows_users_frames
+from .graph.variables.builds import build
 from .graph.variables.scope import variable_scope
 from .graph.variables.store import AUTO_REUSE, report_uninitialized_variables
 from .graph.variables.variable import variable_creator_scope
@@ -453,7 +454,8 @@ class CompiledFunction(Generic[P]):
             positional, named = nest.pack_sequence_as(structure, given)
             token = names_in_trace.set({})
             try:
-                results = self._function(*positional, **named)
+                with build(home.graph, object()):
+                    results = self._function(*positional, **named)
             except (TypeError, ValueError) as e:
                 home.first_arguments.explain(e, self._called, dict(zip(names, given, strict=True)))
                 raise

@@ -33,6 +33,7 @@ from ..graph.core.errors import AbortedError, CancelledError, InvalidArgumentErr
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import describe, flatten, map_structure, pack
 from ..graph.ops.state.variables import is_variable_initialized
+from ..graph.variables.builds import build as model_build
 from ..graph.variables.scope import get_variable_scope, variable_scope
 from ..graph.variables.store import AUTO_REUSE, global_variables
 from ..runtime.config import ConfigProto, GraphOptions
@@ -388,7 +389,8 @@ class ClusterCoordinator:
                         inputs.append(leaf)
                     mine.append(leaf._values[n] if isinstance(leaf, PerWorkerValues) else leaf)
                 args, kwargs = pack(given, mine)
-                return fn(*args, **kwargs), inputs
+                with model_build(self._graph, object()):
+                    return fn(*args, **kwargs), inputs
 
         traced = _Traced(build)
         for n in range(len(self._targets)):

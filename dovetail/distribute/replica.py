@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..graph.core.build import convert
-from ..graph.core.default_graph import get_default_graph
+from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.graph import Graph, Tensor
 from ..graph.core.scopes import Scopes, open_blocks
+from ..graph.variables.builds import build
 from ..graph.variables.scope import VariableScope, _open
 from ..graph.variables.store import VariableStore
 from .context import StrategyProtocol, contexts, entered, get_replica_context as current_replica, set_contexts
@@ -160,6 +161,7 @@ class _Run:
         self.counts_before: dict[int, dict[str, int]] = {}  # by the counts' identity: see `ReplicaContext.counts`
         self._asked: list[str] = []  # the variable names that it requested, with their variable scopes
         self._replicas: list[_Replica] = []
+        self._regularized: dict[tuple[Tensor, int], Any] = {}  # by the first copy's loss and the replica
         self._abandoned = False
         self._flow = graph.scopes.flow
         self._turns = threading.Condition(graph._lock)
@@ -210,9 +212,10 @@ class _Run:
     def _give_turn(self, replica: _Replica, check: bool = True) -> None:
         """Let a replica run until it meets the others or ends."""
         self._enter(replica.scopes)
-        self._turn_goes(replica, True)
-        with self._turns:
-            self._turns.wait_for(lambda: not replica.has_turn)
+        with build(self.graph, ("replica", replica.context._local_id)):
+            self._turn_goes(replica, True)
+            with self._turns:
+                self._turns.wait_for(lambda: not replica.has_turn)
         if check and replica.error is not None:
             raise replica.error
 
@@ -234,6 +237,7 @@ class _Run:
                 with graph.name_scope(name), graph.device(self.strategy._devices[number]):
                     if not self._abandoned:
                         with entered(self.strategy, replica.context):
+                            self._regularize_own_copies(number)
                             replica.result = fn(*args, **kwargs)
         except _Stopped:
             pass
@@ -268,7 +272,22 @@ class _Run:
         self._await_turn(replica)
         if self._abandoned:
             raise _Stopped
+        self._regularize_own_copies(context._local_id)
         return replica.result
+
+    def _regularize_own_copies(self, replica: int) -> None:
+        """Put the losses that regularize this replica's copies in place of those of the first replica's copies."""
+        graph, store = self.graph, VariableStore.of(self.graph)
+        losses = graph.get_collection_ref(GraphKeys.REGULARIZATION_LOSSES)
+        for i, loss in enumerate(losses if replica else ()):
+            found = store.regularizations.get(loss) if isinstance(loss, Tensor) else None
+            if found is None or not isinstance(found[0], DistributedVariable) or len(found[0].values) == 1:
+                continue
+            if (loss, replica) not in self._regularized:
+                with graph.control_dependencies(None):
+                    self._regularized[loss, replica] = found[1]()
+            losses[i] = self._regularized[loss, replica]
+            store.of_copies.add(losses[i])
 
     def _merge(self, outer: Scopes) -> None:
         """Run the merge call that all replicas have reached; do nothing when all have ended."""

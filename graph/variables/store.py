@@ -38,11 +38,19 @@ AUTO_REUSE = _Reuse.AUTO_REUSE
 
 
 class VariableStore:
-    """The variables of one graph that `get_variable` made."""
+    """The variables of one graph that `get_variable` made.
+
+    Attributes:
+        variables: name -> variable. partitioned: name -> variable of several parts.
+        regularizations: loss that a regularizer gave -> its variable, and a function that makes the loss again.
+        of_copies: losses that were made again, for other copies of the variables.
+    """
 
     def __init__(self) -> None:
         self.variables: dict[str, Variable] = {}
         self.partitioned: dict[str, PartitionedVariable] = {}
+        self.regularizations: dict[Tensor, tuple[Variable, Callable[[], Any]]] = {}
+        self.of_copies: set[Any] = set()
 
     @staticmethod
     def of(graph: Graph) -> VariableStore:
@@ -131,12 +139,21 @@ class VariableStore:
         variable = Variable(initializer, name=name, dtype=insist, **more)
         self.variables[name] = variable
         if regularizer is not None:
-            graph = variable.graph
-            with graph.colocate_with(variable.op), graph.name_scope(name + "/Regularizer/"):
-                loss = regularizer(variable)
-            if loss is not None:
-                graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
+            self._regularize(variable, name, regularizer)
         return variable
+
+    def _regularize(self, variable: Variable, name: str, regularizer: Callable[[Any], Any]) -> None:
+        graph = variable.graph
+
+        def regularized() -> Any:
+            with graph.colocate_with(variable.op), graph.name_scope(name + "/Regularizer/"):
+                return regularizer(variable)
+
+        loss = regularized()
+        if loss is not None:
+            graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
+        if isinstance(loss, Tensor):
+            self.regularizations[loss] = variable, regularized
 
     def _in_parts(
         self,

@@ -168,6 +168,32 @@ def test_traces_share_variables_and_slots():
         assert step.session.run(step.variables[0]).shape == (3, 2)
 
 
+def test_losses_updates_and_summaries_belong_to_their_trace():
+    @dt.compile
+    def step(x):
+        y = dt.layers.dense(
+            x, 1, use_bias=False, name="d", kernel_initializer=dt.ones_initializer(),
+            kernel_regularizer=lambda w: dt.reduce_sum(w), activity_regularizer=dt.reduce_sum,
+        )  # fmt: skip
+        dt.losses.mean_squared_error(dt.zeros_like(y), y)
+        dt.layers.batch_normalization(x, training=True, momentum=0.5, name="b")
+        dt.add_to_collection("mine", dt.reduce_max(x))
+        with dt.control_dependencies(dt.get_collection(dt.GraphKeys.UPDATE_OPS)):
+            return dt.losses.get_total_loss(), dt.add_n(dt.get_collection("mine"))
+
+    mean = np.zeros(3)
+    with step:
+        for rows in (4, 2, 3, 2):
+            x = X[:rows] + rows
+            total, largest = step(x)
+            y = x.sum(1)
+            np.testing.assert_allclose(total, np.mean(y * y) + y.mean() + 3, rtol=1e-6)
+            assert largest == x.max()
+            mean = (mean + x.mean(0)) / 2
+            moving = next(v for v in step.variables if "moving_mean" in v.op.name)
+            np.testing.assert_allclose(step.session.run(moving), mean, rtol=1e-6)
+
+
 def test_functions_share_variables():
     @dt.compile
     def train(x):

@@ -45,6 +45,16 @@ def test_work_is_done_by_whoever_is_free(coordinator):
     np.testing.assert_array_equal(found[0]["w"], [1, 2])
 
 
+def test_the_total_loss_of_a_worker_is_its_own(coordinator):
+    def step(x):
+        w = dt.get_variable("w", initializer=dt.ones([3]), regularizer=dt.reduce_sum)
+        dt.losses.absolute_difference(dt.zeros([3]), w * x)
+        return dt.losses.get_total_loss()
+
+    results = [coordinator.schedule(step, (float(n),)) for n in range(12)]
+    assert coordinator.fetch(results) == [n + 3.0 for n in range(12)]
+
+
 def test_training(coordinator):
     strategy = coordinator.strategy
     optimizer = dt.train.AdamOptimizer(0.1)

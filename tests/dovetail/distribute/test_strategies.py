@@ -75,6 +75,37 @@ def test_training_in_step_is_training_on_the_whole_batch(make, optimizer):
             np.testing.assert_allclose(copy, one, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("make", STRATEGIES)
+@pytest.mark.parametrize("outside", [False, True], ids=["variables made in replicas", "a layer made outside"])
+def test_the_total_loss_of_a_replica_is_its_own_with_what_regularizes_its_copies(make, outside):
+    strategy = make()
+    rows = np.arange(1, 7, dtype=np.float32).reshape(6, 1)
+    with strategy.scope():
+        layer = dt.layers.Dense(
+            1, use_bias=False, kernel_initializer=dt.ones_initializer(), kernel_regularizer=lambda w: 5 * dt.reduce_sum(w * w)
+        )  # fmt: skip
+        if outside:
+            layer(dt.constant(rows))
+
+        def replica(x):
+            dt.losses.mean_squared_error(dt.zeros_like(x), layer(x))
+            total = dt.losses.get_total_loss()
+            return total, dt.train.GradientDescentOptimizer(0.01).minimize(total)
+
+        losses, train = strategy.run(replica, (strategy.split_batch(dt.constant(rows)),))
+    assert len(dt.losses.get_losses()) == strategy.num_replicas_in_sync
+    assert len(dt.losses.get_regularization_losses()) == 1
+    with dt.Session(config=CONFIG) as session:
+        session.run(dt.global_variables_initializer())
+        count = strategy.num_replicas_in_sync
+        expected = [np.mean(part**2) + 5 for part in np.split(rows, count)]
+        np.testing.assert_allclose(session.run(list(strategy.experimental_local_results(losses))), expected, rtol=1e-6)
+        session.run(train)
+        gradient = 2 * np.mean(rows**2) + 10
+        for copy in session.run(list(layer.kernel.values)):
+            np.testing.assert_allclose(copy, [[1 - 0.01 * gradient]], rtol=1e-5)
+
+
 def test_where_things_are_and_what_they_are_called():
     strategy = distribute.MirroredStrategy(TWO)
     with strategy.scope():
