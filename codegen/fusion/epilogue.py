@@ -15,7 +15,8 @@ moved across a receive, which might block it, or into or out of a loop. Reductio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -36,37 +37,75 @@ _FENCES = (RecvTensor, BeginLoop, EndLoop, LeaveUnless)
 
 
 @dataclass(frozen=True, slots=True)
+class Edge:
+    """A kernel that is fused into an anchor: a prologue, or the epilogue.
+
+    Attributes:
+        kernel: the work, on whole arrays.
+        loops: the same on tiles of the template.
+        tile: which of the kernel's inputs is the tile.
+    """
+
+    kernel: FusedKernel
+    loops: TileLoops
+    tile: int
+
+    @property
+    def beside(self) -> tuple[Tensor, ...]:
+        """The kernel's inputs other than its tile."""
+        return self.kernel.inputs[: self.tile] + self.kernel.inputs[self.tile + 1 :]
+
+    def given(self, tile: Any, beside: Sequence[Any]) -> list[Any]:
+        """The kernel's inputs in its own order, from those of the template."""
+        return [*beside[: self.tile], tile, *beside[self.tile :]]
+
+
+@dataclass(frozen=True, slots=True)
 class EpilogueKernel(FusedKernel):
     """An anchor with its prologues and epilogue as one kernel. `loops` and axes are those of the epilogue, else of a prologue.
 
-    `inputs` are the anchor's (for an operand with a prologue: the prologue's tile input), then the further inputs of the kernels:
-    first prologue, second prologue, epilogue. `shapes` are the anchor's inputs of which only the values are needed, the shape of
-    the reshape, and the `shapes` of the kernels, in that order.
+    `inputs` are the anchor's (for an operand with a prologue: the prologue's tile input), then the further inputs of the edges.
+    `shapes` are the anchor's inputs of which only the values are needed, the shape of the reshape, and the `shapes` of the edges, in
+    that order.
 
     Attributes:
         anchor: the product or convolution.
-        before: for each operand, its prologue kernel, or None.
+        edges: the work before its first operand, before its second one, and behind it.
         reshape: the reshape between the result and the epilogue.
-        behind: the epilogue kernel.
-        edges: the template's work on tiles: a prologue per operand, and the epilogue.
     """
 
     anchor: Node = None  # type: ignore[assignment]
-    before: tuple[FusedKernel | None, ...] = ()
+    edges: tuple[Edge | None, ...] = (None, None, None)
     reshape: Node | None = None
-    behind: FusedKernel | None = None
-    edges: tuple[TileLoops | None, ...] = ()
 
     @property
-    def kernels(self) -> list[FusedKernel]:
-        """The kernels at its edges, in the order of `inputs`."""
-        return [k for k in (*self.before, self.behind) if k is not None]
+    def tile_loops(self) -> list[TileLoops | None]:
+        """The template's work on tiles, at each edge."""
+        return [None if e is None else e.loops for e in self.edges]
+
+    def parts_of_inputs(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
+        """What is given as `inputs`: the anchor's operands, and what each edge reads beside its tile."""
+        operands = len(operands_of(self.anchor)[0])
+        return list(inputs[:operands]), _cut(inputs[operands:], [0 if e is None else len(e.beside) for e in self.edges])
+
+    def parts_of_shapes(self, shapes: Sequence[Any]) -> tuple[Sequence[Any], Any, list[Sequence[Any]]]:
+        """What is given as `shapes`: the values for the anchor, the shape of the reshape, and the `shapes` of each edge."""
+        looked = len(operands_of(self.anchor)[1])
+        first = looked + (self.reshape is not None)
+        rest = _cut(shapes[first:], [0 if e is None else len(e.kernel.shapes) for e in self.edges])
+        return shapes[:looked], shapes[looked] if first > looked else None, rest
 
     def text(self) -> str:
         """What it computes: the work at each edge in loop IR, where input 0 is the tile."""
-        count = ANCHORS[self.anchor.type][1]
-        places = [f"before operand {i} of" for i in range(count)] + ["behind"]
-        return "\n".join(f"{at} {self.anchor.type}: {e.loops}" for at, e in zip(places, self.edges, strict=True) if e)
+        places = ("before operand 0 of", "before operand 1 of", "behind")
+        found = zip(places, self.edges, strict=True)
+        return "\n".join(f"{at} {self.anchor.type}: {e.loops.loops}" for at, e in found if e)
+
+
+def _cut(values: Sequence[Any], lengths: Iterable[int]) -> list[Sequence[Any]]:
+    """Values cut into pieces of these lengths."""
+    left = iter(values)
+    return [list(itertools.islice(left, n)) for n in lengths]
 
 
 def fuse_epilogues(
@@ -110,11 +149,13 @@ class _Joining:
 
     def join(self, at: int, anchor: Node) -> None:
         """Fuse an anchor with its edges, at the position of the last of them."""
-        behind, reshape, there = self.kernel_behind(at, anchor)
         before = [self.kernel_before(at, anchor, i) for i in range(ANCHORS[anchor.type][1])]
+        behind = self.kernel_behind(at, anchor)
         if behind is None and not any(before):
             return
-        joined = _joined(anchor, [None if b is None else b[1:] for b in before], reshape, behind)
+        edge, reshape, there = behind or (None, None, at)
+        edges = [None if b is None else b[1] for b in before] or [None, None]
+        joined = _joined(anchor, (*edges, edge), reshape)
         for place in (at, *(b[0] for b in before if b is not None)):
             self.steps[place] = None
         if reshape is not None:
@@ -127,9 +168,8 @@ class _Joining:
 
     # --- behind ----------------------------------------------------------------------------------------------------
 
-    def kernel_behind(self, at: int, anchor: Node) -> tuple[tuple[FusedKernel, TileLoops] | None, Node | None, int]:
+    def kernel_behind(self, at: int, anchor: Node) -> tuple[Edge, Node | None, int] | None:
         """The epilogue kernel, the reshape before it, and the kernel's position."""
-        none = None, None, at
         tile, reshape = anchor.outputs[0], None
         takers = self.takers.get(tile, [])
         first = self.steps[takers[0]] if takers else None
@@ -138,39 +178,37 @@ class _Joining:
             out = first.outputs[0]
             alone = len(takers) == 1 and tile not in self.fetched and out not in self.fed
             if not alone or anchor.type != "MatMul" or not _same_columns(tile, out):
-                return none
+                return None
             tile, reshape, takers = out, first, self.takers.get(out, [])
-        if not takers:
-            return none
-        there = takers[0]
-        kernel = self.steps[there]
-        others = len(takers) > 1 or tile in self.fetched
-        if not isinstance(kernel, FusedKernel) or isinstance(kernel, EpilogueKernel) or not self.near(at, there):
-            return none
-        if kernel.is_guarded:
-            return none
-        edge = edge_behind(kernel, tile, ANCHORS[anchor.type][0])
-        if edge is None:
-            return none
-        if others and tile not in kernel.outputs:
-            kernel, edge = _with_tile(kernel, edge, tile)
-        return (kernel, edge), reshape, there
+        kernel = self.kernel(takers[0], at) if takers else None
+        edge = None if kernel is None else edge_behind(kernel, tile, ANCHORS[anchor.type][0])
+        if kernel is None or edge is None:
+            return None
+        if (len(takers) > 1 or tile in self.fetched) and tile not in kernel.outputs:
+            edge = _with_tile(edge, tile)
+        return edge, reshape, takers[0]
+
+    def kernel(self, place: int, at: int) -> FusedKernel | None:
+        """The kernel in a place, if it may be moved to another."""
+        kernel = self.steps[place]
+        if not isinstance(kernel, FusedKernel) or isinstance(kernel, EpilogueKernel) or kernel.is_guarded:
+            return None
+        return kernel if self.near(place, at) else None
 
     # --- before ----------------------------------------------------------------------------------------------------
 
-    def kernel_before(self, at: int, anchor: Node, which: int) -> tuple[int, FusedKernel, TileLoops] | None:
+    def kernel_before(self, at: int, anchor: Node, which: int) -> tuple[int, Edge] | None:
         """The position of the kernel that makes an operand, and the kernel."""
         operand = anchor.inputs[which]
         place = self.maker.get(operand)
-        kernel = None if place is None else self.steps[place]
-        if place is None or not isinstance(kernel, FusedKernel) or isinstance(kernel, EpilogueKernel):
+        kernel = None if place is None else self.kernel(place, at)
+        if place is None or kernel is None or operand in self.fetched:
             return None
-        alone = kernel.outputs == (operand,) and self.takers[operand] == [at] and anchor.inputs.count(operand) == 1
-        if not alone or operand in self.fetched or kernel.is_guarded or not self.near(place, at):
+        if kernel.outputs != (operand,) or self.takers[operand] != [at] or anchor.inputs.count(operand) != 1:
             return None
         name = ("transpose_a", "adj_x") if which == 0 else ("transpose_b", "adj_y")
         edge = edge_before(kernel, ANCHORS[anchor.type][0], any(anchor.attrs.get(n) for n in name))
-        return None if edge is None else (place, *edge)
+        return None if edge is None else (place, edge)
 
 
 def _same_columns(before: Tensor, after: Tensor) -> bool:
@@ -182,7 +220,7 @@ def _same_columns(before: Tensor, after: Tensor) -> bool:
 # --- kernels as edges ------------------------------------------------------------------------------------------------
 
 
-def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> TileLoops | None:
+def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> Edge | None:
     """A kernel as the epilogue of a template whose result has `rank` axes; None when it cannot be one.
 
     The kernel's space has exactly the axes of the tile. Of the axes that the template collapses into one (those of a stack, or
@@ -198,8 +236,8 @@ def edge_behind(kernel: FusedKernel, tile: Tensor, rank: int) -> TileLoops | Non
     return _edge(kernel, position, [max(axis - many + 1, 0) for axis in range(count)])
 
 
-def edge_before(kernel: FusedKernel, rank: int, is_transposed: bool) -> tuple[FusedKernel, TileLoops] | None:
-    """A kernel as a prologue on an operand, and the kernel with its tile as the first input; None when it cannot be or does not pay.
+def edge_before(kernel: FusedKernel, rank: int, is_transposed: bool) -> Edge | None:
+    """A kernel as a prologue on an operand; None when it cannot be or does not pay.
 
     One input has all axes, and at most twice the bytes of the output. The kernel computes nothing costly. Each other input has at
     most one axis, so it does not depend on the operand's memory layout.
@@ -221,12 +259,11 @@ def edge_before(kernel: FusedKernel, rank: int, is_transposed: bool) -> tuple[Fu
     to = [max(axis - many + 1, 0) for axis in everything]
     if is_transposed:
         to[-2:] = reversed(to[-2:])
-    edge = _edge(kernel, full[0], to)
-    return None if edge is None else (kernel, edge)
+    return _edge(kernel, full[0], to)
 
 
-def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> TileLoops | None:
-    """The loops with the input in this position as the tile; `to`: the template's axis of each axis of the space."""
+def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> Edge | None:
+    """The kernel with the input in this position as the tile; `to`: the template's axis of each axis of the space."""
     axes = []
     for part in kernel.parts:
         mapped = {to[a] for a in part}
@@ -241,79 +278,40 @@ def _edge(kernel: FusedKernel, position: int, to: Sequence[int]) -> TileLoops | 
 
     loops = LoopNest(kernel.loops.reduced, tuple(number(v) for v in kernel.loops.values), kernel.loops.stores)
     try:
-        return TileLoops(loops, tuple(axes))
+        return Edge(kernel, TileLoops(loops, tuple(axes)), position)
     except ValueError:
         return None
 
 
-def _with_tile(kernel: FusedKernel, edge: TileLoops, tile: Tensor) -> tuple[FusedKernel, TileLoops]:
+def _with_tile(edge: Edge, tile: Tensor) -> Edge:
     """With the tile itself as one more output, for its other consumers."""
-    number = next(i for i, v in enumerate(edge.loops.values) if v.op == "load" and v.data == 0)
-    store = Store(number, tuple(range(len(edge.loops.reduced))))
-    everything = tuple(range(len(kernel.sizes)))
+    kernel, loops = edge.kernel, edge.loops.loops
+    number = next(i for i, v in enumerate(loops.values) if v.op == "load" and v.data == 0)
+    store = Store(number, tuple(range(len(loops.reduced))))
     kernel = replace(
         kernel,
         outputs=(*kernel.outputs, tile),
-        output_axes=(*kernel.output_axes, everything),
+        output_axes=(*kernel.output_axes, tuple(range(len(kernel.sizes)))),
         loops=replace(kernel.loops, stores=(*kernel.loops.stores, store)),
     )
-    return kernel, TileLoops(replace(edge.loops, stores=(*edge.loops.stores, store)), edge.axes)
+    return Edge(kernel, replace(edge.loops, loops=replace(loops, stores=(*loops.stores, store))), edge.tile)
 
 
-def tile_of(kernel: FusedKernel, edge: TileLoops) -> int:
-    """The position of the input that is the tile."""
-    own = [v for v in kernel.loops.values if v.op == "load"]
-    renamed = [v for v in edge.loops.values if v.op == "load"]
-    return next(int(a.data) for a, b in zip(own, renamed, strict=True) if b.data == 0)
-
-
-def _beside(kernel: FusedKernel, edge: TileLoops) -> list[Tensor]:
-    """The inputs of a kernel other than its tile."""
-    tile = tile_of(kernel, edge)
-    return [t for i, t in enumerate(kernel.inputs) if i != tile]
-
-
-def _joined(
-    anchor: Node,
-    before: Sequence[Sequence[Any] | None],
-    reshape: Node | None,
-    behind: tuple[FusedKernel, TileLoops] | None,
-) -> EpilogueKernel:
+def _joined(anchor: Node, edges: tuple[Edge | None, ...], reshape: Node | None) -> EpilogueKernel:
     """Everything as one step."""
+    (*before, behind), found = edges, [e for e in edges if e is not None]
     loaded, looked = operands_of(anchor)
-    inputs: list[Tensor] = list(loaded)
-    beside: list[Tensor] = []
-    nodes: list[Node] = []
-    shapes: list[Tensor] = list(looked)
-    if reshape is not None:
-        shapes.append(reshape.inputs[1])
-    for i, made in enumerate(before):
-        if made is not None:
-            kernel, edge = made
-            inputs[i] = kernel.inputs[tile_of(kernel, edge)]
-            beside += _beside(kernel, edge)
-            nodes += kernel.nodes
-            shapes += kernel.shapes
-    nodes += [anchor, *([reshape] if reshape else [])]
-    outputs = anchor.outputs
-    if behind is not None:
-        beside += _beside(*behind)
-        nodes += behind[0].nodes
-        shapes += behind[0].shapes
-        outputs = behind[0].outputs
-    base = behind[0] if behind is not None else next(b for b in before if b is not None)[0]
+    inputs = [t if e is None else e.kernel.inputs[e.tile] for t, e in zip(loaded, before, strict=True)]
+    nodes = [*(n for e in before if e for n in e.kernel.nodes), anchor, *([reshape] if reshape else [])]
+    base = (behind or found[0]).kernel
     told = {f.name: getattr(base, f.name) for f in fields(FusedKernel)}
-    told |= {"nodes": tuple(nodes), "inputs": (*inputs, *beside), "shapes": tuple(shapes), "outputs": outputs}
-    kernels = tuple(None if b is None else b[0] for b in before)
-    edges = (*(None if b is None else b[1] for b in before), None if behind is None else behind[1])
-    return EpilogueKernel(
-        **told,
-        anchor=anchor,
-        before=kernels,
-        reshape=reshape,
-        behind=None if behind is None else behind[0],
-        edges=edges,
-    )
+    told |= {
+        "nodes": (*nodes, *(behind.kernel.nodes if behind else ())),
+        "inputs": (*inputs, *(t for e in found for t in e.beside)),
+        "shapes": (*looked, *(reshape.inputs[1:] if reshape else ()), *(t for e in found for t in e.kernel.shapes)),
+        "outputs": behind.kernel.outputs if behind else anchor.outputs,
+    }
+    return EpilogueKernel(**told, anchor=anchor, edges=edges, reshape=reshape)
 
 
 def operands_of(anchor: Node) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -322,10 +320,3 @@ def operands_of(anchor: Node) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         sizes, filters, gradient = anchor.inputs
         return (filters, gradient), (sizes,)
     return anchor.inputs, ()
-
-
-def given_to(kernel: FusedKernel, edge: TileLoops, tile: Any, beside: Sequence[Any]) -> list[Any]:
-    """A kernel's inputs in its own order, from those of the template."""
-    rest = list(beside)
-    rest.insert(tile_of(kernel, edge), tile)
-    return rest

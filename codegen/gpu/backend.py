@@ -76,7 +76,7 @@ class CudaBackend:
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """A kernel made from the group's loops, or a template with prologues and epilogue."""
         if isinstance(group, EpilogueKernel):
-            template = template_of(group.anchor, self.gpu.device.target, group.edges, self.gpu.tf32)
+            template = template_of(group.anchor, self.gpu.device.target, group.tile_loops, self.gpu.tf32)
             apart = UnfusedParts(self, group)
             return apart if template is None else EpilogueTemplateKernel(self.gpu, group, template, apart)
         tensors = (*group.inputs, *group.outputs)

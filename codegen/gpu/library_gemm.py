@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...graph.core.dtypes import FLOAT8, DType, float32
-from ..fusion.epilogue import EpilogueKernel, given_to, tile_of
+from ..fusion.epilogue import Edge, EpilogueKernel
 from ..ir.fused_kernel import FusedKernel
 from ..ir.loop_nest import Value
-from ..ir.tile_loops import TileLoops
 from .context import GpuContext
 from .driver.cublaslt import LibraryProduct, Product, is_there, library_products
 from .driver.device import Device
@@ -36,7 +35,7 @@ class EpilogueLaunch:
 
     Args:
         gpu: the device, and how its kernels run.
-        kernel, edge: the work.
+        edge: the work.
         tile: shape of the operand, or of the product.
         beside: shapes of the other inputs.
         told: the values that its sizes are computed from.
@@ -46,22 +45,16 @@ class EpilogueLaunch:
     """
 
     def __init__(
-        self,
-        gpu: GpuContext,
-        kernel: FusedKernel,
-        edge: TileLoops,
-        tile: Shape,
-        beside: Sequence[Shape],
-        told: Sequence[Sequence[int]],
+        self, gpu: GpuContext, edge: Edge, tile: Shape, beside: Sequence[Shape], told: Sequence[Sequence[int]]
     ) -> None:
-        choice = FusedGpuKernel(gpu, kernel).choose(given_to(kernel, edge, tile, beside), told)
+        choice = FusedGpuKernel(gpu, edge.kernel).choose(edge.given(tile, beside), told)
         routine = None if choice is None else choice.candidates[0]
         if choice is None or not isinstance(routine, Routine):
             raise ValueError("no kernel for these shapes")
         self.routine = routine
         self.beside = len(beside)
         self.bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in choice.outputs)
-        self._device, self._tile = gpu.device, tile_of(kernel, edge)
+        self._device, self._edge = gpu.device, edge
         self._sizes, self._outputs = choice.sizes, len(choice.outputs)
         self._ready: LoadedRoutine | None = None
 
@@ -69,7 +62,7 @@ class EpilogueLaunch:
         """Queue a run, on arrays at these addresses."""
         if self._ready is None:
             self._ready = loaded(self._device, self.routine, self.beside + 1, self._outputs, self._sizes)
-        self._ready([*beside[: self._tile], tile, *beside[self._tile :], *outputs], _LABEL)
+        self._ready([*self._edge.given(tile, beside), *outputs], _LABEL)
 
 
 class LibraryGemm:
@@ -145,44 +138,45 @@ def library_gemms(
     if not is_there(device):
         return []
     before: list[EpilogueLaunch | None] = [None, None]
-    narrow = [_stored_narrow(edge) for edge in group.edges[:2]]
-    if device.target.has_float8 and product.result.size == 2 and narrow[0] and narrow[1]:
+    (first, second, behind), result = group.edges, product.result
+    narrow = [_stored_narrow(edge) for edge in (first, second)]
+    if device.target.has_float8 and result.size == 2 and narrow[0] and narrow[1]:
         product = replace(product, types=(narrow[0], narrow[1]))
     else:
-        for i, (kernel, edge) in enumerate(zip(group.before, group.edges[:2], strict=False)):
-            if kernel is not None and edge is not None:
-                before[i] = EpilogueLaunch(gpu, kernel, edge, operands[i], beside[i], told[i])
-    behind, last, result = group.behind, group.edges[2], product.result
+        for i, edge in enumerate((first, second)):
+            if edge is not None:
+                before[i] = EpilogueLaunch(gpu, edge, operands[i], beside[i], told[i])
     out, piece, scratch = [], None, 0
-    if behind is not None and last is not None:
-        if _is_bias(behind, last, result):
+    if behind is not None:
+        if _is_bias(behind, result):
             found = library_products(device, replace(product, bias=True))
             out += [LibraryGemm(device, p, before, None, 0) for p in found[:ALGORITHMS]]
         if result.size == 2:
-            behind, result = widened(behind, tile_of(behind, last)), float32
-        piece = EpilogueLaunch(gpu, behind, last, tile, beside[2], told[2])
+            behind, result = replace(behind, kernel=widened(behind.kernel, behind.tile)), float32
+        piece = EpilogueLaunch(gpu, behind, tile, beside[2], told[2])
         scratch = math.prod(tile) * result.size
     found = library_products(device, replace(product, result=result))
     return out + [LibraryGemm(device, p, before, piece, scratch) for p in found[:ALGORITHMS]]
 
 
-def _stored_narrow(edge: TileLoops | None) -> DType | None:
+def _stored_narrow(edge: Edge | None) -> DType | None:
     """The type of float8 that an operand is, when all that is done before it is to make it wider."""
-    if edge is None or [v.op for v in edge.loops.values] != ["load", "cast"]:
+    if edge is None or [v.op for v in edge.kernel.loops.values] != ["load", "cast"]:
         return None
-    dtype = edge.loops.values[0].dtype
+    dtype = edge.kernel.loops.values[0].dtype
     return dtype if dtype in FLOAT8 else None
 
 
-def _is_bias(kernel: FusedKernel, edge: TileLoops, dtype: DType) -> bool:
+def _is_bias(edge: Edge, dtype: DType) -> bool:
     """Whether all that is done behind a product is to add a vector to its rows, in the product's type."""
-    if [v.op for v in edge.loops.values] not in (["load", "load", "add"],) or len(edge.loops.stores) != 1:
+    values, work = edge.loops.loops.values, edge.loops
+    if [v.op for v in values] != ["load", "load", "add"] or len(work.loops.stores) != 1:
         return False
-    rank = max(a for axes in edge.axes for a in axes) + 1
-    vector = next((v for v in edge.loops.values[:2] if v.data != 0), None)
-    if vector is None or edge.original(vector.axes) != (rank - 1,):
+    rank = max(a for axes in work.axes for a in axes) + 1
+    vector = next((v for v in values[:2] if v.data != 0), None)
+    if vector is None or work.original(vector.axes) != (rank - 1,):
         return False
-    return all(v.dtype is dtype for v in edge.loops.values) and len(kernel.outputs) == 1
+    return all(v.dtype is dtype for v in values) and len(edge.kernel.outputs) == 1
 
 
 def widened(kernel: FusedKernel, position: int) -> FusedKernel:

@@ -96,7 +96,7 @@ def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKe
 
 def likely_source(group: EpilogueKernel, target: Target, tf32: bool) -> str:
     """The likely kernel's text, for sizes as far as they are known (others are taken to be 1024)."""
-    template = template_of(group.anchor, target, group.edges, tf32)
+    template = template_of(group.anchor, target, group.tile_loops, tf32)
     if template is None:
         return f"no kernel for {group.anchor.type} of these types: its parts run one by one"
     shapes = [tuple(1024 if d is None else d for d in t.dims or ()) for t in operands_of(group.anchor)[0]]
