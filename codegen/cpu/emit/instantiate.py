@@ -21,7 +21,7 @@ that is read, c one of int64 with which threads count, p one of int32 that is wr
 
 
 _CPU = Path(__file__).parent.parent
-_IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import", re.MULTILINE)
+_IMPORT = re.compile(r"^from (?:dovetail\.codegen\.cpu|\.)\.?([\w.]+) import (\w*)", re.MULTILINE)
 
 
 @cache
@@ -65,10 +65,11 @@ def _called(path: Path) -> list[Path]:
     todo = [path]
     while todo:
         here = todo.pop()
-        for name in _IMPORT.findall(here.read_text(encoding="utf-8")):
-            other = _CPU.joinpath(*name.split(".")).with_suffix(".py")
-            other = other if other.exists() else here.with_name(f"{name}.py")
-            if other.exists() and other not in found:
+        for name, of in _IMPORT.findall(here.read_text(encoding="utf-8")):
+            place = _CPU.joinpath(*name.split("."))
+            places = place.with_suffix(".py"), place / f"{of}.py", here.with_name(f"{name}.py")
+            other = next(filter(Path.exists, places), here)
+            if other is not here and other not in found:
                 found[other] = None
                 todo.append(other)
     return sorted(found)

@@ -21,6 +21,7 @@ they read from. A byte too many only makes a helper look once in vain.
 import numpy as np
 from numba import njit
 
+from dovetail.codegen.cpu.native import table as t
 from dovetail.codegen.cpu.native.machine import (
     address_of_element,
     call_record,
@@ -36,37 +37,6 @@ from dovetail.codegen.cpu.native.machine import (
     sleep,
     write_bytes,
 )
-from dovetail.codegen.cpu.native.table import (
-    ADDRESS,
-    BOARD,
-    BYTE,
-    CHECK,
-    COPY,
-    COUNT,
-    COUNTED,
-    FAILED,
-    FIELDS,
-    FILL,
-    HEAD,
-    INSIDE,
-    JOINED,
-    LAST,
-    LONGEST,
-    LOOKS,
-    MINE,
-    ORDER,
-    RANGES,
-    READ_END,
-    RECORD,
-    RUNNING,
-    SIZES,
-    SLEEPING,
-    TAKEN,
-    THREADS,
-    WORD,
-    WRITE_END,
-    YIELD,
-)
 from dovetail.codegen.cpu.work_ranges import FINISHED, LINE
 
 _WORDS, _NUMBER = "int64[::1]", "int64"
@@ -76,31 +46,31 @@ _WORDS, _NUMBER = "int64[::1]", "int64"
 def rest(i):
     """The i-th pause of a spinning thread; now and then it yields the core."""
     pause()
-    if i % YIELD == YIELD - 1:
+    if i % t.YIELD == t.YIELD - 1:
         give_way()
 
 
 @njit(f"void({_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy")
 def share(memory, board, thread):
     """A share of a board's launch: units, or ranges, that no thread has taken."""
-    record = board + RECORD
-    words, count, ranges = memory[record], memory[record + COUNT], memory[record + RANGES]
-    at = board + MINE + thread * LONGEST  # a record of this thread's own
-    copy_bytes(address_of_element(memory, at), address_of_element(memory, record), WORD * words)
+    record = board + t.RECORD
+    words, count, ranges = memory[record], memory[record + t.COUNT], memory[record + t.RANGES]
+    at = board + t.MINE + thread * t.LONGEST  # a record of this thread's own
+    copy_bytes(address_of_element(memory, at), address_of_element(memory, record), t.WORD * words)
     if ranges == 0:
         memory[at + words - 2], memory[at + words - 1] = thread, count
-        if call_record(memory, at, HEAD) != 0:
-            count_up(memory, board + FAILED, 1)
+        if call_record(memory, at, t.HEAD) != 0:
+            count_up(memory, board + t.FAILED, 1)
         return
     while True:  # the caller takes the first ranges, helpers the last: what a core wrote in the launch before is still in its caches
-        taken = count_up(memory, board + TAKEN, 1 if thread == 0 else 1 << 32)
+        taken = count_up(memory, board + t.TAKEN, 1 if thread == 0 else 1 << 32)
         front, back = taken & 0xFFFFFFFF, taken >> 32
         if front + back >= count:
             return
-        mine = ranges + 2 * WORD * (front if thread == 0 else count - 1 - back)
-        memory[at + words - 2], memory[at + words - 1] = number_at(mine, WORD), number_at(mine + WORD, WORD)
-        if call_record(memory, at, HEAD) != 0:
-            count_up(memory, board + FAILED, 1)
+        mine = ranges + 2 * t.WORD * (front if thread == 0 else count - 1 - back)
+        memory[at + words - 2], memory[at + words - 1] = number_at(mine, t.WORD), number_at(mine + t.WORD, t.WORD)
+        if call_record(memory, at, t.HEAD) != 0:
+            count_up(memory, board + t.FAILED, 1)
             return
 
 
@@ -110,39 +80,39 @@ def serve(memory, size):
 
     It sleeps when no table runs, or when no launch has come for as long as it is patient.
     """
-    looks, boards = memory[LOOKS], (memory.size - BOARD) // size
+    looks, boards = memory[t.LOOKS], (memory.size - t.BOARD) // size
     seen = np.zeros(boards, np.int64)
     n = 0
     while True:
         is_running = has_worked = False
         for b in range(boards):
-            board = BOARD + b * size
-            is_running |= count_now(memory, board + RUNNING) != 0
-            order = count_now(memory, board + ORDER)
+            board = t.BOARD + b * size
+            is_running |= count_now(memory, board + t.RUNNING) != 0
+            order = count_now(memory, board + t.ORDER)
             if order == 0 or order == seen[b]:
                 continue
-            count_up(memory, board + INSIDE, 1)
-            if count_now(memory, board + ORDER) == order:
-                thread = count_up(memory, board + JOINED, 1) + 1
-                if thread < memory[board + RECORD + THREADS]:
+            count_up(memory, board + t.INSIDE, 1)
+            if count_now(memory, board + t.ORDER) == order:
+                thread = count_up(memory, board + t.JOINED, 1) + 1
+                if thread < memory[board + t.RECORD + t.THREADS]:
                     share(memory, board, thread)
                 has_worked = True
             seen[b] = order
-            count_up(memory, board + INSIDE, -1)
+            count_up(memory, board + t.INSIDE, -1)
         n = 0 if has_worked else n + 1
         if has_worked or is_running and n <= looks:
             rest(n)
             continue
-        count_up(memory, SLEEPING, 1)
+        count_up(memory, t.SLEEPING, 1)
         is_wanted = False
         for b in range(boards):
-            order = count_now(memory, BOARD + b * size + ORDER)
+            order = count_now(memory, t.BOARD + b * size + t.ORDER)
             is_wanted |= order != 0 and order != seen[b]
-        if not is_wanted and read_bytes(memory[READ_END], address_of_element(memory, BYTE), 1) > 0:
+        if not is_wanted and read_bytes(memory[t.READ_END], address_of_element(memory, t.BYTE), 1) > 0:
             n = 0
             continue
-        if count_up(memory, SLEEPING, -1) <= 0:  # someone has woken this thread just now
-            count_up(memory, SLEEPING, 1)
+        if count_up(memory, t.SLEEPING, -1) <= 0:  # someone has woken this thread just now
+            count_up(memory, t.SLEEPING, 1)
         n = 0
         if not is_wanted:  # interrupted by a signal
             sleep(1000)
@@ -151,44 +121,46 @@ def serve(memory, size):
 @njit(f"void({_WORDS}, {_NUMBER})", error_model="numpy")
 def wake(memory, count):
     """Wake up to that many helpers."""
-    while count > 0 and count_now(memory, SLEEPING) > 0:
-        if count_up(memory, SLEEPING, -1) <= 0:
-            count_up(memory, SLEEPING, 1)  # another caller was quicker
+    while count > 0 and count_now(memory, t.SLEEPING) > 0:
+        if count_up(memory, t.SLEEPING, -1) <= 0:
+            count_up(memory, t.SLEEPING, 1)  # another caller was quicker
             return
-        write_bytes(memory[WRITE_END], address_of_element(memory, BYTE), 1)
+        write_bytes(memory[t.WRITE_END], address_of_element(memory, t.BYTE), 1)
         count -= 1
 
 
 @njit(f"int64({_WORDS}, {_NUMBER}, {_WORDS}, {_NUMBER})", error_model="numpy")
 def shared(table, at, memory, board):
     """Share a record with the helpers. 0: done; -1: nothing was done, since one is still busy with an earlier launch."""
-    n, looks = 0, memory[LOOKS]
-    while count_now(memory, board + INSIDE) != 0:
+    n, looks = 0, memory[t.LOOKS]
+    while count_now(memory, board + t.INSIDE) != 0:
         if n > looks:
             return -1
         rest(n)
         n += 1
-    copy_bytes(address_of_element(memory, board + RECORD), address_of_element(table, at), WORD * table[at])
-    memory[board + JOINED] = memory[board + TAKEN] = memory[board + FAILED] = 0
-    threads, count = table[at + THREADS], table[at + COUNT]
-    is_units = table[at + RANGES] == 0
-    counters = board + MINE + threads * LONGEST
+    copy_bytes(address_of_element(memory, board + t.RECORD), address_of_element(table, at), t.WORD * table[at])
+    memory[board + t.JOINED] = memory[board + t.TAKEN] = memory[board + t.FAILED] = 0
+    threads, count = table[at + t.THREADS], table[at + t.COUNT]
+    is_units = table[at + t.RANGES] == 0
+    counters = board + t.MINE + threads * t.LONGEST
     if is_units:
-        fill_bytes(address_of_element(memory, counters), 0, WORD * (threads + 1) * LINE)
-        memory[board + RECORD + table[at + COUNTED]] = address_of_element(memory, counters)
-    memory[board + LAST] += 1
-    count_up(memory, board + ORDER, memory[board + LAST])
+        fill_bytes(address_of_element(memory, counters), 0, t.WORD * (threads + 1) * LINE)
+        memory[board + t.RECORD + table[at + t.COUNTED]] = address_of_element(memory, counters)
+    memory[board + t.LAST] += 1
+    count_up(memory, board + t.ORDER, memory[board + t.LAST])
     wake(memory, threads - 1)
     share(memory, board, 0)
-    count_up(memory, board + ORDER, -memory[board + LAST])
+    count_up(memory, board + t.ORDER, -memory[board + t.LAST])
     n = 0
-    while count_now(memory, board + INSIDE) != 0 and not (is_units and count_now(memory, counters + FINISHED) >= count):
+    while count_now(memory, board + t.INSIDE) != 0 and not (
+        is_units and count_now(memory, counters + FINISHED) >= count
+    ):
         if n < looks:
             rest(n)
         else:
             sleep(50)
         n += 1
-    return count_now(memory, board + FAILED)
+    return count_now(memory, board + t.FAILED)
 
 
 @njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy", nogil=True, cache=True)
@@ -199,16 +171,16 @@ def run(table, memory, board, goes_on):
     """
     at = status = 0
     if board >= 0:
-        memory[board + RUNNING] = 1
+        memory[board + t.RUNNING] = 1
     while at < table.size and status == 0:
         status = -1
-        if board >= 0 and table[at + THREADS] > 1:
+        if board >= 0 and table[at + t.THREADS] > 1:
             status = shared(table, at, memory, board)
         if status < 0:
-            status = call_record(table, at, HEAD)
+            status = call_record(table, at, t.HEAD)
         at += table[at]
     if board >= 0:
-        memory[board + RUNNING] = goes_on
+        memory[board + t.RUNNING] = goes_on
     return status
 
 
@@ -219,21 +191,21 @@ def begin(arrays, binding, table):
     Returns -1, or the number of an array that is not as expected. Keeps Python's lock.
     """
     count, patches = binding[0], binding[1]
-    at, fields = 2 + count, binding[binding.size - FIELDS :]
+    at, fields = 2 + count, binding[binding.size - t.FIELDS :]
     for i in range(count):
         rank = max(0, binding[at])
-        fields[SIZES + 2 * rank] = -1  # remains where there are no more axes
+        fields[t.SIZES + 2 * rank] = -1  # remains where there are no more axes
         if fields_of(arrays, i, fields) != 0:
             return i
         if binding[at] >= 0:
-            if fields[SIZES + 2 * rank] != -1 or fields[ADDRESS] % min(fields[ADDRESS - 1], WORD) != 0:
+            if fields[t.SIZES + 2 * rank] != -1 or fields[t.ADDRESS] % min(fields[t.ADDRESS - 1], t.WORD) != 0:
                 return i
             for axis in range(rank):
                 size, stride = binding[at + 1 + axis], binding[at + 1 + rank + axis]
-                if fields[SIZES + axis] != size or size != 1 and fields[SIZES + rank + axis] != stride:
+                if fields[t.SIZES + axis] != size or size != 1 and fields[t.SIZES + rank + axis] != stride:
                     return i
         at += 1 + 2 * rank
-        binding[2 + i] = fields[ADDRESS]
+        binding[2 + i] = fields[t.ADDRESS]
     for k in range(at, at + 3 * patches, 3):
         table[binding[k]] = binding[2 + binding[k + 1]] + binding[k + 2]
     return -1
@@ -242,13 +214,13 @@ def begin(arrays, binding, table):
 @njit(f"void({', '.join([_NUMBER] * 6)})", error_model="numpy", nogil=True, cache=True)
 def assist(what, address, other, size, low, high):
     """What tables do themselves, called as kernels are: see `table.assistance`."""
-    if what == COPY:
+    if what == t.COPY:
         copy_bytes(address + low, other + low, high - low)
-    elif what == CHECK:
+    elif what == t.CHECK:
         for i in range(other):
             if not low <= number_at(address + i * size, size) < high:
                 raise IndexError
-    elif what == FILL:
+    elif what == t.FILL:
         fill_bytes(address, other, size)
     else:
         for i in range(size):
