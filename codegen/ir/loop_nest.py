@@ -21,7 +21,8 @@ of different graphs are one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,17 @@ COSTLY = FLOAT32_ONLY | {
     *("exp", "expm1", "log", "log1p", "tanh", "erf", "sinh", "cosh", "asinh", "acosh", "atanh", "asin", "acos", "atan")
 }
 """What is kept rather than computed again: each costs about as much as ten additions."""
+
+
+def identity_of(kind: str, dtype: DType) -> bool | int | float:
+    """The value of a reduction without elements."""
+    if kind in ("any", "all"):
+        return kind == "all"
+    if kind in ("sum", "prod"):
+        return int(kind == "prod")
+    if dtype.is_floating:
+        return -math.inf if kind == "max" else math.inf
+    return int(dtype.min if kind == "max" else dtype.max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +187,17 @@ class LoopNest:
     def is_full(self, number: int) -> bool:
         """Whether a value varies over a reduced axis, or there is none and it varies with the space."""
         return any(self.reduced[a] for a in self.values[number].axes)
+
+    def behind(self, roots: Iterable[int], ends: Callable[[int], bool] = lambda i: False) -> list[int]:
+        """The values that these are made of, these among them, in order. What those that `ends` holds for are made of is left out."""
+        found: set[int] = set()
+        todo = list(roots)
+        while todo:
+            i = todo.pop()
+            if i not in found:
+                found.add(i)
+                todo.extend(() if ends(i) else self.values[i].args)
+        return sorted(found)
 
     def stages(self) -> list[int]:
         """For each value, how many reductions one after the other must have ended before it can be computed."""

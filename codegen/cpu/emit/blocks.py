@@ -70,13 +70,12 @@ class BlockWriter(ValueWriter):
 
     def not_known(self, roots: Iterable[int], op: str) -> list[int]:
         """The values of one kind that these are made of, and that are not known."""
-        todo, seen = list(roots), set()
-        while todo:
-            i = todo.pop()
-            if i not in seen and i not in self.known and i not in self.aside and self.loops.values[i].op != "reduce":
-                seen.add(i)
-                todo.extend(self.loops.values[i].args)
-        return sorted(i for i in seen if self.loops.values[i].op == op)
+
+        def is_known(i: int) -> bool:
+            return i in self.known or i in self.aside or self.loops.values[i].op == "reduce"
+
+        found = self.loops.behind(roots, is_known)
+        return [i for i in found if self.loops.values[i].op == op and not is_known(i)]
 
     def prepare(self, numbers: Iterable[int]) -> None:
         """Make a block of values, from position `at` of the innermost axis up to `end`."""

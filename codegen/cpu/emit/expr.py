@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ...fusion.range_analysis import is_below_zero, is_part
-from ...ir.loop_nest import ADD, COSTLY, LoopNest, Value
+from ...ir.loop_nest import ADD, COSTLY, LoopNest, Value, identity_of
 
 SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
           "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "boolean", "float16": "u16", "bfloat16": "u16"}  # fmt: skip
@@ -41,15 +41,8 @@ def literal(value: object, dtype: DType) -> str:
 
 
 def start_of(kind: str, dtype: DType) -> str:
-    """The value of a reduction without elements."""
-    if kind in ("any", "all"):
-        return repr(kind == "all")
-    if kind in ("sum", "prod"):
-        return literal(0 if kind == "sum" else 1, dtype)
-    low = kind == "max"
-    if dtype.is_floating:
-        return literal(-math.inf if low else math.inf, dtype)
-    return literal(int(dtype.min if low else dtype.max), dtype)
+    """The value of a reduction without elements, as text."""
+    return literal(identity_of(kind, dtype), dtype)
 
 
 def combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = False) -> str:

@@ -303,38 +303,31 @@ class _Writer(BlockWriter):
 
     def kept_values(self, numbers: Iterable[int]) -> list[int]:
         """The values without reduced axes that these need directly, loads and constants left out."""
-        out: dict[int, None] = {}
-        todo = list(numbers)
-        seen: set[int] = set()
-        while todo:
-            i = todo.pop()
-            if i in seen:
-                continue
-            seen.add(i)
-            v = self.loops.values[i]
-            if not self.loops.is_full(i) and v.op not in ("load", "constant", "count"):
-                out[i] = None
-            elif v.op != "reduce":
-                todo.extend(v.args)
-        return sorted(out)
+
+        def is_kept(i: int) -> bool:
+            return not self.loops.is_full(i) and self.loops.values[i].op not in ("load", "constant", "count")
+
+        return list(filter(is_kept, self.loops.behind(numbers, is_kept)))
 
     def later_uses(self, stage: int) -> set[int]:
         """Full values of up to this stage that are costly, random, or gathered from here and there, and that a later pass needs."""
-        needed: set[int] = set()
-        for later in range(stage + 1, max(self.stages) + 1):
-            roots = [self.loops.values[r].args[0] for r in self.reductions(later)]
-            roots += [self.loops.stores[o].value for o in self.outputs(later, full=True)]
-            todo = list(roots)
-            while todo:
-                i = todo.pop()
-                v = self.loops.values[i]
-                scattered = v.op == "gather" and self.loops.is_full(v.args[0]) and v.dtype not in NARROW
-                costly = v.op in COSTLY or v.op in ("random", "scan") or scattered
-                if self.loops.is_full(i) and costly and self.stages[i] <= stage:
-                    needed.add(i)
-                elif v.op != "reduce":
-                    todo.extend(v.args)
-        return needed
+        loops = self.loops
+
+        def is_spilled(i: int) -> bool:
+            v = loops.values[i]
+            scattered = v.op == "gather" and loops.is_full(v.args[0]) and v.dtype not in NARROW
+            costly = v.op in COSTLY or v.op in ("random", "scan") or scattered
+            return loops.is_full(i) and costly and self.stages[i] <= stage
+
+        later = range(stage + 1, max(self.stages) + 1)
+        roots = [r for s in later for r in self.roots(self.reductions(s), self.outputs(s, full=True))]
+        found = loops.behind(roots, lambda i: is_spilled(i) or loops.values[i].op == "reduce")
+        return set(filter(is_spilled, found))
+
+    def roots(self, reductions: Iterable[int], outputs: Iterable[int]) -> list[int]:
+        """What these reductions take, and what these outputs are."""
+        loops = self.loops
+        return [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
 
     def rows(self) -> None:
         """For one kept element: a pass over the reduced axes per stage."""
@@ -343,6 +336,10 @@ class _Writer(BlockWriter):
         aside = self.aside
         loops = self.loops
         ends = f"0, n{axes[-1]}"
+
+        def is_reduced(i: int) -> bool:
+            return loops.values[i].op == "reduce"
+
         if self.partial:
             self.line(f"stop = min((part + 1) * {PART}, n0)")
             ends = f"part * {PART}, stop"
@@ -362,7 +359,7 @@ class _Writer(BlockWriter):
                     )
                 headers = [self.header(a, f"0, n{a}") for a in axes[:-1]]
                 # Kept values are computed before the loop that uses them, once.
-                roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
+                roots = self.roots(reductions, outputs)
                 for k in self.kept_values(roots):
                     self.value(k)
                 for s in self.not_known(roots + to_put, "scan"):
@@ -376,7 +373,7 @@ class _Writer(BlockWriter):
                 ) -> None:
                     self.fetch_aside("row", self.index(axes))
                     for number in to_put:
-                        if self.needed_here(number, reductions, outputs):
+                        if number in loops.behind(self.roots(reductions, outputs), is_reduced):
                             name = self.value(number)
                             array = aside[number] = self.new_scratch(f"row{number}", length, loops.values[number].dtype)
                             self.line(f"m.store(row{number}, {array}, {self.index(axes)}, {name})")
@@ -417,17 +414,6 @@ class _Writer(BlockWriter):
             self.line("for other in range(pieces):")
             other = f"m.load(part{r}, {self.places[r]}, other)"
             self.line(f"    {total} = {combine(kind, total, other, dtype)}")
-
-    def needed_here(self, number: int, reductions: list[int], outputs: list[int]) -> bool:
-        """Whether this pass computes a value anyway."""
-        todo = [self.loops.values[r].args[0] for r in reductions] + [self.loops.stores[o].value for o in outputs]
-        while todo:
-            i = todo.pop()
-            if i == number:
-                return True
-            if self.loops.values[i].op != "reduce":
-                todo.extend(self.loops.values[i].args)
-        return False
 
     def blocks(
         self,
@@ -504,7 +490,7 @@ class _Writer(BlockWriter):
 
         for stage in range(max(self.stages) + 1):
             reductions, outputs = self.reductions(stage), self.outputs(stage, full=True)
-            roots = [loops.values[r].args[0] for r in reductions] + [loops.stores[o].value for o in outputs]
+            roots = self.roots(reductions, outputs)
             kept = [k for k in self.kept_values(roots) if k not in vectors]
             for k in kept:
                 if last not in loops.values[k].axes and self.stages[k] == 0:

@@ -17,7 +17,7 @@ import numpy as np
 from ....graph.core.dtypes import FLOAT8, DType, bfloat16, float16, float32, float64
 from ...fusion.online_reductions import pairs_of
 from ...fusion.range_analysis import is_below_zero, is_part
-from ...ir.loop_nest import LoopNest, Scan, Value
+from ...ir.loop_nest import LoopNest, Scan, Value, identity_of
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&",
               "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "//"}  # fmt: skip
@@ -133,12 +133,7 @@ def start_of(kind: str, dtype: DType) -> str:
     """The identity element of a reduction."""
     if kind in ("any", "all"):
         return str(int(kind == "all"))
-    if kind in ("sum", "prod"):
-        return number_of(kind == "prod", dtype)
-    low = kind == "max"
-    if dtype.is_floating:
-        return number_of(-math.inf if low else math.inf, dtype)
-    return number_of(dtype.min if low else dtype.max, dtype)
+    return number_of(identity_of(kind, dtype), dtype)
 
 
 class ExpressionWriter(ABC):
@@ -468,13 +463,8 @@ class TileWriter(ExpressionWriter):
 
     def scans(self, roots: Sequence[int]) -> list[int]:
         """The running sums that these are made of, and that are not known."""
-        todo, seen = list(roots), set()
-        while todo:
-            i = todo.pop()
-            if i not in seen and i not in self.known and self.loops.values[i].op != "reduce":
-                seen.add(i)
-                todo.extend(self.loops.values[i].args)
-        return sorted(i for i in seen if self.loops.values[i].op == "scan")
+        found = self.loops.behind(roots, lambda i: i in self.known or self.loops.values[i].op == "reduce")
+        return [i for i in found if self.loops.values[i].op == "scan" and i not in self.known]
 
     def by_counters(self, v: Value) -> bool:
         """Whether a random value's tile is made of whole counters, next to one another along x."""

@@ -363,18 +363,7 @@ class _Writer(TileWriter):
 
     def constant_along_x(self, numbers: Iterable[int]) -> list[int]:
         """The values that these need and that do not vary along x: they are computed before a loop, once."""
-        out: dict[int, None] = {}
-        todo, seen = list(numbers), set()
-        while todo:
-            i = todo.pop()
-            if i in seen:
-                continue
-            seen.add(i)
-            v = self.loops.values[i]
-            if v.op in ("constant", "reduce"):
-                continue
-            if self.varies_along_x(i):
-                todo.extend(v.args)
-            else:
-                out[i] = None
-        return sorted(out)
+        found = self.loops.behind(numbers, lambda i: not self.varies_along_x(i))
+        return [
+            i for i in found if not self.varies_along_x(i) and self.loops.values[i].op not in ("constant", "reduce")
+        ]

@@ -323,8 +323,7 @@ class _Steps:
 
     def behind(self, value: int) -> set[int]:
         """The reductions that a value is made from."""
-        needed = _needed(self.loops, [value], {})
-        return {i for i in needed if self.loops.values[i].op == "reduce"}
+        return {i for i in self.loops.behind([value]) if self.loops.values[i].op == "reduce"}
 
     def finish(self) -> None:
         """The outputs that have all axes, element by element."""
@@ -362,11 +361,10 @@ def _part(
 
     Reductions that are `given` are read: arrays of all kept axes.
     """
-    needed = _needed(loops, [s.value for s in stores], given)
     inputs: list[str] = []
     number: dict[int, int] = {}
     values: list[Value] = []
-    for i in needed:
+    for i in loops.behind([s.value for s in stores], given.__contains__):
         v = loops.values[i]
         number[i] = len(values)
         if i in given:
@@ -410,7 +408,7 @@ def _summary(
         inputs.append(name)
         return new(Value("load", (), dtype, axes, len(inputs) - 1))
 
-    for i in _needed(loops, roots, {**given, **dict.fromkeys(reductions, "")}):
+    for i in loops.behind(roots, lambda i: i in given or i in reductions):
         v = loops.values[i]
         kind = _wide(v)
         if i in totals:
@@ -448,15 +446,6 @@ def _summary(
     stores = [Store(number[r], every) for r in reductions]
     stores += [Store(number[loops.stores[i].value], every) for i in ready]
     return LoopNest((False,) * len(every) + (True,), tuple(values), tuple(stores)), tuple(inputs)
-
-
-def _needed(loops: LoopNest, roots: Sequence[int], given: Mapping[int, str]) -> list[int]:
-    """The values that these are made of, in order; behind `given` ones nothing is needed."""
-    needed = set(roots)
-    for i in range(len(loops.values) - 1, -1, -1):
-        if i in needed and i not in given:
-            needed.update(loops.values[i].args)
-    return sorted(needed)
 
 
 def _wide(value: Value) -> DType:
