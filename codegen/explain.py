@@ -29,7 +29,7 @@ from .ir.program import Call, Program
 from .memory.plan import GRAPH_SIZES, Arena, MemoryPlan, TensorSizes, plan_memory
 from .options import KernelOptions
 from .passes.rewrite import Fired
-from .pipeline import Compilation, cpu_backend, gpu_rewrites, passes_of, run_graph_passes, run_passes
+from .pipeline import Compilation, cpu_backend, passes_of, run_graph_passes, run_passes
 
 
 @dataclass(frozen=True)  # no slots: the source is computed on demand
@@ -503,7 +503,7 @@ def explain(
     if gpu is not None:
         from .gpu.backend import absent_gpu_backend  # the GPU code generator
 
-        rewrites = gpu_rewrites(backend.rewrites)
+        rewrites = backend.rewrites
         backend = absent_gpu_backend(Target(gpu.architecture), options.tf32)
         backend.rewrites = rewrites
     resources, session = Resources(), SessionState(None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..graph.core.dtypes import FLOAT8
@@ -150,7 +150,7 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
     types = SUPPORTED + FLOAT8 * gpu.device.target.has_float8
 
     def attention(c: Compilation) -> None:
-        if backend.rewrites.attention and backend.rewrites.rules:
+        if backend.rewrites.rules:
             c.graph, fired = fuse_attention(c.graph)
             c.fired += fired
 
@@ -354,10 +354,5 @@ def gpu_backend(
         tf32=options.tf32 and not check,
         tunes=not options.deterministic,
     )
-    backend.rewrites = gpu_rewrites(host.rewrites)
+    backend.rewrites = host.rewrites
     return backend
-
-
-def gpu_rewrites(wanted: Rewrites) -> Rewrites:
-    """The rewrites for a GPU, from those for CPUs: it has templates for attention."""
-    return replace(wanted, attention=True)

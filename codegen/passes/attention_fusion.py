@@ -1,20 +1,18 @@
-"""Fuses attention and its gradient in training programs: a dozen nodes each become one node forward and one backward.
-
-A rule of `codegen/passes/rules` replaces spelled-out attention by one op if the probabilities p have no other consumer. In a program
-with gradients they do: the gradients of the parts,
+"""Fuses attention that is spelled out, and its gradient: a dozen nodes each become one node forward and one backward.
 
     s  = q kᵗ scale + mask        p = softmax(s)         y  = p v
     dp = dy vᵗ                    dv = pᵗ dy
     ds = (dp - Σ dp p) p scale    dq = ds k              dk = dsᵗ q
 
-If all of these exist and only y, dq, dk and dv have other consumers, they become `AttentionWithSums` at the position of y and
-`AttentionGrad` at that of the first gradient (`graph/ops/nn/attention.py`). With unknown sizes, sums over broadcast axes lie between
-the parts; `AttentionGrad` computes these too.
+Without gradients, y becomes `Attention`. If all of the gradients exist and only y, dq, dk and dv have other consumers, they become
+`AttentionWithSums` at the position of y and `AttentionGrad` at that of the first gradient (`graph/ops/nn/attention.py`). With unknown
+sizes, sums over broadcast axes lie between the parts; `AttentionGrad` computes these too. The results are those of the formulas up to
+rounding. What others need a part of stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +23,9 @@ from ...graph.core.dtypes import bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
 from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that this makes
 from ..ir.nodes import inferred_node
-from ..ir.partition import BeginLoop, PartitionGraph, PartitionStep, RunPredicated, SendTensor, inputs_of_step
+from ..ir.partition import BeginLoop, PartitionGraph, RunPredicated, inputs_of_step
+from ..ir.predicates import asked_for
 from .rewrite import Fired
-from .rules.attention import SCORES, factor, scaled
 from .rules.dsl import match, parse
 
 _TYPES = (float32, float16, bfloat16)
@@ -37,64 +35,51 @@ _SHAPES = frozenset(("Shape", "BroadcastGradientArgs", "GatherV2", "Pack"))
 
 def fuse_attention(unit: PartitionGraph) -> tuple[PartitionGraph, tuple[Fired, ...]]:
     """The unit with attention and its gradient as one node each, and the rewrites."""
-    ops = {s.type for s in unit.steps if isinstance(s, Node)}
-    if not {"Softmax", "BatchMatMulV2"} <= ops or any(isinstance(s, BeginLoop | RunPredicated) for s in unit.steps):
+    if not {"Softmax", "BatchMatMulV2"} <= {s.type for s in unit.steps if isinstance(s, Node)}:
         return unit, ()
     fired: list[Fired] = []
     while found := _Search(unit).found():
-        unit = _replaced(unit, found)
-        fired += [Fired("attention and its gradient", f.result, "AttentionWithSums") for f in found]
+        instead = {old: new for f in found for old, new in f.instead.items()}
+        gone = {n for f in found for n in f.gone}.difference(instead)
+        steps = [instead.get(s, s) if isinstance(s, Node) else s for s in unit.steps if s not in gone]
+        unit = replace(unit, steps=tuple(steps))
+        fired += [Fired(f.rule, *next((old, new.type) for old, new in f.instead.items())) for f in found]
     return unit, tuple(fired)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Attention and its gradient. `gone`: the parts, and the nodes that use only their shapes."""
+    """A match.
 
-    operands: tuple[Tensor, ...]
-    mask: tuple[Tensor, ...]
-    scale: float
-    grad: Tensor
-    result: Node
-    of_q: Node
-    of_k: Node
-    of_v: Node
-    of_p: Node
+    Attributes:
+        rule: its name in reports.
+        instead: what replaces some of its nodes, the result first.
+        gone: all of its nodes, and those that use only their shapes.
+    """
+
+    rule: str
+    instead: dict[Node, Node]
     gone: frozenset[Node]
 
 
-def _replaced(unit: PartitionGraph, found: Sequence[_Found]) -> PartitionGraph:
-    gone = {n for f in found for n in f.gone}
-    instead: dict[Node, Node] = {}
-    gradients: dict[Node, Node] = {}
-    for f in found:
-        instead[f.result], gradient = _made(f)
-        gradients[f.of_v] = gradients[f.of_p] = gradient
-    placed: set[Node] = set()
-    for step in unit.steps:
-        if isinstance(step, Node) and step in gradients and gradients[step] not in placed:
-            instead[step] = gradients[step]  # at the position of the first of the two
-            placed.add(gradients[step])
-    steps: list[PartitionStep] = []
-    for step in unit.steps:
-        if isinstance(step, Node) and step in instead:
-            steps.append(instead[step])
-        elif not (isinstance(step, Node) and step in gone):
-            steps.append(step)
-    return replace(unit, steps=tuple(steps))
+# --- patterns ----------------------------------------------------------------------------------------------------------
 
 
-def _made(found: _Found) -> tuple[Node, Node]:
-    attrs = {"scale": found.scale}
-    inputs = (*found.operands, *found.mask)
-    y = found.result.outputs[0]
-    forward = inferred_node("AttentionWithSums", inputs, attrs, found.result)
-    sums = forward.outputs[1]
-    forward.outputs = (y, sums)
-    inputs = (*found.operands, y, sums, found.grad, *found.mask)
-    backward = inferred_node("AttentionGrad", inputs, attrs, found.of_p)
-    backward.outputs = tuple(n.outputs[0] for n in (found.of_q, found.of_k, found.of_v))
-    return forward, backward
+def _scaled(pattern: str, name: str) -> str:
+    """A pattern, or its match times or divided by a number: `_factor` gives that."""
+    return f"{{{pattern} * {name}, {pattern} / {name}_under, {pattern}}}"
+
+
+def _factor(names: Mapping[str, Any], name: str) -> float | None:
+    """The number that a match of `_scaled` was multiplied by: 1 if it was not; None if it is not known, or no finite number."""
+    under = f"{name}_under" in names
+    if not under and name not in names:
+        return 1.0
+    array = static_value(names[f"{name}_under" if under else name])
+    value = float(array.reshape(())) if array is not None and array.size == 1 else np.nan
+    if not np.isfinite(value) or (under and value == 0):
+        return None
+    return 1.0 / value if under else value
 
 
 def _unrepeated(pattern: str, name: str) -> str:
@@ -102,11 +87,13 @@ def _unrepeated(pattern: str, name: str) -> str:
     return f"{{{pattern}, Reshape(Sum({pattern}, BroadcastGradientArgs({name}1, {name}2)), {name}3)}}"
 
 
-_P = f"(p := Softmax({{{SCORES}, {SCORES} + mask}}))"
+_SCORES = _scaled("BatchMatMulV2(q, k, adj_x=False, adj_y=True)", "scale")
+_P = f"(p := Softmax({{{_SCORES}, {_SCORES} + mask}}))"
+_RESULT = parse(f"BatchMatMulV2({_P}, v, adj_x=False, adj_y=False)")
 _OF_P = _unrepeated("(of_p := BatchMatMulV2(grad, v, adj_x=False, adj_y=True))", "p")
 _OF_SCORES = f"((seen := {_OF_P}) - Sum(seen * {_P}, axis, keep_dims=True)) * p"
-_OF_SCALED = scaled(_unrepeated(_OF_SCORES, "s"), "back")
-_PATTERN = parse(f"BatchMatMulV2((start := {_unrepeated(_OF_SCALED, 'r')}), k, adj_x=False, adj_y=False)")
+_OF_SCALED = _scaled(_unrepeated(_OF_SCORES, "s"), "back")
+_OF_QUERIES = parse(f"BatchMatMulV2((start := {_unrepeated(_OF_SCALED, 'r')}), k, adj_x=False, adj_y=False)")
 """The gradient of the queries: it is made from all parts but three products."""
 
 
@@ -114,7 +101,7 @@ class _Search:
     """Looks for the parts in a unit."""
 
     def __init__(self, unit: PartitionGraph) -> None:
-        self.nodes = [s for s in unit.steps if isinstance(s, Node)]
+        self.nodes = {s: i for i, s in enumerate(unit.steps) if isinstance(s, Node)}  # and their places
         self.maker = {t: n for n in self.nodes for t in n.outputs}
         self.takers: dict[Tensor, list[Node | None]] = {}
         for step in unit.steps:
@@ -124,52 +111,75 @@ class _Search:
             self.takers.setdefault(t, []).append(None)
         for _, t in unit.feeds:
             self.maker.pop(t, None)  # the value is another one
-        self.asked = {s.token for s in unit.steps if isinstance(s, SendTensor)}
+        self.asked = asked_for(unit)
+        self.is_plain = not any(isinstance(s, BeginLoop | RunPredicated) for s in unit.steps)
 
     def found(self) -> list[_Found]:
         """The complete matches that share no parts."""
         out: list[_Found] = []
         gone: set[Node] = set()
         for node in self.nodes:
-            for names, nodes in self.matches(node):
-                found = self.at(node, names, nodes)
-                if found is not None and gone.isdisjoint(found.gone):
-                    gone |= found.gone
-                    out.append(found)
-                    break
+            found = next((f for f in self.at(node) if gone.isdisjoint(f.gone)), None)
+            if found is not None:
+                gone |= found.gone
+                out.append(found)
         return out
 
-    def matches(self, of_q: Node) -> Iterable[tuple[Mapping[str, Any], Sequence[Node]]]:
-        """What the pattern matches at a node: the names, and the nodes without those that only look at shapes."""
-        if of_q.type == "BatchMatMulV2":
-            for found in match(_PATTERN, of_q, self.maker.get):
-                yield found.names, [n for n in found.nodes if n.type not in _SHAPES]
+    def at(self, node: Node) -> Iterator[_Found]:
+        """What may be replaced, if this is the gradient of the queries or the result."""
+        if node.type != "BatchMatMulV2":
+            return
+        ways = ((_RESULT, self.without_gradients), (_OF_QUERIES, self.with_gradients))
+        for pattern, replaced in ways if self.is_plain else ways[:1]:
+            for match_ in match(pattern, node, self.maker.get):
+                nodes = {n for n in match_.nodes if n.type not in _SHAPES}
+                found = replaced(node, match_.names, nodes)
+                if found is not None:
+                    yield found
 
-    def at(self, of_q: Node, names: Mapping[str, Any], nodes: Sequence[Node]) -> _Found | None:
+    def without_gradients(self, result: Node, names: Mapping[str, Any], nodes: set[Node]) -> _Found | None:
+        """With this as the result."""
+        operands, scale = _operands(names), _factor(names, "scale")
+        gone = self.closed(nodes, (result,))
+        if operands is None or not scale or gone is None:
+            return None
+        made = inferred_node("Attention", operands, {"scale": scale}, result)
+        made.outputs = result.outputs
+        return _Found("attention", {result: made}, gone)
+
+    def with_gradients(self, of_q: Node, names: Mapping[str, Any], nodes: set[Node]) -> _Found | None:
         """With this as the gradient of the queries."""
-        q, k, v, p, grad = (names[x] for x in ("q", "k", "v", "p", "grad"))
-        mask = (names["mask"],) if "mask" in names else ()
-        scale, back = (factor(names, name, lambda n: static_value(names[n])) for name in ("scale", "back"))
-        axes = static_value(names["axis"])
-        if not scale or not back or not np.isclose(back, scale, rtol=1e-6, atol=0.0):
+        operands, scale, back = _operands(names), _factor(names, "scale"), _factor(names, "back")
+        if operands is None or not scale or not back or not np.isclose(back, scale, rtol=1e-6, atol=0.0):
             return None
-        if q.dtype not in _TYPES or not _fit(q, k, v, mask):
-            return None
-        if axes is None or np.asarray(axes).ravel().tolist() not in ([-1], [len(q.dims) - 1]):
+        (q, k, v, *mask), p, grad, axes = operands, names["p"], names["grad"], static_value(names["axis"])
+        if axes is None or np.asarray(axes).ravel().tolist() not in ([-1], [len(q.dims or ()) - 1]):
             return None
         result = self.only(p, (p, v), (False, False))
         of_v = self.only(p, (p, grad), (True, False))
         of_k = self.only(names["start"], (names["start"], q), (True, False))
         if result is None or of_v is None or of_k is None:
             return None
-        seen = {n.outputs[0] for n in (result, of_q, of_k, of_v)}
-        gone = {result, of_k, of_v, *nodes}
-        gone |= self.only_look(gone, seen)
+        gone = self.closed({result, of_k, of_v, *nodes}, (result, of_q, of_k, of_v))
+        if gone is None:
+            return None
+        (y,), of_p = result.outputs, names["of_p"].op
+        forward = inferred_node("AttentionWithSums", operands, {"scale": scale}, result)
+        sums = forward.outputs[1]
+        forward.outputs = (y, sums)
+        backward = inferred_node("AttentionGrad", (q, k, v, y, sums, grad, *mask), {"scale": scale}, of_p)
+        backward.outputs = tuple(n.outputs[0] for n in (of_q, of_k, of_v))
+        first = min(of_v, of_p, key=self.nodes.__getitem__)
+        return _Found("attention and its gradient", {result: forward, first: backward}, gone)
+
+    def closed(self, parts: set[Node], kept: Iterable[Node]) -> frozenset[Node] | None:
+        """The parts, and the nodes that use only their shapes; None if others need more of them than the values of `kept`."""
+        seen = {n.outputs[0] for n in kept}
+        gone = parts | self.only_look(parts, seen)
         inner = [t for n in gone for t in n.outputs if t not in seen]
         if any(taker not in gone for t in inner for taker in self.takers.get(t, ())) or gone & self.asked:
             return None
-        of_p = names["of_p"].op
-        return _Found((q, k, v), mask, scale, grad, result, of_q, of_k, of_v, of_p, frozenset(gone))
+        return frozenset(gone)
 
     def only(self, t: Tensor, inputs: tuple[Tensor, Tensor], flags: tuple[bool, bool]) -> Node | None:
         """The one product of these operands that takes a tensor, each transposed or not."""
@@ -192,10 +202,15 @@ class _Search:
             found -= used
 
 
-def _fit(q: Tensor, k: Tensor, v: Tensor, mask: Iterable[Tensor]) -> bool:
-    """Whether all are of one type, and have stack axes of one static rank and, as far as is known, one shape."""
+def _operands(names: Mapping[str, Any]) -> tuple[Tensor, ...] | None:
+    """Queries, keys, values, and the mask if there is one; None unless kernels have their type, and their stack axes fit.
+
+    These are of one static rank and, as far as is known, one shape.
+    """
+    q, k, v, *mask = (names[x] for x in ("q", "k", "v", "mask") if x in names)
     dims: Sequence[Sequence[int | None] | None] = [t.dims for t in (q, k, v)]
     if any(d is None or len(d) < 3 for d in dims) or len({len(d) for d in dims if d is not None}) != 1:
-        return False
-    stacks = {tuple(d[:-2]) for d in dims if d is not None}
-    return len(stacks) == 1 and all(t.dtype is q.dtype for t in (k, v, *mask)) and all(t.dims is not None for t in mask)
+        return None
+    if len({tuple(d[:-2]) for d in dims if d is not None}) != 1 or any(t.dims is None for t in mask):
+        return None
+    return (q, k, v, *mask) if q.dtype in _TYPES and all(t.dtype is q.dtype for t in (k, v, *mask)) else None

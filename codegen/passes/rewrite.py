@@ -1,10 +1,9 @@
 """Rewriting: replaces a unit's nodes by fewer or cheaper nodes with the same results.
 
-Three walks visit the steps in order. The first *simplifies*: it folds constants, merges equal nodes (CSE), and applies the rules of
+Two walks visit the steps in order. The first *simplifies*: it folds constants, merges equal nodes (CSE), and applies the rules of
 `rules/algebra.py`, `layout.py` and `shapes.py`, also to their own results. A node's inputs are simplified before the node, so one
-walk is enough. The second recognises attention (`rules/attention.py`) for devices that have a kernel for it.
-The third *moves* transposes and casts past their neighbours (`rules/layout_motion.py`) where they cancel or cost less. It comes
-last, so that attention is recognised in its original form. After each walk, nodes that lost all consumers are dropped. Nodes that
+walk is enough. The second *moves* transposes and casts past their neighbours (`rules/layout_motion.py`) where they cancel or cost
+less. After each walk, nodes that lost all consumers are dropped. Nodes that
 had none before stay, because the step runs them for their effect.
 
 These stay, in their order: a step's feeds, the names of its fetches, sends and receives, stateful nodes, reads of variables, and
@@ -44,7 +43,6 @@ from ..ir.partition import (
 from ..ir.symbolic_shape import STEERING, SymbolicShapes
 from .constant_folding import Folding
 from .rules.algebra import algebra_rules
-from .rules.attention import attention_rules
 from .rules.dsl import Match, Rule, match, roots
 from .rules.layout import arranging_rules
 from .rules.layout_motion import moving_rules
@@ -68,14 +66,12 @@ class Rewrites:
         merge: merge equal nodes (CSE).
         rules: apply the rule tables.
         fast: also apply rules that change rounding.
-        attention: whether the device has a kernel for attention.
     """
 
     fold: bool = True
     merge: bool = True
     rules: bool = True
     fast: bool = False
-    attention: bool = False
 
 
 NONE = Rewrites(False, False, False)
@@ -117,10 +113,6 @@ def rewrite(unit: PartitionGraph, wanted: Rewrites) -> Rewritten:
         unit = walk.run()
         fired += walk.fired
     if wanted.rules:
-        walk = _Walk(unit, replace(wanted, fold=False, merge=False), attention_rules, private=True)
-        if walk.table and wanted.attention:
-            unit = walk.run()
-            fired += walk.fired
         walk = _Walk(unit, replace(wanted, fold=False), moving_rules, arranging_rules, counted=True)
         if walk.table:
             unit = walk.run()
@@ -146,7 +138,6 @@ class _Walk:
     """One walk over a unit's steps.
 
     `later`: rules that earlier walks have exhausted; they are tried again only after the first rewrite.
-    `private`: a rule applies only if the nodes it covers have no consumers outside the match.
     `counted`: rules may use the number of a tensor's consumers. `sized`: rules may use equalities of unknown sizes.
     """
 
@@ -157,13 +148,11 @@ class _Walk:
         rules: Iterable[Rule],
         later: Iterable[Rule] = (),
         *,
-        private: bool = False,
         counted: bool = False,
         sized: bool = False,
     ) -> None:
         self.unit = unit
         self.wanted = wanted
-        self.private = private
         self.steps: list[PartitionStep] = []
         self.current: dict[Tensor, Tensor] = {}  # the unit's tensors -> their replacements
         self.makers: dict[Tensor, Node] = {}  # the nodes that make tensors, where rules may match them
@@ -184,7 +173,7 @@ class _Walk:
         self.alike: dict[tuple[OpDef, DType, tuple[OpDef | None, ...]], list[Rule]] = {}  # see `rules_for`
         # An upper bound of a tensor's uses: removed consumers are not subtracted.
         self.uses: Counter[Tensor] = Counter()
-        self.counted = (private or counted) and bool(self.table)
+        self.counted = counted and bool(self.table)
         if self.counted:
             self.uses.update(t for s in unit.steps for t in inputs_of_step(s))
             self.uses.update(t for _, t in unit.fetches)
@@ -345,8 +334,6 @@ class _Walk:
                 tensor = rule.apply(m)
                 if tensor is None or not _fits(tensor, node.outputs[0]):
                     continue
-                if self.private and not self.is_private(found.nodes):
-                    continue
                 return rule.name, tensor, made
         return None
 
@@ -366,14 +353,6 @@ class _Walk:
                 if rule.may_match(node.opdef.name, above) and (dtype.is_integer or not rule.integer)
             ]
         return found
-
-    def is_private(self, nodes: Sequence[Node]) -> bool:
-        """Whether the nodes' outputs, except the last node's, have no consumers outside."""
-        inside: Counter[Tensor] = Counter()
-        for n in dict.fromkeys(nodes):
-            inside.update(n.inputs)
-        covered = [t for n in nodes[:-1] if n.opdef.name != "Const" for t in n.outputs]
-        return all(self.uses[t] <= inside[t] for t in covered)
 
     # --- what takes other tensors than before ----------------------------------------------------------------------
 

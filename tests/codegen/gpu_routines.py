@@ -18,7 +18,7 @@ from dovetail.codegen.gpu.kernels import GpuKernel
 from dovetail.codegen.gpu.roofline import calls_of
 from dovetail.codegen.ir.program import Call
 from dovetail.codegen.options import KernelOptions
-from dovetail.codegen.pipeline import compile_partition, cpu_backend, gpu_rewrites
+from dovetail.codegen.pipeline import compile_partition, cpu_backend
 from dovetail.graph.core.graph import Node, Tensor
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
 
@@ -47,7 +47,7 @@ def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
         with dt.Session(graph=graph) as session:
             unit = session.plan(fetches).kernels("gpu:0").unit
         backend, resources, state = CudaBackend(device(0)), Resources(), SessionState(None)
-        backend.rewrites = gpu_rewrites(cpu_backend(KernelOptions(), cold=True).rewrites)
+        backend.rewrites = cpu_backend(KernelOptions(), cold=True).rewrites
 
         def context_of(node: Node) -> Context:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))

@@ -11,7 +11,7 @@ from reference_interpreter import execution_order
 from dovetail.codegen.ir.partition import PartitionGraph
 from dovetail.codegen.passes.rewrite import Rewrites
 
-EVERYTHING = Rewrites(attention=True)
+EVERYTHING = Rewrites()
 
 
 def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:

@@ -5,5 +5,4 @@ algebra.py         algebraic identities that spare a costly function
 shapes.py          shape queries and broadcasts
 layout.py          reshapes, transposes and casts that cancel
 layout_motion.py   transposes and casts that move past their neighbours
-attention.py       attention that is written out
 """

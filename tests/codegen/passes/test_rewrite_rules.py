@@ -15,13 +15,14 @@ from rewriting import EVERYTHING, evaluate, unit_of
 
 import dovetail as dt
 from dovetail.codegen.ir.partition import PartitionGraph
+from dovetail.codegen.passes.attention_fusion import fuse_attention
 from dovetail.codegen.passes.rewrite import NONE, Rewrites, rewrite
 from dovetail.codegen.passes.rules.algebra import algebra_rules
-from dovetail.codegen.passes.rules.attention import attention_rules
 from dovetail.codegen.passes.rules.layout import arranging_rules
 from dovetail.codegen.passes.rules.layout_motion import moving_rules
 from dovetail.codegen.passes.rules.shapes import shape_rules
 from dovetail.graph.core.build import apply, make
+from dovetail.graph.core.graph import Node
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, 1e-40, -1e38, 3e38, np.inf, -np.inf, np.nan, 0.1, 7.0], np.float32)
 
@@ -58,10 +59,6 @@ def sum_to(x: Any, whole: Any, part: Any) -> Any:
 
 def mean_gradient(x: Any, mean: Any) -> Any:
     return x / dt.cast(dt.size(x) // dt.maximum(dt.size(mean), 1), dt.float32)
-
-
-def attention(q: Any, k: Any, v: Any) -> Any:
-    return dt.matmul(dt.nn.softmax(dt.matmul(q, k, transpose_b=True) * 0.3), v)
 
 
 def channels_last(x: Any) -> Any:
@@ -179,13 +176,6 @@ CASES = [
         unknown=True,
     ),
     Case(
-        "attention",
-        attention,
-        "y = Attention(x, x2, x3, scale=0.30000001192092896)",
-        (floats(2, 3, 5, 4), floats(2, 3, 6, 4), floats(2, 3, 6, 7)),
-        1e-5,
-    ),
-    Case(
         "transpose undone behind arithmetic",
         lambda x, y, b: channels_first(dt.nn.relu(channels_last(x) * 2.0 + b) + channels_last(y)),
         "a = 2.0\na = Mul(x, a)\na = [1, -1, 1, 1]\na = Reshape(x3, a)\na = AddV2(a, a)\na = Relu(a)\ny = AddV2(a, x2)",
@@ -231,7 +221,7 @@ def rewritten(case: Case) -> tuple[PartitionGraph, Any]:
         ]
         result = case.build(*feeds)
     unit = unit_of([result], feeds)
-    return unit, rewrite(unit, Rewrites(fast=case.fast, attention=True))
+    return unit, rewrite(unit, Rewrites(fast=case.fast))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.rule)
@@ -269,7 +259,7 @@ def test_a_rule_keeps_the_numbers(case: Case) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    names = {r.name for r in (*algebra_rules, *arranging_rules, *shape_rules, *attention_rules, *moving_rules)}
+    names = {r.name for r in (*algebra_rules, *arranging_rules, *shape_rules, *moving_rules)}
     assert sorted(names) == sorted(c.rule for c in CASES)
 
 
@@ -293,16 +283,21 @@ def test_left_alone(name: str) -> None:
     np.testing.assert_array_equal(np.asarray(after).view(np.uint8), np.asarray(before).view(np.uint8))
 
 
-def test_parts_that_somebody_else_takes_stay() -> None:
+def test_attention_is_one_node_unless_somebody_else_takes_its_parts() -> None:
+    arrays = floats(2, 3, 5, 4), floats(2, 3, 6, 4), floats(2, 3, 6, 7)
     with dt.Graph().as_default():
-        q, k, v = feeds = [dt.placeholder(dt.float32, [2, 5, 4]) for _ in range(3)]
+        q, k, v = feeds = [dt.placeholder(dt.float32, x.shape) for x in arrays]
         scores = dt.matmul(q, k, transpose_b=True) * 0.3
         p = dt.nn.softmax(scores)
         y = dt.matmul(p, v)
         for fetches in ([y, p], [y, scores]):
-            assert "attention" not in {f.rule for f in rewrite(unit_of(fetches, feeds), EVERYTHING).fired}
-        assert "attention" in {f.rule for f in rewrite(unit_of([y], feeds), EVERYTHING).fired}
-        assert "attention" not in {f.rule for f in rewrite(unit_of([y], feeds), Rewrites()).fired}
+            assert fuse_attention(unit_of(fetches, feeds))[1] == ()
+        unit = unit_of([y], feeds)
+    fused, fired = fuse_attention(unit)
+    assert [(f.rule, f.became) for f in fired] == [("attention", "Attention")]
+    assert [s.type for s in fused.steps if isinstance(s, Node) and s.type != "Const"] == ["Attention"]
+    (before,), (after,) = evaluate(unit, arrays), evaluate(fused, arrays)
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
 
 
 def test_a_shape_that_is_given_later_may_not_fit() -> None:
