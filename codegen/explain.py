@@ -25,7 +25,7 @@ from .gpu.ir import CompiledCall, Target
 from .ir.fused_kernel import FusedKernel, inputs_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
-from .ir.program import Call, Program
+from .ir.program import Call, Program, calls_of
 from .memory.plan import GRAPH_SIZES, Arena, MemoryPlan, TensorSizes, plan_memory
 from .options import KernelOptions
 from .passes.rewrite import Fired
@@ -257,7 +257,6 @@ class DeviceKernels:
         if self.gpu is None or self.program is None:
             return ()
         from .gpu.horizontal_fusion import MultiTensorUpdate  # the GPU code generator
-        from .gpu.roofline import calls_of
 
         return tuple(c.nodes for c in calls_of(self.program.instructions) if isinstance(c.kernel, MultiTensorUpdate))
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..ir.program import Call, Instruction, Loop, Predicated, Program, Send
+from ..ir.program import Call, Instruction, Loop, Predicated, Program, Send, flattened
 from ..lower.region import constants_of, region_of
 from .driver.device import Device
 from .graph_replay import GraphRegion
@@ -42,7 +42,7 @@ def with_graph_regions(program: Program, device: Device) -> Program:
 
 def _read(instructions: Iterable[Instruction]) -> Iterator[int]:
     """The slots that instructions read, once for each time."""
-    for step in instructions:
+    for step in flattened(instructions):
         if isinstance(step, Call):
             yield from step.inputs
         elif isinstance(step, Predicated):
@@ -50,7 +50,6 @@ def _read(instructions: Iterable[Instruction]) -> Iterator[int]:
         elif isinstance(step, Send):
             yield step.slot
         elif isinstance(step, Loop):
-            yield from _read((*step.head, *step.body))
             yield from (step.test, *[s for s, _ in (*step.starts, *step.nexts)])
 
 
@@ -114,7 +113,7 @@ class _Gathering:
             out += self.joined(run)
             run.clear()
             if isinstance(step, Loop):
-                step = replace(step, head=tuple(self.gathered(step.head)), body=tuple(self.gathered(step.body)))
+                step = step.with_parts(self.gathered)
             out.append(step)
         return out + self.joined(run)
 

@@ -53,7 +53,7 @@ def _joined(instructions: Iterable[Instruction], gpu: GpuContext) -> list[Instru
     gathering = _Gathering(gpu)
     for step in instructions:
         if isinstance(step, Loop):
-            step = replace(step, head=tuple(_joined(step.head, gpu)), body=tuple(_joined(step.body, gpu)))
+            step = step.with_parts(lambda part: _joined(part, gpu))
         gathering.add(step)
     gathering.emit()
     return gathering.out

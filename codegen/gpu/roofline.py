@@ -14,7 +14,7 @@ import numpy as np
 
 from ...graph.core.gpu_models import BLOCK_RESERVED, REGISTERS, GpuModel
 from ...graph.core.graph import Node, Tensor
-from ..ir.program import Call, Instruction, Loop
+from ..ir.program import Call, Instruction, calls_of
 from ..memory.plan import TensorSizes
 from .bind.template import Choice
 from .ir import WARP, Binary, CompiledCall, CompiledLaunch, Routine, Target
@@ -114,12 +114,3 @@ def _planned(
         routines = [c for c in choice.candidates if isinstance(c, Routine)] if choice is not None else []
         if choice is not None and routines:
             yield call, routines, choice
-
-
-def calls_of(instructions: Sequence[Instruction]) -> Iterator[Call]:
-    """The calls of a program, those of loops included."""
-    for step in instructions:
-        if isinstance(step, Loop):
-            yield from calls_of((*step.head, *step.body))
-        elif isinstance(step, Call):
-            yield step

@@ -136,7 +136,7 @@ class _Insertion:
             elif isinstance(step, Call) and type(step.kernel) is HostKernel:
                 out.append(replace(step, op=f"{step.op} (on the host)"))
             elif isinstance(step, Loop):
-                out.append(replace(step, head=tuple(self.inside(step.head)), body=tuple(self.inside(step.body))))
+                out.append(step.with_parts(self.inside))
             else:
                 out.append(step)
         return out + waiting

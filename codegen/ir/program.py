@@ -173,12 +173,32 @@ class Loop:
     lost: tuple[int, ...]
     frees: tuple[int, ...]
 
+    def with_parts(self, change: Callable[[Sequence[Instruction]], Iterable[Instruction]]) -> Loop:
+        """The loop with its head and its body changed."""
+        return replace(self, head=tuple(change(self.head)), body=tuple(change(self.body)))
+
+
+def flattened(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+    """All instructions in order; behind a loop, those that are in it."""
+    for step in instructions:
+        yield step
+        if isinstance(step, Loop):
+            yield from flattened((*step.head, *step.body))
+
+
+def calls_of(instructions: Iterable[Instruction]) -> Iterator[Call]:
+    """All calls, in loops and under predicates too."""
+    for step in flattened(instructions):
+        call = step.call if isinstance(step, Predicated) else step
+        if isinstance(call, Call):
+            yield call
+
 
 def one_by_one(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
     """The instructions with the calls themselves where several became one (`cpu/regions/region.py`), in loops too."""
     for step in instructions:
         if isinstance(step, Loop):
-            yield replace(step, head=tuple(one_by_one(step.head)), body=tuple(one_by_one(step.body)))
+            yield step.with_parts(one_by_one)
         elif type(step) is Call and getattr(step.kernel, "unfolds", False):
             yield from step.kernel.calls  # type: ignore[attr-defined]
         else:

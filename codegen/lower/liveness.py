@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..ir.program import Call, Instruction, Loop, Predicated, Read, Recv
+from ..ir.program import Call, Instruction, Loop, Predicated, Read, Recv, flattened
 
 
 def free_dead_slots(instructions: Sequence[Instruction], slots: Sequence[Any], kept: Iterable[int]) -> None:
@@ -82,7 +82,7 @@ def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
 
 def _written(instructions: Iterable[Instruction]) -> Iterator[int]:
     """The slots that are set."""
-    for step in instructions:
+    for step in flattened(instructions):
         if isinstance(step, Call):
             yield from step.outputs
         elif isinstance(step, Predicated):
@@ -90,4 +90,4 @@ def _written(instructions: Iterable[Instruction]) -> Iterator[int]:
         elif isinstance(step, Recv):
             yield step.slot
         elif isinstance(step, Loop):
-            yield from (*step.counts, *(s for _, s in step.starts), *_written(step.head), *_written(step.body))
+            yield from (*step.counts, *(s for _, s in step.starts))

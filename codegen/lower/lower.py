@@ -38,7 +38,7 @@ from ..ir.partition import (
     SendTensor,
 )
 from ..ir.predicates import asked_for
-from ..ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send, Wait
+from ..ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send, Wait, flattened
 from ..memory.plan import plan_memory
 
 _RENAMES = frozenset({"Enter", "RefEnter", "Exit", "NextIteration", "LoopCond"})
@@ -135,10 +135,8 @@ def _are_bounded(steps: Iterable[PartitionStep | FusedKernel]) -> bool:
 def _sent(instructions: Iterable[Instruction], device: str) -> Iterator[int]:
     """The slots that are sent to other tasks."""
     task = device.partition("/device:")[0]
-    for step in instructions:
-        if isinstance(step, Loop):
-            yield from _sent((*step.head, *step.body), device)
-        elif isinstance(step, Send) and step.slot >= 0 and step.task != task:
+    for step in flattened(instructions):
+        if isinstance(step, Send) and step.slot >= 0 and step.task != task:
             yield step.slot
 
 

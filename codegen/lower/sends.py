@@ -32,7 +32,7 @@ def use_send_buffers(program: Program) -> Program:
 def _placed(instructions: Iterable[Instruction], sent: Collection[int]) -> Iterable[Instruction]:
     for step in instructions:
         if isinstance(step, Loop):
-            yield replace(step, head=tuple(_placed(step.head, sent)), body=tuple(_placed(step.body, sent)))
+            yield step.with_parts(lambda part: _placed(part, sent))
         elif isinstance(step, Call):
             yield _call(step, sent)
         elif isinstance(step, Predicated):

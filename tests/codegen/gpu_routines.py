@@ -15,8 +15,7 @@ from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.horizontal_fusion import fuse_updates
 from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.kernels import GpuKernel
-from dovetail.codegen.gpu.roofline import calls_of
-from dovetail.codegen.ir.program import Call
+from dovetail.codegen.ir.program import Call, calls_of
 from dovetail.codegen.options import KernelOptions
 from dovetail.codegen.pipeline import compile_partition, cpu_backend
 from dovetail.graph.core.graph import Node, Tensor

@@ -23,7 +23,7 @@ from typing import Any
 from ....graph.core.graph import Tensor
 from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
-from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Predicated, Program, Send
+from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Program, Send, calls_of
 from ...lower.region import constants_of, region_of
 from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from ..tiering import TieredKernel
@@ -73,26 +73,15 @@ def form_native_regions(program: Program, at_once: bool = False) -> Program:
     `at_once`: what a region's plan needs is compiled when it is made, and waited for.
     """
     program = _with_regions(program, at_once)
-    for call in _calls(program.instructions):
+    for call in calls_of(program.instructions):
         if isinstance(call.kernel, RegionOnlyKernel) and call.kernel.kernel is None:
             call.kernel = call.kernel.reference
     return program
 
 
-def _calls(instructions: Iterable[Instruction]) -> Iterator[Call]:
-    """All calls, in loops and under predicates too."""
-    for step in instructions:
-        if isinstance(step, Loop):
-            yield from _calls((*step.head, *step.body))
-        else:
-            call = step.call if isinstance(step, Predicated) else step
-            if isinstance(call, Call):
-                yield call
-
-
 def own_kernels(instructions: Iterable[Instruction]) -> Iterator[TieredKernel]:
     """The compiled kernels that are not made by fusion, in the order in which they run, those inside regions too."""
-    for call in _calls(instructions):
+    for call in calls_of(instructions):
         kernel = call.kernel
         if isinstance(kernel, NativeRegion):
             yield from own_kernels(kernel.calls)
@@ -129,8 +118,7 @@ def _gathered(
     for step in instructions:
         if isinstance(step, Loop):
             window.close()
-            head, body = (tuple(_gathered(part, constants, at_once, sent)) for part in (step.head, step.body))
-            window.out.append(replace(step, head=head, body=body))
+            window.out.append(step.with_parts(lambda part: _gathered(part, constants, at_once, sent)))
         elif not window.takes(step):
             if window.steps:
                 window.close()

@@ -20,7 +20,7 @@ from ....graph.core.dtypes import resource
 from ....graph.core.graph import Tensor
 from ....graph.core.shape import element_count
 from ....graph.resources.variable import VariableState, changing
-from ...ir.program import Call, Instruction, Loop
+from ...ir.program import Call, Instruction, calls_of
 from ...lower.region import Region, one_or_all
 from ...memory.plan import Arena
 from ..kernels.fused import RegionOnlyKernel
@@ -161,11 +161,7 @@ def _update(call: Call) -> UpdateKernel:
 
 def regions_of(instructions: Iterable[Instruction]) -> Iterator[Call]:
     """The calls that are native regions, in loops too."""
-    for step in instructions:
-        if isinstance(step, Loop):
-            yield from regions_of((*step.head, *step.body))
-        elif isinstance(step, Call) and isinstance(step.kernel, NativeRegion):
-            yield step
+    return (call for call in calls_of(instructions) if isinstance(call.kernel, NativeRegion))
 
 
 def planned_regions(
