@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -135,6 +136,10 @@ def accumulation(op: str, dtype: DType) -> LoopNest:
     return loops
 
 
+def _flags(rule: UpdateRule, node: Node) -> tuple[tuple[str, bool], ...]:
+    return tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
+
+
 def update_of(node: Node) -> tuple[LoopNest, int, int] | None:
     """For a dense update of variables: the loops, the number of variable references it takes, and the position of the array input.
 
@@ -147,11 +152,49 @@ def update_of(node: Node) -> tuple[LoopNest, int, int] | None:
         return None
     places = 1 + len(rule.slots)
     gradient = places + len(rule.before)
-    flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
     try:
-        return update(rule.name, node.inputs[gradient].dtype.base, flags), places, gradient
+        return update(rule.name, node.inputs[gradient].dtype.base, _flags(rule, node)), places, gradient
     except NotFusibleError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class SparseUpdate:
+    """An update of the rows that a gradient names, behind which the node has their indices.
+
+    Attributes:
+        rule, flags: the optimizer's.
+        dtype, index: types of the variables and the gradient, and of the indices.
+        places: how many of the inputs are variables. gradient, indices: which inputs these are.
+    """
+
+    rule: UpdateRule
+    flags: tuple[tuple[str, bool], ...]
+    dtype: DType
+    index: DType
+    places: int
+    gradient: int
+    indices: int
+
+    def dense(self) -> LoopNest:
+        """The rule over all rows. NotFusibleError: it has no loops; so for `sparse`."""
+        return update(self.rule.name, self.dtype, self.flags)
+
+    def sparse(self, summed: DType | None = None) -> LoopNest:
+        """The rule over the named rows: see `sparse_update`."""
+        return sparse_update(self.rule.name, self.dtype, self.flags, self.index, summed)
+
+
+def sparse_update_of(node: Node) -> SparseUpdate | None:
+    """What a node does that updates the rows which a gradient names; None for all other nodes."""
+    name = node.type.removeprefix("Resource")
+    rule = RULES.get(name.removeprefix("SparseApply")) if name.startswith("SparseApply") else None
+    if rule is None:
+        return None
+    places = 1 + len(rule.slots)
+    at = places + len(rule.before)
+    dtype, index = (node.inputs[i].dtype.base for i in (at, at + 1))
+    return SparseUpdate(rule, _flags(rule, node), dtype, index, places, at, at + 1)
 
 
 def writes_in_place(node: Node) -> bool:
@@ -159,7 +202,8 @@ def writes_in_place(node: Node) -> bool:
     kind = node.type.removeprefix("Resource")
     if kind.startswith("Scatter"):
         return True
-    if kind.startswith("SparseApply"):
-        return not RULES[kind.removeprefix("SparseApply")].decays
+    sparse = sparse_update_of(node)
+    if sparse is not None:
+        return not sparse.rule.decays
     found = update_of(node)
     return found is not None and node.inputs[found[2]].dtype.base in SUPPORTED

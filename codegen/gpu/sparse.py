@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.graph import Node
-from ...graph.ops.state.training import RULES
 from ...graph.resources.variable import VariableState
-from ..fusion.optimizer_loops import sparse_update as sparse_loops, update
+from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of
 from ..fusion.table_loops import kept_in
 from ..ir.legality import SUPPORTED, NotFusibleError
 from .bind.rows import gathered
@@ -42,9 +41,9 @@ def sparse_kernel(gpu: GpuContext, node: Node, fallback: HostKernel) -> GpuKerne
             return GatherKernel(gpu, node, fallback)
         if name.startswith("Scatter"):
             return ScatterKernel(gpu, node, fallback)
-        if name.startswith("SparseApply"):
-            rule = RULES[name.removeprefix("SparseApply")]
-            return (DecayingUpdate if rule.decays else SparseUpdate)(gpu, node, fallback)
+        sparse = sparse_update_of(node)
+        if sparse is not None and sparse.dtype in SUPPORTED:
+            return (DecayingUpdate if sparse.rule.decays else RowUpdate)(gpu, node, sparse, fallback)
     except (ValueError, KeyError, NotFusibleError):  # not these types
         return None
     return None
@@ -73,18 +72,18 @@ class ScatterKernel(VariableUpdate):
         return Choice(ways[:1], sizes, [(shape, self.dtype.np)])
 
 
-class SparseUpdate(VariableUpdate):
+class RowUpdate(VariableUpdate):
     """An optimizer's update of the rows that a sparse gradient names."""
 
-    def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
-        sparse = self.sparse = _Sparse(node)
+    def __init__(self, gpu: GpuContext, node: Node, sparse: SparseUpdate, fallback: HostKernel) -> None:
         super().__init__(gpu, node, sparse.places, sparse.dtype, fallback)
-        self.loops = sparse_loops(sparse.rule, sparse.dtype, sparse.flags, sparse.index, kept_in(sparse.dtype))
+        self.sparse = sparse
+        self.loops = sparse.sparse(kept_in(sparse.dtype))
 
     def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         """An update of these sizes."""
         sparse, given = self.sparse, shapes[1:]
-        sizes = sparse.sizes(shapes[0], given[sparse.gradient - self.places], given[sparse.indices - self.places])
+        sizes = _sizes(shapes[0], given[sparse.gradient - self.places], given[sparse.indices - self.places])
         if sizes is None:
             return None
         ways = sparse_update(self.loops, self.places, sparse.gradient, sparse.dtype, sparse.index, sizes)
@@ -94,11 +93,10 @@ class SparseUpdate(VariableUpdate):
 class DecayingUpdate(GpuKernel):
     """An optimizer with slots that change in all rows: sums the gradient's rows, then runs the dense update."""
 
-    def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
-        sparse = self.sparse = _Sparse(node)
+    def __init__(self, gpu: GpuContext, node: Node, sparse: SparseUpdate, fallback: HostKernel) -> None:
         super().__init__(gpu, node.name, len(node.inputs), (), fallback)
-        loops = update(sparse.rule, sparse.dtype, sparse.flags)
-        self.update = OptimizerUpdate(gpu, node, sparse.places, sparse.gradient, loops, fallback)
+        self.sparse = sparse
+        self.update = OptimizerUpdate(gpu, node, sparse.places, sparse.gradient, sparse.dense(), fallback)
         self.sums = _RowSums(gpu, sparse, node.name)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -117,7 +115,7 @@ class DecayingUpdate(GpuKernel):
 class _RowSums(GpuKernel):
     """A sparse gradient's rows as a dense one of a shape; None where they do not fit."""
 
-    def __init__(self, gpu: GpuContext, sparse: _Sparse, label: str) -> None:
+    def __init__(self, gpu: GpuContext, sparse: SparseUpdate, label: str) -> None:
         super().__init__(gpu, label, 2, (), lambda *inputs: None)
         self.sparse = sparse
         self._has_others = True
@@ -126,42 +124,20 @@ class _RowSums(GpuKernel):
     def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         """A sum of these sizes."""
         (shape,), sparse = others, self.sparse
-        sizes = sparse.sizes(shape, *shapes)
+        sizes = _sizes(shape, *shapes)
         if sizes is None:
             return None
         ways = scatter("add", sparse.dtype, sparse.index, sizes, begin="cleared", names=("in1", "in0"))
         return Choice(ways[:1], sizes, [(shape, sparse.dtype.np)])
 
 
-class _Sparse:
-    """The parameters of a sparse update node.
-
-    Attributes:
-        rule, flags: the optimizer's rule.
-        places: number of inputs that are variables.
-        gradient, indices: positions of these inputs.
-        dtype: type of variables and gradient.
-        index: type of the indices.
-    """
-
-    def __init__(self, node: Node) -> None:
-        rule = RULES[node.type.removeprefix("Resource").removeprefix("SparseApply")]
-        self.places = 1 + len(rule.slots)
-        self.gradient = self.places + len(rule.before)
-        self.indices = self.gradient + 1
-        self.dtype, self.index = (node.inputs[i].dtype.base for i in (self.gradient, self.indices))
-        if self.dtype not in SUPPORTED:
-            raise ValueError(f"no kernel updates {self.dtype.name}")
-        self.rule = rule.name
-        self.flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
-
-    def sizes(self, shape: Shape, rows: Shape, indices: Shape) -> dict[str, int] | None:
-        """The sizes of a launch; None if the shapes do not fit, or there is nothing to do."""
-        if len(indices) != 1 or not shape or rows != (*indices, *shape[1:]) or 0 in shape:
-            return None
-        if not 0 < indices[0] < MOST_UPDATES:
-            return None
-        return launch_sizes(shape[0], math.prod(shape[1:]), indices[0], shape[:1])
+def _sizes(shape: Shape, rows: Shape, indices: Shape) -> dict[str, int] | None:
+    """The sizes of a launch; None if the shapes do not fit, or there is nothing to do."""
+    if len(indices) != 1 or not shape or rows != (*indices, *shape[1:]) or 0 in shape:
+        return None
+    if not 0 < indices[0] < MOST_UPDATES:
+        return None
+    return launch_sizes(shape[0], math.prod(shape[1:]), indices[0], shape[:1])
 
 
 class GatherKernel(GpuKernel):

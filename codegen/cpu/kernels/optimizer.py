@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,11 +24,10 @@ import numpy as np
 from ....graph.core.dtypes import float32, float64
 from ....graph.core.graph import Node
 from ....graph.core.shape import element_count
-from ....graph.ops.state.training import RULES
 from ....graph.resources.buffer_pool import buffers
 from ....graph.resources.variable import VariableState, changing
 from ...check import compare_update
-from ...fusion.optimizer_loops import sparse_update, update, update_of
+from ...fusion.optimizer_loops import SparseUpdate, sparse_update_of, update_of
 from ...fusion.table_loops import added
 from ...ir.legality import SUPPORTED, NotFusibleError
 from ...ir.loop_nest import LoopNest
@@ -151,50 +149,21 @@ def update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> U
 _TYPES = (float32, float64)
 
 
-@dataclass(frozen=True, slots=True)
-class SparseUpdate:
-    """The description of an update with a sparse gradient.
+class SparseUpdateKernel(VariableKernel):
+    """The kernels of one update by rows.
 
-    Attributes:
-        update: the rule, over the named rows; over all rows, where slots decay everywhere. sums: of gradient rows with the same index.
-        places: how many of the inputs are variables. gradient: which input is the gradient; the next one has its row indices.
-        decays: whether slots decay everywhere. linear: whether a row may be updated several times instead of once with a sum.
+    Args:
+        found: what it does. loops: the rule, over the named rows; over all rows, where slots decay everywhere. The other arguments are
+            those of a `VariableKernel`.
     """
 
-    update: LoopNest
-    sums: LoopNest
-    places: int
-    gradient: int
-    decays: bool
-    linear: bool
-
-
-def sparse_update_of(node: Node) -> SparseUpdate | None:
-    """What a node does that updates the rows which a gradient names; None: it is none, or of a type or a rule without kernels."""
-    name = node.type.removeprefix("Resource")
-    rule = RULES.get(name.removeprefix("SparseApply")) if name.startswith("SparseApply") else None
-    if rule is None:
-        return None
-    places = 1 + len(rule.slots)
-    gradient = places + len(rule.before)
-    dtype, index = (node.inputs[i].dtype.base for i in (gradient, gradient + 1))
-    if dtype not in _TYPES:
-        return None
-    flags = tuple(sorted((name, bool(node.attrs[name])) for name in rule.flags))
-    try:
-        loops = update(rule.name, dtype, flags) if rule.decays else sparse_update(rule.name, dtype, flags, index)
-    except NotFusibleError:
-        return None
-    return SparseUpdate(loops, added(dtype, index), places, gradient, rule.decays, rule.linear)
-
-
-class SparseUpdateKernel(VariableKernel):
-    """The kernels of one update by rows: `found` tells what it does. The other arguments are those of a `VariableKernel`."""
-
-    def __init__(self, node: Node, found: SparseUpdate, reference: Kernel, threads: int, check: bool) -> None:
-        super().__init__(node, reference, source_of(found.update, found.places).text, found.places, threads, check)
+    def __init__(
+        self, node: Node, found: SparseUpdate, loops: LoopNest, reference: Kernel, threads: int, check: bool
+    ) -> None:
+        super().__init__(node, reference, source_of(loops, found.places).text, found.places, threads, check)
         self._found = found
-        self._sums_text = source_of(found.sums).text
+        self._loops = loops
+        self._sums_text = source_of(added(found.dtype, found.index)).text
         self._sums: Function | None = None
 
     @property
@@ -212,11 +181,11 @@ class SparseUpdateKernel(VariableKernel):
         super()._swap_in(function)
 
     def _rows(self, inputs: Sequence[Any]) -> Array | None:
-        return None if self._found.decays else np.asarray(inputs[self._found.gradient + 1])
+        return None if self._found.rule.decays else np.asarray(inputs[self._found.indices])
 
     def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
         """Overwrite what the gradient names."""
-        places, gradient, decays = self._found.places, self._found.gradient, self._found.decays
+        places, gradient, decays = self._found.places, self._found.gradient, self._found.rule.decays
         grad, indices = map(np.asarray, inputs[gradient : gradient + 2])
         shape = values[0].shape
         if not indices.size or not shape or any(v.shape != shape or v.dtype != grad.dtype for v in values):
@@ -227,14 +196,14 @@ class SparseUpdateKernel(VariableKernel):
         threads = self._threads
         if decays:
             grad = add_rows(self._sums, grad, indices, len(values[0]), threads)
-        elif self._found.linear and grad.nbytes <= MOST_ALONE:
+        elif self._found.rule.linear and grad.nbytes <= MOST_ALONE:
             threads = 1
         else:
             indices, grad = self._summed(grad, indices, len(values[0]))
         given = [x.ravel() for x in (*inputs[places:gradient], grad, *inputs[gradient + 2 :])]
         arrays = [*flat, *given, *([] if decays else [indices.ravel()]), *flat]
         sizes = (flat[0].size,) if decays else (indices.size, math.prod(grad.shape[1:]))
-        ranges = ranges_of(sizes[0], nanoseconds(self._found.update, sizes), threads)
+        ranges = ranges_of(sizes[0], nanoseconds(self._loops, sizes), threads)
         assert self.function is not None
         share(self.function, (*arrays, *sizes), ranges, threads)
         return True
@@ -253,6 +222,12 @@ class SparseUpdateKernel(VariableKernel):
 
 
 def sparse_update_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> SparseUpdateKernel | None:
-    """The kernel of a node that updates the rows which a gradient names; None where `sparse_update_of` is."""
+    """The kernel of a node that updates the rows which a gradient names; None: it is none, or of a type or a rule without kernels."""
     found = sparse_update_of(node)
-    return None if found is None else SparseUpdateKernel(node, found, reference, threads, check)
+    if found is None or found.dtype not in _TYPES:
+        return None
+    try:
+        loops = found.dense() if found.rule.decays else found.sparse()
+    except NotFusibleError:
+        return None
+    return SparseUpdateKernel(node, found, loops, reference, threads, check)

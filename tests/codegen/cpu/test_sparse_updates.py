@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import dovetail as dt
-from dovetail.codegen.cpu.kernels.optimizer import sparse_update_of
-from dovetail.codegen.ir.loop_nest import LoopNest
+from dovetail.codegen.fusion.optimizer_loops import sparse_update_of
+from dovetail.codegen.fusion.table_loops import added
 
 pytest.importorskip("numba")
 
@@ -79,7 +79,7 @@ def test_text_of_an_update() -> None:
         node = next(n for n in train.graph.nodes if "SparseApply" in n.type)
         found = sparse_update_of(node)
     assert found is not None
-    assert isinstance(found.update, LoopNest)
-    assert str(found.update).splitlines()[-1] == "  store out0[v0, d1] = v5"
-    assert str(found.sums).splitlines()[-1] == "  add out0[v1, d1] += v0"
-    assert "if lo <= v1 < hi:" in numba_source(found.sums).text
+    sums = added(found.dtype, found.index)
+    assert str(found.sparse()).splitlines()[-1] == "  store out0[v0, d1] = v5"
+    assert str(sums).splitlines()[-1] == "  add out0[v1, d1] += v0"
+    assert "if lo <= v1 < hi:" in numba_source(sums).text
