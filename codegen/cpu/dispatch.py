@@ -12,7 +12,7 @@ from ...graph.core.graph import Node
 from ..fusion.optimizer_loops import ACCUMULATES
 from ..ir.program import Kernel
 from ..options import is_enabled
-from .kernels import copy, gemm, image, rows, windows
+from .kernels import conv, copy, gemm, rows, windows
 from .kernels.node import NodeKernel
 from .kernels.optimizer import sparse_update_kernel, update_kernel
 from .tiering import TieredKernel
@@ -65,7 +65,7 @@ _windows = _single(windows.window_kernel, windows.KNOWN_INPUTS)
 FAMILIES: dict[str, tuple[Collection[str], Maker]] = {
     "copies": (copy.OPS, _copy),
     "matrix products": (gemm.OPS, gemm.product_kernel),
-    "convolutions": (image.OPS, _single(image.image_kernel, image.KNOWN_INPUTS)),
+    "convolutions": (conv.OPS, _single(conv.conv_kernel, conv.KNOWN_INPUTS)),
     "depthwise convolutions": (windows.DEPTHWISE, _windows),
     "pooling": (windows.POOLING, _windows),
     "top k": (rows.TOP, _single(rows.top_kernel, rows.KNOWN_INPUTS)),

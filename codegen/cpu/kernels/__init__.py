@@ -5,7 +5,7 @@
     gemm, gemv_source      matrix products; those of one row or column
     contraction, ..._source   what products and convolutions are: blocked and packed GEMM, by tables of offsets
     microkernel            the register tile of products and convolutions, in LLVM
-    image, conv, ...       convolutions as implicit GEMM (conv_filter_source: the gradient by the filter)
+    conv                   convolutions as implicit GEMM (conv_filter_source: the gradient by the filter)
     windows                pooling and depthwise convolutions, from the loop nests that GPUs run, too
     optimizer              dense and sparse updates of variables
     rows, topk_source      segment sums and top-k

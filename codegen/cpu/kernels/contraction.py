@@ -70,9 +70,9 @@ def boxes_of(
     each = inner * itemsize * min(strides[0], spans[0]) * min(strides[1], spans[1])
     most = max(64, min(_MOST, _SEEN // each))
     most = min(most, max(_ENOUGH if channels > 1 else 64, -(-pixels // wanted)))
-    across = columns if columns <= most else -(-_part(columns, most // MR * MR) // MR) * MR  # whole tiles
-    down = _part(rows, most // across) if across == columns else 1
-    deep = _part(images, most // (across * down)) if down == rows else 1
+    across = columns if columns <= most else -(-part_of(columns, most // MR * MR) // MR) * MR  # whole tiles
+    down = part_of(rows, most // across) if across == columns else 1
+    deep = part_of(images, most // (across * down)) if down == rows else 1
     blocks = -(-columns // across) * -(-rows // down) * -(-images // deep)
     widest = panels if pixels == 1 else _WIDEST
     beside = -(-panels // min(panels, max(-(-wanted // blocks), -(-panels // widest))))
@@ -81,7 +81,7 @@ def boxes_of(
     return Boxes((deep, down, across, beside), units, beside * lanes * STEPS, seen)
 
 
-def _part(length: int, most: int) -> int:
+def part_of(length: int, most: int) -> int:
     """A length split into equal parts of at most `most`."""
     return -(-length // -(-length // max(1, most)))
 

@@ -1,32 +1,166 @@
-"""Convolutions and their gradients on CPUs: padding, and how gradients by the filter are cut into units of work.
+"""Convolutions on CPUs: how each op's arrays are prepared for the loops, and how the work is cut into units.
 
 forward, gradient by the image    a contraction (`convolve`, `contraction`)
 gradient by the filter            chunks of boxes by channels (`filter_gradient`, loops in `conv_filter_source`)
-gradient by a strided image       one convolution for each phase of its pixels (`phases_of`, a sub-pixel decomposition)
+gradient by few channels          products of pixels and all taps, whose parts are added up (`overlay` in `contraction_source`, col2im)
+
+The gradient of a convolution by its image is a convolution of the result's gradient with the filter rotated by 180 degrees. With
+strides, the image's pixels fall into as many phases as there are strides, and each phase is a convolution of its own, with the
+taps that meet such a pixel (`phases_of`, a sub-pixel decomposition).
+
+A kernel returns None for cases that it does not support (no elements, dilations together with strides). The reference computes these,
+and also raises the errors for shapes that do not fit.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....graph.ops.nn.conv_geometry import Window
+from ....graph.core.graph import Node
+from ....graph.ops.nn.conv_geometry import Window, channels_last, nhwc, window_of
 from ....graph.resources.buffer_pool import LARGE
 from ...target import L2_BYTES
+from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.recorder import Recorder
-from .contraction import NS_PER_FLOP, WORTH_HELP_NS, contract
+from ..work_ranges import ranges_of
+from .contraction import FUNCTIONS, NS_PER_FLOP, WORTH_HELP_NS, contract, part_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
+Functions: TypeAlias = Mapping[str, Function]
+"""The compiled functions, by name."""
+
+_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_NS_PER_PART = 0.5  # of adding up the parts of pixels
+_FEW = 8  # channels that fill half a tile
 
 
-def as_layout(recorder: Recorder, x: Array, data_format: str) -> Array:
+# --- ops ---------------------------------------------------------------------------------------------------------------
+
+
+def conv(recorder: Recorder, functions: Functions, threads: int, attrs: Any, x: Array, w: Array) -> Array | None:
+    """`Conv2D`."""
+    image, window = channels_last(x, attrs["data_format"]), window_of(attrs, w.shape[:2])
+    rows, columns = _positions(window, image.shape)
+    if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, rows, columns):
+        return None
+    y = recorder.empty((image.shape[0], rows, columns, w.shape[3]), x.dtype)
+    top, left = _before(window, image.shape)
+    own = recorder.ordered(w)
+    convolve(
+        recorder, functions["contract"], threads, recorder.ordered(image), own, y, (rows, columns),
+        taps=own, strides=window.strides, dilations=window.dilations, begin=(-top, -left),
+    )  # fmt: skip
+    return _as_layout(recorder, y, attrs["data_format"])
+
+
+def conv_input(
+    recorder: Recorder, functions: Functions, threads: int, attrs: Any, sizes: Array, w: Array, grad: Array
+) -> Array | None:
+    """`Conv2DBackpropInput`."""
+    y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
+    shape = tuple(int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
+    n, height, width, inner = shape
+    fits = y.shape == (n, *_positions(window, shape), w.shape[3]) and inner == w.shape[2]
+    if not fits or 0 in (y.size, height * width * inner):
+        return None
+    if inner > _FEW and window.strides != (1, 1) and window.dilations != (1, 1):
+        return None
+    x = recorder.empty(shape, grad.dtype)
+    own, y = recorder.ordered(w), recorder.ordered(y)
+    if inner <= _FEW:
+        arguments = (
+            y.ravel(), own.ravel(), x.ravel(), shape[1:], y.shape[1:],
+            (*window.taps, *window.strides, *_before(window, shape)), window.dilations,
+        )  # fmt: skip
+        time = y.size * w.size // w.shape[3] * (2 * NS_PER_FLOP + _NS_PER_PART / w.shape[3])
+        recorder.share(functions["overlay"], arguments, ranges_of(n, time, threads), threads)
+        return _as_layout(recorder, x, attrs["data_format"])
+    if any(window.strides[i] > window.span(i) for i in range(2)):
+        recorder.clear(x)  # there are pixels that no tap meets
+    turned = own.transpose(0, 1, 3, 2)
+    for p in phases_of(window, (height, width)):
+        convolve(
+            recorder, functions["contract"], threads, y, own, x, p.count,
+            taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
+        )  # fmt: skip
+    return _as_layout(recorder, x, attrs["data_format"])
+
+
+def conv_filter(
+    recorder: Recorder, functions: Functions, threads: int, attrs: Any, x: Array, sizes: Array, grad: Array
+) -> Array | None:
+    """`Conv2DBackpropFilter`."""
+    image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
+    high, wide, inner, channels = sizes.tolist()
+    if min(high, wide) < 1:
+        return None
+    window = window_of(attrs, (high, wide))
+    fits = y.shape == (image.shape[0], *_positions(window, image.shape), channels) and inner == image.shape[3]
+    if not fits or 0 in (x.size, y.size):
+        return None
+    return filter_gradient(recorder, functions["convolve_filter"], threads, window, image, y)
+
+
+def _positions(window: Window, shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of the result for images `[n, height, width, channels]`; 0: there are none."""
+    return window.positions(0, shape[1]) or 0, window.positions(1, shape[2]) or 0
+
+
+def _before(window: Window, shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of padding before images `[n, height, width, channels]`."""
+    return window.pads(0, shape[1])[0], window.pads(1, shape[2])[0]
+
+
+def _as_layout(recorder: Recorder, x: Array, data_format: str) -> Array:
     """An image `[n, h, w, c]` in the order of `data_format`."""
     return recorder.ordered(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x
+
+
+OPS: dict[str, tuple[Callable[..., Array | None], str, dict[str, Any]]] = {
+    "Conv2D": (conv, "contraction_source", {"contract": FUNCTIONS["contract"]}),
+    "Conv2DBackpropInput": (conv_input, "contraction_source", FUNCTIONS),
+    "Conv2DBackpropFilter": (
+        conv_filter,
+        "conv_filter_source",
+        {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))},
+    ),
+}
+"""For each op: what runs it, the file of its functions, and these with their signatures."""
+
+KNOWN_INPUTS = {"Conv2DBackpropInput": 0, "Conv2DBackpropFilter": 1}
+"""The input whose value is read: it has the sizes of the result."""
+
+
+def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
+    """For a node that has a kernel here: its source text, and what is to be called with the compiled function and the inputs.
+
+    That gives None where the reference must do the work.
+    """
+    dtype = node.outputs[0].dtype.base
+    if node.type not in OPS or dtype.np not in _TYPES:
+        return None
+    run, file, functions = OPS[node.type]
+    if node.type == "Conv2DBackpropInput":
+        dims = node.inputs[1].dims
+        if dims is not None and dims[2] is not None:  # one of them does it, and each takes long to compile
+            only = "overlay" if dims[2] <= _FEW else "contract"
+            functions = {only: functions[only]}
+
+    def call(compiled: Any, recorder: Recorder, *inputs: Array) -> Array | None:
+        each = compiled if isinstance(compiled, tuple) else (compiled,)
+        return run(recorder, dict(zip(functions, each, strict=True)), threads, node.attrs, *inputs)
+
+    return text_of(f"kernels/{file}", functions, dtype.name), call
+
+
+# --- contractions ------------------------------------------------------------------------------------------------------
 
 
 def convolve(
@@ -64,7 +198,8 @@ def convolve(
     )  # fmt: skip
 
 
-FILTER_FUNCTIONS = {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))}
+# --- gradients by the filter -------------------------------------------------------------------------------------------
+
 _PIXELS = 256  # most pixels of a box: a panel of that size stays in the L1 cache
 _FILTERS_SEEN = L2_BYTES // 4  # bytes of the image that a box should read
 _FEWEST = (
@@ -125,12 +260,11 @@ def _even(length: int, most: int, step: int) -> tuple[int, int]:
 def _box(result: tuple[int, ...], most: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """(images, rows, columns) of a box of up to `most` consecutive pixels; and the number of boxes along each axis."""
     images, rows, columns = result
-    across = -(-columns // most)
-    broad = -(-columns // across)
-    down = -(-rows // max(1, most // columns))
-    tall = -(-rows // down)
-    many = -(-images // max(1, most // (rows * columns)))
-    deep = -(-images // many)
+    deep, tall, broad = (
+        part_of(images, most // (rows * columns)),
+        part_of(rows, most // columns),
+        part_of(columns, most),
+    )
     return (deep, tall, broad), (-(-images // deep), -(-rows // tall), -(-columns // broad))
 
 
@@ -147,7 +281,6 @@ def filter_gradient(recorder: Recorder, function: Function, threads: int, window
 
     lanes = NR[x.dtype.name]
     jumps = (x.shape[1] * x.shape[2] * inner, x.shape[2] * inner, inner)
-    pads = (window.pads(0, x.shape[1])[0], window.pads(1, x.shape[2])[0])
     w = recorder.empty((high, wide, inner, channels), x.dtype)
     pieces = -(-inner // cuts.inner) * -(-channels // cuts.columns)
     units = cuts.chunks * pieces
@@ -161,12 +294,15 @@ def filter_gradient(recorder: Recorder, function: Function, threads: int, window
     recorder.clear(done)
     numbers = (
         (x.shape[1], x.shape[2], inner), jumps, y.shape,
-        (high, wide, *window.strides, *window.dilations, *pads),
+        (high, wide, *window.strides, *window.dilations, *_before(window, x.shape)),
         (*cuts.box, *cuts.seen), cuts.boxes, (cuts.chunks, cuts.inner, cuts.columns),
     )  # fmt: skip
     arrays = (x.ravel(), y.ravel(), w.ravel(), parts.ravel(), recorder.empty((room,), x.dtype), done)
     recorder.share_units(function, arrays, numbers, units, threads)
     return w
+
+
+# --- gradients by strided images ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ pytest.importorskip("numba")
 from dovetail.codegen.cpu.emit.instantiate import text_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
 from dovetail.codegen.cpu.kernels.contraction import FUNCTIONS, Boxes, boxes_of  # noqa: E402
-from dovetail.codegen.cpu.kernels.conv import convolve, phases_of  # noqa: E402
-from dovetail.codegen.cpu.kernels.image import ImageKernels  # noqa: E402
+from dovetail.codegen.cpu.kernels.conv import conv_input, convolve, phases_of  # noqa: E402
 from dovetail.codegen.cpu.kernels.microkernel import NR  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -170,7 +169,7 @@ def test_zeros_where_no_tap_meets_a_pixel() -> None:
     w, y = rng.standard_normal((2, 2, 9, 4)).astype("f"), rng.standard_normal((1, 3, 3, 4)).astype("f")
 
     def call(recorder: Any, sizes: Any, w: Any, y: Any) -> Any:
-        return ImageKernels({"contract": function("float32")}, 1, recorder).conv_input(attrs, sizes, w, y)
+        return conv_input(recorder, {"contract": function("float32")}, 1, attrs, sizes, w, y)
 
     x = by_plan(call, np.array([1, 9, 9, 9]), w, y, known=0)
     assert x is not None

@@ -14,7 +14,7 @@ pytest.importorskip("numba")
 
 from dovetail.codegen.cpu.emit.instantiate import text_of  # noqa: E402
 from dovetail.codegen.cpu.jit import compile_now  # noqa: E402
-from dovetail.codegen.cpu.kernels.conv import FILTER_FUNCTIONS as FUNCTIONS, Cuts, cuts_of, filter_gradient  # noqa: E402
+from dovetail.codegen.cpu.kernels.conv import OPS, Cuts, cuts_of, filter_gradient  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -26,7 +26,7 @@ def made(window: Window, sizes: Sizes, threads: int, dtype: str = "float32") -> 
     x = rng.standard_normal((n, height, width, inner)).astype(dtype)
     seen = patches(x, window)
     y = rng.standard_normal((*seen.shape[:3], channels)).astype(dtype)
-    function = compile_now(text_of("kernels/conv_filter_source", FUNCTIONS, dtype))
+    function = compile_now(text_of("kernels/conv_filter_source", OPS["Conv2DBackpropFilter"][2], dtype))
     got = by_plan(lambda recorder, *xy: filter_gradient(recorder, function, threads, window, *xy), x, y)
     expected = np.tensordot(seen.astype(np.float64), y.astype(np.float64), ((0, 1, 2), (0, 1, 2))).transpose(1, 2, 0, 3)
     return got, expected, cuts_of(y.shape, inner, window, x.itemsize)

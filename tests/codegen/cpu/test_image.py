@@ -10,7 +10,7 @@ from planned import by_plan
 from reference_interpreter import Interpreter
 
 import dovetail as dt
-from dovetail.codegen.cpu.kernels.image import KNOWN_INPUTS as IMAGE_KNOWN, image_kernel
+from dovetail.codegen.cpu.kernels.conv import KNOWN_INPUTS as CONV_KNOWN, conv_kernel
 from dovetail.codegen.cpu.kernels.windows import KNOWN_INPUTS as WINDOW_KNOWN, window_kernel
 from dovetail.codegen.fusion.window_loops import WINDOW_OPS
 from dovetail.graph.core.errors import InternalError
@@ -26,9 +26,9 @@ def compare(graph: Any, tensor: Any, *, tolerance: float = 1e-4) -> Any:
     """Run a tensor's node by its kernel and by the reference; the kernel's result, None where it leaves it to the reference."""
     expected, *inputs = Interpreter(graph).run([tensor, *tensor.op.inputs], {})
     text, call = (
-        image_kernel(tensor.op, 2) or window_kernel(tensor.op, 2) or pytest.fail(f"{tensor.op.type} has no kernel")
+        conv_kernel(tensor.op, 2) or window_kernel(tensor.op, 2) or pytest.fail(f"{tensor.op.type} has no kernel")
     )
-    known = IMAGE_KNOWN.get(tensor.op.type, WINDOW_KNOWN.get(tensor.op.type, -1))
+    known = CONV_KNOWN.get(tensor.op.type, WINDOW_KNOWN.get(tensor.op.type, -1))
     got = by_plan(partial(call, compile_now(text)), *inputs, known=known)
     if got is not None:
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
@@ -153,7 +153,7 @@ def test_a_sum_over_pixels_does_not_depend_on_the_threads() -> None:
         (of_b,) = dt.gradients(y, [b])
     results = []
     for threads in (1, 2, 3):
-        text, call = image_kernel(of_b.op, threads)  # type: ignore[misc]
+        text, call = conv_kernel(of_b.op, threads)  # type: ignore[misc]
         results.append(by_plan(partial(call, compile_now(text)), x, sizes, grad, known=1))
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
@@ -169,7 +169,7 @@ def test_the_tile_keeps_its_sums_in_vectors() -> None:
 def image_kernel_of_a_convolution() -> Any:
     with dt.Graph().as_default():
         y = dt.nn.conv2d(dt.placeholder(dt.float32, [1, 5, 5, 2]), dt.placeholder(dt.float32, [3, 3, 2, 4]), 1, "SAME")
-        return image_kernel(y.op, 1)
+        return conv_kernel(y.op, 1)
 
 
 def test_checking_compares_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
