@@ -14,8 +14,9 @@ Patterns are Python expressions, read by Python's own parser, once.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -52,29 +53,23 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A node of one type. `attrs`: what each attribute must be, a `Name` for anything."""
+    """A node of one type. `attrs`: what each attribute must be, a `Name` for anything. `called`: a name for what it matched."""
 
     type: str
     args: tuple[Pattern, ...]
     attrs: tuple[tuple[str, Any], ...] = ()
+    called: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of several."""
+    """One of several. `called`: a name for what it matched."""
 
     patterns: tuple[Pattern, ...]
+    called: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
-    """A pattern whose match gets a name."""
-
-    name: str
-    pattern: Pattern
-
-
-Pattern: TypeAlias = Name | Number | Op | Either | Called
+Pattern: TypeAlias = Name | Number | Op | Either
 Look: TypeAlias = Callable[[Tensor], Node | None]
 """The node that makes a tensor, or None where nothing may be assumed of how it is made."""
 
@@ -103,8 +98,8 @@ def _read(e: ast.expr) -> Pattern:
         return Op(e.func.id, tuple(map(_read, e.args)), attrs)
     if isinstance(e, ast.Set):
         return Either(tuple(map(_read, e.elts)))
-    if isinstance(e, ast.NamedExpr):
-        return Called(e.target.id, _read(e.value))
+    if isinstance(e, ast.NamedExpr) and isinstance(named := _read(e.value), Op | Either):
+        return replace(named, called=e.target.id)
     raise ValueError(f"not part of a rule's language: {ast.unparse(e)}")
 
 
@@ -116,9 +111,7 @@ def roots(pattern: Pattern) -> frozenset[str]:
     """The types of node at which it can match."""
     if isinstance(pattern, Op):
         return frozenset({pattern.type})
-    if isinstance(pattern, Either):
-        return frozenset().union(*map(roots, pattern.patterns))
-    return roots(pattern.pattern) if isinstance(pattern, Called) else frozenset()
+    return frozenset().union(*map(roots, pattern.patterns)) if isinstance(pattern, Either) else frozenset()
 
 
 def needs(pattern: Pattern) -> frozenset[str]:
@@ -127,8 +120,6 @@ def needs(pattern: Pattern) -> frozenset[str]:
         return frozenset({pattern.type}).union(*map(needs, pattern.args))
     if isinstance(pattern, Either):
         return frozenset.intersection(*map(needs, pattern.patterns))
-    if isinstance(pattern, Called):
-        return needs(pattern.pattern)
     return frozenset({"Const"}) if isinstance(pattern, Number) else frozenset()
 
 
@@ -144,8 +135,6 @@ def may_match(pattern: Pattern, op: str, makers: Sequence[str]) -> bool:
     """
     if isinstance(pattern, Either):
         return any(may_match(p, op, makers) for p in pattern.patterns)
-    if isinstance(pattern, Called):
-        return may_match(pattern.pattern, op, makers)
     if not isinstance(pattern, Op) or pattern.type != op or len(pattern.args) != len(makers):
         return False
     orders = (makers, makers[::-1]) if op in COMMUTES else (makers,)
@@ -156,8 +145,6 @@ def _may_be_made(pattern: Pattern, maker: str) -> bool:
     """Whether a pattern can match a tensor that such a node makes."""
     if isinstance(pattern, Either):
         return any(_may_be_made(p, maker) for p in pattern.patterns)
-    if isinstance(pattern, Called):
-        return _may_be_made(pattern.pattern, maker)
     return isinstance(pattern, Name) or maker == ("Const" if isinstance(pattern, Number) else pattern.type)
 
 
@@ -174,17 +161,11 @@ class Found:
 
 def match(pattern: Pattern, root: Node, look: Look) -> Iterator[Found]:
     """All ways in which a pattern matches at a node of one output."""
-    return _of_node(pattern, root, look, Found({}, ()), root)
+    return _of_tensor(pattern, root.outputs[0], look, Found({}, ()), root)
 
 
-def _of_node(pattern: Pattern, node: Node, look: Look, found: Found, root: Node) -> Iterator[Found]:
-    if isinstance(pattern, Either):
-        for p in pattern.patterns:
-            yield from _of_node(p, node, look, found, root)
-    elif isinstance(pattern, Called):
-        for f in _of_node(pattern.pattern, node, look, found, root):
-            yield Found({**f.names, pattern.name: node.outputs[0]}, f.nodes)
-    elif isinstance(pattern, Op) and node.opdef.name == pattern.type and len(node.inputs) == len(pattern.args):
+def _of_node(pattern: Op, node: Node, look: Look, found: Found, root: Node) -> Iterator[Found]:
+    if node.opdef.name == pattern.type and len(node.inputs) == len(pattern.args):
         orders: list[Sequence[Tensor]] = [node.inputs]
         if pattern.type in COMMUTES and node.inputs[0] is not node.inputs[1]:
             orders.append(node.inputs[::-1])
@@ -217,22 +198,23 @@ def _of_tensor(pattern: Pattern, tensor: Tensor, look: Look, found: Found, root:
         elif before is tensor or same_constant(look(before), look(tensor)):
             yield found
         return
-    node = look(tensor)
+    node = root if tensor is root.outputs[0] else look(tensor)
     if node is None:
         return
     if isinstance(pattern, Number):
         if _holds(node, pattern.value, root):
             yield found
-    elif isinstance(pattern, Either):
-        for p in pattern.patterns:
-            yield from _of_tensor(p, tensor, look, found, root)
-    elif isinstance(pattern, Called):
-        before = found.names.get(pattern.name)
-        for f in _of_tensor(pattern.pattern, tensor, look, found, root):
-            if before is None or before is tensor:
-                yield Found({**f.names, pattern.name: tensor}, f.nodes)
+        return
+    ways: Iterator[Found]
+    if isinstance(pattern, Either):
+        ways = itertools.chain.from_iterable(_of_tensor(p, tensor, look, found, root) for p in pattern.patterns)
     else:
-        yield from _of_node(pattern, node, look, found, root)
+        ways = _of_node(pattern, node, look, found, root)
+    for f in ways:
+        if not pattern.called:
+            yield f
+        elif f.names.get(pattern.called, tensor) is tensor:
+            yield Found({**f.names, pattern.called: tensor}, f.nodes)
 
 
 def _has_numbers(patterns: Sequence[Pattern], tensors: Sequence[Tensor], look: Look, root: Node) -> bool:
