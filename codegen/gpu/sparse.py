@@ -27,8 +27,7 @@ from .ir import triton_type
 from .kernels import GpuKernel
 from .optimizer import OptimizerUpdate, VariableUpdate
 from .residency import HostKernel, value_on
-from .templates.scatter import check_scatter, launch_sizes, scatter
-from .templates.sparse_optimizer import sparse_update
+from .templates.tables import check_scatter, launch_sizes, scatter, sparse_update
 
 Shape = tuple[int, ...]
 

@@ -25,9 +25,8 @@ from ..driver.device import Device
 from ..emit.expr import Names
 from ..emit.schedules import BLOCKS, candidates, launches, one_after_another, routines, size_names, specialise
 from ..ir import Count, Routine, Scratch, triton_type
-from ..templates.gather import gather
-from ..templates.scatter import check_scatter, launch_sizes, scatter
 from ..templates.sort import LONGEST_SORTED, long_sort, sort
+from ..templates.tables import check_scatter, gather, launch_sizes, scatter
 from .scatter import MOST_UPDATES
 from .template import Choice, Template, copied
 

@@ -10,8 +10,7 @@ from ....graph.core.graph import Node
 from ...fusion.table_loops import MOST_COORDINATES
 from ..driver.device import Device
 from ..ir import triton_type
-from ..templates.gather import gather_nd
-from ..templates.scatter import check_scatter, launch_sizes, scatter
+from ..templates.tables import check_scatter, gather_nd, launch_sizes, scatter
 from .template import Choice, Template
 
 Shape = tuple[int, ...]

@@ -7,9 +7,9 @@
     windows.py                        where a window's taps lie; pooling and depthwise convolutions, which are loops
     strided_copy.py                   copies of boxes, transposes among them
     sort.py                           sorts within a block; sorts of longer rows
-    gather.py, scatter.py             rows by index, segment reductions; scatters in which one update owns a row
+    tables.py                         rows by index, picked and put; segment reductions; an optimizer's step for some rows
     multi_tensor.py                   one launch for the same update of many tensors
-    random.py, sparse_optimizer.py    integers and float64 normals; an optimizer's step for some rows
+    random.py                         integers and float64 normals
     text.py                           a kernel from its body, arguments and grid
 
 Each module has plain functions from element types, static facts and flags to `Routine`s (`gpu/ir.py`). Where one of several may be the

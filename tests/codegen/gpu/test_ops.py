@@ -10,7 +10,7 @@ from kernel_runner import run_routine
 from dovetail.codegen.fusion import row_loops
 from dovetail.codegen.gpu.bind import rows
 from dovetail.codegen.gpu.ir import SM80, Routine
-from dovetail.codegen.gpu.templates import gather, multi_tensor, random, scatter, sort
+from dovetail.codegen.gpu.templates import multi_tensor, random, sort, tables
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder, Scan
 from dovetail.graph.core.dtypes import (
     bfloat16,
@@ -93,7 +93,7 @@ def test_gather(dtype: Any, batch: int, before: int, length: int, count: int, af
     out = np.full((batch, before, count, after), 9, dtype.np)
     sizes = {"batch": batch, "before": before, "length": length, "count": count, "after": after}
     sizes["rows"] = batch * before * length
-    for routine in gather.gather(dtype, int64, sizes):
+    for routine in tables.gather(dtype, int64, sizes):
         out[...] = 9
         run_routine(routine, {"in0": x, "in1": at, "out0": out, **sizes})
     for b in range(batch):
@@ -104,16 +104,16 @@ def test_an_index_out_of_range_picks_zeros_and_adds_nothing() -> None:
     x, at = np.ones((4, 8), np.float32), np.array([-1, 4, 2, 1000], np.int32)
     out = np.full((4, 8), 9, np.float32)
     sizes = {"batch": 1, "before": 1, "length": 4, "count": 4, "after": 8}
-    run_routine(gather.gather(float32, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
+    run_routine(tables.gather(float32, int32, sizes)[0], {"in0": x, "in1": at, "out0": out, **sizes})
     np.testing.assert_array_equal(out, np.array([[0], [0], [1], [0]], np.float32) * np.ones(8, np.float32))
-    sizes = scatter.launch_sizes(4, 8, 4, [4])
+    sizes = tables.launch_sizes(4, 8, 4, [4])
     run_routine(segments("add", float32, sizes), {"in0": x, "in1": at, "out0": out, **sizes})
     np.testing.assert_array_equal(out.sum(1), [0, 0, 8, 0])
 
 
 def segments(kind: str, dtype: Any, sizes: dict[str, int]) -> Routine:
     begin = "cleared" if kind == "add" else "empty"
-    return scatter.scatter(kind, dtype, int32, sizes, begin=begin, names=("in1", "in0"))[0]
+    return tables.scatter(kind, dtype, int32, sizes, begin=begin, names=("in1", "in0"))[0]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int8, int32, int64], ids=lambda t: t.name)
@@ -121,7 +121,7 @@ def test_segment_sum(dtype: Any) -> None:
     x = (4 * RNG.standard_normal((50, 37))).astype(dtype.np)
     at = RNG.integers(0, 6, 50).astype(np.int32)
     out = np.full((9, 37), 7, dtype.np)
-    sizes = scatter.launch_sizes(9, 37, 50, [9])
+    sizes = tables.launch_sizes(9, 37, 50, [9])
     run_routine(segments("add", dtype, sizes), {"in0": x, "in1": at, "out0": out, **sizes})
     expected = np.zeros((9, 37), np.float64)
     np.add.at(expected, at, x.astype(np.float64))
@@ -137,7 +137,7 @@ def test_extremes_and_products_of_segments(dtype: Any, kind: str) -> None:
         x[3, 0], x[4, 1], x[:, 2] = np.nan, np.inf, {"max": -np.inf, "min": np.inf}.get(kind, 1)
     at = RNG.integers(-1, 6, 40).astype(np.int32)
     out = np.full((8, 37), 7, dtype.np)
-    sizes = scatter.launch_sizes(8, 37, 40, [8])
+    sizes = tables.launch_sizes(8, 37, 40, [8])
     run_routine(segments("mul" if kind == "prod" else kind, dtype, sizes), {"in0": x, "in1": at, "out0": out, **sizes})
     with np.errstate(over="ignore", invalid="ignore"):
         expected = combine_rows(x, at, 8, kind.title())
@@ -150,11 +150,11 @@ def test_extremes_and_products_of_segments(dtype: Any, kind: str) -> None:
 def test_picking_compiles() -> None:
     sizes = {"batch": 1, "before": 1, "length": 1000, "count": 5000, "after": 96, "rows": 1000, "elements": 96000}
     for dtype in (float32, bfloat16, int64):
-        compiles(gather.gather(dtype, int64, sizes)[0])
-        compiles(segments("add", dtype, scatter.launch_sizes(1000, 96, 5000, [1000])))
-        compiles(segments("max", dtype, scatter.launch_sizes(1000, 96, 5000, [1000])), SOME)
-    compiles(gather.gather(int8, int32, sizes | {"batch": 2, "before": 3})[0], SOME)
-    compiles(gather.gather(float32, int32, sizes | {"before": 3})[0], SOME)
+        compiles(tables.gather(dtype, int64, sizes)[0])
+        compiles(segments("add", dtype, tables.launch_sizes(1000, 96, 5000, [1000])))
+        compiles(segments("max", dtype, tables.launch_sizes(1000, 96, 5000, [1000])), SOME)
+    compiles(tables.gather(int8, int32, sizes | {"batch": 2, "before": 3})[0], SOME)
+    compiles(tables.gather(float32, int32, sizes | {"before": 3})[0], SOME)
 
 
 # --- scans -----------------------------------------------------------------------------------------------------------

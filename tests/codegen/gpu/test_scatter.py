@@ -9,7 +9,7 @@ from kernel_runner import run_routine
 
 from dovetail.codegen.fusion.optimizer_loops import sparse_update
 from dovetail.codegen.gpu.ir import SM80, SM90, Routine
-from dovetail.codegen.gpu.templates import gather, scatter, sort, sparse_optimizer
+from dovetail.codegen.gpu.templates import sort, tables
 from dovetail.graph.core.dtypes import (
     bfloat16,
     bool_,
@@ -43,15 +43,15 @@ FUNCTIONS = {"update": lambda a, b: b, "add": np.add, "sub": np.subtract, "mul":
 def test_all_updates_of_a_row_count_and_rows_out_of_range_do_not(kind: str, dtype: Any) -> None:
     if kind == "div" and not dtype.is_floating:
         with pytest.raises(ValueError, match="not divided"):
-            scatter.check_scatter(kind, dtype)
+            tables.check_scatter(kind, dtype)
         return
     rows, after, count = 6, 5, 13
     x = (4 * RNG.standard_normal((rows, after))).astype(np.int8).astype(dtype.np)
     updates = (4 * RNG.standard_normal((count, after)) + 5 * (kind == "div")).astype(np.int8).astype(dtype.np)
     at = RNG.integers(-1, rows + 1, count).astype(np.int32)
     out = np.zeros_like(x)
-    sizes = scatter.launch_sizes(rows, after, count, [rows])
-    for routine in scatter.scatter(kind, dtype, int32, sizes, begin="copied"):
+    sizes = tables.launch_sizes(rows, after, count, [rows])
+    for routine in tables.scatter(kind, dtype, int32, sizes, begin="copied"):
         run_routine(routine, {"in0": x, "in1": at, "in2": updates, "out0": out, **sizes})
     wide = np.float64 if dtype.is_floating else dtype.np
     expected = x.astype(wide)
@@ -66,19 +66,19 @@ def test_all_updates_of_a_row_count_and_rows_out_of_range_do_not(kind: str, dtyp
 
 def test_nan_is_kept_by_extremes() -> None:
     x, updates = np.array([[1.0], [np.nan]], np.float32), np.array([[np.nan], [2.0]], np.float32)
-    sizes = scatter.launch_sizes(2, 1, 2, [2])
-    (routine,) = scatter.scatter("max", float32, int64, sizes)
+    sizes = tables.launch_sizes(2, 1, 2, [2])
+    (routine,) = tables.scatter("max", float32, int64, sizes)
     run_routine(routine, {"in1": np.array([0, 1]), "in2": updates, "out0": x, **sizes})
     assert np.isnan(x).all()
 
 
 def test_what_is_not_scattered() -> None:
     with pytest.raises(ValueError, match="bool"):
-        scatter.check_scatter("add", bool_)
+        tables.check_scatter("add", bool_)
     with pytest.raises(ValueError, match="coordinates of 9"):
-        scatter.check_scatter("add", float32, 9)
+        tables.check_scatter("add", float32, 9)
     with pytest.raises(ValueError, match="pow"):
-        scatter.check_scatter("pow", float32)
+        tables.check_scatter("pow", float32)
 
 
 @pytest.mark.parametrize("kind", ["update", "add", "mul"])
@@ -93,14 +93,14 @@ def test_coordinates_of_several_numbers(kind: str, single: bool) -> None:
         if all(0 <= p < n for p, n in zip(place, dims, strict=True)):
             there = tuple(place)
             expected[there] = FUNCTIONS[kind](expected[there], updates if single else updates[i])
-    sizes = scatter.launch_sizes(24, after, len(at), dims)
+    sizes = tables.launch_sizes(24, after, len(at), dims)
     run_routine(
-        scatter.scatter(kind, float32, int32, sizes, 3, single=single)[0],
+        tables.scatter(kind, float32, int32, sizes, 3, single=single)[0],
         {"in1": at, "in2": updates, "out0": x, **sizes},
     )
     np.testing.assert_array_equal(x, expected)
     picked = np.full((len(at), after), 9, np.float32)
-    run_routine(gather.gather_nd(float32, int32, 3, sizes)[0], {"in0": x, "in1": at, "out0": picked, **sizes})
+    run_routine(tables.gather_nd(float32, int32, 3, sizes)[0], {"in0": x, "in1": at, "out0": picked, **sizes})
     right = np.all((at >= 0) & (at < dims), 1)
     np.testing.assert_array_equal(picked[right], x[tuple(at[right].T)])
     assert not picked[~right].any()
@@ -109,24 +109,24 @@ def test_coordinates_of_several_numbers(kind: str, single: bool) -> None:
 def test_rows_out_of_range_are_nobodys() -> None:
     """Also where the first occurrence, whose number is that of what is not there, is one of them."""
     at, updates, x = np.array([9, -3, 1]), np.ones((3, 2), np.float32), np.zeros((2, 2), np.float32)
-    sizes = scatter.launch_sizes(2, 2, 3, [2])
-    run_routine(scatter.scatter("update", float32, int64, sizes)[0], {"in1": at, "in2": updates, "out0": x, **sizes})
+    sizes = tables.launch_sizes(2, 2, 3, [2])
+    run_routine(tables.scatter("update", float32, int64, sizes)[0], {"in1": at, "in2": updates, "out0": x, **sizes})
     np.testing.assert_array_equal(x, [[0, 0], [1, 1]])
 
 
-SIZES = scatter.launch_sizes(1000, 96, 5000, [10, 100])
+SIZES = tables.launch_sizes(1000, 96, 5000, [10, 100])
 
 
 @pytest.mark.slow
 def test_scatters_compile() -> None:
-    compiles(scatter.scatter("update", bfloat16, int64, SIZES, 2)[0], stack=16)  # two words, by Triton 3.6 for sm_80
-    for routine in scatter.scatter("add", float32, int32, SIZES):
+    compiles(tables.scatter("update", bfloat16, int64, SIZES, 2)[0], stack=16)  # two words, by Triton 3.6 for sm_80
+    for routine in tables.scatter("add", float32, int32, SIZES):
         compiles(routine)
-    compiles(scatter.scatter("sub", uint32, int32, SIZES)[0], [SM90])
-    compiles(scatter.scatter("max", float32, int64, SIZES)[0], [SM90])
-    compiles(scatter.scatter("mul", float64, int32, SIZES, 2)[0], [SM90])
-    compiles(scatter.scatter("add", int8, int32, SIZES, begin="cleared", single=True)[0], [SM80])
-    compiles(gather.gather_nd(float16, int32, 3, SIZES | {"s2": 1})[0], [SM90])
+    compiles(tables.scatter("sub", uint32, int32, SIZES)[0], [SM90])
+    compiles(tables.scatter("max", float32, int64, SIZES)[0], [SM90])
+    compiles(tables.scatter("mul", float64, int32, SIZES, 2)[0], [SM90])
+    compiles(tables.scatter("add", int8, int32, SIZES, begin="cleared", single=True)[0], [SM80])
+    compiles(tables.gather_nd(float16, int32, 3, SIZES | {"s2": 1})[0], [SM90])
 
 
 # --- sparse updates --------------------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ def test_rows_that_are_named_have_one_step(dtype: Any) -> None:
     new_slot = np.where(named, slot.astype(np.float64) * np.float64(keep) + summed, slot.astype(np.float64))
     new = np.where(named, variable.astype(np.float64) - np.float64(rate) * new_slot, variable.astype(np.float64))
     arrays = {"in0": variable, "in1": slot, "in2": rate, "in3": gradient, "in4": at, "in5": keep}
-    sizes = scatter.launch_sizes(rows, after, count, [rows])
-    routine = sparse_optimizer.sparse_update(loops, 2, 3, dtype, int64, sizes)[0]
+    sizes = tables.launch_sizes(rows, after, count, [rows])
+    routine = tables.sparse_update(loops, 2, 3, dtype, int64, sizes)[0]
     run_routine(routine, {**arrays, "out0": variable, "out1": slot, **sizes})
     for mine, expected in ((variable, new), (slot, new_slot)):
         np.testing.assert_allclose(
@@ -159,9 +159,9 @@ def test_rows_that_are_named_have_one_step(dtype: Any) -> None:
 @pytest.mark.slow
 def test_sparse_updates_compile() -> None:
     loops = sparse_update("Momentum", float32, (("use_nesterov", True),), int64, float32)
-    compiles(sparse_optimizer.sparse_update(loops, 2, 3, float32, int64, SIZES)[0])
+    compiles(tables.sparse_update(loops, 2, 3, float32, int64, SIZES)[0])
     loops = sparse_update("Ftrl", bfloat16, (), int32, float32)
-    compiles(sparse_optimizer.sparse_update(loops, 3, 3, bfloat16, int32, SIZES)[0], [SM90])
+    compiles(tables.sparse_update(loops, 3, 3, bfloat16, int32, SIZES)[0], [SM90])
 
 
 # --- long sorts ------------------------------------------------------------------------------------------------------

@@ -1,9 +1,15 @@
-"""Putting rows where indices say: set them, or add, subtract, multiply, divide, keep the smaller or the larger.
+"""Rows of tables: loops (`fusion/table_loops.py`), with the tiles and candidates of all loops.
+
+    gather        in0 params [batch, before, length, after], in1 indices [batch, count] -> out0 [batch, before, count, after]
+    gather_nd     in0 params [s0, s1, ..., after], in1 coordinates [count, depth] -> out0 [count, after]
+    scatter       rows are set, or added, subtracted, multiplied, divided, or the smaller or the larger ones are kept
+    sparse_update an optimizer's step for the rows that a gradient names
 
 Segments' sums, products and extremes are scatters into zeros, and into rows that are still empty.
 
-An array is seen as [rows, after]. `count` coordinates say which rows are meant; each is one number, or several (`depth`) along as
-many axes of sizes s0, s1... A row for an index that is out of range is left out, as on GPUs in TensorFlow.
+What is put into is seen as [rows, after]. `count` coordinates say which rows are meant; each is one number, or several (`depth`) along
+as many axes of sizes s0, s1... Where an index is out of range, a gather picks zeros and a scatter leaves the row out, as on GPUs in
+TensorFlow; on CPUs it is an error.
 
 Where an index occurs several times, all of its updates count. How, depends on what is done:
 
@@ -12,8 +18,7 @@ Where an index occurs several times, all of its updates count. How, depends on w
     update       the last one wins: each row's last occurrence is its *owner*, and only owners write
     the others   the owner goes through all occurrences, in order. An index that occurs once, which most do, costs nothing more
 
-All but the last are loops (`table_loops`), with the tiles and candidates of all loops. Going through occurrences is no loop over one
-space, and is written here.
+Going through occurrences is no loop over one space, and is written here.
 """
 
 from __future__ import annotations
@@ -24,14 +29,18 @@ from ....graph.core.dtypes import DType, float32, float64, int32, int64, uint32,
 from ...fusion.table_loops import (
     MOST_COORDINATES,
     added,
+    added_to_owners,
     claim,
     converted,
     filled,
     forget,
     kept_in,
+    picked,
+    picked_inside,
     put_by_owners,
     rows_of,
 )
+from ...ir.loop_nest import LoopNest
 from ..emit.expr import Names, start_of, type_of
 from ..emit.schedules import launches, one_after_another
 from ..ir import Count, Grid, Launch, Routine, Scratch, triton_type
@@ -68,6 +77,29 @@ def launch_sizes(rows: int, after: int, count: int, dims: Sequence[int]) -> dict
     """What a launch of a scatter gives: of an array [rows, after] whose coordinates, `count` of them, go along axes of sizes `dims`."""
     whole = {"elements": rows * after, "updated": count * after, "numbers": count * len(dims)}
     return {"rows": rows, "after": after, "count": count, **whole, **{f"s{d}": n for d, n in enumerate(dims)}}
+
+
+def gather(dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+    """Ways to pick, the likely best one first.
+
+    A launch gives the sizes `batch`, `before`, `length`, `count` and `after`. `sizes`: the same; for other ones the ways are right,
+    too, as long as it is as true of them that `batch` and `before` are 1.
+    """
+    inputs, tables = ("in0", "in1"), {"in0": "rows"}
+    if sizes["batch"] == sizes["before"] == 1:
+        names = Names(inputs, ("out0",), ("count", "after"), tables={"in0": "length"})
+        return one_after_another([launches(picked(dtype, index), names, (sizes["count"], sizes["after"]))])
+    loops = picked_inside(dtype, index, sizes["batch"] > 1)
+    axes = [n for n in ("batch", "before", "count", "after") if n != "batch" or sizes["batch"] > 1]
+    return one_after_another(
+        [launches(loops, Names(inputs, ("out0",), tuple(axes), tables=tables), [sizes[n] for n in axes])]
+    )
+
+
+def gather_nd(dtype: DType, index: DType, depth: int, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
+    """Ways to pick slices by coordinates of `depth` numbers. A launch gives `launch_sizes`, of which `sizes` are some."""
+    names = Names(("in0", "in1"), ("out0",), ("count", "after"), tables={"in0": "rows", "in1": "numbers"})
+    return one_after_another([launches(picked(dtype, index, depth), names, (sizes["count"], sizes["after"]))])
 
 
 def scatter(
@@ -130,6 +162,39 @@ def scatter(
     start = start_of({"mul": "prod"}.get(kind, kind), dtype) if begin == "empty" else ""
     in_turn = _in_turn(kind, dtype, index, coordinates, updates, sizes["after"], start, single=single)
     return one_after_another([*parts, *owning, [in_turn]], [*noted, *scratch])
+
+
+def sparse_update(
+    loops: LoopNest, places: int, gradient: int, dtype: DType, index: DType, sizes: Mapping[str, int]
+) -> tuple[Routine, ...]:
+    """Ways to make an optimizer's step for the rows [count, after] that a gradient names, the likely best one first.
+
+    Rows that are named several times have one step, with the sum of their gradients: these are added up where the owner's own stands,
+    and the owners make the steps.
+
+    A launch gives a node's inputs in0, in1... (the places, numbers, the gradient's rows, the indices, numbers), the outputs out0, out1...,
+    which may be the places, and `sizes`. Only the rows that are named are written.
+
+    Args:
+        loops: the rule, of `update_loops.sparse_update` with sums. places: how many of its inputs are variables. gradient: which
+            input that is.
+        dtype: of the gradient. index: of the indices.
+        sizes: `launch_sizes`; the ways are right for any others, too.
+    """
+    kept, indices = kept_in(dtype), f"in{gradient + 1}"
+    space, axes = (sizes["count"], sizes["after"]), ("count", "after")
+    tables = {"scratch0": "rows", "scratch1": "count", indices: "numbers"}
+    owning, notes = owners(index, 1, indices, sizes)
+    cleared = launches(filled(kept), Names((), ("scratch1",), ("updated",)), (space[0] * space[1],))[:1]
+    sums = Names((f"in{gradient}", indices, "scratch0"), ("scratch1",), axes, tables=tables)
+    summed = launches(added_to_owners(dtype, index), sums, space)
+    inputs = [f"in{i}" for i in range(len(loops.loads) - 1) if i != gradient + 1] + [indices]  # as the loops have them
+    inputs[gradient] = "scratch1"
+    outputs = tuple(f"out{i}" for i in range(places))
+    tables |= dict.fromkeys((*inputs[:places], *outputs), "rows")
+    step = launches(loops, Names((*inputs, "scratch0"), outputs, axes, tables=tables), space)
+    scratch = Scratch("scratch1", triton_type(kept.name), (Count(("count",)), Count(("after",))))
+    return one_after_another([*owning, cleared, summed, step], [*notes, scratch])
 
 
 def check_scatter(kind: str, dtype: DType, depth: int = 1) -> None:
