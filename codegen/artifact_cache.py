@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from ..graph.core.settings import cache_folder
 
@@ -52,3 +54,18 @@ def put(path: Path, data: bytes, *, anew: bool = False) -> None:
     # Some compilers compare a source's time with that of the compiled file, so every writer sets the same time.
     os.utime(name, (0, 0))
     Path(name).replace(path)
+
+
+def load_module(name: str, path: Path, text: str) -> ModuleType:
+    """The module of a source text, which is kept at `path`: compilers look for a function's source there, and for its module by name."""
+    put(path, text.encode())
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    code = compile(text, path, "exec", dont_inherit=True)
+    sys.modules[name] = module
+    try:
+        exec(code, module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

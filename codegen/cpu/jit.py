@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import importlib.util
 import logging
 import queue
-import sys
 import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from .. import artifact_cache
@@ -70,24 +67,9 @@ def compile_now(text: str) -> Function:
         function = _functions.get(text)
         if function is None:
             path = path_of(text)
-            artifact_cache.put(path, text.encode())
-            function = _functions[text] = _module(path).kernel
+            module = artifact_cache.load_module(f"_dovetail_kernels.{path.stem}", path, text)
+            function = _functions[text] = module.kernel
     return function
-
-
-def _module(path: Path) -> ModuleType:
-    name = f"_dovetail_kernels.{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # Numba looks it up by name
-    written = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # Python's own cache has no use: the module is read once
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = written
-    return module
 
 
 class _Compiler:

@@ -11,7 +11,6 @@ promised for each argument, since nothing is inferred ahead of time.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import logging
 import sys
@@ -153,22 +152,9 @@ def load_source(text: str, purpose: str = "compiled") -> ModuleType:
     """A kernel's text as a module, one per purpose; Triton wants to find it in a file."""
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
     name = f"_dovetail_triton.{purpose}.k{key}"
-    module = sys.modules.get(name)
-    if module is not None:
-        return module
-    path = artifact_cache.folder("triton") / "source" / f"k{key}.py"
-    artifact_cache.put(path, text.encode())
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    written = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # the module is read once
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = written
-    sys.modules[name] = module
-    return module
+    if name in sys.modules:
+        return sys.modules[name]
+    return artifact_cache.load_module(name, artifact_cache.folder("triton") / "source" / f"k{key}.py", text)
 
 
 def compile_here(kernel: TritonKernel, target: Target) -> Binary:
