@@ -95,7 +95,7 @@ def _sparse_cross_entropy(builder: LoopNestBuilder, node: Node, inputs: Sequence
     logits, label, position = inputs
     apply, dtype = builder.apply, builder.dtype(logits)
     log_p = _log_softmax_of(builder, logits)
-    label = _as_position(builder, label)
+    label = builder.cast(label, int64)
     there = apply("and", apply("ge", label, builder.constant(0, int64)), apply("lt", label, builder.count(int64)))
     zero = apply("select", there, builder.constant(0.0, dtype), builder.constant(float("nan"), dtype))
     one = builder.constant(1.0, dtype)
@@ -106,7 +106,7 @@ def _sparse_cross_entropy(builder: LoopNestBuilder, node: Node, inputs: Sequence
 
 def _one_hot(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
     index, on, off, position = inputs
-    return [builder.apply("select", builder.apply("eq", _as_position(builder, index), position), on, off)]
+    return [builder.apply("select", builder.apply("eq", builder.cast(index, int64), position), on, off)]
 
 
 def _looked_up(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
@@ -127,11 +127,7 @@ def _drawn(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Seque
     bits = {float16: 11, bfloat16: 8}[dtype]
     scale, back = (builder.constant(s, float32) for s in (2.0**bits, 2.0**-bits))
     whole = builder.apply("floor", builder.apply("mul", number, scale))
-    return [builder.apply("cast", builder.apply("mul", whole, back), dtype=dtype)]
-
-
-def _as_position(builder: LoopNestBuilder, number: int) -> int:
-    return number if builder.dtype(number) is int64 else builder.apply("cast", number, dtype=int64)
+    return [builder.cast(builder.apply("mul", whole, back), dtype)]
 
 
 def _extreme(kind: str) -> Rule:

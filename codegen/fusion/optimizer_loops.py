@@ -114,10 +114,9 @@ def sparse_update(
             axes = [0, 1] if v.axes else []
             if v.data < places:
                 made.append(builder.gather(v.data, v.dtype, row, [1]))
-            elif axes and summed is not None and summed is not v.dtype:
-                made.append(builder.apply("cast", builder.load(v.data, summed, axes), dtype=v.dtype))
             else:
-                made.append(builder.load(v.data, v.dtype, axes))
+                kept = summed if axes and summed is not None else v.dtype
+                made.append(builder.cast(builder.load(v.data, kept, axes), v.dtype))
         elif v.op == "constant":
             made.append(builder.constant(v.data, v.dtype))
         else:

@@ -28,7 +28,7 @@ def first_extreme(builder: LoopNestBuilder, kind: str, x: int, position: int, in
         found = apply("or", found, apply("isnan", x))
     nowhere = builder.constant(int(int64.max), int64)
     place = builder.reduce("min", apply("select", found, position, nowhere))
-    return place if index is int64 else apply("cast", place, dtype=index)
+    return builder.cast(place, index)
 
 
 @cache
@@ -64,6 +64,5 @@ def running_in_pieces(how: Scan, dtype: DType, across: bool) -> LoopNest:
     builder, x, number = _piece(how, dtype, across)
     before = builder.load(1, kept_in(dtype), [0, 1, 3][: 2 + across])
     total = builder.apply({"sum": "add", "prod": "mul"}[how.kind], before, builder.scan(how, x))
-    total = total if kept_in(dtype) is dtype else builder.apply("cast", total, dtype=dtype)
-    builder.store(total, [3] if across else [], number)
+    builder.store(builder.cast(total, dtype), [3] if across else [], number)
     return builder.finish()[0]

@@ -40,7 +40,7 @@ def row_of(builder: LoopNestBuilder, position: int, index: DType, depth: int) ->
     right: int | None = None
     for d in range(depth):
         place = builder.apply("add", first, builder.constant(d, int64)) if d else first
-        number = _as_int64(builder, builder.gather(position, index, place, []))
+        number = builder.cast(builder.gather(position, index, place, []), int64)
         size = builder.size(f"s{d}", int64)
         inside = in_range(builder, number, size)
         right = inside if right is None else builder.apply("and", right, inside)
@@ -60,14 +60,10 @@ def owned_row(builder: LoopNestBuilder, row: int, owners: int) -> int:
 
     `owners`: the input with the owner of each row.
     """
-    owner = _as_int64(builder, builder.gather(owners, int32, row, []))
+    owner = builder.cast(builder.gather(owners, int32, row, []), int64)
     is_own = builder.apply("eq", owner, builder.position(0, int64))
     # A row out of range has no owner. The value read for it is 0, which is also a valid position.
-    return builder.apply("select", is_own, _as_int64(builder, row), builder.constant(-1, int64))
-
-
-def _as_int64(builder: LoopNestBuilder, number: int) -> int:
-    return number if builder.dtype(number) is int64 else builder.apply("cast", number, dtype=int64)
+    return builder.apply("select", is_own, builder.cast(row, int64), builder.constant(-1, int64))
 
 
 # --- loops -----------------------------------------------------------------------------------------------------------
@@ -86,7 +82,7 @@ def converted(dtype: DType, to: DType) -> LoopNest:
     """A copy, in another type or the same."""
     builder = LoopNestBuilder([False])
     x = builder.load(0, dtype, [0])
-    builder.store(x if to is dtype else builder.apply("cast", x, dtype=to), [0])
+    builder.store(builder.cast(x, to), [0])
     return builder.finish()[0]
 
 
@@ -94,7 +90,7 @@ def converted(dtype: DType, to: DType) -> LoopNest:
 def rows_of(index: DType, depth: int) -> LoopNest:
     """The row indices that coordinates name."""
     builder = LoopNestBuilder([False])
-    builder.store(_as_int64(builder, row_of(builder, 0, index, depth)), [0])
+    builder.store(builder.cast(row_of(builder, 0, index, depth), int64), [0])
     return builder.finish()[0]
 
 
@@ -122,7 +118,7 @@ def picked_inside(dtype: DType, index: DType, batched: bool) -> LoopNest:
     axes = range(4 if batched else 3)
     *first, before, count, after = axes
     builder = LoopNestBuilder([False for _ in axes])
-    at = _as_int64(builder, builder.load(1, index, [*first, count]))
+    at = builder.cast(builder.load(1, index, [*first, count]), int64)
     length = builder.size("length", int64)
     outer = builder.position(before, int64)
     if batched:
@@ -149,9 +145,8 @@ def added(dtype: DType, index: DType, depth: int = 1, *, negative: bool = False,
       add out0[v1, d1] += v0
     """
     builder = LoopNestBuilder([False, False])
-    x = builder.load(0, dtype, [] if single else [0, 1])
     kept = kept_in(dtype)
-    x = x if kept is dtype else builder.apply("cast", x, dtype=kept)
+    x = builder.cast(builder.load(0, dtype, [] if single else [0, 1]), kept)
     x = builder.apply("sub", builder.constant(0, kept), x) if negative else x
     builder.store(x, [1], row_of(builder, 1, index, depth), ADD)
     return builder.finish()[0]
@@ -200,11 +195,10 @@ def added_to_owners(dtype: DType, index: DType) -> LoopNest:
     """Adds rows at the position of the owner of their row; `in2` holds the owners."""
     builder = LoopNestBuilder([False, False])
     x = builder.load(0, dtype, [0, 1])
-    kept = kept_in(dtype)
     at = builder.load(1, index, [0])
     # A row out of range has no owner. The value read for it is 0, which is also a valid position.
     owner = builder.gather(2, int32, at, [])
-    inside = in_range(builder, _as_int64(builder, at), builder.size("rows", int64))
+    inside = in_range(builder, builder.cast(at, int64), builder.size("rows", int64))
     owner = builder.apply("select", inside, owner, builder.constant(-1, int32))
-    builder.store(x if kept is dtype else builder.apply("cast", x, dtype=kept), [1], owner, ADD)
+    builder.store(builder.cast(x, kept_in(dtype)), [1], owner, ADD)
     return builder.finish()[0]

@@ -309,6 +309,10 @@ class LoopNestBuilder:
         axes = sorted({a for x in args for a in self._values[x].axes})
         return self._add(Value(op, args, result, tuple(axes)))
 
+    def cast(self, number: int, dtype: DType) -> int:
+        """A number as another type: itself when it is of this type."""
+        return number if self.dtype(number) is dtype else self.apply("cast", number, dtype=dtype)
+
     def reduce(self, kind: str, arg: int) -> int:
         """A reduction over all reduced axes."""
         kept = tuple(a for a in self._values[arg].axes if not self._reduced[a])

@@ -66,8 +66,5 @@ class TileLoops:
 def plain(dtype: DType, rank: int, computed: DType = float32) -> TileLoops:
     """Tile loops that only round to `dtype`."""
     builder = LoopNestBuilder([False] * rank)
-    value = builder.load(0, computed, range(rank))
-    if dtype is not computed:
-        value = builder.apply("cast", value, dtype=dtype)
-    builder.store(value, range(rank))
+    builder.store(builder.cast(builder.load(0, computed, range(rank)), dtype), range(rank))
     return TileLoops(*builder.finish())

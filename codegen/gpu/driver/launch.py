@@ -103,10 +103,12 @@ class LoadedKernel:
                 which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 check(driver.cuFuncSetAttribute(self.function, which, binary.shared_bytes))
         self._call: Callable[..., tuple[Any]] = driver.cuLaunchKernel
+        if binary.cooperative:
+            self._call = lambda *facts: driver.cuLaunchCooperativeKernel(*facts[:-1])
         self._threads = binary.threads
         self._shared = binary.shared_bytes
         self._scratch = binary.global_scratch, binary.profile_scratch
-        self._plain = not any(self._scratch) and not binary.cooperative
+        self._plain = not any(self._scratch)
 
     def launch(self, grid: tuple[int, int, int], values: Sequence[Any]) -> None:
         """Queue one run. The device is entered; no number of the grid is 0.
@@ -119,33 +121,14 @@ class LoadedKernel:
         x, y, z = grid
         if self._plain:
             arguments.write(values)
-            code = self._call(
-                self.function,
-                x,
-                y,
-                z,
-                self._threads,
-                1,
-                1,
-                self._shared,
-                self.device.compute.handle,
-                arguments.address,
-                0,
-            )[0]
-            if code:
-                raise error(int(code))
-            return
-        blocks = [
-            self.device.pool.allocate(max(s * x * y * z, 1), self.binary.entry)[0] if s else None for s in self._scratch
-        ]
-        arguments.write_all([*values, *(b.pointer if b else 0 for b in blocks)])
-        stream = self.device.compute.handle
-        if self.binary.cooperative:
-            start = bindings().cuLaunchCooperativeKernel
-            check(start(self.function, x, y, z, self._threads, 1, 1, self._shared, stream, arguments.address))
         else:
-            start = self._call
-            check(start(self.function, x, y, z, self._threads, 1, 1, self._shared, stream, arguments.address, 0))
+            name, pool = self.binary.entry, self.device.pool
+            blocks = [pool.allocate(max(s * x * y * z, 1), name)[0] if s else None for s in self._scratch]
+            arguments.write_all([*values, *(b.pointer if b else 0 for b in blocks)])
+        stream = self.device.compute.handle
+        code = self._call(self.function, x, y, z, self._threads, 1, 1, self._shared, stream, arguments.address, 0)[0]
+        if code:
+            raise error(int(code))
 
 
 class LoadedRoutine:
