@@ -17,7 +17,7 @@ from dataclasses import replace
 from ...graph.core.dtypes import FLOAT8, DType, float32
 from ..fusion.epilogue import Edge, EpilogueKernel
 from ..ir.fused_kernel import FusedKernel
-from ..ir.loop_nest import Value
+from ..ir.loop_nest import LoopNestBuilder, Value
 from .context import GpuContext
 from .driver.cublaslt import LibraryProduct, Product, is_there, library_products
 from .driver.device import Device
@@ -181,15 +181,8 @@ def _is_bias(edge: Edge, dtype: DType) -> bool:
 
 def widened(kernel: FusedKernel, position: int) -> FusedKernel:
     """A kernel that takes one of its inputs in float32 instead of half precision; what is stored stays as it was."""
-    values = list(kernel.loops.values)
-    tiles = {i for i, v in enumerate(values) if v.op == "load" and v.data == position}
-    stores = []
-    for store in kernel.loops.stores:
-        if store.value in tiles:  # the input itself: rounded, as it would have come
-            v = values[store.value]
-            values.append(Value("cast", (store.value,), v.dtype, v.axes))
-            store = replace(store, value=len(values) - 1)
-        stores.append(store)
-    for i in tiles:
-        values[i] = replace(values[i], dtype=float32)
-    return replace(kernel, loops=replace(kernel.loops, values=tuple(values), stores=tuple(stores)))
+
+    def write(builder: LoopNestBuilder, v: Value) -> int:
+        return builder.add(replace(v, dtype=float32) if v.op == "load" and v.data == position else v)
+
+    return replace(kernel, loops=kernel.loops.rewritten(write))

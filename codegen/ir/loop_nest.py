@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph.core.dtypes import DType, bool_
@@ -199,6 +199,17 @@ class LoopNest:
                 todo.extend(() if ends(i) else self.values[i].args)
         return sorted(found)
 
+    def rewritten(self, write: Callable[[LoopNestBuilder, Value], int]) -> LoopNest:
+        """The same loops with each value as `write` adds it, maybe of another type; what is stored keeps its type."""
+        builder = LoopNestBuilder(self.reduced)
+        new: list[int] = []
+        for v in self.values:
+            new.append(write(builder, replace(v, args=tuple(new[a] for a in v.args))))
+        for s in self.stores:
+            value = builder.cast(new[s.value], self.values[s.value].dtype)
+            builder.store(value, s.axes, None if s.row is None else new[s.row], s.how)
+        return builder.finish()[0]
+
     def stages(self) -> list[int]:
         """For each value, how many reductions one after the other must have ended before it can be computed."""
         out: list[int] = []
@@ -276,38 +287,38 @@ class LoopNestBuilder:
 
     def load(self, position: int, dtype: DType, axes: Iterable[int]) -> int:
         """An element of an input."""
-        return self._add(Value("load", (), dtype, tuple(sorted(axes)), position))
+        return self.add(Value("load", (), dtype, tuple(sorted(axes)), position))
 
     def gather(self, position: int, dtype: DType, row: int, axes: Iterable[int]) -> int:
         """An element of a table, which is an input: of the row with the number `row`, whose elements lie along `axes`."""
         every = sorted({*axes, *self._values[row].axes})
-        return self._add(Value("gather", (row,), dtype, tuple(every), position))
+        return self.add(Value("gather", (row,), dtype, tuple(every), position))
 
     def constant(self, value: bool | int | float, dtype: DType) -> int:
         """A number."""
-        return self._add(Value("constant", (), dtype, (), value))
+        return self.add(Value("constant", (), dtype, (), value))
 
     def count(self, dtype: DType) -> int:
         """How many elements each reduction takes."""
-        return self._add(Value("count", (), dtype, ()))
+        return self.add(Value("count", (), dtype, ()))
 
     def size(self, name: str, dtype: DType) -> int:
         """A number that a launch gives."""
-        return self._add(Value("size", (), dtype, (), name))
+        return self.add(Value("size", (), dtype, (), name))
 
     def position(self, axis: int, dtype: DType) -> int:
         """Where an element is along an axis."""
-        return self._add(Value("position", (), dtype, (axis,)))
+        return self.add(Value("position", (), dtype, (axis,)))
 
     def random(self, kind: str, dtype: DType, key: int, draw: int, axes: Iterable[int]) -> int:
         """A random number of a stream: that at the element's place in an array of these axes."""
-        return self._add(Value("random", (key, draw), dtype, tuple(sorted(axes)), kind))
+        return self.add(Value("random", (key, draw), dtype, tuple(sorted(axes)), kind))
 
     def apply(self, op: str, *args: int, dtype: DType | None = None) -> int:
         """An operation on numbers; `dtype` is given for casts only."""
         result = dtype or (bool_ if op in TO_BOOL else self._values[args[-1]].dtype)
         axes = sorted({a for x in args for a in self._values[x].axes})
-        return self._add(Value(op, args, result, tuple(axes)))
+        return self.add(Value(op, args, result, tuple(axes)))
 
     def cast(self, number: int, dtype: DType) -> int:
         """A number as another type: itself when it is of this type."""
@@ -316,19 +327,20 @@ class LoopNestBuilder:
     def reduce(self, kind: str, arg: int) -> int:
         """A reduction over all reduced axes."""
         kept = tuple(a for a in self._values[arg].axes if not self._reduced[a])
-        return self._add(Value("reduce", (arg,), self._values[arg].dtype, kept, kind))
+        return self.add(Value("reduce", (arg,), self._values[arg].dtype, kept, kind))
 
     def scan(self, how: Scan, arg: int) -> int:
         """A running sum or product along the one axis that is reduced, over which the operand varies."""
         v = self._values[arg]
         reduced = {i for i, r in enumerate(self._reduced) if r}
-        return self._add(Value("scan", (arg,), v.dtype, tuple(sorted(reduced.union(v.axes))), how))
+        return self.add(Value("scan", (arg,), v.dtype, tuple(sorted(reduced.union(v.axes))), how))
 
     def store(self, value: int, axes: Iterable[int], row: int | None = None, how: str = SET) -> None:
         """An output; of a table, into this row: see `Store`."""
         self._stores.append(Store(value, tuple(axes), row, how))
 
-    def _add(self, value: Value) -> int:
+    def add(self, value: Value) -> int:
+        """A value that is made of those with the numbers `args`."""
         # repr distinguishes 0.0 and -0.0, which are equal
         key = (value.op, value.args, value.dtype, value.axes, repr(value.data))
         number = self._numbers.get(key)

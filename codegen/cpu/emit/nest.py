@@ -29,7 +29,7 @@ from functools import cache, partial
 
 from ....graph.core.dtypes import DType, float32, float64, int32, int64
 from ...fusion.range_analysis import passes_over_nan
-from ...ir.loop_nest import ADD, COSTLY, READS, LoopNest, Store, Value
+from ...ir.loop_nest import ADD, COSTLY, READS, LoopNest, LoopNestBuilder, Value
 from .blocks import BLOCK, BlockWriter
 from .expr import NARROW, SHORT, combine, literal, start_of, type_of
 from .instantiate import versions
@@ -144,74 +144,40 @@ def numba_source(
 
 def _with_wide_places(loops: LoopNest) -> LoopNest:
     """The same loops with places that are computed from sizes in int64, as addresses are: else LLVM could not tell neighbours."""
-    if not loops.sizes:
-        return loops
-    values: list[Value] = []
-    new: list[int] = []  # for each old value, its number
 
-    def add(value: Value) -> int:
-        values.append(value)
-        return len(values) - 1
-
-    def widened(number: int) -> int:
-        v = values[number]
-        if v.dtype is not int32:
+    def widened(builder: LoopNestBuilder, number: int) -> int:
+        if builder.dtype(number) is not int32:
             return number
-        return add(replace(v, dtype=int64) if v.op == "constant" else Value("cast", (number,), int64, v.axes))
+        constant = builder.constant_of(number)
+        return builder.cast(number, int64) if constant is None else builder.constant(constant, int64)
 
-    for v in loops.values:
-        args = [new[a] for a in v.args]
-        is_place = v.op in ("position", "size") or any(values[a].dtype is int64 for a in args)
-        data = [a for a in args if values[a].dtype is int32 and values[a].op != "constant"]
+    def write(builder: LoopNestBuilder, v: Value) -> int:
+        is_place = v.op in ("position", "size") or any(builder.dtype(a) is int64 for a in v.args)
+        data = [a for a in v.args if builder.dtype(a) is int32 and builder.constant_of(a) is None]
+        args = v.args
         if is_place and data and v.dtype.is_bool:  # elements are compared as they are
-            args = [a if a in data else add(Value("cast", (a,), int32, values[a].axes)) for a in args]
+            args = tuple(a if a in data else builder.cast(a, int32) for a in args)
         elif is_place and v.op not in (*READS, "cast"):
-            args = [widened(a) for a in args]
+            args = tuple(widened(builder, a) for a in args)
             v = replace(v, dtype=int64) if v.dtype is int32 else v
-        new.append(add(replace(v, args=tuple(args))))
-    stores = []
-    for s in loops.stores:
-        dtype, number = loops.values[s.value].dtype, new[s.value]
-        if values[number].dtype is not dtype:
-            number = add(Value("cast", (number,), dtype, values[number].axes))
-        stores.append(replace(s, value=number))
-    return LoopNest(loops.reduced, tuple(values), tuple(stores))
+        return builder.add(replace(v, args=args))
+
+    return loops.rewritten(write) if loops.sizes else loops
 
 
 def _widened(loops: LoopNest) -> LoopNest:
     """The same loops with narrow floats only in memory, and in casts from and to float32."""
-    if not any(v.dtype in NARROW for v in loops.values):
-        return loops
-    values: list[Value] = []
-    wide: list[int] = []  # for each old value, the number of the one to compute with
 
-    def add(value: Value) -> int:
-        values.append(value)
-        return len(values) - 1
-
-    for v in loops.values:
-        args = tuple(wide[a] for a in v.args)
+    def write(builder: LoopNestBuilder, v: Value) -> int:
         if v.dtype not in NARROW:
-            wide.append(add(Value(v.op, args, v.dtype, v.axes, v.data)))
-            continue
-        if v.op in READS:
-            number = add(Value(v.op, args, v.dtype, v.axes, v.data))
-        elif v.op == "cast":
-            source = args[0]
-            if values[source].dtype not in (float32, float64):
-                source = add(Value("cast", (source,), float32, v.axes))
-            number = add(Value("cast", (source,), v.dtype, v.axes))
-        else:
-            wide.append(add(Value(v.op, args, float32, v.axes, v.data)))
-            continue
-        wide.append(add(Value("cast", (number,), float32, v.axes)))
-    stores = []
-    for s in loops.stores:
-        dtype, number = loops.values[s.value].dtype, wide[s.value]
-        if dtype in NARROW:
-            number = add(Value("cast", (number,), dtype, values[number].axes))
-        stores.append(Store(number, s.axes, None if s.row is None else wide[s.row], s.how))
-    return LoopNest(loops.reduced, tuple(values), tuple(stores))
+            return builder.add(v)
+        if v.op == "cast" and builder.dtype(v.args[0]) not in (float32, float64):
+            v = replace(v, args=(builder.cast(v.args[0], float32),))
+        elif v.op not in (*READS, "cast"):
+            v = replace(v, dtype=float32)
+        return builder.cast(builder.add(v), float32)
+
+    return loops.rewritten(write) if any(v.dtype in NARROW for v in loops.values) else loops
 
 
 class _Writer(BlockWriter):
