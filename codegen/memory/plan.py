@@ -64,20 +64,9 @@ class GraphSizes:
 GRAPH_SIZES = GraphSizes()
 
 
-class Living(Protocol):
-    """A number of bytes that is alive from one step to another, both included."""
-
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def last(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A block of memory that is alive from one step to another."""
+    """A block of memory that is alive from one step to another, both included."""
 
     bytes: int
     first: int
@@ -85,13 +74,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetime:
-    """A tensor's memory: its size, its first and its last step, both included."""
+class Lifetime(Piece):
+    """A tensor's memory."""
 
     tensor: Tensor
-    bytes: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +206,7 @@ def plan_memory(
         if node is not None and node.opdef.is_stateful:
             needed_still = {v for v, times in holds.items() if any(a <= i < b for a, b in times)}
             beside[i] = _updated(node, needed_still, writes_in_place(node))
-    lives = tuple(Lifetime(t, sizes.bytes(t), first[t], last[t]) for t in first)
+    lives = tuple(Lifetime(sizes.bytes(t), first[t], last[t], t) for t in first)
     peak, at = _peak(lives, beside)
     exact = all(map(sizes.is_known, first))
     return MemoryPlan(lives, peak, at, exact, tuple(map(_names_of, steps)), tuple(beside))
@@ -258,7 +244,7 @@ def _updated(node: Node, held: Container[Node], in_place: bool) -> int:
     return total
 
 
-def _peak(lives: Sequence[Living], beside: Sequence[int]) -> tuple[int, int]:
+def _peak(lives: Sequence[Piece], beside: Sequence[int]) -> tuple[int, int]:
     """The most bytes alive at once, and the step. `beside`: bytes that each step needs in addition to tensors."""
     change = [0] * (len(beside) + 1)
     for x in lives:
@@ -272,7 +258,7 @@ def _peak(lives: Sequence[Living], beside: Sequence[int]) -> tuple[int, int]:
     return most, at
 
 
-def places(lives: Sequence[Living]) -> tuple[tuple[int, ...], int]:
+def places(lives: Sequence[Piece]) -> tuple[tuple[int, ...], int]:
     """Arena offsets such that no two live blocks overlap, and the size of the arena."""
     offsets = [0] * len(lives)
     placed: list[tuple[int, int, int]] = []  # offset, end, number; by offset
