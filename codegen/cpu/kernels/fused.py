@@ -109,7 +109,7 @@ class CpuFusedKernel(PlannedKernel):
 
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Put its launch into a native plan, in which the inputs that are variables are their values."""
-        function = planner.function_of(self)
+        function = planner.compiled(self.text)
         given = [planner.in_order(v) for v in inputs[: self._loaded]]
         types = [t.dtype.base.np for t in self.group.inputs]
         for i in self.variables:

@@ -100,4 +100,4 @@ class NodeKernel(PlannedKernel):
 
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Record its launches into a native plan."""
-        return record_by(planner, partial(self._call, planner.function_of(self)), inputs, self._known_input)
+        return record_by(planner, partial(self._call, planner.compiled(self.text)), inputs, self._known_input)

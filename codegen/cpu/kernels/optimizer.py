@@ -116,7 +116,7 @@ class UpdateKernel(VariableKernel):
 
     def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
         """Record its launch in a native plan, whose first inputs are the variables' values, and which has no outputs."""
-        function = planner.function_of(self)
+        function = planner.compiled(self.text)
         places = self.places
         values, given = inputs[:places], [planner.in_order(v) for v in inputs[places:]]
         array = given[self.gradient].array

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -76,19 +76,6 @@ class Address:
 
     memory: Memory
     offset: int
-
-
-class Compilable(Protocol):
-    """A kernel that becomes compiled.
-
-    Attributes:
-        function: the compiled function, None before. text: its source.
-    """
-
-    @property
-    def function(self) -> Any: ...
-    @property
-    def text(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +167,6 @@ class Planner:
         return Value(array, of.memory) if begin <= low and high <= end else None
 
     # --- functions -------------------------------------------------------------------------------------------------
-
-    def function_of(self, kernel: Compilable) -> Any:
-        """A kernel's compiled function. NotCompiledError: it is not there yet."""
-        if kernel.function is None and not self.is_dry:
-            raise NotCompiledError(kernel.text)
-        return kernel.function
 
     def compiled(self, text: str) -> Any:
         """The function of a source. NotCompiledError: it is not there yet."""
