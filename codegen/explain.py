@@ -22,7 +22,7 @@ from .fusion.epilogue import EpilogueKernel
 from .fusion.fuse import Fusion
 from .fusion.optimizer_loops import writes_in_place
 from .gpu.ir import CompiledCall, Target
-from .ir.fused_kernel import FusedKernel, inputs_of, outputs_of
+from .ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
 from .ir.program import Call, Program, calls_of
@@ -291,19 +291,19 @@ class DeviceKernels:
             return ()
         from .gpu.roofline import compiled_calls  # loads the GPU code generator
 
-        by_name = {n.name: n for step in self.steps for n in _members(step)}
+        by_name = {n.name: n for step in self.steps for n in nodes_of(step)}
         kernels = {k.group.nodes[-1].name: k for k in self.kernels}
 
-        def nodes_of(call: Call) -> Sequence[Node]:
+        def nodes_in(call: Call) -> Sequence[Node]:
             return [by_name[name] for name in call.nodes or (call.node,) if name in by_name]
 
         def bytes_of(call: Call) -> float:
             kernel = kernels.get(call.node)
             if kernel is not None:
                 return kernel.bytes_read + kernel.bytes_written
-            return sum(_moved(node, self.sizes) for node in nodes_of(call))
+            return sum(_moved(node, self.sizes) for node in nodes_in(call))
 
-        return compiled_calls(self.program.instructions, nodes_of, bytes_of, self.sizes, self.gpu, self.tf32)
+        return compiled_calls(self.program.instructions, nodes_in, bytes_of, self.sizes, self.gpu, self.tf32)
 
     def compile(self) -> int:
         """Compile all candidates of a GPU's kernels for its model beforehand, side by side on all cores; returns how many there are.
@@ -321,7 +321,7 @@ class DeviceKernels:
 
     def seconds_of(self, step: PartitionStep | FusedKernel) -> float | None:
         """The least time of one of `steps` on its GPU, by the maker's figures; None on a CPU, or where it computes nothing."""
-        nodes = _members(step)
+        nodes = nodes_of(step)
         if self.gpu is None or not nodes:
             return None
         kernel = next((k for k in self.kernels if k.group is step), None)
@@ -423,9 +423,9 @@ class DeviceKernels:
             hits = [t for t in inputs_of(step) if t in reached]
             if step is other:
                 return next((reached[t] for t in hits if reached[t] is not None), None)
-            node = step.nodes[-1] if isinstance(step, FusedKernel) else node_of(step)
-            if hits and node is not None:
-                first = next((reached[t] for t in hits if reached[t] is not None), node)
+            nodes = nodes_of(step)
+            if hits and nodes:
+                first = next((reached[t] for t in hits if reached[t] is not None), nodes[-1])
                 reached.update(dict.fromkeys(outputs_of(step), first))
         return None
 
@@ -459,14 +459,6 @@ class DeviceKernels:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
-
-
-def _members(step: PartitionStep | FusedKernel) -> Sequence[Node]:
-    """The nodes of a step."""
-    if isinstance(step, FusedKernel):
-        return step.nodes
-    node = node_of(step)
-    return [] if node is None else [node]
 
 
 def _moved(node: Node, sizes: TensorSizes) -> float:

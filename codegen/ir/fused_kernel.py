@@ -136,6 +136,14 @@ def inputs_of(step: PartitionStep | FusedKernel) -> Iterable[Tensor]:
     return (*step.inputs, *step.shapes) if isinstance(step, FusedKernel) else inputs_of_step(step)
 
 
+def nodes_of(step: PartitionStep | FusedKernel) -> tuple[Node, ...]:
+    """The nodes that a step runs, a kernel's too."""
+    if isinstance(step, FusedKernel):
+        return step.nodes
+    node = node_of(step)
+    return () if node is None else (node,)
+
+
 def outputs_of(step: PartitionStep | FusedKernel) -> Iterable[Tensor]:
     """The tensors that a step gives, of a kernel too."""
     if isinstance(step, RecvTensor):

@@ -26,7 +26,7 @@ from ...graph.core.dtypes import resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Cost, nbytes
 from ...graph.core.shape import is_static
-from ..ir.fused_kernel import FusedKernel, inputs_of, outputs_of
+from ..ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from ..ir.partition import PartitionStep, node_of
 
 ALIGNMENT = 64  # bytes: a cache line, and the alignment of vector loads
@@ -209,14 +209,8 @@ def plan_memory(
     lives = tuple(Lifetime(sizes.bytes(t), first[t], last[t], t) for t in first)
     peak, at = _peak(lives, beside)
     exact = all(map(sizes.is_known, first))
-    return MemoryPlan(lives, peak, at, exact, tuple(map(_names_of, steps)), tuple(beside))
-
-
-def _names_of(step: PartitionStep | FusedKernel) -> tuple[str, ...]:
-    if isinstance(step, FusedKernel):
-        return tuple([n.name for n in step.nodes])
-    node = node_of(step)
-    return () if node is None else (node.name,)
+    names = tuple(tuple(n.name for n in nodes_of(step)) for step in steps)
+    return MemoryPlan(lives, peak, at, exact, names, tuple(beside))
 
 
 def _is_view(node: Node) -> bool:
