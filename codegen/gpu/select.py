@@ -22,7 +22,6 @@ from .bind.conv import IMAGE_MAKERS, convolution_with_edge
 from .bind.copy import COPY_MAKERS
 from .bind.gemm import PRODUCTS, product_template
 from .bind.rows import ROW_MAKERS
-from .bind.scatter import SCATTER_MAKERS
 from .bind.template import Template
 from .collectives import collective_kernel
 from .context import GpuContext
@@ -41,7 +40,6 @@ _MAKERS: dict[str, Callable[..., Template]] = {
     **COPY_MAKERS,
     **IMAGE_MAKERS,
     **ROW_MAKERS,
-    **SCATTER_MAKERS,
 }
 
 

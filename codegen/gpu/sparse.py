@@ -18,8 +18,7 @@ from ...graph.resources.variable import VariableState
 from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of
 from ..fusion.table_loops import kept_in
 from ..ir.legality import SUPPORTED, NotFusibleError
-from .bind.rows import gathered
-from .bind.scatter import MOST_UPDATES, fits, slices_of
+from .bind.rows import MOST_UPDATES, fits, gathered, slices_of
 from .bind.template import Choice
 from .context import GpuContext
 from .driver.array import DeviceArray

@@ -5,8 +5,7 @@
     conv.py       convolutions, depthwise convolutions, pooling, and their gradients
     attention.py  attention and its gradient
     copy.py       slices, concatenation, padding, tiling, transposes: strided copies
-    rows.py       scans, top-k, gather, segment reductions, reductions over axes known at run time
-    scatter.py    scatter_nd, gather_nd and their kin
+    rows.py       scans, top-k, gathers, scatters, segment reductions, reductions over axes known at run time
 
 A maker raises ValueError or KeyError for types and attributes that it has no kernel for; its `choose` gives None for such shapes.
 `gpu/select.py` has the table of all makers. This package imports `templates`, `emit`, `driver` and `ir`.

@@ -1,4 +1,4 @@
-"""Templates of nodes that work along an axis: long running sums, largest elements, picking and adding rows.
+"""Templates of nodes that work along an axis: long running sums, largest elements, picking and adding rows, also at coordinates.
 
 Reductions over axes that only the running graph knows: the sum over what a broadcast repeated, most often over nothing.
 
@@ -18,7 +18,7 @@ import numpy as np
 from ....graph.core.dtypes import DType
 from ....graph.core.graph import Node
 from ...fusion.row_loops import PIECE, piece_totals, running, running_in_pieces
-from ...fusion.table_loops import kept_in
+from ...fusion.table_loops import MOST_COORDINATES, kept_in
 from ...ir.legality import SUPPORTED
 from ...ir.loop_nest import LoopNestBuilder, Scan
 from ..driver.device import Device
@@ -26,11 +26,11 @@ from ..emit.expr import Names
 from ..emit.schedules import BLOCKS, candidates, launches, one_after_another, routines, size_names, specialise
 from ..ir import Count, Routine, Scratch, triton_type
 from ..templates.sort import LONGEST_SORTED, long_sort, sort
-from ..templates.tables import check_scatter, gather, launch_sizes, scatter
-from .scatter import MOST_UPDATES
+from ..templates.tables import check_scatter, gather, gather_nd, launch_sizes, scatter
 from .template import Choice, Template, copied
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
+MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits
 Shape = tuple[int, ...]
 
 
@@ -163,6 +163,54 @@ def _segments(node: Node) -> Template:
     return Template(2, choose)
 
 
+def slices_of(dims: Shape, coordinates: Shape) -> dict[str, int] | None:
+    """The sizes of a launch that goes to coordinates of this shape in an array; None where no kernel does."""
+    if not coordinates or not 1 <= (depth := coordinates[-1]) <= min(len(dims), MOST_COORDINATES):
+        return None
+    count = math.prod(coordinates[:-1])
+    if 0 in dims or not 0 < count < MOST_UPDATES:
+        return None
+    return launch_sizes(math.prod(dims[:depth]), math.prod(dims[depth:]), count, dims[:depth])
+
+
+def fits(dims: Shape, coordinates: Shape, updates: Shape) -> bool:
+    """Whether updates have one slice for each coordinate."""
+    return updates == (*coordinates[:-1], *dims[coordinates[-1] :])
+
+
+def _scatter(node: Node) -> Template:
+    """`ScatterNd`, into zeros, and `TensorScatterAdd` and kin, into a copy."""
+    into_zeros = node.type == "ScatterNd"
+    kind = "add" if into_zeros else node.type.removeprefix("TensorScatter").lower()
+    begin, names = ("cleared", ("in0", "in1")) if into_zeros else ("copied", ("in1", "in2"))
+    dtype, index = node.outputs[0].dtype.base, node.inputs[0 if into_zeros else 1].dtype.base
+    check_scatter(kind, dtype)
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        dims, at, updates = (tuple(others[0]), *shapes) if into_zeros else shapes
+        sizes = slices_of(dims, at)
+        if sizes is None or not fits(dims, at, updates):
+            return None
+        ways = scatter(kind, dtype, index, sizes, at[-1], begin=begin, names=names)
+        return Choice(ways, sizes, [(dims, dtype.np)])
+
+    return Template(2 if into_zeros else 3, choose)
+
+
+def _gather_nd(node: Node) -> Template:
+    dtype, index = (t.dtype.base for t in node.inputs[:2])
+    triton_type(dtype.name)  # KeyError for a type that kernels cannot have
+
+    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        dims, at = shapes
+        sizes = slices_of(dims, at)
+        if sizes is None:
+            return None
+        return Choice(gather_nd(dtype, index, at[-1], sizes), sizes, [((*at[:-1], *dims[at[-1] :]), dtype.np)])
+
+    return Template(2, choose)
+
+
 _REDUCTIONS = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "Mean": "sum"}
 
 
@@ -205,6 +253,9 @@ ROW_MAKERS: dict[str, Callable[[Node], Template]] = {
     "Cumprod": _scan("prod"),
     "TopKV2": _top_k,
     "GatherV2": _gather,
+    "GatherNd": _gather_nd,
+    "ScatterNd": _scatter,
+    **dict.fromkeys((f"TensorScatter{kind}" for kind in ("Update", "Add", "Sub", "Min", "Max")), _scatter),
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys((f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", "Prod")), _segments),
 }
