@@ -80,6 +80,8 @@ class _Collective(ABC):
 
     def is_possible(self, dtype: np.dtype[Any]) -> bool:
         """Whether NCCL supports this type; all members agree."""
+        if "reduction" in self.attrs:
+            return reducible(dtype, self.attrs["reduction"])
         return dtype.kind in "fiubcV" and not dtype.hasobject
 
     @abstractmethod
@@ -89,9 +91,6 @@ class _Collective(ABC):
 
 class _Reduce(_Collective):
     what = "all_reduce"
-
-    def is_possible(self, dtype: np.dtype[Any]) -> bool:
-        return reducible(dtype, self.attrs["reduction"])
 
     def job(self, arrays: Sequence[DeviceArray]) -> _Job:
         outputs = [self.device.empty(a.shape, a.dtype, self.label) for a in arrays]
@@ -111,9 +110,6 @@ class _Reduce(_Collective):
 
 class _ReduceScatter(_Collective):
     what = "reduce_scatter"
-
-    def is_possible(self, dtype: np.dtype[Any]) -> bool:
-        return reducible(dtype, self.attrs["reduction"])
 
     def job(self, arrays: Sequence[DeviceArray]) -> _Job:
         (a,) = arrays
