@@ -142,6 +142,3 @@ class _Gathering:
         arrays = [i for i, slot in enumerate(joined.given) if _is_array(slot, rest, joined.outputs)]
         region = GraphRegion(self.device, joined, fed, arrays, away)
         return [*before, joined.as_call(region, f"CUDA graph of {count} kernels")]
-
-
-__all__ = ["FEWEST", "GraphRegion", "with_graph_regions"]

@@ -306,6 +306,3 @@ def _values(captured: _Captured, inputs: Sequence[Any], updated: Sequence[Variab
             return None
         values.append(value)
     return values
-
-
-__all__ = ["DUE", "MOST_GRAPHS", "MOST_MISSED", "GraphRegion"]

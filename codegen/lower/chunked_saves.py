@@ -51,6 +51,3 @@ def read_saved_in_chunks(instructions: list[Instruction], fetched: Iterable[int]
         else step
         for step in instructions
     ]
-
-
-__all__ = ["read_saved_in_chunks"]

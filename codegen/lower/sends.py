@@ -93,6 +93,3 @@ def _may_last(step: Instruction) -> bool:
     call = step.call if isinstance(step, Predicated) else step
     definition = registered().get(call.op) if isinstance(call, Call) else None
     return definition is not None and Trait.UNBOUNDED in definition.traits
-
-
-__all__ = ["SendBufferKernel", "find_last_sends", "use_send_buffers"]
