@@ -6,13 +6,8 @@ of arrays, which record the arithmetic as loop IR. So every dense update is one 
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
 
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
@@ -20,39 +15,9 @@ from ...graph.ops.state.training import RULES, UpdateRule
 from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.loop_nest import LoopNest, LoopNestBuilder
 from .table_loops import owned_row
-from .tracer import Symbol, SymbolicMath
+from .tracer import Symbol
 
 ACCUMULATES = {"AssignAdd": "add", "AssignAddVariableOp": "add", "AssignSub": "sub", "AssignSubVariableOp": "sub"}
-
-_OPERATIONS: dict[Any, Callable[..., Any]] = {
-    np.add: operator.add,
-    np.subtract: operator.sub,
-    np.multiply: operator.mul,
-    np.true_divide: operator.truediv,
-    np.negative: operator.neg,
-}
-_FUNCTIONS = {np.sqrt: "sqrt", np.absolute: "abs", np.sign: "sign", np.maximum: "maximum", np.power: "pow"}
-
-
-class _Array(np.lib.mixins.NDArrayOperatorsMixin):
-    """A symbolic operand that an optimizer's rule uses like an array."""
-
-    def __init__(self, symbol: Symbol) -> None:
-        self.symbol = symbol
-        self.dtype = symbol.dtype.np
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        # np.asarray wraps objects of unknown type
-        given = [x if isinstance(x, _Array) else np.asarray(x).item() for x in inputs]
-        values = [x.symbol if isinstance(x, _Array) else x for x in given]
-        if method != "__call__" or options.keys() - {"out"}:  # a loop ignores where a result is stored
-            raise NotFusibleError(f"numpy.{ufunc.__name__} has no form as a loop")
-        if ufunc in _FUNCTIONS:
-            kept = [v if isinstance(v, Symbol) else SymbolicMath.full_like(given[0].symbol, v) for v in values]
-            return _Array(getattr(SymbolicMath(), _FUNCTIONS[ufunc])(*kept))
-        if ufunc not in _OPERATIONS:
-            raise NotFusibleError(f"numpy.{ufunc.__name__} has no form as a loop")
-        return _Array(_OPERATIONS[ufunc](*values))
 
 
 @lru_cache(maxsize=256)
@@ -73,13 +38,13 @@ def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> Loop
     names = ["var", *found.slots, *found.before, found.gradient, *found.after]
     builder = LoopNestBuilder([False])
     arrays = {
-        name: _Array(Symbol(builder, builder.load(i, dtype, [0] if i < places or name == found.gradient else [])))
+        name: Symbol(builder, builder.load(i, dtype, [0] if i < places or name == found.gradient else []))
         for i, name in enumerate(names)
     }
     old = [arrays.pop(name) for name in names[:places]]
     gradient = arrays.pop(found.gradient)
     for value in found.step(*old, gradient, **arrays, **dict(flags)):
-        builder.store(value.symbol.number, [0])
+        builder.store(value.number, [0])
     loops, _ = builder.finish()
     return loops
 

@@ -17,94 +17,49 @@ _MOST_POWERS = 4  # the largest n for which x ** n becomes a product: within 2 u
 _NAMES = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not"}
 _OF_TWO = frozenset(["and", "or", "xor", "minimum", "maximum"])
 _OF_ONE = COSTLY | {"sqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "not", "isnan", "isinf", "isfinite"}
+_UFUNCS = {
+    np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "div", np.negative: "neg", np.power: "pow",
+    np.left_shift: "shl", np.right_shift: "shr", np.less: "lt", np.less_equal: "le", np.greater: "gt", np.greater_equal: "ge",
+    np.equal: "eq", np.not_equal: "ne", np.bitwise_and: "bitand", np.bitwise_or: "bitor", np.bitwise_xor: "bitxor",
+    np.invert: "invert", np.sqrt: "sqrt", np.absolute: "abs", np.sign: "sign", np.maximum: "maximum",
+}  # fmt: skip
+_OF_TRUTHS = {"bitand": "and", "bitor": "or", "bitxor": "xor", "invert": "not"}
 
 
-class Symbol:
-    """A symbolic number in a scalar body. Arithmetic on it appends to the loop IR."""
+class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
+    """A symbolic number in a scalar body, or in the rule of an optimizer. Arithmetic on it, NumPy's too, appends to the loop IR."""
 
     __slots__ = ("builder", "number")
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, builder: LoopNestBuilder, number: int) -> None:
         self.builder = builder
         self.number = number
 
     @property
-    def dtype(self) -> DType:
+    def type(self) -> DType:
         """Its element type."""
         return self.builder.dtype(self.number)
 
-    def _with(self, op: str, other: Any, swapped: bool = False) -> Symbol:
-        a, b = (other, self) if swapped else (self, other)
-        return _binary(op, a, b)
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Its element type, as an array has it."""
+        return self.type.np
 
-    def __add__(self, other: Any) -> Symbol:
-        return self._with("add", other)
-
-    def __radd__(self, other: Any) -> Symbol:
-        return self._with("add", other, True)
-
-    def __sub__(self, other: Any) -> Symbol:
-        return self._with("sub", other)
-
-    def __rsub__(self, other: Any) -> Symbol:
-        return self._with("sub", other, True)
-
-    def __mul__(self, other: Any) -> Symbol:
-        return self._with("mul", other)
-
-    def __rmul__(self, other: Any) -> Symbol:
-        return self._with("mul", other, True)
-
-    def __truediv__(self, other: Any) -> Symbol:
-        return self._with("div", other)
-
-    def __rtruediv__(self, other: Any) -> Symbol:
-        return self._with("div", other, True)
-
-    def __floordiv__(self, other: Any) -> Symbol:
-        raise NotFusibleError("division with a remainder stays with NumPy, which checks for zero")
-
-    __rfloordiv__ = __mod__ = __rmod__ = __floordiv__
-
-    def __lshift__(self, other: Any) -> Symbol:
-        return self._with("shl", other)
-
-    def __rshift__(self, other: Any) -> Symbol:
-        return self._with("shr", other)
-
-    def __and__(self, other: Any) -> Symbol:
-        return self._with("and" if self.dtype is bool_ else "bitand", other)
-
-    def __or__(self, other: Any) -> Symbol:
-        return self._with("or" if self.dtype is bool_ else "bitor", other)
-
-    def __xor__(self, other: Any) -> Symbol:
-        return self._with("xor" if self.dtype is bool_ else "bitxor", other)
-
-    def __lt__(self, other: Any) -> Symbol:
-        return self._with("lt", other)
-
-    def __le__(self, other: Any) -> Symbol:
-        return self._with("le", other)
-
-    def __gt__(self, other: Any) -> Symbol:
-        return self._with("gt", other)
-
-    def __ge__(self, other: Any) -> Symbol:
-        return self._with("ge", other)
-
-    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
-        return self._with("eq", other)
-
-    def __ne__(self, other: object) -> Symbol:  # type: ignore[override]
-        return self._with("ne", other)
-
-    def __neg__(self) -> Symbol:
-        return _unary("neg", self)
-
-    def __invert__(self) -> Symbol:
-        return _unary("not" if self.dtype is bool_ else "invert", self)
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Symbol:
+        if ufunc in (np.floor_divide, np.remainder):
+            raise NotFusibleError("division with a remainder stays with NumPy, which checks for zero")
+        # A loop ignores where a result is stored.
+        if ufunc not in _UFUNCS or method != "__call__" or options.keys() - {"out"}:
+            raise NotFusibleError(f"numpy.{ufunc.__name__} has no form as a loop")
+        # np.asarray wraps objects of unknown type
+        given = [x if isinstance(x, Symbol) else np.asarray(x).item() for x in inputs]
+        op = _UFUNCS[ufunc]
+        if len(given) == 1:
+            return _unary(_OF_TRUTHS.get(op, op) if self.type is bool_ else op, self)
+        x, y = _same_type(self.builder, *given)
+        if op == "pow":
+            return SymbolicMath.pow(x, y)
+        return _binary(_OF_TRUTHS.get(op, op) if self.type is bool_ else op, x, y)
 
     def __bool__(self) -> bool:
         raise NotFusibleError("its scalar body has an `if`")
@@ -113,11 +68,11 @@ class Symbol:
 def _same_type(builder: LoopNestBuilder, a: Any, b: Any) -> tuple[Symbol, Symbol]:
     """Both as symbols of one type; a Python number takes the other's."""
     if not isinstance(a, Symbol):
-        a = literal(builder, a, b.dtype)
+        a = literal(builder, a, b.type)
     if not isinstance(b, Symbol):
-        b = literal(builder, b, a.dtype)
-    if a.dtype is not b.dtype:
-        raise NotFusibleError(f"its scalar body mixes {a.dtype.name} and {b.dtype.name}")
+        b = literal(builder, b, a.type)
+    if a.type is not b.type:
+        raise NotFusibleError(f"its scalar body mixes {a.type.name} and {b.type.name}")
     return a, b
 
 
@@ -136,7 +91,7 @@ def python_number(value: Any, dtype: DType) -> bool | int | float:
 def _binary(op: str, a: Any, b: Any) -> Symbol:
     builder = (a if isinstance(a, Symbol) else b).builder
     x, y = _same_type(builder, a, b)
-    if op == "div" and not x.dtype.is_floating:
+    if op == "div" and not x.type.is_floating:
         raise NotFusibleError("division of integers stays with NumPy, which checks for zero")
     return Symbol(builder, builder.apply(op, x.number, y.number))
 
@@ -148,8 +103,8 @@ def _unary(op: str, x: Symbol) -> Symbol:
 
 
 def _check_precision(op: str, x: Symbol) -> None:
-    if x.dtype is float64 or not x.dtype.is_floating:
-        raise NotFusibleError(f"{op} of {x.dtype.name} stays with NumPy")
+    if x.type is float64 or not x.type.is_floating:
+        raise NotFusibleError(f"{op} of {x.type.name} stays with NumPy")
 
 
 class SymbolicMath:
@@ -172,21 +127,21 @@ class SymbolicMath:
     @staticmethod
     def full_like(x: Symbol, value: Any) -> Symbol:
         """A number of x's type."""
-        return literal(x.builder, value, x.dtype)
+        return literal(x.builder, value, x.type)
 
     @staticmethod
     def rsqrt(x: Symbol) -> Symbol:
         """1 / sqrt(x)."""
-        return 1 / _unary("sqrt", x)
+        return _binary("div", 1, _unary("sqrt", x))
 
     @staticmethod
     def cast(x: Symbol, dtype: DType) -> Symbol:
         """x as another type."""
-        if x.dtype is dtype:
+        if x.type is dtype:
             return x
         if dtype not in SUPPORTED and dtype not in FLOAT8:
             raise NotFusibleError(f"{dtype.name} stays with NumPy")
-        if x.dtype.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
+        if x.type.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
             raise NotFusibleError(f"what does not fit {dtype.name} becomes what NumPy makes of it")
         return Symbol(x.builder, x.builder.apply("cast", x.number, dtype=dtype))
 

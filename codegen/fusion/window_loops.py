@@ -39,6 +39,7 @@ from ..target import GPU_INDEX_MARGIN
 from .table_loops import kept_in
 from .tracer import Symbol, SymbolicMath, literal
 
+_math = SymbolicMath()
 _MOST_WRITTEN_OUT = 25  # taps
 _FOLDED = {"sum": "add", "max": "maximum", "min": "minimum"}
 _IMAGE, _RESULT = ("height", "width"), ("rows", "columns")
@@ -147,8 +148,8 @@ class _Nest:
 
     def start(self, axis: int, position: Symbol) -> Symbol:
         """The pixel that a position sees at its first tap; -1 and less in the padding."""
-        first: Symbol = _times(position, self.window.strides[axis])
-        return first - self.size(("top", "left")[axis])
+        first: Symbol = _times(position, self.window.strides[axis]) - self.size(("top", "left")[axis])
+        return first
 
     def seen(self, i: Tap, j: Tap) -> tuple[Symbol, Symbol, Symbol]:
         """The pixel that the current position sees at a tap: its row and column, and whether it is inside."""
@@ -202,12 +203,9 @@ class _Nest:
     def pixels(self, row: Symbol, column: Symbol, dtype: DType) -> Symbol:
         """How many pixels inside the image the position (row, column) sees."""
 
-        def along(axis: int, position: Symbol) -> Symbol:
-            builder, taps = self.builder, literal(self.builder, self.window.taps[axis], int32)
+        def along(axis: int, position: Symbol) -> Any:
             end = self._taps_over(axis, self.size(_IMAGE[axis]) - self.start(axis, position))
-            return Symbol(builder, builder.apply("minimum", end.number, taps.number)) - self.first_inside(
-                axis, position
-            )
+            return _math.minimum(end, self.window.taps[axis]) - self.first_inside(axis, position)
 
         return SymbolicMath.cast(along(0, row) * along(1, column), dtype)
 
@@ -217,9 +215,8 @@ class _Nest:
 
     def _taps_over(self, axis: int, length: Symbol) -> Symbol:
         """How many taps begin within so many pixels, which may be negative."""
-        builder, dilation = self.builder, self.window.dilations[axis]
-        length, zero = _plus(length, dilation - 1), literal(builder, 0, int32)
-        return self.quotient(Symbol(builder, builder.apply("maximum", length.number, zero.number)), dilation)
+        dilation = self.window.dilations[axis]
+        return self.quotient(_math.maximum(_plus(length, dilation - 1), 0), dilation)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -360,7 +357,7 @@ def avg_pool_gradient(dtype: DType, window: Window, data_format: str) -> LoopNes
     """Over pixels: the sum of the gradients, in0, of those windows that see the pixel, each divided by the pixels that it sees."""
     nest, kept = _Nest(window, data_format), kept_in(dtype)
 
-    def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Symbol:
+    def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Any:
         pixels = nest.pixels(at[0], at[1], kept)
         gradient = SymbolicMath.cast(nest.read(0, dtype, at, _RESULT), kept)
         return gradient / SymbolicMath.where(at[2], pixels, 1)
@@ -377,7 +374,7 @@ def depthwise(dtype: DType, window: Window, multiplier: int, data_format: str) -
     nest = _Nest(window, data_format)
     channel = None if multiplier == 1 else nest.quotient(nest.c, multiplier)
 
-    def term(i: Tap, j: Tap) -> Symbol:
+    def term(i: Tap, j: Tap) -> Any:
         x = nest.read(0, dtype, nest.seen(i, j), _IMAGE, channel)
         return x * nest.weight(1, dtype, nest.number(i, j), nest.c)
 
@@ -389,7 +386,7 @@ def depthwise_input_gradient(dtype: DType, window: Window, multiplier: int, data
     """Over pixels: the gradient for the image. in0: filter; in1: gradient of the result."""
     nest = _Nest(window, data_format)
 
-    def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Symbol:
+    def term(at: tuple[Symbol, Symbol, Symbol], tap: Symbol) -> Any:
         terms = []
         for m in range(multiplier):
             filter = _plus(_times(nest.c, multiplier), m)
