@@ -103,8 +103,17 @@ class Layer(_base.Layer):
         if wanted is None:  # getters of variable scopes look at it
             wanted = kwargs.get("synchronization") is not VariableSynchronization.ON_READ
         kwargs["trainable"] = wanted and self.trainable
+        if not self._is_in_scope():  # `build` is called by itself
+            with self._naming():
+                return self._make_variable(name, shape, dtype, initializer, regularizer, **kwargs)
         with variable_scope(get_variable_scope(), reuse=None):
             return get_variable(name, shape, dtype, initializer, regularizer, **kwargs)
+
+    def _is_in_scope(self) -> bool:
+        kept = self._variable_scope
+        return isinstance(kept, VariableScope) and f"/{get_variable_scope().name}/".startswith(
+            f"/{kept.name}/".replace("//", "/")
+        )
 
     def add_loss(self, losses: Any) -> None:
         """Add scalars to the collection of regularization losses."""

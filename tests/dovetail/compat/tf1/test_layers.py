@@ -282,3 +282,29 @@ def test_layers_that_are_not_trainable_keep_their_variables() -> None:
         session.run(step)
         for v, old, new in zip(tf.global_variables(), before, session.run(tf.global_variables()), strict=True):
             assert np.array_equal(old, new) == v.op.name.startswith("frozen/"), v.op.name
+
+
+def test_build_makes_the_weights_that_calls_use() -> None:
+    class Twice(tf.keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__(name="twice")
+            self.inner = tf.keras.layers.Dense(2, weights=[np.full((3, 2), 4.0), np.ones(2)])
+
+        def build(self, input_shape: object) -> None:
+            self.inner.build(input_shape)
+            super().build(input_shape)
+
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return 2.0 * self.inner(inputs)
+
+    model = tf.keras.Sequential([Twice()])
+    np.testing.assert_array_equal(model.predict(np.ones((1, 3))), [[26, 26]])
+    assert len(model.weights) == 2
+    with tf.variable_scope("o"):
+        for layer in (tf.keras.layers.Dense(2), tf.layers.Dense(2), tf.layers.Dense(2, name="q")):
+            assert not layer.built
+            layer.build((None, 3))
+            made = layer.weights
+            layer(tf.ones([1, 3]))
+            assert layer.built and layer.weights == made
+    assert [w.name for w in made] == ["o/q/kernel:0", "o/q/bias:0"]

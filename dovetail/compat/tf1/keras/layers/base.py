@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from inspect import signature
 from typing import Any
 
@@ -120,8 +120,15 @@ class Layer(Configured):
 
     # --- what subclasses define ---------------------------------------------------------------------------------------
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """After `build` a layer of Keras is built, whoever calls it; one of a user's class if it calls `super().build`, as in Keras."""
+        super().__init_subclass__(**kwargs)
+        if "build" in vars(cls) and cls.__module__.startswith(__package__):
+            cls.build = _built_after(cls.build)  # type: ignore[method-assign]
+
     def build(self, input_shape: Any) -> None:
         """Make the weights. `input_shape`: a tuple of sizes, None where unknown; a list of those for several inputs."""
+        self.built = True
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """The output for some input."""
@@ -346,6 +353,10 @@ class Layer(Configured):
                 if not self.built:
                     with graph.init_scope():
                         self._build_for(inputs)
+                if self._first_weights is not None:
+                    with graph.init_scope():
+                        self.set_weights(self._first_weights)
+                    self._first_weights = None
                 given = self._completed(inputs, args, kwargs, state)
                 outputs = self.call(inputs, *args, **given)
                 if self.activity_regularizer is not None:
@@ -371,8 +382,6 @@ class Layer(Configured):
         shapes = [shape_of(t) for t in leaves]
         self.build(shapes[0] if not isinstance(inputs, (list, tuple, Mapping)) else pack(inputs, shapes))
         self.built = True
-        if self._first_weights is not None:
-            self.set_weights(self._first_weights)
 
     def _completed(
         self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], state: GraphState
@@ -477,6 +486,15 @@ def _narrow(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype == np.float64:
         return value.astype(as_dtype(floatx()).np)
     return value
+
+
+def _built_after(build: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    @wraps(build)
+    def built(self: Layer, input_shape: Any) -> None:
+        build(self, input_shape)
+        self.built = True
+
+    return built
 
 
 def _is_symbolic(tensor: Tensor, state: GraphState) -> bool:
