@@ -59,7 +59,7 @@ def build(graph: Graph, key: Hashable) -> Iterator[None]:
             if _is_separate(name):
                 items, known = graph.get_collection_ref(name), before.get(name, [])
                 found = {id(x) for x in known}
-                new = [x for x in items if id(x) not in found and x not in shared.of_copies]
+                new = [x for x in items if id(x) not in found and not (isinstance(x, Tensor) and x in shared.of_copies)]
                 was_mine = {id(x) for x in mine.collected.get(name, ())}
                 own = [x for x in items if id(x) in was_mine or (id(x) not in found and _is_own(x, shared))]
                 mine.collected[name] = own
@@ -71,4 +71,5 @@ def _is_separate(name: Any) -> bool:
 
 
 def _is_own(value: Any, shared: VariableStore) -> bool:
-    return isinstance(value, Node) or (isinstance(value, Tensor) and value not in shared.regularizations)
+    of_a_variable = isinstance(value, Tensor) and (value in shared.regularizations or value in shared.of_copies)
+    return isinstance(value, Node | Tensor) and not of_a_variable

@@ -89,6 +89,7 @@ def test_the_total_loss_of_a_replica_is_its_own_with_what_regularizes_its_copies
 
         def replica(x):
             dt.losses.mean_squared_error(dt.zeros_like(x), layer(x))
+            distribute.get_replica_context().merge_call(lambda strategy: None)
             total = dt.losses.get_total_loss()
             return total, dt.train.GradientDescentOptimizer(0.01).minimize(total)
 
