@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -180,7 +179,7 @@ class Model(Trainer, Layer):
 
     def to_json(self) -> str:
         """The config as JSON."""
-        return json.dumps(saving.serialize(self))
+        return saving.to_json(saving.serialize(self))
 
     def get_config(self) -> dict[str, Any]:
         """Layers and calls as plain values. NotImplementedError for a subclass that does not define it."""

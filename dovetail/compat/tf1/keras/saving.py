@@ -12,6 +12,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from ....graph.core.shape import TensorShape
 from ....graph.formats.atomic_files import path_of, write_bytes_durably
 from .backend import batch_get_value, batch_set_value, copies
 from .registry import LAYERS, custom_object_scope
@@ -108,11 +111,26 @@ def save_model(model: Any, filepath: Any, overwrite: bool = True, include_optimi
             be written down.
     """
     _require_built(model)
-    metadata = {"format": FORMAT, "model": json.dumps(serialize(model))}
+    metadata = {"format": FORMAT, "model": to_json(serialize(model))}
     with_optimizer = include_optimizer and model.optimizer is not None
     if with_optimizer:
-        metadata["training"] = json.dumps(_training_config(model))
+        metadata["training"] = to_json(_training_config(model))
     _write(filepath, _values(model, with_optimizer), metadata, overwrite)
+
+
+def to_json(config: Any) -> str:
+    """A config as JSON: arrays become lists, types and functions their names, as in Keras."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            return value.tolist()
+        if isinstance(value, TensorShape):
+            return value.as_list()
+        if (name := getattr(value, "name", None) or getattr(value, "__name__", None)) is not None:
+            return name
+        raise TypeError(f"A config holds {value!r}, which JSON cannot hold: let get_config return plain values")
+
+    return json.dumps(config, default=plain)
 
 
 def load_model(filepath: Any, custom_objects: Mapping[str, Any] | None = None, compile: bool = True) -> Any:

@@ -124,7 +124,7 @@ class Layer(Configured):
         """After `build` a layer of Keras is built, whoever calls it; one of a user's class if it calls `super().build`, as in Keras."""
         super().__init_subclass__(**kwargs)
         if "build" in vars(cls) and cls.__module__.startswith(__package__):
-            cls.build = _built_after(cls.build)  # type: ignore[method-assign]
+            cls.build = _built_after(cls.build)  # type: ignore[method-assign, assignment]
 
     def build(self, input_shape: Any) -> None:
         """Make the weights. `input_shape`: a tuple of sizes, None where unknown; a list of those for several inputs."""

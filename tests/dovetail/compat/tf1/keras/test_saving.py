@@ -140,3 +140,33 @@ def test_under_a_strategy_and_back(tmp_path: Path) -> None:
         again = keras.models.load_model(tmp_path / "model")
     assert int(keras.backend.get_value(again.optimizer.iterations)) == 1
     again.fit(X, Y, verbose=0)
+
+
+class Scaled(L.Layer):
+    """A layer whose config is what programs have at hand: arrays, numbers of NumPy, types, shapes."""
+
+    def __init__(self, by: object, power: object, to: object, last: object, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.by, self.power, self.to, self.last = np.asarray(by, np.float32), int(power), dt.as_dtype(to), list(last)
+
+    def call(self, inputs: dt.Tensor) -> dt.Tensor:
+        return dt.cast(inputs * self.by**self.power, self.to)
+
+    def get_config(self) -> dict[str, object]:
+        own = {"by": self.by, "power": np.int64(self.power), "to": self.to, "last": dt.TensorShape(self.last)}
+        return super().get_config() | own
+
+
+def test_configs_may_hold_arrays_numbers_of_numpy_and_types(tmp_path: Path) -> None:
+    kernel = RNG.standard_normal((3, 2)).astype(np.float32)
+    layers = [L.Dense(2, kernel_initializer=dt.constant_initializer(kernel)), Scaled([1, 2], 2, dt.float64, [4, 5])]
+    model = keras.Sequential(layers)
+    x = X[:, 0, :3, 0]
+    expected = model.predict(x)
+    np.testing.assert_allclose(expected, x @ kernel * [1, 4], rtol=1e-5)
+    model.save(tmp_path / "m")
+    for found in (
+        keras.models.load_model(tmp_path / "m", {"Scaled": Scaled}),
+        keras.models.model_from_json(model.to_json(), {"Scaled": Scaled}),
+    ):
+        np.testing.assert_array_equal(found.predict(x), expected)
