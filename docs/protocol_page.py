@@ -133,7 +133,7 @@ def page() -> str:
             "brought the kind. A large message is sent in chunks of "
             f"{CHUNK_BYTES >> 10} KiB, {WINDOW_BYTES >> 20} MiB of them at a time; the last column says what a message may overtake "
             "meanwhile. An `error` may answer any request. Besides its reply, `create_session` gets `waiting` while tasks are "
-            "missing, and `run` gets `trace` before a traced `done`."
+            "missing, and `run` gets `trace` before a traced `done`; `runtime/observability/step_notes.py` has its notes."
         ),
         "\n".join(
             [

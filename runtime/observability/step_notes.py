@@ -6,7 +6,7 @@ rendezvous records what is sent, what arrives, and how long a program waited for
 list, which is atomic, so any thread may take notes. On a GPU each kernel is waited for; otherwise its time would be that of its launch.
 
 Times are nanoseconds of this process's clock. Tasks of one machine share it. For others the client measures the offset
-(`trace.py`). The notes are sent to the client as msgpack, which checks them before use.
+(`trace.py`). The notes are sent to the client as msgpack (`Notes`), whose types are checked before use.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import time
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
-import msgpack
+import msgspec
 import numpy as np
 
 from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Await, Begin, Call, Instruction, Kernel, Loop, Predicated, Program, Send, one_by_one
 from ...graph.core.errors import InternalError
 from ..wire.messages import ChannelKey
-from ..wire.schema import check_record
 
 clock = time.perf_counter_ns
 """The clock of all notes."""
@@ -93,23 +92,20 @@ class WaitNote(NamedTuple):
     finish: int
 
 
-@dataclasses.dataclass(slots=True)
-class Notes:
+class Notes(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """All notes of one task about one step."""
 
     began: int = 0
     ended: int = 0
-    calls: list[CallNote] = dataclasses.field(default_factory=list)
-    kernels: list[KernelNote] = dataclasses.field(default_factory=list)
-    sends: list[SendNote] = dataclasses.field(default_factory=list)
-    arrivals: list[ArrivalNote] = dataclasses.field(default_factory=list)
-    waits: list[WaitNote] = dataclasses.field(default_factory=list)
+    calls: list[CallNote] = []
+    kernels: list[KernelNote] = []
+    sends: list[SendNote] = []
+    arrivals: list[ArrivalNote] = []
+    waits: list[WaitNote] = []
 
     def pack(self) -> bytes:
         """The notes for a message."""
-        rows = self.calls, self.kernels, self.sends, self.arrivals, self.waits
-        out: Any = msgpack.packb([self.began, self.ended, *rows])
-        return bytes(out)
+        return msgspec.msgpack.encode(self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Notes:
@@ -119,15 +115,11 @@ class Notes:
             InternalError: the data is malformed.
         """
         try:
-            found = msgpack.unpackb(data, use_list=False, strict_map_key=True)
-            check_record("notes", found)
-            began, ended, *rows = found
-            kinds: tuple[Any, ...] = CallNote, KernelNote, SendNote, ArrivalNote, WaitNote
-            notes = cls(began, ended, *([kind(*row) for row in part] for kind, part in zip(kinds, rows, strict=True)))
-            if any(k.call >= len(notes.calls) for k in notes.kernels):
+            notes = msgspec.msgpack.decode(data, type=cls)
+            if any(not 0 <= k.call < len(notes.calls) for k in notes.kernels):
                 raise ValueError("a kernel is none of the calls")
             return notes
-        except (ValueError, TypeError, msgpack.UnpackException) as e:
+        except (ValueError, msgspec.MsgspecError) as e:
             raise InternalError.of(f"Malformed trace in a message: {type(e).__name__}: {e}") from None
 
 

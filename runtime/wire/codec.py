@@ -7,11 +7,10 @@ Both cache the descriptions of recent messages: a repeated step costs one table 
 from __future__ import annotations
 
 import struct
-import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, TypeAlias
 
-import msgpack
+import msgspec
 import numpy as np
 
 from . import compression
@@ -153,21 +152,13 @@ def _describe(schema: KindSchema, fields: Any, specs: Sequence[Any], frames: lis
         frames.append(fields[blob])
         others[blob] = len(fields[blob])
     try:
-        return _packers.pack((schema.kind, others, specs))
+        return _pack((schema.kind, others, specs))
     except Exception as error:  # an int beyond 64 bits, a str with lone surrogates
         raise WireError(f"message {schema.kind!r} cannot be packed: {error}") from None
 
 
-class _Packers(threading.local):
-    """One packer per thread: making one costs more than packing; it serves one thread at a time."""
-
-    def __init__(self) -> None:
-        self.pack: Callable[[Any], bytes] = msgpack.Packer().pack
-
-
-_packers = _Packers()
-
-
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(tuple[str, dict[str, Any], list[Any]]).decode
 _HEAD_BYTES: Final = struct.calcsize(HEAD)
 #: First four bytes of a message of this version -> the struct that unpacks the size of its description and its numbers.
 _STARTS = {
@@ -250,18 +241,15 @@ def _no_start(header: bytes) -> WireError:
     return WireError("the header is not [numbers, description, values], or is cut off")
 
 
-_WIDE = tuple(msgpack.packb(schema.kind) for schema in KINDS.values() if schema.wide)
+_WIDE = tuple(_pack(schema.kind) for schema in KINDS.values() if schema.wide)
 
 
 def _unpacked(description: bytes) -> tuple[KindSchema, dict[str, Any], list[Any]]:
     """The parts of a description; only its kind is checked."""
     try:
-        parts = msgpack.unpackb(description, raw=False, strict_map_key=True)
-    except Exception as error:  # msgpack's own errors, and for some inputs TypeError or OverflowError
-        raise WireError(f"the description is not msgpack: {error or type(error).__name__}") from None
-    if type(parts) is not list or len(parts) != 3 or [type(part) for part in parts] != [str, dict, list]:
-        raise WireError("the description is not [kind, fields, tensors]")
-    kind, others, specs = parts
+        kind, others, specs = _unpack(description)
+    except Exception as error:  # msgspec's own errors, and RecursionError
+        raise WireError(f"the description is not msgpack of [kind, fields, tensors]: {error}") from None
     schema = KINDS.get(kind)
     if schema is None:
         raise WireError(f"there is no message kind {kind[:64]!r}")

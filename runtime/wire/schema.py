@@ -123,17 +123,6 @@ _record(
     "keys bool, refused int, sessions int, steps_running int, steps_started int, steps_failed int, steps_stalled int, step_s dict, "
     "queues queue[], steps running[], replicated_by? int, links link[], received_messages int, received_bytes int",
 )
-# What a task records of a traced step: the content of `trace`.
-_record("call", "device str, node str, op str, nodes str[]", is_list=True)
-_record("kernel", "call uint, start int, finish int, thread int, bytes int", is_list=True)
-_record("send", "channel channel, source str, destination str, at int, bytes int", is_list=True)
-_record("arrival", "channel channel, at int", is_list=True)
-_record("wait", "device str, what str, start int, finish int", is_list=True)
-_record(
-    "notes",
-    "began int, ended int, calls call[], kernels kernel[], sends send[], arrivals arrival[], waits wait[]",
-    is_list=True,
-)
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------
@@ -205,7 +194,7 @@ _MEMBER = "task str, group str, token int"
 """A member of a collective: its task, the group, and the token of its membership."""
 
 #: Every kind of message. Besides its reply, `create_session` gets `waiting` while tasks are missing, `run` gets `trace` before a
-#: traced `done`, and `missing` gets `accounted` on the connection of the tensors.
+#: traced `done` (its notes are `Notes` of `observability/step_notes.py`), and `missing` gets `accounted` on the connection of the tensors.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("hello", 1, "any > any: hello", "memory? reference, readable bool, stream? bool"),
     _row("stream_offer", 6, "server > any: stream_connected", "way str, name str, token str"),
@@ -328,17 +317,8 @@ def check_fields(kind: str, content: Record, fields: Any) -> None:
     for name, value in fields.items():
         if type(value) in (list, tuple, dict):
             _check_plain(f"{what}: field {short(name)}", value, 1)
-    _check(what, content.type, fields)
-
-
-def check_record(name: str, value: Any) -> None:
-    """WireError unless a plain value from outside is the record of this name."""
-    _check(name, _TYPES[name], value)
-
-
-def _check(what: str, wanted: Any, value: Any) -> None:
     try:
-        msgspec.convert(value, wanted, builtin_types=(bytes,))
+        msgspec.convert(fields, content.type, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise WireError(f"{what}: {error}") from None
 

@@ -216,7 +216,8 @@ def test_notes_survive_their_way_and_nothing_malformed_is_believed() -> None:
         bad = [*good[:place], wrong, *good[place + 1 :]]
         with pytest.raises(tf.errors.InternalError, match="Malformed trace"):
             Notes.unpack(msgpack.packb(bad))
-    for data in (b"", b"\xc1", msgpack.packb([1, 2]), msgpack.packb(3)):
+    assert Notes.unpack(msgpack.packb([1, 2])) == Notes(1, 2)
+    for data in (b"", b"\xc1", msgpack.packb([*good, 3]), msgpack.packb(3)):
         with pytest.raises(tf.errors.InternalError, match="Malformed trace"):
             Notes.unpack(data)
 
