@@ -19,14 +19,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ...graph.core.errors import AbortedError, UnavailableError, from_code, invalid
+import numpy as np
+
+from ...graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError, from_code, invalid
 from ...graph.resources.async_request import AsyncResource
+from ...graph.resources.collective_context import CollectiveCall, CollectiveContext, DeviceLink
 from ..rpc.failure_detection import FailureDetector
 from ..timeouts import COUNT_S
 from .algorithms import Array, MessageAlgorithm
+from .device_link import LinkAgreement, LinkRefused, instances_without_link, refusal_text
 from .executors import WAKE, MessageExecutor, SharedMemoryExecutor
+from .launch import WAYS, described, signature
 from .membership import (
     COUNTED,
     BufferQueue,
@@ -49,8 +55,10 @@ logger = logging.getLogger(__name__)
 WARN_S = 5.0  # between two warnings about missing tasks
 
 
-class Coordinator(AsyncResource[CollectiveRequest]):
-    """The collectives of one task.
+class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
+    """The collectives of one task. It chooses between messages and shared memory when it knows the members.
+
+    Members on GPUs first agree whether all have a link. If one has none, all continue with values in host memory.
 
     Args:
         task: the task's name; '' in a process without servers, which contains all members.
@@ -77,6 +85,44 @@ class Coordinator(AsyncResource[CollectiveRequest]):
         self._warned = 0.0
 
     # --- kernels ---------------------------------------------------------------------------------------------------
+
+    def run(self, call: CollectiveCall) -> Any:
+        make_algorithm, shared, finish = WAYS[call.kind](call.values, call.attrs)
+        return self._join(call, f"{call.kind} {signature(call)}", make_algorithm, finish, shared)
+
+    def run_on_link(
+        self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
+    ) -> Any:
+        without = instances_without_link(call.session)
+        key = call.members, call.instance
+
+        def run_on_host() -> Any:
+            # Another instance: a part may reach a member that does not know yet that there is no link.
+            values = [np.asarray(v) for v in call.values]
+            return self.run(replace(call, instance=f"{call.instance} by messages", values=values))
+
+        def finish(result: Any) -> Any:
+            if not isinstance(result, LinkRefused):
+                return result
+            if call.attrs.get("way") == "nccl":
+                text = f"The {call.kind} '{call.instance}' cannot go by NCCL: {refusal_text(result, call.members)}."
+                raise FailedPreconditionError(call.node_name, None, f"{text} Or use communication 'auto' or 'ring'")
+            without.add(key)
+            return run_on_host()
+
+        if key in without:
+            return run_on_host()
+        rows = len(call.values[0]) if call.values[0].ndim else 0
+        job = None if link is None or make_job is None else make_job()
+        agreement = LinkAgreement(call.rank, len(call.members), link, job, rows)
+        return self._join(call, f"{call.kind} by a link {signature(call)}", lambda: agreement, finish)
+
+    def _join(
+        self, call: CollectiveCall, brought: str, make_algorithm: Callable[[], MessageAlgorithm],
+        finish: Callable[[Any], Any], shared: SharedMemoryAllReduce | None = None,
+    ) -> Any:  # fmt: skip
+        what, key = described(call.kind, call.instance, len(call.members)), (call.instance, call.run)
+        return self.take_part(call.session, call.members, call.rank, key, brought, what, make_algorithm, finish, shared)
 
     def take_part(
         self, session: Any, members: Sequence[str], rank: int, key: tuple[str, int], signature: str, what: str,

@@ -1,25 +1,20 @@
-"""The `CollectiveContext` of a task: chooses how a kernel's collective runs, and makes the member's algorithm.
+"""The ways of a kernel's collective: what its members must have in common, and the algorithms of one member.
 
 There are three paths: messages (`algorithms.py`), a buffer in shared memory (`shared_memory_algorithms.py`), and the links between
-GPUs, such as NCCL's (`device_link.py`). The coordinator chooses between messages and shared memory when it knows the
-members. Members on GPUs first agree whether all have a link. If one has none, all continue with values in host memory.
+GPUs, such as NCCL's (`device_link.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.core.errors import FailedPreconditionError
-from ...graph.resources.collective_context import CollectiveCall, CollectiveContext, DeviceLink
+from ...graph.resources.collective_context import CollectiveCall
 from . import algorithms
 from .algorithms import Array, flatten, unflatten
-from .coordinator import Coordinator
-from .device_link import LinkAgreement, LinkRefused, instances_without_link, refusal_text
 from .shared_memory_algorithms import (
     SCATTER_BYTES,
     SharedMemoryAllReduce,
@@ -29,60 +24,8 @@ from .shared_memory_algorithms import (
 )
 
 
-class CollectiveLauncher(CollectiveContext):
-    """Runs the collectives of a task's kernels.
-
-    Args:
-        coordinator: the task's coordinator. None: the process has no other tasks, and contains all members.
-    """
-
-    def __init__(self, coordinator: Coordinator | None = None) -> None:
-        self.coordinator = Coordinator() if coordinator is None else coordinator
-
-    def run(self, call: CollectiveCall) -> Any:
-        make_algorithm, shared, finish = _WAYS[call.kind](call.values, call.attrs)
-        return self._take_part(call, f"{call.kind} {signature(call)}", make_algorithm, finish, shared)
-
-    def run_on_link(
-        self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
-    ) -> Any:
-        without = instances_without_link(call.session)
-        key = call.members, call.instance
-
-        def run_on_host() -> Any:
-            # Another instance: a part may reach a member that does not know yet that there is no link.
-            values = [np.asarray(v) for v in call.values]
-            return self.run(replace(call, instance=f"{call.instance} by messages", values=values))
-
-        def finish(result: Any) -> Any:
-            if not isinstance(result, LinkRefused):
-                return result
-            if call.attrs.get("way") == "nccl":
-                text = f"The {call.kind} '{call.instance}' cannot go by NCCL: {refusal_text(result, call.members)}."
-                raise FailedPreconditionError(call.node_name, None, f"{text} Or use communication 'auto' or 'ring'")
-            without.add(key)
-            return run_on_host()
-
-        if key in without:
-            return run_on_host()
-        rows = len(call.values[0]) if call.values[0].ndim else 0
-        job = None if link is None or make_job is None else make_job()
-        agreement = LinkAgreement(call.rank, len(call.members), link, job, rows)
-        return self._take_part(call, f"{call.kind} by a link {signature(call)}", lambda: agreement, finish)
-
-    def _take_part(
-        self, call: CollectiveCall, brought: str, make_algorithm: Callable[[], algorithms.MessageAlgorithm],
-        finish: Callable[[Any], Any], shared: SharedMemoryAllReduce | None = None,
-    ) -> Any:  # fmt: skip
-        what = _described(call.kind, call.instance, len(call.members))
-        key = call.instance, call.run
-        return self.coordinator.take_part(
-            call.session, call.members, call.rank, key, brought, what, make_algorithm, finish, shared
-        )
-
-
 @lru_cache(1_000)
-def _described(kind: str, instance: str, members: int) -> str:
+def described(kind: str, instance: str, members: int) -> str:
     return f"the {kind} '{instance}' of {members} members"
 
 
@@ -151,7 +94,7 @@ def _barrier(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     return make, SharedMemoryAllReduce((nothing,), "max"), lambda _: ()
 
 
-_WAYS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], _Way]] = {
+WAYS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], _Way]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,

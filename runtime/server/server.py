@@ -40,7 +40,6 @@ from ...graph.core.settings import setting
 from ...graph.ops import all as _all_ops  # noqa: F401  (graphs that arrive may hold any op)
 from ...placer.cluster.spec import ClusterDef, ClusterSpec, DeviceInfo, addresses_of, local_devices, task_addresses
 from ..collectives.coordinator import Coordinator
-from ..collectives.launch import CollectiveLauncher
 from ..collectives.shared_buffer import CollectiveMemory
 from ..config import ConfigProto, Options, check_config
 from ..master.handlers import MasterHandlers
@@ -252,7 +251,7 @@ class Server:
         self._worker = Worker(
             self.task, self.devices, push=self._exchange.push, is_near=responder.is_near, ask=self._exchange.want,
             wake=self._exchange.wake, threads=self.config.inter_op_parallelism_threads or 8,
-            default_container=self.job_name, collectives=CollectiveLauncher(self._collectives), lends=self._exchange.lends,
+            default_container=self.job_name, collectives=self._collectives, lends=self._exchange.lends,
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
         self._step_handlers = StepHandlers(self._worker, responder)

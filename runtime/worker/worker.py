@@ -26,7 +26,7 @@ from ...graph.resources.collective_context import CollectiveContext
 from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.partitioned_graph import task_of
-from ..collectives.launch import CollectiveLauncher
+from ..collectives.coordinator import Coordinator
 from ..observability.metrics import StepTimes
 from ..observability.step_notes import Recorder
 from ..rpc.failure_detection import AwaitedTensors
@@ -111,7 +111,7 @@ class Worker:
         self._gpus = frozenset(str(d.name) for d in devices if d.name.device_type == "GPU" and not d.emulated)
         self._has_own_state = resources is None
         if resources is None:
-            resources = Resources(collectives or CollectiveLauncher(), default_container)
+            resources = Resources(collectives or Coordinator(), default_container)
             resources.data_folders = data_folders
         self.resources = resources
         self.default_container = default_container

@@ -29,7 +29,6 @@ from dovetail.codegen.options import KernelOptions
 from dovetail.graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
 from dovetail.placer.cluster.spec import Cluster, local_devices
 from dovetail.runtime.collectives.coordinator import Coordinator
-from dovetail.runtime.collectives.launch import CollectiveLauncher
 from dovetail.runtime.config import ConfigProto
 from dovetail.runtime.master.master import Master, TaskPart
 from dovetail.runtime.rpc.failure_detection import LossDetector
@@ -229,7 +228,7 @@ class World:
         self.workers = {
             task: Worker(
                 task, local_devices(task, {"CPU": 1}), push=self._push_from(task),
-                collectives=CollectiveLauncher(self.coordinators[task]),
+                collectives=self.coordinators[task],
             )
             for task in self.tasks
         }  # fmt: skip
