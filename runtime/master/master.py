@@ -5,10 +5,6 @@ signature (fetches, targets, feeds) it prunes the graph, partitions it, and regi
 takes no part in the steps: the client sends each step directly to the tasks that take part, and they answer it directly.
 
 It uses no sockets. It reaches the tasks through `Workers`.
-
-The placer determines which reads, updates and additions of a step could be one-sided (`placer/partition/one_sided_access.py`).
-`FoundAccess` asks the tasks whether one reaches the memory of the other (once in a session), and at which addresses the variables are
-published (`shared_memory/remote_variables.py` answers). Other variables are sent, or updated by their own task.
 """
 
 from __future__ import annotations
@@ -323,7 +319,10 @@ class Master:
 
 
 class FoundAccess:
-    """Asks a session's tasks, for one plan: a `MemoryAccess` of the placer.
+    """Tells the placer, for one plan, which one-sided reads, updates and additions are possible: its `MemoryAccess`.
+
+    It asks the tasks whether one reaches the memory of the other, and at which addresses the variables are published
+    (`shared_memory/remote_variables.py` answers). Other variables are sent, or updated by their own task.
 
     Attributes:
         published: the incarnation of the owner's process and the address of the record, for each place that is published.

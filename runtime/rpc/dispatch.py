@@ -1,10 +1,7 @@
 """A server's side of requests: replies, thread pools for slow ones, and quotas.
 
-`Responder` sends replies, errors and messages to other tasks. `RequestExecutor` runs slow requests in thread pools. `Quota` limits what
-one client may use of a server at once: a request over its quota fails with ResourceExhaustedError.
-
-A client is identified by its key. Without keys it is a process, with all connections of its threads. It sends its name when it opens a
-session. Steps belong to programs, and programs to sessions.
+A request over its client's quota fails with ResourceExhaustedError. A client is identified by its key. Without keys it is a process, with
+all connections of its threads. It sends its name when it opens a session. Steps belong to programs, and programs to sessions.
 """
 
 from __future__ import annotations

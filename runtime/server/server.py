@@ -1,13 +1,8 @@
 """A server: one task of a cluster, master and worker at once.
 
-The process around `Master` and `Worker`: it owns the endpoint, and has the table of message kinds and their handlers:
-
-    worker/handlers.py          parts of steps that clients run; programs to register, sessions and variables to forget
-    worker/tensor_exchange.py   tensors and other messages between tasks during steps
-    master/handlers.py          sessions, graphs, plans
-
-The I/O thread handles short messages itself: heartbeats, tensors, short programs. Two small pools do the work of the master and compile
-programs (`rpc/dispatch.py`).
+The process around `Master` and `Worker`: it owns the endpoint, and has the table of message kinds and their handlers. The I/O thread
+handles short messages itself: heartbeats, tensors, short programs. Two small pools do the work of the master and compile programs
+(`rpc/dispatch.py`).
 
 Threads of a server are scheduled as batch work (`SCHED_BATCH`, sched(7)). A task that sends a message wakes its receiver. If no other
 processor is free, Linux lets the woken thread preempt the one that woke it. Then a parameter server that has just sent the token to the

@@ -3,11 +3,9 @@
 Control calls (create, extend, prepare, plan, close) go to the master at the session's target.
 
 A step (`StepCall`): the caller's thread sends one `run` message to each task that takes part and waits for one answer from each. No
-other thread is involved. The caller calls a task in this process directly (`worker/colocated.py`).
-
-While it waits, the caller pings all tasks. A task that sends no heartbeat within the peer timeout counts as dead; a task whose process
-has been restarted is recognised by its incarnation (`rpc/pending_call.py`). In both cases, and when a task reports an error, the caller
-aborts the step on the other tasks and raises one error that names the task. So a step always ends.
+other thread is involved. The caller calls a task in this process directly (`worker/colocated.py`). When a task is dead or restarted
+(`rpc/pending_call.py`) or reports an error, the caller aborts the step on the other tasks and raises one error that names the task. So a
+step always ends.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ...graph.core.interpreter_state import process_id
-from ..wire.codec import encode
-from ..wire.messages import Message
+from ..wire.messages import Message, encode
 from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
 from ..wire.tensors import Frame

@@ -4,11 +4,6 @@ A server has one `Endpoint`. Its sockets belong to one thread, the I/O thread (`
 shared. The I/O thread decodes messages and calls `on_message`. A server that answers inside `on_message` needs no hand-over between
 threads. Other threads queue their messages and wake the I/O thread, or write into a stream directly.
 
-    peer.py         the states of a connection, at either end
-    peers.py        the peers of one end: their ZeroMQ connections and streams
-    zmq_links.py    the ZeroMQ sockets: for clients, and for peers that this process connected to
-    client.py       the client's end: the same without listeners, used by one thread at a time, without a thread of its own
-
 The load that a peer can cause is bounded: messages that wait for a slow peer (`HIGH_WATER` in ZeroMQ, `MAX_BACKLOG` here), their
 bytes (`peer.SendQueueBytes`), the size of a frame, and the number of malformed messages before a peer is ignored (`MAX_STRIKES`).
 
@@ -34,8 +29,7 @@ from functools import partial
 from ...graph.core.settings import setting
 from ..logs import Throttle
 from ..shared_memory.pool import pool_of_process
-from ..wire.codec import encode
-from ..wire.messages import InconsistentMessageError, Message
+from ..wire.messages import InconsistentMessageError, Message, encode
 from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
 from ..wire.tensors import Frame

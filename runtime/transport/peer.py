@@ -37,8 +37,7 @@ from ...graph.core.interpreter_state import process_id
 from ..shared_memory.pool import borrow, pool_of_process
 from ..shared_memory.segment import MappingError, Reference
 from ..wire.chunking import ACK_EVERY_S, ChunkedSender, Reassembler, is_chunk, is_large
-from ..wire.codec import encode
-from ..wire.messages import MAX_FRAMES, Lend, Message
+from ..wire.messages import MAX_FRAMES, Lend, Message, encode
 from ..wire.reassembly import most_bytes
 from ..wire.tensors import BORROW_BYTES, Frame
 from .stream import Stream

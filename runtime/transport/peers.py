@@ -15,8 +15,7 @@ from functools import partial
 
 from ..shared_memory.pool import borrow
 from ..wire.chunking import PROGRESS_ACK
-from ..wire.codec import decode, encode
-from ..wire.messages import MAX_FRAMES, Message, UnmappedTensorError
+from ..wire.messages import MAX_FRAMES, Message, UnmappedTensorError, decode, encode
 from ..wire.reassembly import TooLargeError, most_bytes
 from ..wire.schema import WireError
 from ..wire.tensors import Frame

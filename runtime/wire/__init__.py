@@ -1,8 +1,7 @@
 """Messages and their bytes. Pure: no sockets, no clocks, no threads, so it can be tested and fuzzed alone.
 
     schema       the protocol's table: each kind of message with its fields, sender, receiver, reply and ordering
-    messages     `Message`, limits, errors; its docstring describes the format
-    codec        `encode` and `decode`; `decode` checks every byte before it allocates
+    messages     `Message`, `encode` and `decode`, which checks every byte before it allocates; its docstring describes the format
     tensors      tensors as bytes, in a frame or in shared memory
     compression  zlib for tensors over slow networks
     chunking     large messages over ZeroMQ in chunks, with a send window: `ChunkedSender`, `Reassembler`

@@ -40,9 +40,8 @@ from dovetail.runtime.shared_memory.pool import borrow
 from dovetail.runtime.transport.peer import Peer
 from dovetail.runtime.transport.peers import Peers
 from dovetail.runtime.transport.stream import Stream
-from dovetail.runtime.wire import codec, messages
-from dovetail.runtime.wire.codec import decode, encode
-from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire import messages
+from dovetail.runtime.wire.messages import Message, decode, encode
 from dovetail.runtime.wire.schema import KINDS, RECORDS, Record, WireError
 
 Frames = list[bytes]
@@ -386,13 +385,13 @@ def fuzz_with_atheris(corpus: Sequence[Frames], runs: int) -> None:
     """Fuzz the decoder by coverage, from the recorded messages on; ends the process."""
     import atheris  # type: ignore[import-not-found]
 
-    for name, value in list(vars(codec).items()):  # only what decodes: instrumenting everything takes minutes
-        if inspect.isfunction(value) and value.__module__ == codec.__name__:
-            setattr(codec, name, atheris.instrument_func(value))
+    for name, value in list(vars(messages).items()):  # only what decodes: instrumenting everything takes minutes
+        if inspect.isfunction(value) and value.__module__ == messages.__name__:
+            setattr(messages, name, atheris.instrument_func(value))
 
     def one(data: bytes) -> None:
         with contextlib.suppress(WireError):
-            codec.decode(list(frames_of(data)), borrow)
+            messages.decode(list(frames_of(data)), borrow)
 
     with tempfile.TemporaryDirectory() as folder:
         for i, frames in enumerate(corpus):

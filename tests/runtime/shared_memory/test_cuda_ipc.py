@@ -18,8 +18,7 @@ from dovetail.codegen.gpu.driver.device import device
 from dovetail.codegen.gpu.driver.ipc import GRANULE, LEAST_BYTES, Incoming, closed, handle_of, opened, outgoing
 from dovetail.runtime.shared_memory import cuda_ipc
 from dovetail.runtime.shared_memory.cuda_ipc import CudaIpc, ExportTable
-from dovetail.runtime.wire.codec import encode
-from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.messages import Message, encode
 from dovetail.runtime.wire.schema import WireError
 
 FOLDERS = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("gpu", "codegen")]

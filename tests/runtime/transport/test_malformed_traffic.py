@@ -15,8 +15,7 @@ from echoing import WAIT_S, Connection, ping, until
 from dovetail.runtime.transport import peer, zmq_links, zmq_sockets
 from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.wire.codec import decode, encode
-from dovetail.runtime.wire.messages import VERSION, Message
+from dovetail.runtime.wire.messages import VERSION, Message, decode, encode
 
 
 def dealer(echo: Endpoint, name: bytes | None = None) -> zmq.Socket[bytes]:

@@ -13,8 +13,7 @@ from hypothesis import given, settings, strategies as st
 from dovetail.runtime.transport import peer as peer_module
 from dovetail.runtime.transport.peer import HANDSHAKE, Claim, Command, Connect, Offer, Peer, Read
 from dovetail.runtime.wire.chunking import CHUNK_BYTES, PROGRESS_ACK
-from dovetail.runtime.wire.codec import decode, encode
-from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.messages import Message, decode, encode
 from dovetail.runtime.wire.schema import WireError
 from dovetail.runtime.wire.tensors import Frame
 

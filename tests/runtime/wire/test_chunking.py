@@ -22,8 +22,7 @@ from dovetail.runtime.transport.keys import Keys
 from dovetail.runtime.transport.zmq_sockets import HEARTBEAT_TIMEOUT_MS, new_key_pair
 from dovetail.runtime.wire import chunking
 from dovetail.runtime.wire.chunking import CHUNK_BYTES, PROGRESS_ACK, ChunkedSender, Reassembler, is_chunk, is_large
-from dovetail.runtime.wire.codec import encode
-from dovetail.runtime.wire.messages import VERSION, Message
+from dovetail.runtime.wire.messages import VERSION, Message, encode
 from dovetail.runtime.wire.schema import WireError
 from dovetail.runtime.wire.tensors import Frame
 

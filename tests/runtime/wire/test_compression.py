@@ -17,9 +17,8 @@ from dovetail.graph.core import dtypes
 from dovetail.runtime.shared_memory import pool as memory_pool
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire import compression
-from dovetail.runtime.wire.codec import decode, encode
 from dovetail.runtime.wire.compression import LEAST_BYTES, MOST_BYTES, compress, decompress
-from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.messages import Message, decode, encode
 from dovetail.runtime.wire.schema import WireError
 from dovetail.runtime.worker.registration import Registration
 from dovetail.runtime.worker.worker import Worker

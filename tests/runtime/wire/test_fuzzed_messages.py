@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fuzz_wire import Frames, fuzz_decode, fuzz_server, fuzz_stream, record
 
-from dovetail.runtime.wire.codec import decode
+from dovetail.runtime.wire.messages import decode
 from dovetail.runtime.wire.schema import KINDS
 
 

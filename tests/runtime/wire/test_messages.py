@@ -14,9 +14,8 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dovetail.graph.core import dtypes
-from dovetail.runtime.wire import codec, messages as wire
-from dovetail.runtime.wire.codec import decode, encode
-from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire import messages as wire
+from dovetail.runtime.wire.messages import Message, decode, encode
 from dovetail.runtime.wire.schema import KINDS, MAX_DEPTH, RECORDS, Record, WireError
 from dovetail.runtime.wire.tensors import BORROW_BYTES, MAX_DIM
 
@@ -450,11 +449,11 @@ def test_messages_do_not_share_their_fields() -> None:
 def test_what_is_remembered_of_others_is_bounded() -> None:
     for i in range(2 * wire.MOST_REMEMBERED):
         assert decode(encode(Message("done", {"request": i, "fetches": (f"fetch {i}",)}))).fields["request"] == i
-    assert len(codec._packed) == len(codec._understood) == wire.MOST_REMEMBERED
-    before = set(codec._packed), set(codec._understood)
+    assert len(wire._packed) == len(wire._understood) == wire.MOST_REMEMBERED
+    before = set(wire._packed), set(wire._understood)
     decode(encode(Message("done", {"request": 1, "fetches": ("x" * wire.LONGEST_REMEMBERED,)})))
     decode(encode(Message("abort", {"step": 1, "code": "no tensors", "reason": "of no step"})))
-    assert (set(codec._packed), set(codec._understood)) == before
+    assert (set(wire._packed), set(wire._understood)) == before
 
 
 def test_the_error_names_the_request_when_it_can_be_read() -> None:

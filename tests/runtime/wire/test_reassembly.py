@@ -22,8 +22,7 @@ from dovetail.runtime.transport.address import split_address
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import reassembly
-from dovetail.runtime.wire.codec import decode, encode
-from dovetail.runtime.wire.messages import VERSION, Message
+from dovetail.runtime.wire.messages import VERSION, Message, decode, encode
 from dovetail.runtime.wire.reassembly import FIRST_BYTES, PartialMessage, TooLargeError
 
 GIB = 1 << 30

@@ -16,8 +16,7 @@ from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing
 from dovetail.runtime.server.running_cluster import RunningCluster
 from dovetail.runtime.transport.client import Connections
-from dovetail.runtime.wire.codec import decode, encode
-from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.messages import Message, decode, encode
 from dovetail.runtime.worker import replication
 from dovetail.runtime.worker.replication import Copies, Entry, Replicator, packed, unpacked
 
