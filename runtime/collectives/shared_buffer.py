@@ -316,7 +316,7 @@ class CollectiveMemory:
         if setting("DOVETAIL_SHARED_MEMORY_MB") <= 0:
             return None
         try:
-            memory = map_segment(Reference(*place))
+            memory = map_segment(Reference(*place)).memory
         except (MappingError, TypeError):
             return None
         return memoryview(memory)[PAGE : PAGE + size] if len(memory) >= PAGE + size else None

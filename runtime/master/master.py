@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
+
 from ...codegen.ir.partition import PartitionGraph
 from ...graph.core.errors import AbortedError, OpError, invalid
 from ...graph.core.graph import Graph, Node, Tensor
@@ -66,8 +68,7 @@ class TaskPart:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> TaskPart:
         """The inverse of `to_fields`."""
-        feeds, fetches = tuple(fields["feeds"]), tuple(fields["fetches"])
-        return cls(fields["task"], fields["incarnation"], fields["program"], feeds, fetches)
+        return msgspec.convert(fields, cls)
 
 
 @dataclass(slots=True)

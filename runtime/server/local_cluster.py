@@ -339,14 +339,9 @@ class Supervisor(Keeper):
     """
 
     def __init__(
-        self,
-        cluster: LocalCluster,
-        say: Callable[[str], None],
-        *,
-        restart: bool = True,
-        programs: Mapping[str, int] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, cluster: LocalCluster, say: Callable[[str], None], *, restart: bool = True,
+        programs: Mapping[str, int] | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._cluster = cluster
         self._say = say
         self._restart = restart

@@ -251,24 +251,21 @@ class Mapper:
             MappingError: this process cannot or should not read the memory.
         """
         pid, fd, number, loan, offset = reference
-        found = self._mappings.get((pid, fd, number)) or self._mapping(Reference(*reference))
+        found = self._mappings.get((pid, fd, number)) or self.map(Reference(*reference))
         if offset < PAGE or offset + size > len(found.memory) or not 0 <= loan < MOST_LOANS:
             raise MappingError("a reference beyond its segment")
         lent = _Lent(size, np.uint8, found.memory, offset)
         lent.word = found.words[FIRST + loan : FIRST + loan + 1]
         return lent
 
-    def map(self, reference: Reference) -> mmap.mmap:
+    def map(self, reference: Reference) -> _Mapping:
         """The whole segment of a reference. MappingError: as `borrow`."""
-        return self._mapping(reference).memory
-
-    def _mapping(self, reference: Reference) -> _Mapping:
         key = (reference.pid, reference.fd, reference.number)
         with self._lock:
             found = self._mappings.get(key)
             if found is not None:
                 return found
-            found = self._mappings[key] = _map(reference)
+            found = self._mappings[key] = map_segment(reference)
             self._let_go()
             while len(self._mappings) > self._MOST:
                 self._mappings.popitem(last=False)
@@ -287,7 +284,8 @@ class Mapper:
         return len(self._mappings)
 
 
-def _map(reference: Reference) -> _Mapping:
+def map_segment(reference: Reference) -> _Mapping:
+    """The whole segment of another process's reference. MappingError: this process cannot or should not read it."""
     path = f"/proc/{reference.pid}/fd/{reference.fd}"
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -308,12 +306,3 @@ def _map(reference: Reference) -> _Mapping:
     if words[NUMBER] | words[NUMBER + 1] << 32 != reference.number:
         raise MappingError(f"{path} is another segment than the one meant")
     return _Mapping(memory, words)
-
-
-def map_segment(reference: Reference) -> mmap.mmap:
-    """The whole segment of another process's reference.
-
-    Raises:
-        MappingError: this process cannot or should not read it.
-    """
-    return _map(reference).memory

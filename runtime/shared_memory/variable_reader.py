@@ -78,7 +78,7 @@ class RemoteSharedVariable(SharedVariable):
 
     def __init__(self, place: RecordAddress, dtype: np.dtype[Any], borrower: Mapper) -> None:
         self.owner = _owner(place.pid)  # before the memory, so that both are the same process
-        memory = borrower.map(Reference(place.pid, place.fd, place.segment, 0, place.offset))
+        memory = borrower.map(Reference(place.pid, place.fd, place.segment, 0, place.offset)).memory
         if place.offset < PAGE or place.offset % 8 or place.offset + RECORD_BYTES > len(memory):
             raise MappingError("a record beyond its segment")
         super().__init__(place, words_of(memory, place.offset), "A variable of another task")
@@ -104,7 +104,7 @@ class RemoteSharedVariable(SharedVariable):
         if code >= len(TYPES) or TYPES[code].np != self._dtype or rank > MOST_DIMS:
             raise MappingError("a value of another type")
         shape = tuple(dims[:rank])
-        memory = self._borrower.map(Reference(self.owner.pid, fd, segment, 0, offset))
+        memory = self._borrower.map(Reference(self.owner.pid, fd, segment, 0, offset)).memory
         if size > MOST_BYTES or math.prod(shape) * self._dtype.itemsize != size:
             raise MappingError("a value whose size is not that of its shape")
         if offset < PAGE or offset + spare + size > len(memory) or not size <= spare or spare % 8:

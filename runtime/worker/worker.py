@@ -68,6 +68,10 @@ def cleared() -> OpError:
     )
 
 
+def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
+    raise AbortedError.of(f"{task} is not this process, and it has no connection to other tasks")
+
+
 class Worker:
     """Programs, state and running steps of one task.
 
@@ -90,22 +94,13 @@ class Worker:
     """
 
     def __init__(
-        self,
-        task: str,
-        devices: Sequence[DeviceInfo],
-        *,
-        push: Callable[[str, int, Mapping[ChannelKey, Any]], None] | None = None,
-        is_near: Callable[[str], bool] = lambda task: False,
-        ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None,
-        wake: Callable[[str], None] = lambda task: None,
-        lends: Callable[[str], bool] | None = None,
-        threads: int = 0,
-        default_container: str = "",
-        collectives: CollectiveContext | None = None,
-        resources: Resources | None = None,
-        make_state: Callable[[int], SessionState] = SessionState,
-        data_folders: tuple[str, ...] | None = (),
-    ) -> None:
+        self, task: str, devices: Sequence[DeviceInfo], *, threads: int = 0, default_container: str = "",
+        push: Callable[[str, int, Mapping[ChannelKey, Any]], None] = _nowhere,
+        is_near: Callable[[str], bool] = lambda task: False, wake: Callable[[str], None] = lambda task: None,
+        ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None, lends: Callable[[str], bool] | None = None,
+        collectives: CollectiveContext | None = None, resources: Resources | None = None,
+        make_state: Callable[[int], SessionState] = SessionState, data_folders: tuple[str, ...] | None = (),
+    ) -> None:  # fmt: skip
         self.task = task
         self.devices = tuple(devices)
         self._gpus = frozenset(str(d.name) for d in devices if d.name.device_type == "GPU" and not d.emulated)
@@ -116,7 +111,7 @@ class Worker:
         self.resources = resources
         self.default_container = default_container
         self._make_state = make_state
-        self._out = push or _nowhere
+        self._out = push
         self.is_near = is_near
         self._ask = ask
         self._lends = lends
@@ -499,7 +494,3 @@ def _end(resources: Resources) -> None:
 def _moment(channel: ChannelKey) -> tuple[int, ...]:
     """A channel's number and iterations: the order in which one channel sends."""
     return (channel,) if isinstance(channel, int) else tuple(map(int, channel.split("@")))
-
-
-def _nowhere(task: str, step: int, values: Mapping[ChannelKey, Any]) -> None:
-    raise AbortedError.of(f"{task} is not this process, and it has no connection to other tasks")
