@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # run as a script in a c
 from fault_schedules import ERRORS, Call  # noqa: E402
 
 import dovetail as tf  # noqa: E402
-from dovetail.runtime.server.monitor import ClusterMonitor  # noqa: E402
+from dovetail.runtime.server.running_cluster import ClusterMonitor  # noqa: E402
 from dovetail.tools.demo.data import load_digits  # noqa: E402
 from dovetail.tools.demo.replicas import InGraph  # noqa: E402
 from dovetail.tools.demo.watch import Failed, Finished  # noqa: E402

@@ -27,7 +27,7 @@ from ...placer.cluster.load import as_cluster_spec, described_by
 from ...placer.cluster.spec import masters_job, task_addresses
 
 if TYPE_CHECKING:
-    from ...runtime.server.monitor import ClusterMonitor
+    from ...runtime.server.running_cluster import ClusterMonitor
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 FAILED, MISUSED, DIFFERENT, WARNED = 1, 2, 3, 4
@@ -281,7 +281,7 @@ def monitor(cluster: str) -> ClusterMonitor:
     Raises:
         UsageError: as `addresses`. UnavailableError: no task answers.
     """
-    from ...runtime.server.monitor import ClusterMonitor  # loads ZeroMQ
+    from ...runtime.server.running_cluster import ClusterMonitor  # loads ZeroMQ
 
     *others, last = addresses(cluster)
     for address in others:

@@ -311,7 +311,7 @@ class _Watched:
         from rich.live import Live
         from rich.text import Text
 
-        from ...runtime.server.monitor import ClusterMonitor  # loads ZeroMQ
+        from ...runtime.server.running_cluster import ClusterMonitor  # loads ZeroMQ
 
         began = time.monotonic()
         before: dict[str, Any] = {}
@@ -334,7 +334,7 @@ class _Watched:
 
 def _progress(views: Sequence[Any], before: Mapping[str, Any], seconds: float, tasks: int) -> str:
     """One line about a cluster: tasks that are up, steps per second of the busiest task, memory, and elapsed time."""
-    from ...runtime.server.monitor import rates  # loads ZeroMQ
+    from ...runtime.server.running_cluster import rates  # loads ZeroMQ
 
     up = [view for view in views if view.figures is not None]
     parts = [f"{len(up)} of {tasks} tasks up"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.table import Table
 
-    from ...runtime.server.monitor import TaskStatus
+    from ...runtime.server.running_cluster import TaskStatus
 
 PIPE_WIDTH = 200
 MOST_WAITING = 20  # waiting steps that are shown
@@ -84,7 +84,7 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
     from rich.console import Group
     from rich.table import Table
 
-    from ...runtime.server.monitor import rates  # loads ZeroMQ
+    from ...runtime.server.running_cluster import rates  # loads ZeroMQ
 
     rows: list[dict[str, str]] = []
     links = Table(box=None, pad_edge=False, header_style="bold")

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import dovetail as tf
 from dovetail.runtime.logs import JsonLines, set_up_log
 from dovetail.runtime.observability.metrics import MOST_STEPS, MetricsServer, Traffic, Watchdog
-from dovetail.runtime.server.monitor import ClusterMonitor, TaskStatus, rates
+from dovetail.runtime.server.running_cluster import ClusterMonitor, TaskStatus, rates
 
 WAIT_S = 20.0
 

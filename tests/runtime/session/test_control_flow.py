@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from dovetail.placer.partition.prune import needed
 from dovetail.placer.rules.place import place
 from dovetail.placer.schedule.pacing import schedule_receives
 from dovetail.runtime.master.lowering import lower_partitions
+from dovetail.runtime.worker.executor import Executor
 from dovetail.runtime.worker.registration import pack_units, unpack_units
 from dovetail.runtime.worker.step import TaskStep
 
@@ -74,8 +76,7 @@ class Joined:
         feeds = feeds or {}
         cut = self.cut(fetches, list(feeds), targets)
         units = unpack_units(pack_units(lower_partitions(cut, self.graph)))
-        shell = Notebook()
-        ready = shell.ready
+        ready: list[Executor] = []
         outcomes: dict[str, Any] = {}
         steps: dict[str, TaskStep] = {}
         flying: list[tuple[str, int | str, Any]] = []
@@ -89,10 +90,6 @@ class Joined:
             self.dead[name] += value is DEAD
             flying.append((destination, channel, value))
 
-        def finish(step: TaskStep, outcome: Any) -> None:
-            outcomes[next(task for task, one in steps.items() if one is step)] = outcome
-
-        shell.push, shell.finish = push, finish  # type: ignore[method-assign]
         backend = cpu_backend(KernelOptions()) if seed % 2 else NumpyBackend()
         for task in TASKS:
             programs = [
@@ -102,6 +99,9 @@ class Joined:
                 if task_of(u.device) == task
             ]
             if programs:
+                shell = Notebook()
+                shell.ready, shell.push = ready, push  # type: ignore[method-assign]
+                shell.finish = partial(outcomes.__setitem__, task)  # type: ignore[method-assign]
                 steps[task] = TaskStep(1, "s", programs, {t.name: v for t, v in feeds.items()}, shell)
         for step in chance.sample(list(steps.values()), len(steps)):
             step.start()

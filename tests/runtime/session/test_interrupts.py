@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.server.monitor import ClusterMonitor
+from dovetail.runtime.server.running_cluster import ClusterMonitor
 from dovetail.runtime.session.local_backend import LocalBackend
 
 WAIT_S = 60.0

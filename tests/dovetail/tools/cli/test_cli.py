@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import dovetail as tf
-from dovetail.runtime.server.monitor import TaskStatus
+from dovetail.runtime.server.running_cluster import TaskStatus
 from dovetail.tools.cli import app
 from dovetail.tools.cli.watch import picture
 

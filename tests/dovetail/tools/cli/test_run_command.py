@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from dovetail.distribute.launchers.engines import Described, local_cluster
 from dovetail.placer.cluster.file_format import ClusterFile, checked
 from dovetail.runtime.server.local_cluster import read_up
-from dovetail.runtime.server.monitor import ClusterMonitor
+from dovetail.runtime.server.running_cluster import ClusterMonitor
 from dovetail.tools.cli import app
 
 ROOT = Path(__file__).resolve().parents[4]
