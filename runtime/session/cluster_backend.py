@@ -40,6 +40,7 @@ from ..transport.client import Connections
 from ..transport.keys import client_keys
 from ..wire.messages import Message
 from ..worker.colocated import colocated_task, find_colocated
+from ..worker.executor import Outcome
 from ..worker.registration import device_from_fields
 from ..worker.worker import Worker, closed
 from .prepared_steps import Backend
@@ -212,7 +213,7 @@ def reset_cluster(address: str, containers: Sequence[str], config: ConfigProto) 
 
 ColocatedPart: TypeAlias = tuple[Worker, str, TaskPart]
 """A part of a step whose server is in this process: the server's worker, its address, the part."""
-_Outcomes: TypeAlias = deque[tuple[str, Mapping[str, Any] | OpError, Recorder | None]]
+_Outcomes: TypeAlias = deque[tuple[str, Outcome, Recorder | None]]
 
 
 class StepCall:
@@ -287,9 +288,7 @@ class StepCall:
         for worker, _, part in list(self._colocated.values()):
             recorder = None if self._gathered is None else Recorder()
 
-            def finish(
-                result: Mapping[str, Any] | OpError, task: str = part.task, recorder: Recorder | None = recorder
-            ) -> None:
+            def finish(result: Outcome, task: str = part.task, recorder: Recorder | None = recorder) -> None:
                 outcomes.append((task, result, recorder))
                 if get_ident() != this_thread:
                     wake()

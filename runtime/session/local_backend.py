@@ -28,6 +28,7 @@ from ..config import ConfigProto
 from ..master.master import Master, Signature, TaskPart
 from ..master.workers import Workers
 from ..observability.step_notes import Gathered, Recorder
+from ..worker.executor import Outcome
 from ..worker.worker import Worker
 from .prepared_steps import Backend
 
@@ -99,7 +100,7 @@ class LocalBackend(Backend):
 
     def _step(
         self, part: TaskPart, feeds: Mapping[str, Any], timeout_s: float | None, recorder: Recorder | None = None
-    ) -> Mapping[str, Any] | OpError:
+    ) -> Outcome:
         """Run a step. The worker has no pool: when `start` returns, the step has ended or waits for a step of another thread."""
         worker, number = self._worker, next(self._numbers)
         limits = [t for t in (timeout_s, self._limit_s) if t and t > 0]
@@ -107,11 +108,11 @@ class LocalBackend(Backend):
             quick = worker.inline_program(part.program, bounded=False)
             if quick is not None:
                 return worker.run_inline(number, quick, feeds)
-        outcome: list[Mapping[str, Any] | OpError] = []
+        outcome: list[Outcome] = []
         # Work for this thread: the rest of a resumed step, or `_nothing` if the step has ended in another thread.
         inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
-        def finish(result: Mapping[str, Any] | OpError) -> None:
+        def finish(result: Outcome) -> None:
             outcome.append(result)
             inbox.put(_nothing)
 

@@ -18,9 +18,9 @@ An exception of a kernel becomes an `OpError` of the matching class, with the no
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -83,6 +83,10 @@ def explained(e: Exception, instruction: Any, device: str, inputs: Sequence[Any]
     return kind(name, name, f"{text}\n  node '{name}' ({op}), created at {source}, on {device}")
 
 
+Outcome: TypeAlias = Mapping[str, Any] | OpError
+"""How a step or a part of it ends: the fetched values by name, or the error."""
+Finish: TypeAlias = Callable[[Outcome], None]
+"""Called once, with how it ended."""
 ABSENT = object()
 """A step returns it for a tensor that has not arrived."""
 _EMPTY = None  # the value of a control message

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from ...codegen.ir.partition import PartitionGraph, RecvTensor, SendTensor
 from ...graph.core.errors import OpError, invalid
@@ -22,6 +21,7 @@ from ..observability.step_notes import Recorder
 from ..rpc.dispatch import Limit, Quota, RequestExecutor, Responder
 from ..timeouts import SILENT_S
 from ..wire.messages import Message
+from .executor import Outcome
 from .registration import Registration
 from .worker import Worker
 
@@ -40,7 +40,7 @@ class _RunningPart:
     size: int  # ... and the bytes that were fed
     recorder: Recorder | None
 
-    def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """The part has ended."""
         steps, peer, request = self.steps, self.peer, self.request
         steps.quota.give_back(self.whose, 1, self.size)
@@ -102,7 +102,7 @@ class StepHandlers:
         self.running[step] = asked
         self._worker.start(step, program, feeds, asked.finish, recorder=recorder)
 
-    def answer(self, peer: bytes, request: int, outcome: Mapping[str, Any] | OpError) -> None:
+    def answer(self, peer: bytes, request: int, outcome: Outcome) -> None:
         """Report the end of a part to its client."""
         if isinstance(outcome, OpError):
             self.responder.refuse(peer, request, outcome)

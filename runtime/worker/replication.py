@@ -52,6 +52,7 @@ from ...placer.cluster.spec import ClusterSpec, check_ps_replicas
 from ..rpc.dispatch import RequestExecutor, Responder
 from ..timeouts import BEAT_S, COMMIT_TIMEOUT_S, RETRY_S, WARN_S
 from ..wire.messages import Message
+from .executor import Finish, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,6 @@ Entry: TypeAlias = tuple[Key, Array | None, Array]
 """A variable, the rows of it that are given (None: all), and their values."""
 Call: TypeAlias = Callable[[Message, str], Message]
 """Sends a request to the backup, and gives its reply, of the kind that the second argument says. OpError: there is none."""
-Finish: TypeAlias = Callable[[Mapping[str, Any] | OpError], None]
 
 
 def backup_of(cluster: ClusterSpec, job: str, index: int) -> str | None:
@@ -275,7 +275,7 @@ class Replicator:
     def after(self, finish: Finish) -> Finish:
         """What ends a part of a step once the backup has what has changed; in place of its result comes the error if that fails."""
 
-        def end(outcome: Mapping[str, Any] | OpError) -> None:
+        def end(outcome: Outcome) -> None:
             if isinstance(outcome, OpError):
                 finish(outcome)
             else:

@@ -25,7 +25,7 @@ from ...graph.resources.cancellation import Cancellation
 from ..observability.step_notes import Recorder, bytes_of, clock
 from ..wire.messages import ChannelKey
 from .async_kernel import AsyncKernel
-from .executor import ABSENT, Executor, explained
+from .executor import ABSENT, Executor, Outcome, explained
 from .step_scheduler import StepRunner
 
 
@@ -234,7 +234,7 @@ class TaskStep:
         """End the step because the client or another task has ended it."""
         self._end(from_code(code, reason))
 
-    def _end(self, outcome: Mapping[str, Any] | OpError) -> None:
+    def _end(self, outcome: Outcome) -> None:
         with self._lock:
             if self.is_over:
                 return

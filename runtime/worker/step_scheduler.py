@@ -37,7 +37,7 @@ from ...graph.core.errors import CancelledError, OpError
 from ...graph.resources.cancellation import Cancellation
 from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
-from .executor import Executor
+from .executor import Executor, Finish, Outcome
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it mostly slept, as a Python function may
@@ -45,8 +45,6 @@ BRIEF_S: Final = 0.2  # a client that runs a segment sends no heartbeats meanwhi
 SLOW_MEMORY: Final = 6  # at most this many short runs in a row make a slow segment steady again
 COALESCED_S: Final = 300e-6  # for so long a tensor may wait for others that travel in the same message
 LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
-Finish = Callable[[Mapping[str, Any] | OpError], None]
-"""Called once, with the fetched values or the error."""
 
 
 class Segment:
@@ -175,7 +173,7 @@ class InlineStep:
     """
 
     __slots__ = ("_executor", "_segment", "cancellation", "is_over", "outcome", "session")
-    outcome: Mapping[str, Any] | OpError
+    outcome: Outcome
 
     def __init__(
         self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any],
@@ -219,7 +217,7 @@ class StepOwner(Protocol):
 
     def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None: ...
     def want(self, number: int, session: str, receives: Sequence[RecvTensor]) -> None: ...
-    def step_ended(self, number: int, outcome: Mapping[str, Any] | OpError) -> None: ...
+    def step_ended(self, number: int, outcome: Outcome) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -313,7 +311,7 @@ class StepRunner:
         """Ask other tasks for variables that could not be read in those tasks' memory; the values arrive on their channels."""
         self._worker.want(self._number, self._registered.session, receives)
 
-    def finish(self, outcome: Mapping[str, Any] | OpError) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """The step has ended, with the fetched values or the error. Called once."""
         self._worker.step_ended(self._number, outcome)
         self._finish(outcome)

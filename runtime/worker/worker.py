@@ -33,11 +33,11 @@ from ..rpc.failure_detection import AwaitedTensors
 from ..shared_memory.remote_variables import RemoteVariables, VariableName, Want
 from ..shared_memory.shared_variable import RecordAddress
 from ..wire.messages import ChannelKey
-from .executor import ignore_numpy_warnings
+from .executor import Finish, Outcome, ignore_numpy_warnings
 from .registration import Registration
 from .replication import Replicator
 from .step import TaskStep, TracedStep
-from .step_scheduler import Finish, InlineStep, RegisteredProgram, RunQueues, StepRunner, only_segment
+from .step_scheduler import InlineStep, RegisteredProgram, RunQueues, StepRunner, only_segment
 from .throttled_kernels import delay_registration, throttled
 
 MAX_EARLY_STEPS = 1_000  # steps not yet started here for which tensors are kept
@@ -268,9 +268,7 @@ class Worker:
         segment = registered.inline_segment if registered is not None and self.replicator is None else None
         return registered if segment is not None and segment.is_steady and (segment.is_bounded or not bounded) else None
 
-    def run_inline(
-        self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]
-    ) -> Mapping[str, Any] | OpError:
+    def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Outcome:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error."""
         cancellation, began = None, perf_counter()
         if not registered.programs[0].is_bounded and active_cancellation() is None:
@@ -441,7 +439,7 @@ class Worker:
         step = self._steps.get(number)
         return step is None or step.may_go_on
 
-    def step_ended(self, number: int, outcome: Mapping[str, Any] | OpError) -> None:
+    def step_ended(self, number: int, outcome: Outcome) -> None:
         """A step has ended here."""
         step = self._steps.get(number)
         if step is not None:
