@@ -85,7 +85,9 @@ class World:
         monkeypatch.setattr(shared_variable, "np", SimpleNamespace(copyto=self.copy, ndarray=np.ndarray))
         monkeypatch.setattr(shared_variable.shared_storage, "shared_empty", self.empty)
         self.owner = Owner(PLACE, Words(self, self.raw), "v", SimpleNamespace(fd=1))
-        self._remote = lambda: Remote(PLACE, np.dtype(np.int64), SimpleNamespace(map=lambda reference: self.memory))
+        self._remote = lambda: Remote(
+            PLACE, np.dtype(np.int64), SimpleNamespace(map=lambda _: SimpleNamespace(memory=self.memory))
+        )
 
     def remote(self, knows: bool) -> Any:
         """Another process; `knows`: it has read the record already."""
