@@ -41,7 +41,6 @@ from .graph.variables.variable import variable_creator_scope
 from .placer.cluster.load import as_cluster
 from .placer.pipeline import place
 from .placer.plan import Plan
-from .placer.schedule.from_search import changes_state
 from .runtime.config import ConfigProto, RunMetadata, RunOptions
 from .runtime.session.session import Session
 from .searched_placement import SearchedPlacement
@@ -487,7 +486,7 @@ def _effects(graph: Graph, before: int) -> list[Node]:
         if node not in cone:
             cone.add(node)
             left += [*(t.op for t in node.inputs), *node.controls]
-    found = [n for n in nodes if changes_state(n) and n not in cone and n.type != "Placeholder"]
+    found = [n for n in nodes if n.opdef.changes_state and n not in cone and n.type != "Placeholder"]
     loops = Frames(graph.nodes).runs_in if any(n.type == "LoopCond" for n in nodes) else {}
     inside = [n for n in found if loops.get(n) is not None]
     exits = [n for n in nodes if n.type == "Exit" and loops.get(n) is None] if inside else []

@@ -31,7 +31,6 @@ from .partition.partitioned_graph import Channel, task_of
 from .plan_data import PlanData
 from .render.text import count_text, short, size_text
 from .render.timeline import Bar, Chart, Track, time_text
-from .schedule.from_search import changes_state
 from .search.clock import run
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
 from .search.memory_profile import LiveValues
@@ -350,7 +349,7 @@ def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Seque
     for device, p in plan.partitions.items():
         task = task_of(device)
         for node in p.nodes:
-            if node in plan.decisions and changes_state(node) and task_of(plan.decisions.device_of(node)) != task:
+            if node in plan.decisions and node.opdef.changes_state and task_of(plan.decisions.device_of(node)) != task:
                 add(device, node, machine.overheads["update"])
     for (device, reader), seconds in _reads(plan).items():
         add(device, reader, seconds)

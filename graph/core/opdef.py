@@ -40,6 +40,8 @@ class Trait(enum.Flag):
     """Reads or changes state, or has an effect: never folded, merged or dropped. Its reference takes a `Context` first."""
     COMMUTATIVE = enum.auto()
     """Commutative: its two operands may be swapped."""
+    READS_ONLY = enum.auto()
+    """Stateful, but it changes nothing, and does not tell where state is: it may run again."""
     STATE_HANDLE = enum.auto()
     """Returns a reference or handle to state (a variable, a queue), not a value."""
     METADATA = enum.auto()
@@ -66,6 +68,7 @@ class Cost(NamedTuple):
 
 
 _STATEFUL, _BLOCKING, _COLLECTIVE = Trait.STATEFUL.value, Trait.BLOCKING.value, Trait.COLLECTIVE.value
+_LOOKS = Trait.READS_ONLY.value | Trait.STATE_HANDLE.value
 
 
 ANY = 1 << 62
@@ -108,6 +111,11 @@ class OpDef:
         """Whether the op has the trait STATEFUL."""
         # Asked for each node of large graphs; `in` takes five times as long.
         return self.traits._value_ & _STATEFUL != 0
+
+    @property
+    def changes_state(self) -> bool:
+        """Whether it does more than to look at state, or to tell where it is."""
+        return self.traits._value_ & (_STATEFUL | _LOOKS) == _STATEFUL
 
     @property
     def is_blocking(self) -> bool:

@@ -31,9 +31,6 @@ from .control_edges import through
 from .partitioned_graph import Channel, LoopPart, Partition, Partitioned, Step, task_of
 
 VARIABLES = frozenset(("VariableV2", "VarHandleOp"))
-_ONLY_READ = frozenset(
-    ("ReadVariableOp", "ResourceGather", "IsVariableInitialized", "VarIsInitializedOp", "InitializedValue")
-)
 _HANDS_ON = frozenset(
     ("Identity", "Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "RefEnter", "Exit", "NextIteration")
 )
@@ -170,7 +167,7 @@ def _writers(nodes: Sequence[Node], device: Mapping[Node, str], feeds: Collectio
     """The nodes of a step that may change each variable; those of which it cannot be told which, by the task alone."""
     found: dict[Place, list[Node]] = defaultdict(list)
     for node in nodes:
-        if node.type in _ONLY_READ or node.type in _HANDS_ON or node not in device:
+        if Trait.READS_ONLY in node.opdef.traits or node.type in _HANDS_ON or node not in device:
             continue
         for i, t in enumerate(node.inputs):
             if t in feeds or not (t.dtype is resource or (t.dtype.is_ref and i in node.opdef.ref_inputs)):

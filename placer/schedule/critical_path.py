@@ -31,7 +31,7 @@ from ...graph.core.opdef import Trait, nbytes
 from ..cluster.spec import Cluster
 from ..partition.partitioned_graph import Channel, Partition, Partitioned, Step, task_of
 from ..search.from_graph import link_between, speed_of
-from .from_search import changes_state, kept_pairs
+from .from_search import kept_pairs
 
 MOST = 5_000  # nodes: some 10 us for each
 WORTH = 0.03  # the share of the step's time that another order must save
@@ -159,7 +159,7 @@ class _Step:
             self._join(number[first], number[second], 0.0)
         last: dict[int, int] = {}  # device -> the last node there with an effect
         for i, node in enumerate(nodes):
-            if changes_state(node):
+            if node.opdef.changes_state:
                 if device[i] in last:
                     self._join(last[device[i]], i, 0.0)
                 last[device[i]] = i

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..cost.shapes import Sizes
 
 MOST = 200_000  # nodes; in larger graphs one node's place in the order matters little, and a search has little time
-# Stateful, but all they do is to look.
-_READS = frozenset({"ReadVariableOp", "ResourceGather", "VarIsInitializedOp", "IsVariableInitialized"})
 
 
 def execution_order(
@@ -71,12 +69,6 @@ def execution_order(
     return _sorted(nodes, start.tolist(), kept)
 
 
-def changes_state(node: Node) -> bool:
-    """Whether it does more than to look at state, or to tell where it is."""
-    opdef = node.opdef
-    return opdef.is_stateful and Trait.STATE_HANDLE not in opdef.traits and opdef.name not in _READS
-
-
 def kept_pairs(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
     """Pairs of nodes that use the same state, of which one changes it, and must keep their order."""
     place: dict[Node, str] = {}  # what hands out state -> the state's name
@@ -92,7 +84,7 @@ def kept_pairs(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
             last = changed.get(state)
             if last is not None:
                 pairs.append((last, node))
-            if changes_state(node):
+            if node.opdef.changes_state:
                 pairs += [(r, node) for r in reads.pop(state, ())]
                 changed[state] = node
             else:

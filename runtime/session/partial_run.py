@@ -27,8 +27,6 @@ from .fetches import Fetches, feed_value
 Step = Callable[[Fetches, Mapping[str, Any]], Mapping[str, Any]]
 """Runs a step: takes the fetches and the feeds by tensor name; returns the values by name."""
 
-# Stateful ops without side effects (reads, references, handles): they may be repeated.
-_LOOKING = frozenset({"IsVariableInitialized", "VarIsInitializedOp", "ReadVariableOp", "ResourceGather"})
 # Handles that are valid only in the step that creates them.
 _OF_A_STEP = frozenset({"TensorArrayV3", "StackV2"})
 
@@ -130,7 +128,7 @@ class PartialRun:
             nodes.update(dict.fromkeys(found))
         for node in nodes:
             place = next((t.op for t in node.inputs if t.op.type in _OF_A_STEP and t.op in self._done), None)
-            if place is not None or (node in self._done and _changes(node)):
+            if place is not None or (node in self._done and node.opdef.changes_state):
                 raise UnimplementedError(
                     None, node,
                     f"{node.name} ({node.type}) created at {node.source} belongs to two calls of a partial run, and cannot be done "
@@ -173,11 +171,6 @@ class PartialRun:
             else:
                 nodes.append(self._graph.get_operation_by_name(name))
         return tensors, nodes
-
-
-def _changes(node: Node) -> bool:
-    """Whether a second run of a node would be observable: it has a side effect, or draws random numbers."""
-    return node.opdef.is_stateful and Trait.STATE_HANDLE not in node.opdef.traits and node.type not in _LOOKING
 
 
 def _placeholders(nodes: Iterable[Node]) -> list[Node]:

@@ -84,9 +84,6 @@ class Backend(Protocol):
 
 
 CLOSED = "Attempted to use a closed Session."
-_READS = frozenset(
-    ("IsVariableInitialized", "VarIsInitializedOp", "InitializedValue", "ReadVariableOp", "ResourceGather")
-)
 
 
 def _changes_variables(node: Node) -> bool:
@@ -94,7 +91,7 @@ def _changes_variables(node: Node) -> bool:
 
     The epoch counter of an input pipeline does not count: training steps wait for steps that fill queues.
     """
-    if not node.opdef.is_stateful or node.type in _READS or node.type == "CountUpTo":
+    if not node.opdef.changes_state or node.type == "CountUpTo":
         return False
     return any(t.dtype.is_ref or (t.dtype is resource and t.op.type == "VarHandleOp") for t in node.inputs)
 

@@ -229,7 +229,7 @@ define(
     _gather,
     gradient=_gather_gradient,
     cost=lambda node: Cost(0.0, 2 * nbytes(node.outputs[0]) + nbytes(node.inputs[1])),
-    traits=Trait.STATEFUL,
+    traits=Trait.STATEFUL | Trait.READS_ONLY,
 )
 
 

@@ -316,18 +316,17 @@ def _is_initialized(context: Context, state: VariableState) -> Any:
     return np.asarray(state.is_initialized)
 
 
+_LOOKS = Trait.STATEFUL | Trait.READS_ONLY
 define(
     "ReadVariableOp",
     lambda inputs, attrs: [place_of_handle(inputs[0])],
     lambda context, state: state.read(),
     gradient=lambda node, grad: (grad,),
     cost=lambda node: Cost(0.0, nbytes(node.outputs[0])),
-    traits=Trait.STATEFUL,
+    traits=_LOOKS,
 )
-define(
-    "IsVariableInitialized", _infer_is_initialized, _is_initialized, cost=_free, traits=Trait.STATEFUL, ref_inputs=(0,)
-)
-define("VarIsInitializedOp", _infer_is_initialized, _is_initialized, cost=_free, traits=Trait.STATEFUL)
+define("IsVariableInitialized", _infer_is_initialized, _is_initialized, cost=_free, traits=_LOOKS, ref_inputs=(0,))
+define("VarIsInitializedOp", _infer_is_initialized, _is_initialized, cost=_free, traits=_LOOKS)
 
 
 def is_variable_initialized(variable: Any, name: str | None = None) -> Tensor:
@@ -348,7 +347,7 @@ define(
     _infer_initialized_value,
     lambda context, state, initial: state.read() if state.is_initialized else initial,
     cost=_free,
-    traits=Trait.STATEFUL,
+    traits=_LOOKS,
     ref_inputs=(0,),
 )
 
