@@ -284,6 +284,11 @@ def _slices(shapes: tuple[tuple[int, ...], ...]) -> tuple[slice, ...]:
     return tuple(map(slice, ends, ends[1:]))
 
 
+def mismatch_text(rank: int, mine: str, other: int, theirs: str) -> str:
+    """Why two members cannot run one collective: what each brings."""
+    return f"member {rank} brings {mine}, but member {other} {theirs}; all members must run the same program"
+
+
 def mean_of(total: Array, size: int) -> Array:
     """The mean, from a sum over `size` members."""
     mean: Array = (total / size).astype(total.dtype, copy=False)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...graph.core.errors import OpError, invalid
 from ...graph.resources.async_request import AsyncResource
-from .algorithms import Array, Part
+from .algorithms import Array, Part, mismatch_text
 from .device_link import LinkAgreement
 from .membership import (
     HANDSHAKE_RUN,
@@ -110,11 +110,7 @@ class MessageExecutor:
 
 
 def _mismatch_error(request: CollectiveRequest, sender: int, signature: str) -> OpError:
-    text = (
-        f"{request.what}: member {request.key[2]} brings {request.signature}, but member {sender} {signature}; "
-        "all members must run the same program"
-    )
-    return invalid(text)
+    return invalid(f"{request.what}: {mismatch_text(request.key[2], request.signature, sender, signature)}")
 
 
 WAKE, HANDSHAKE_SIGNATURE = "poke", "board"

@@ -49,7 +49,7 @@ import numpy as np
 from ...graph.core.errors import invalid
 from ...graph.resources.buffer_pool import buffers
 from ...graph.resources.collective_context import REDUCTIONS
-from .algorithms import Array, mean_of
+from .algorithms import Array, mean_of, mismatch_text
 from .shared_buffer import ASLEEP, AWAKE, FLAT_BYTES, LINE, NOTIFY, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
 
 
@@ -347,14 +347,8 @@ class SharedMemoryAllReduce:
 def _mismatch(rank: int, mine: tuple[int, bytes], other: int, theirs: tuple[int, bytes]) -> str:
     if mine[1] == theirs[1]:
         return f"member {rank} is at run {mine[0]}, but member {other} at run {theirs[0]}; all members must run the same program"
-    return (
-        f"member {rank} brings {_text(mine[1])}, but member {other} {_text(theirs[1])}; "
-        "all members must run the same program"
-    )
-
-
-def _text(label: bytes) -> str:
-    return label.rstrip(b"\0").decode(errors="replace")
+    said = [label.rstrip(b"\0").decode(errors="replace") for _, label in (mine, theirs)]
+    return mismatch_text(rank, said[0], other, said[1])
 
 
 SCATTER_BYTES = 4 << 20  # above, messages that lend the value are faster: measured with 1 and 16 MiB

@@ -375,7 +375,7 @@ def _unpack_tensors(
         where, size, dtype, shape = layout
         index = len(tensors)
         if where is HERE:
-            end = at + (size if dtype is not None else strings_size(layout, header, at, index))
+            end = at + (size if dtype is not None else strings_size(size, header, at, index))
             if dtype is not None and dtype is not BOOL and end <= len(header):  # any bytes are valid for such a tensor
                 tensors.append(np.ndarray(shape, dtype, header[at:end]))
             else:

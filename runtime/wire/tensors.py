@@ -140,14 +140,12 @@ def unpack_tensor(layout: Layout, data: Bytes, index: int) -> Tensor:
         raise WireError(f"tensor {index}: {dtype}{short(shape)} cannot be made: {error}") from None
 
 
-def strings_size(layout: Layout, data: bytes, at: int, index: int) -> int:
-    """The bytes of the strings at `at`, lengths included. WireError: their lengths are incomplete."""
-    start = layout[1] * _LENGTH.itemsize
-    if start > len(data) - at:
-        raise WireError(
-            f"tensor {index}: {layout[1]} strings need {start} bytes for lengths, its frame has {len(data) - at}"
-        )
-    return start + int(np.ndarray(layout[1], _LENGTH, data, at).sum(dtype=np.uint64))
+def strings_size(count: int, data: Bytes, at: int, index: int) -> int:
+    """The bytes of that many strings at `at`, lengths included. WireError: their lengths are incomplete."""
+    start, there = count * _LENGTH.itemsize, len(data) - at
+    if start > there:
+        raise WireError(f"tensor {index}: {count} strings need {start} bytes for lengths, its frame has {there}")
+    return start + int(np.ndarray(count, _LENGTH, data, at).sum(dtype=np.uint64))
 
 
 def unpack_compressed(layout: Layout, data: Frame, room: int, index: int) -> Tensor:
@@ -166,14 +164,10 @@ def unpack_compressed(layout: Layout, data: Frame, room: int, index: int) -> Ten
 
 
 def _unpack_strings(shape: tuple[int, ...], count: int, data: Bytes, index: int) -> Tensor:
-    start = count * _LENGTH.itemsize
-    if start > len(data):
-        raise WireError(f"tensor {index}: {count} strings need {start} bytes for lengths, its frame has {len(data)}")
-    lengths = np.ndarray(count, _LENGTH, data)
-    if start + int(lengths.sum(dtype=np.uint64)) != len(data):
+    if strings_size(count, data, 0, index) != len(data):
         raise WireError(f"tensor {index}: the lengths of its strings do not add up to its frame")
-    flat = np.empty(count, object)
-    for i, length in enumerate(lengths.tolist()):
+    flat, start = np.empty(count, object), count * _LENGTH.itemsize
+    for i, length in enumerate(np.ndarray(count, _LENGTH, data).tolist()):
         flat[i] = bytes(data[start : start + length])
         start += length
     array = flat.reshape(shape)
