@@ -46,6 +46,12 @@ class OpError(Exception):
         return self.message
 
     @property
+    def node_name(self) -> str | None:
+        """The name of the node that failed."""
+        name = _name_of(self.op)
+        return name if isinstance(name, str) else None
+
+    @property
     def summary(self) -> str:
         """The message as it is sent to other tasks: a very long one is cut to its beginning and its end, which names the node."""
         left = len(self.message) - SUMMARY_CHARS

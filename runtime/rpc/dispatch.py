@@ -69,11 +69,8 @@ class Responder:
 
     def error(self, request: int, error: OpError) -> Message:
         """The message of an error reply."""
-        node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
-        fields = {
-            "request": request, "code": error.code, "message": error.summary, "node": node, "task": error.task or self.task
-        }  # fmt: skip
-        return Message("error", fields)
+        fields = {"request": request, "code": error.code, "message": error.summary, "node": error.node_name}
+        return Message("error", fields | {"task": error.task or self.task})
 
     def send(self, task: str, message: Message, compressed: bool = False) -> None:
         """Send a message to another task.

@@ -340,8 +340,7 @@ def error_of(reply: Message) -> OpError:
 
 def from_task(error: OpError, task: str) -> OpError:
     """The error of a task of this process, in the form of an error reply."""
-    node = error.op if isinstance(error.op, str) else getattr(error.op, "name", None)
-    return from_code(error.code, f"From {task}:\n{error.message}", node)
+    return from_code(error.code, f"From {task}:\n{error.message}", error.node_name)
 
 
 def _reasons(task: str, waits: Sequence[str]) -> str:
