@@ -90,7 +90,7 @@ class DistributedVariable(ResourceVariable):
 
     def __getattr__(self, name: str) -> Any:
         # The attributes of a plain variable: its reference, its reads.
-        if name not in ("_handle", "_element", "_is_initialized", "_cached", "_initial_value"):
+        if name not in ("_handle", "_element", "_is_initialized", "_cached", "_initial_value", "_initializer"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._here, name)
 

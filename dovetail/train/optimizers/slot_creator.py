@@ -15,11 +15,17 @@ from ...graph.ops.array.creation import zeros
 from ...graph.variables.initializers import zeros_initializer
 from ...graph.variables.ref_and_resource import ResourceVariable
 from ...graph.variables.scope import get_variable, variable_scope
-from ...graph.variables.variable import Variable
+from ...graph.variables.variable import Variable, VariableAggregation
 
 
-def create_slot(primary: Any, val: Any, name: str, colocate_with_primary: bool = True) -> Any:
-    """A slot with the initial value `val`."""
+def create_slot(
+    primary: Any,
+    val: Any,
+    name: str,
+    colocate_with_primary: bool = True,
+    aggregation: VariableAggregation | None = None,
+) -> Any:
+    """A slot with the initial value `val`. `aggregation`: how values that replicas assign are combined."""
     with _slot_scope(primary, name), _beside(primary, colocate_with_primary):
         slot = get_variable(
             "",
@@ -27,6 +33,7 @@ def create_slot(primary: Any, val: Any, name: str, colocate_with_primary: bool =
             trainable=False,
             use_resource=isinstance(primary, ResourceVariable),
             validate_shape=val.get_shape().is_fully_defined(),
+            aggregation=aggregation,
         )
     return _sliced_like(primary, slot)
 
@@ -61,7 +68,8 @@ def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_
 
 @contextmanager
 def _slot_scope(primary: Any, name: str) -> Iterator[None]:
-    with variable_scope(None, f"{primary.op.name}/{name}") as scope:
+    first = primary._single() if isinstance(primary, Variable) else primary  # all replicas name a slot alike
+    with variable_scope(None, f"{first.op.name}/{name}") as scope:
         scope.set_partitioner(None)  # a slot is cut as its variable is: there is one for each part
         yield
 

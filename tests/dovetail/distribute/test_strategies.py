@@ -736,3 +736,30 @@ def test_keras_models_that_replicas_make_are_copies_of_one(make):
     np.testing.assert_allclose(bias, [y.mean() / 2])
     np.testing.assert_allclose(kernel, np.full((2, 1), y.mean() / 2))
     assert layers.Dense(1).name == "dense_3"
+
+
+@pytest.mark.parametrize("make", STRATEGIES)
+@pytest.mark.parametrize("per_replica", [False, True], ids=["one object", "an object per replica"])
+def test_replicas_move_averages_of_variables_together(make, per_replica):
+    strategy = make()
+    rows = np.arange(6, dtype=np.float32)
+    with strategy.scope():
+        shared = dt.train.ExponentialMovingAverage(0.75)
+
+        def replica(x):
+            average = dt.train.ExponentialMovingAverage(0.75) if per_replica else shared
+            w = dt.get_variable("w", initializer=1.0)
+            with dt.control_dependencies([dt.train.GradientDescentOptimizer(1.0).minimize(w * dt.reduce_mean(x))]):
+                return average.apply([w])
+
+        moved = strategy.group(strategy.run(replica, (strategy.split_batch(dt.constant(rows)),)))
+    (of_w,) = (v for v in dt.global_variables() if v.op.name == "w/ExponentialMovingAverage")
+    w, shadow = 1.0, 1.0
+    with dt.Session(config=CONFIG) as session:
+        session.run(dt.global_variables_initializer())
+        for _ in range(3):
+            w -= rows.mean()
+            shadow = 0.75 * shadow + 0.25 * w
+            session.run(moved)
+            copies = session.run(list(of_w.values))
+            np.testing.assert_allclose(copies, np.full(len(copies), shadow), rtol=1e-5)

@@ -17,7 +17,7 @@ from ....graph.variables.initializers import zeros_initializer
 from ....graph.variables.ref_and_resource import ResourceVariable
 from ....graph.variables.scope import get_variable, get_variable_scope, variable_scope
 from ....graph.variables.store import moving_average_variables, trainable_variables
-from ....graph.variables.variable import Variable
+from ....graph.variables.variable import Variable, VariableAggregation
 from ....train.optimizers.slot_creator import create_slot, create_zeros_slot
 
 
@@ -68,7 +68,8 @@ class ExponentialMovingAverage:
                 continue
             with graph.init_scope():
                 if isinstance(v, Variable):
-                    self._shadows[v] = create_slot(v, v.initialized_value(), self._name)
+                    mean = VariableAggregation.MEAN  # replicas move the shadow together
+                    self._shadows[v] = create_slot(v, v.initialized_value(), self._name, aggregation=mean)
                     graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, v)
                 else:
                     self._shadows[v] = create_zeros_slot(v, self._name, colocate_with_primary=False)
