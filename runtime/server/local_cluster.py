@@ -2,16 +2,12 @@
 
 `LocalCluster` starts one process per task, waits until all answer, and always ends them: each process holds the read end of a pipe,
 only the parent has the other end, and the process ends when that closes. So even `kill -9` of the parent leaves no orphan.
-
-`Supervisor` restarts tasks that end, with exponential back-off. While it runs a cluster, it keeps a lock file next to the cluster's file
-(`cluster.yaml.up`: JSON, with the processes). So other commands find the cluster, and detect a stale file that `kill -9` left behind.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -23,7 +19,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -35,7 +30,7 @@ from ...placer.cluster.spec import ClusterSpec, task_addresses
 from ..rpc.pending_call import child_processes
 from ..transport.address import is_loopback
 from ..transport.keys import client_keys
-from .running_cluster import Keeper, RunningCluster
+from .running_cluster import RunningCluster
 
 logger = logging.getLogger(__name__)
 
@@ -300,19 +295,6 @@ def port_of(s: socket.socket) -> int:
 
 
 GRACE_S = 3.0  # between the request to end and SIGKILL
-FIRST_PAUSE_S = 1.0  # before a task that has ended is started again ...
-MOST_PAUSE_S = 30.0  # ... twice as long each time, up to this ...
-STEADY_S = 60.0  # ... and from the beginning after it has been up for so long
-
-
-@dataclass(slots=True)
-class _TaskState:
-    """One task: when it was started, and when it will be."""
-
-    started: float
-    pause: float = FIRST_PAUSE_S
-    again_at: float | None = None
-    restarts: int = 0
 
 
 def how_it_ended(code: int) -> str:
@@ -324,158 +306,3 @@ def _end_of(process: subprocess.Popen[bytes]) -> str | None:
     """How a process ended; None: it runs."""
     code = process.poll()
     return None if code is None else how_it_ended(code)
-
-
-class Supervisor(Keeper):
-    """Restarts the tasks of a cluster when they end.
-
-    Args:
-        cluster: a running cluster.
-        say: called with a message for each event.
-        restart: restart tasks that have ended.
-        programs: job whose tasks run the user's program -> how often a failed task is restarted. A task that exits with
-            status 0 is done.
-        clock: the time in seconds; tests pass their own.
-    """
-
-    def __init__(
-        self, cluster: LocalCluster, say: Callable[[str], None], *, restart: bool = True,
-        programs: Mapping[str, int] | None = None, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._cluster = cluster
-        self._say = say
-        self._restart = restart
-        self._programs = dict(programs or {})
-        self._clock = clock
-        self._tasks = {task: _TaskState(clock()) for task in cluster.tasks}
-
-    def look(self) -> bool:
-        """Check all tasks once; True if any has been restarted or has ended since the last check."""
-        changed = False
-        for (job, i), task in self._tasks.items():
-            now = self._clock()
-            code = self._cluster.process(job, i).poll()
-            if code is None:
-                if now - task.started > STEADY_S:
-                    task.pause = FIRST_PAUSE_S
-                continue
-            if task.again_at is None:
-                changed = True
-                task.again_at = now + task.pause
-                then = f"; it is started again in {task.pause:.0f} s" if self._starts_again(job, task, code) else ""
-                self._say(f"/job:{job}/task:{i} {how_it_ended(code)}{then}")
-            if now >= task.again_at and self._starts_again(job, task, code):
-                changed = True
-                self._cluster.start(job, i)
-                task.restarts += 1
-                task.started, task.again_at = now, None
-                task.pause = min(MOST_PAUSE_S, 2 * task.pause)
-                self._say(f"/job:{job}/task:{i} was started again")
-        return changed
-
-    def _starts_again(self, job: str, task: _TaskState, code: int) -> bool:
-        return self._restart and (job not in self._programs or (code != 0 and task.restarts < self._programs[job]))
-
-    @property
-    def all_ended(self) -> bool:
-        """Whether all tasks have ended and none will be restarted."""
-        return not self._restart and all(self._cluster.process(*task).poll() is not None for task in self._tasks)
-
-    def program_status(self) -> int | None:
-        """The exit status of the programs: that of the first one that failed and is not restarted; 0: all are done; None: they run."""
-        codes = {task: self._cluster.process(*task).poll() for task in self._tasks if task[0] in self._programs}
-        for (job, i), code in codes.items():
-            if code and not self._starts_again(job, self._tasks[job, i], code):
-                return code
-        return None if any(code != 0 for code in codes.values()) else 0
-
-    def processes(self) -> dict[str, int]:
-        """Task -> process id."""
-        return {f"/job:{job}/task:{i}": self._cluster.process(job, i).pid for job, i in self._tasks}
-
-
-class UpFile:
-    """The lock file of a running cluster, locked by its supervisor.
-
-    Raises:
-        FileExistsError: the cluster is up already.
-    """
-
-    def __init__(self, cluster_file: Path, on: str = "local") -> None:
-        self.path = up_path(cluster_file)
-        self._on = on
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._descriptor)
-            raise FileExistsError(f"The cluster of {cluster_file} is up already: {self.path}") from None
-
-    def write(self, targets: dict[str, str], processes: dict[str, int]) -> None:
-        """Write targets and process ids of the tasks to the file."""
-        content = {"keeper": os.getpid(), "on": self._on, "targets": targets, "processes": processes}
-        text = json.dumps(content, indent=1).encode()
-        # A reader sees the old text or the new one.
-        os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
-
-    def __enter__(self) -> UpFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        with contextlib.suppress(OSError):
-            self.path.unlink()
-        os.close(self._descriptor)
-
-
-def up_path(cluster_file: Path) -> Path:
-    """The path of the lock file of a cluster."""
-    return cluster_file.with_name(cluster_file.name + ".up")
-
-
-def read_up(cluster_file: Path) -> dict[str, Any]:
-    """The contents of the lock file of a running cluster.
-
-    Raises:
-        FileNotFoundError: the cluster is not up.
-    """
-    not_up = FileNotFoundError(f"The cluster of {cluster_file} is not up: `dovetail up {cluster_file}` starts it")
-    try:
-        with up_path(cluster_file).open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                found: dict[str, Any] = json.load(file)
-                return found
-    except (FileNotFoundError, ValueError):
-        raise not_up from None
-    raise not_up  # it is not locked: the supervisor was killed, and the tasks have ended with it
-
-
-def stop(cluster_file: Path, timeout_s: float = 15.0) -> None:
-    """Stop a cluster that is up.
-
-    Raises:
-        FileNotFoundError: it is not up. TimeoutError: it has not ended in time.
-    """
-    os.kill(int(read_up(cluster_file)["keeper"]), signal.SIGTERM)
-    deadline = time.monotonic() + timeout_s
-    with contextlib.suppress(FileNotFoundError):
-        while time.monotonic() < deadline:
-            read_up(cluster_file)
-            time.sleep(0.05)
-        raise TimeoutError(f"The cluster of {cluster_file} has not stopped within {timeout_s:.0f} s")
-
-
-def restart(cluster_file: Path, task: str) -> None:
-    """End a task of a cluster that is up; its supervisor starts it again.
-
-    Raises:
-        FileNotFoundError: the cluster is not up. LookupError: it has no such task.
-    """
-    processes = read_up(cluster_file)["processes"]
-    found = [
-        pid for name, pid in processes.items() if task in (name, name.removeprefix("/job:").replace("/task:", ":"))
-    ]
-    if not found:
-        raise LookupError(f"The cluster of {cluster_file} has no task {task!r}; it has {', '.join(processes)}")
-    os.kill(int(found[0]), signal.SIGTERM)

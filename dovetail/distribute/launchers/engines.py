@@ -22,12 +22,13 @@ from typing import Any
 from ...graph.core.device import parse_strict
 from ...placer.cluster.file_format import ClusterFile, DeviceFacts, checked
 from ...placer.cluster.load import described_by, quantity
-from ...runtime.server.local_cluster import LocalCluster, Supervisor
+from ...runtime.server.local_cluster import LocalCluster
 from ...runtime.server.running_cluster import Keeper, RunningCluster
 from ...runtime.transport.keys import OWN, Keys, write_keys
 from ...runtime.transport.zmq_sockets import new_key_pair
 from .ray_cluster import RayCluster
 from .slurm_cluster import SlurmCluster, counts
+from .supervisor import Supervisor
 
 ENGINES = ("local", "ray", "slurm", "k8s")
 SERVES = "ps"  # the job whose tasks serve where the others run the program

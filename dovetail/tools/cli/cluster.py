@@ -17,6 +17,7 @@ import typer
 
 from ...graph.core.errors import OpError
 from ...placer.cluster import file_format
+from . import lock_file
 from .common import Commands, FailedError, UsageError, errors_explained, monitor, one_of
 from .watch import picture
 
@@ -104,9 +105,7 @@ def down(
 
             delete_from_kubernetes(Described.read(str(file)), name)
         else:
-            from ...runtime.server.local_cluster import stop  # loads ZeroMQ
-
-            stop(file)
+            lock_file.stop(file)
         print("Stopped.")
 
 
@@ -127,9 +126,7 @@ def restart(
 ) -> None:
     """Restart one task of a cluster that is up on this machine. The memory of the task is lost."""
     with errors_explained():
-        from ...runtime.server.local_cluster import restart  # loads ZeroMQ
-
-        restart(file, task)
+        lock_file.restart(file, task)
 
 
 def on_kubernetes(described: Described, image: str, name: str, keys: Path | None) -> None:
@@ -212,12 +209,10 @@ class NoFile:
 @contextlib.contextmanager
 def up_file(described: Described, on: str) -> Iterator[Any]:
     """The lock file by which other commands find the cluster: an `UpFile`, if the cluster has a file."""
-    from ...runtime.server.local_cluster import UpFile  # loads ZeroMQ
-
     if described.path is None:
         yield NoFile()
     else:
-        with UpFile(described.path, on) as lock:
+        with lock_file.UpFile(described.path, on) as lock:
             yield lock
 
 
@@ -231,11 +226,11 @@ def targets_of(running: RunningCluster) -> dict[str, str]:
 
 def _detach(file: Path, options: list[str]) -> None:
     """Run `dovetail up` in a process of its own, and wait until its tasks answer."""
-    from ...runtime.server.local_cluster import read_up, up_path  # loads ZeroMQ
-
     with contextlib.suppress(FileNotFoundError):
-        read_up(file)
-        raise FailedError(f"The cluster of {file} is up already ({up_path(file)}). Stop it with: dovetail down {file}")
+        lock_file.read_up(file)
+        raise FailedError(
+            f"The cluster of {file} is up already ({lock_file.up_path(file)}). Stop it with: dovetail down {file}"
+        )
     log = file.with_name(f"{file.name}.log")
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -248,7 +243,7 @@ def _detach(file: Path, options: list[str]) -> None:
         if process.poll() is not None:
             raise FailedError(log.read_text(encoding="utf-8", errors="replace").strip().removeprefix("error: "))
         with contextlib.suppress(FileNotFoundError):  # the file is there, and written, when all tasks answer
-            _show(read_up(file)["targets"])
+            _show(lock_file.read_up(file)["targets"])
             print(f"Up. Stop it with: dovetail down {file}")
             return
         time.sleep(0.05)

@@ -25,6 +25,7 @@ from ...graph.core.settings import setting
 from ...graph.core.source_location import hide_own_frames
 from ...placer.cluster.load import as_cluster_spec, described_by
 from ...placer.cluster.spec import masters_job, task_addresses
+from .lock_file import read_up
 
 if TYPE_CHECKING:
     from ...runtime.server.running_cluster import ClusterMonitor
@@ -254,8 +255,6 @@ def addresses(cluster: str) -> list[str]:
         return [cluster]
     up = f"{cluster}.up"
     if len(up) < 256 and Path(up).is_file():
-        from ...runtime.server.local_cluster import read_up  # loads ZeroMQ
-
         with suppress(FileNotFoundError):  # the file may be left behind by a cluster that was killed
             up_at = {name: target.removeprefix("zmq://") for name, target in read_up(Path(cluster))["targets"].items()}
             return _masters_first({(parse_strict(name).job or "", name): address for name, address in up_at.items()})

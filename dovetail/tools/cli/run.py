@@ -35,6 +35,7 @@ from .cluster import (
     use_keys,
 )
 from .common import UsageError, errors_explained, program_errors
+from .lock_file import read_up
 from .watch import size_text
 
 if TYPE_CHECKING:
@@ -135,8 +136,6 @@ def _command(program: Sequence[str]) -> list[str]:
 
 def _running_already(described: Described) -> dict[str, Any] | None:
     """The lock file of the cluster, if it is up."""
-    from ...runtime.server.local_cluster import read_up  # loads ZeroMQ
-
     with contextlib.suppress(FileNotFoundError):
         return read_up(described.path) if described.path is not None else None
     return None

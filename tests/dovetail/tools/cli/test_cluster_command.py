@@ -12,16 +12,8 @@ from pathlib import Path
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.server.local_cluster import (
-    FIRST_PAUSE_S,
-    MOST_PAUSE_S,
-    Supervisor,
-    UpFile,
-    read_up,
-    restart,
-    stop,
-    up_path,
-)
+from dovetail.distribute.launchers.supervisor import FIRST_PAUSE_S, MOST_PAUSE_S, Supervisor
+from dovetail.tools.cli.lock_file import UpFile, read_up, restart, stop, up_path
 
 ROOT = Path(__file__).resolve().parents[4]
 WAIT_S = 30.0

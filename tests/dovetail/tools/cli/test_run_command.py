@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from dovetail.distribute.launchers.engines import Described, local_cluster
 from dovetail.placer.cluster.file_format import ClusterFile, checked
-from dovetail.runtime.server.local_cluster import read_up
 from dovetail.runtime.server.running_cluster import ClusterMonitor
 from dovetail.tools.cli import app
+from dovetail.tools.cli.lock_file import read_up
 
 ROOT = Path(__file__).resolve().parents[4]
 WAIT_S = 60.0

@@ -1,0 +1,92 @@
+"""Restarts the tasks of a cluster on this machine when they end, with exponential back-off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ...runtime.server.local_cluster import LocalCluster, how_it_ended
+from ...runtime.server.running_cluster import Keeper
+
+FIRST_PAUSE_S = 1.0  # before a task that has ended is started again ...
+MOST_PAUSE_S = 30.0  # ... twice as long each time, up to this ...
+STEADY_S = 60.0  # ... and from the beginning after it has been up for so long
+
+
+@dataclass(slots=True)
+class _TaskState:
+    """One task: when it was started, and when it will be."""
+
+    started: float
+    pause: float = FIRST_PAUSE_S
+    again_at: float | None = None
+    restarts: int = 0
+
+
+class Supervisor(Keeper):
+    """Restarts the tasks of a cluster when they end.
+
+    Args:
+        cluster: a running cluster.
+        say: called with a message for each event.
+        restart: restart tasks that have ended.
+        programs: job whose tasks run the user's program -> how often a failed task is restarted. A task that exits with
+            status 0 is done.
+        clock: the time in seconds; tests pass their own.
+    """
+
+    def __init__(
+        self, cluster: LocalCluster, say: Callable[[str], None], *, restart: bool = True,
+        programs: Mapping[str, int] | None = None, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._say = say
+        self._restart = restart
+        self._programs = dict(programs or {})
+        self._clock = clock
+        self._tasks = {task: _TaskState(clock()) for task in cluster.tasks}
+
+    def look(self) -> bool:
+        """Check all tasks once; True if any has been restarted or has ended since the last check."""
+        changed = False
+        for (job, i), task in self._tasks.items():
+            now = self._clock()
+            code = self._cluster.process(job, i).poll()
+            if code is None:
+                if now - task.started > STEADY_S:
+                    task.pause = FIRST_PAUSE_S
+                continue
+            if task.again_at is None:
+                changed = True
+                task.again_at = now + task.pause
+                then = f"; it is started again in {task.pause:.0f} s" if self._starts_again(job, task, code) else ""
+                self._say(f"/job:{job}/task:{i} {how_it_ended(code)}{then}")
+            if now >= task.again_at and self._starts_again(job, task, code):
+                changed = True
+                self._cluster.start(job, i)
+                task.restarts += 1
+                task.started, task.again_at = now, None
+                task.pause = min(MOST_PAUSE_S, 2 * task.pause)
+                self._say(f"/job:{job}/task:{i} was started again")
+        return changed
+
+    def _starts_again(self, job: str, task: _TaskState, code: int) -> bool:
+        return self._restart and (job not in self._programs or (code != 0 and task.restarts < self._programs[job]))
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether all tasks have ended and none will be restarted."""
+        return not self._restart and all(self._cluster.process(*task).poll() is not None for task in self._tasks)
+
+    def program_status(self) -> int | None:
+        """The exit status of the programs: that of the first one that failed and is not restarted; 0: all are done; None: they run."""
+        codes = {task: self._cluster.process(*task).poll() for task in self._tasks if task[0] in self._programs}
+        for (job, i), code in codes.items():
+            if code and not self._starts_again(job, self._tasks[job, i], code):
+                return code
+        return None if any(code != 0 for code in codes.values()) else 0
+
+    def processes(self) -> dict[str, int]:
+        """Task -> process id."""
+        return {f"/job:{job}/task:{i}": self._cluster.process(job, i).pid for job, i in self._tasks}
