@@ -164,28 +164,6 @@ class TaskStatus:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Rates of a task between two queries, per second: steps, and bytes sent, by receiving task."""
-
-    steps: float
-    bytes_to: dict[str, float]
-
-
-def rates(before: TaskStatus | None, now: TaskStatus) -> Rates | None:
-    """The rates between two queries; None: they cannot be compared, as after a restart."""
-    if before is None or before.figures is None or now.figures is None or now.at <= before.at:
-        return None
-    if before.figures["incarnation"] != now.figures["incarnation"]:
-        return None
-    seconds = now.at - before.at
-    sent = {link["to"]: link["bytes"] for link in before.figures["links"]}
-    return Rates(
-        (now.figures["steps_started"] - before.figures["steps_started"]) / seconds,
-        {link["to"]: (link["bytes"] - sent.get(link["to"], 0)) / seconds for link in now.figures["links"]},
-    )
-
-
 class ClusterMonitor:
     """Queries all tasks of a running cluster.
 

@@ -36,7 +36,7 @@ from .cluster import (
 )
 from .common import UsageError, errors_explained, program_errors
 from .lock_file import read_up
-from .watch import size_text
+from .watch import rates, size_text
 
 if TYPE_CHECKING:
     from ...distribute.launchers.engines import Described
@@ -333,8 +333,6 @@ class _Watched:
 
 def _progress(views: Sequence[Any], before: Mapping[str, Any], seconds: float, tasks: int) -> str:
     """One line about a cluster: tasks that are up, steps per second of the busiest task, memory, and elapsed time."""
-    from ...runtime.server.running_cluster import rates  # loads ZeroMQ
-
     up = [view for view in views if view.figures is not None]
     parts = [f"{len(up)} of {tasks} tasks up"]
     found = [(rate.steps, view.task) for view in up if (rate := rates(before.get(view.task), view)) is not None]

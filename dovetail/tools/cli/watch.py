@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,12 +80,32 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates of a task between two queries, per second: steps, and bytes sent, by receiving task."""
+
+    steps: float
+    bytes_to: dict[str, float]
+
+
+def rates(before: TaskStatus | None, now: TaskStatus) -> Rates | None:
+    """The rates between two queries; None: they cannot be compared, as after a restart."""
+    if before is None or before.figures is None or now.figures is None or now.at <= before.at:
+        return None
+    if before.figures["incarnation"] != now.figures["incarnation"]:
+        return None
+    seconds = now.at - before.at
+    sent = {link["to"]: link["bytes"] for link in before.figures["links"]}
+    return Rates(
+        (now.figures["steps_started"] - before.figures["steps_started"]) / seconds,
+        {link["to"]: (link["bytes"] - sent.get(link["to"], 0)) / seconds for link in now.figures["links"]},
+    )
+
+
 def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width: int) -> Group:
     """The tables of one query of all tasks, for a screen of `width` columns; with rates for tasks that are in `before`."""
     from rich.console import Group
     from rich.table import Table
-
-    from ...runtime.server.running_cluster import rates  # loads ZeroMQ
 
     rows: list[dict[str, str]] = []
     links = Table(box=None, pad_edge=False, header_style="bold")

@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import dovetail as tf
 from dovetail.runtime.logs import JsonLines, set_up_log
 from dovetail.runtime.observability.metrics import MOST_STEPS, MetricsServer, Traffic, Watchdog
-from dovetail.runtime.server.running_cluster import ClusterMonitor, TaskStatus, rates
+from dovetail.runtime.server.running_cluster import ClusterMonitor, TaskStatus
+from dovetail.tools.cli.watch import rates
 
 WAIT_S = 20.0
 
