@@ -28,27 +28,6 @@ STATUS_S = 2.0  # the same for the state of all tasks, which people wait for
 LOOK_S, AGAIN_S = 0.05, 0.5  # between two questions to a task that is waited for: since its answer, and without one
 
 
-class Keeper:
-    """Supervises the tasks of a running cluster. This base class does nothing: an engine, such as Ray or Slurm, supervises its tasks."""
-
-    def look(self) -> bool:
-        """Check all tasks once; True if any has been restarted or has ended since the last check."""
-        return False
-
-    @property
-    def all_ended(self) -> bool:
-        """Whether all tasks have ended and none will be restarted."""
-        return False
-
-    def processes(self) -> dict[str, int]:
-        """Task -> id of its process on this machine."""
-        return {}
-
-    def program_status(self) -> int | None:
-        """The exit status of the programs that tasks run: that of one that failed and is not restarted; 0: all are done; None: they run."""
-        return None
-
-
 class RunningCluster:
     """Base of `LocalCluster`, `RayCluster` and `SlurmCluster`, which start the tasks and override `close`.
 

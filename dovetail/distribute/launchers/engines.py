@@ -23,12 +23,12 @@ from ...graph.core.device import parse_strict
 from ...placer.cluster.file_format import ClusterFile, DeviceFacts, checked
 from ...placer.cluster.load import described_by, quantity
 from ...runtime.server.local_cluster import LocalCluster
-from ...runtime.server.running_cluster import Keeper, RunningCluster
+from ...runtime.server.running_cluster import RunningCluster
 from ...runtime.transport.keys import OWN, Keys, write_keys
 from ...runtime.transport.zmq_sockets import new_key_pair
+from .keepers import Keeper, Supervisor
 from .ray_cluster import RayCluster
 from .slurm_cluster import SlurmCluster, counts
-from .supervisor import Supervisor
 
 ENGINES = ("local", "ray", "slurm", "k8s")
 SERVES = "ps"  # the job whose tasks serve where the others run the program

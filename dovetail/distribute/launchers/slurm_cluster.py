@@ -22,9 +22,10 @@ from ...graph.core.errors import UnavailableError
 from ...placer.cluster.file_format import ClusterFile, TaskResources
 from ...placer.cluster.load import quantity
 from ...runtime.server.local_cluster import follow_output, how_it_ended
-from ...runtime.server.running_cluster import Keeper, RunningCluster
+from ...runtime.server.running_cluster import RunningCluster
 from ...runtime.transport.keys import client_keys
 from ..resolvers.cluster_resolver import expand_hostlist, expand_tasks_per_node, slurm_cluster
+from .keepers import Keeper
 
 PROGRAM_ENDED = "The program of this task ended with status"
 GRACE_S = 5.0  # how long srun may take to end its tasks

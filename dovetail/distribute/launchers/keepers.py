@@ -1,4 +1,4 @@
-"""Restarts the tasks of a cluster on this machine when they end, with exponential back-off."""
+"""Keepers: who looks after the tasks of a running cluster: its engine, or a supervisor that restarts those of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...runtime.server.local_cluster import LocalCluster, how_it_ended
-from ...runtime.server.running_cluster import Keeper
 
 FIRST_PAUSE_S = 1.0  # before a task that has ended is started again ...
 MOST_PAUSE_S = 30.0  # ... twice as long each time, up to this ...
@@ -24,8 +23,29 @@ class _TaskState:
     restarts: int = 0
 
 
+class Keeper:
+    """Supervises the tasks of a running cluster. This base class does nothing: an engine, such as Ray or Slurm, supervises its tasks."""
+
+    def look(self) -> bool:
+        """Check all tasks once; True if any has been restarted or has ended since the last check."""
+        return False
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether all tasks have ended and none will be restarted."""
+        return False
+
+    def processes(self) -> dict[str, int]:
+        """Task -> id of its process on this machine."""
+        return {}
+
+    def program_status(self) -> int | None:
+        """The exit status of the programs that tasks run: that of one that failed and is not restarted; 0: all are done; None: they run."""
+        return None
+
+
 class Supervisor(Keeper):
-    """Restarts the tasks of a cluster when they end.
+    """Restarts the tasks of a cluster on this machine when they end, with exponential back-off.
 
     Args:
         cluster: a running cluster.
