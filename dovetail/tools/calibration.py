@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
@@ -25,11 +26,14 @@ from ..placer.cost.launches import BATCHED, CONVOLVED, REDUCED, SIDES, TRANSPOSE
 
 SAMPLE_S, WARM_S, LEAST = 0.02, 0.02, 7
 """Seconds of a measurement and of the runs before it, and runs, at least."""
-MESSAGES_S = 0.3
-"""Seconds of a measurement of several tasks: when a core wakes up differs from step to step."""
+MESSAGES_S, ROUNDS = 0.2, 3
+"""Seconds of a measurement of several tasks, as when a core wakes up differs from step to step; and how many there are, of which the
+fastest counts."""
 FEW, COPIES = 32 * 1024, 16
 """Kernels that are small run so many times in a step."""
 CHAIN, FAN, RALLY = 128, 32, 17
+PLAYED = 512 * 1024
+"""Bytes of the larger values that two tasks send to each other."""
 HOPS, TURN, WIDTH = 8, 4, 512
 """Turns of tasks that wait for each other, products of a turn, and rows of its weights: 1 MiB, which other tasks drive out of a cache."""
 FEW_OPERATIONS = 1e6
@@ -87,22 +91,22 @@ def calibrate(target: str = "", tell: Callable[[str], None] = lambda text: None)
         tell(f"kernels, {number} of {len(FAMILIES)}: {family.__name__.strip('_')}")
         for kind, point in _kernels(family, overheads):
             kernels.setdefault(kind, []).append(point)
+    points = {kind: tuple(sorted(found)) for kind, found in kernels.items()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    machine = Calibration(processor(), own_cores(), now, release(), points, overheads, 1.0)
+    moved, _ = machine.at("stream", 2.0 * PLAYED)
     if target:
         tell(f"the cluster at {target}")
-        shared, more = _messages(target)
-        overheads |= more
-        overheads["tcp byte"] = overheads["shared byte"]
+        shared, more = _messages(target, moved)
+        tcp_byte = more["shared byte"]
     else:
         tell("four processes")
         with dt.LocalCluster({"worker": 4}) as cluster:
-            shared, more = _messages(cluster.target("worker", 0))
-        overheads |= more
+            shared, more = _messages(cluster.target("worker", 0), moved)
         tell("two processes without shared memory")
         with dt.LocalCluster({"worker": 2}, environment={"DOVETAIL_SHARED_MEMORY_MB": "0"}) as cluster:
-            overheads["tcp byte"] = _messages(cluster.target("worker", 0))[1]["shared byte"]
-    points = {kind: tuple(sorted(found)) for kind, found in kernels.items()}
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Calibration(processor(), own_cores(), now, release(), points, overheads, shared)
+            tcp_byte = _messages(cluster.target("worker", 0), moved)[1]["shared byte"]
+    return replace(machine, overheads={**overheads, **more, "tcp byte": tcp_byte}, shared=shared)
 
 
 # --- this process ---------------------------------------------------------------------------------------------------------
@@ -331,8 +335,11 @@ FAMILIES: Sequence[Callable[[], Iterator[Case]]] = (
 # --- several processes ----------------------------------------------------------------------------------------------------
 
 
-def _messages(target: str) -> tuple[float, dict[str, float]]:
-    """The cores that tasks keep busy together, and what steps of several tasks and their messages cost."""
+def _messages(target: str, moved: float) -> tuple[float, dict[str, float]]:
+    """The cores that tasks keep busy together, and what steps of several tasks and their messages cost.
+
+    `moved`: seconds of an element-wise kernel that reads `PLAYED` bytes and writes as many.
+    """
     with dt.Graph().as_default() as graph, dt.Session(target, graph=graph) as session:
         devices = list(dict.fromkeys(str(d.name) for d in session.list_devices() if d.device_type == "CPU"))
         if len(devices) < 2:
@@ -343,7 +350,7 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
             empty, fed = x + 1.0, big[:1] + 1.0
             mine = [_variable(16) for _ in range(8)]
         with dt.device(there):
-            theirs, large, other = [_variable(16) for _ in range(8)], _variable(4 * MIB), _variable(4 * MIB)
+            theirs = [_variable(16) for _ in range(8)]
         everywhere = []
         for device in devices:
             with dt.device(device):
@@ -368,42 +375,46 @@ def _messages(target: str) -> tuple[float, dict[str, float]]:
                 for _ in range(4 * HOPS * COPIES):
                     row = dt.nn.relu(dt.matmul(row, small))
                 at_once.append(row.op)
-        rally = played = x
-        for i in range(RALLY):
-            with dt.device(devices[i % 2]):
-                rally = rally + 1.0
-            with dt.device(here):
-                played = played + 1.0
+        played, rallies = x, []
+        for value in (x, dt.fill([PLAYED // 4], x)):
+            for i in range(RALLY):
+                with dt.device(devices[i % 2]):
+                    value = value + 1.0
+            rallies.append(value.op)
         with dt.device(here):
+            for _ in range(RALLY):
+                played = played + 1.0
             reads = [[dt.reduce_sum(v * x).op for v in some] for some in (mine, theirs)]
             changes = [[v.assign_add(x * dt.ones([16])).op for v in some] for some in (mine, theirs)]
-        with dt.device(there):
-            value = large * x
-        with dt.device(here):
-            sent = dt.reduce_sum(value).op
-        with dt.device(there):  # the same work without the transfer: a value is written, and as much is summed
-            kept = [(large * x).op, dt.reduce_sum(other).op]
         session.run(dt.global_variables_initializer())
 
-        def seconds(fetch: Any, fed: Any = x, value: Any = 1.0) -> float:
-            session.warmup(fetch, {fed: value})
-            call = session.make_callable(fetch, [fed])
-            return timed(lambda: call(value), MESSAGES_S, 0.5).seconds
+        fetches = {
+            "empty": empty.op, "everywhere": everywhere, "rally": rallies[0], "large rally": rallies[1], "played": played.op,
+            "hops": hops.op, "alone": alone.op, "by itself": at_once[0], "at once": at_once,
+            "own read": reads[0], "read": reads[1], "own update": changes[0], "update": changes[1],
+        }  # fmt: skip
+        steps: dict[str, tuple[Any, Any, Any]] = {name: (fetch, x, 1.0) for name, fetch in fetches.items()}
+        steps["fed"] = fed.op, big, np.zeros(2 * MIB, np.float32)
+        for fetch, placeholder, number in steps.values():
+            session.warmup(fetch, {placeholder: number})
+        calls = {name: partial(session.make_callable(fetch, [p]), number) for name, (fetch, p, number) in steps.items()}
+        rounds = [{name: timed(call, MESSAGES_S, 0.5).seconds for name, call in calls.items()} for _ in range(ROUNDS)]
+    took = {name: min(seconds[name] for seconds in rounds) for name in calls}
 
-        step = seconds(empty.op)
-        several = seconds(everywhere)
-        transfer = max(seconds(rally.op) - seconds(played.op), 0.0) / (RALLY - 1)  # each is awake, as it has just sent
-        # Each task works for a while, and waits longer for its next turn, as in steps that people write.
-        asleep = max(seconds(hops.op) - seconds(alone.op), 0.0) / HOPS
-        by_itself, together = seconds(at_once[0]) - step, seconds(at_once) - several
-        shared = min(max(len(devices) * by_itself / max(together, 1e-9), 1.0), float(own_cores()))
-        return shared, {
-            "remote step": step,
-            "remote fed byte": max(seconds(fed.op, big, np.zeros(2 * MIB, np.float32)) - step, 0.0) / (8 * MIB),
-            "task": max(several - step, 0.0) / (len(devices) - 1),
-            "transfer": transfer,
-            "wake": max(asleep - transfer, 0.0),
-            "shared byte": max(seconds(sent) - seconds(kept) - asleep, 0.0) / (16 * MIB),
-            "read": max(seconds(reads[1]) - seconds(reads[0]), 0.0) / 8,
-            "update": max(seconds(changes[1]) - seconds(changes[0]), 0.0) / 8,
-        }
+    def further(more: str, fewer: str) -> float:
+        return max(took[more] - took[fewer], 0.0)
+
+    transfer = further("rally", "played") / (RALLY - 1)  # each is awake, as it has just sent
+    # Each task works for a while, and waits longer for its next turn, as in steps that people write.
+    asleep = further("hops", "alone") / HOPS
+    by_itself, together = further("by itself", "empty"), further("at once", "everywhere")
+    return min(max(len(devices) * by_itself / max(together, 1e-9), 1.0), float(own_cores())), {
+        "remote step": took["empty"],
+        "remote fed byte": further("fed", "empty") / (8 * MIB),
+        "task": further("everywhere", "empty") / (len(devices) - 1),
+        "transfer": transfer,
+        "wake": max(asleep - transfer, 0.0),
+        "shared byte": max(further("large rally", "rally") / (RALLY - 1) - moved, 0.0) / PLAYED,
+        "read": further("read", "own read") / 8,
+        "update": further("update", "own update") / 8,
+    }

@@ -7,8 +7,9 @@ not known are taken for loopback between tasks, for memory copies within one (`B
 a node or a link took (../profile.py), that counts.
 
 A transfer between tasks also keeps the processors at both ends busy for a while (`HANDLING`): what a device runs next takes so much
-longer. Moves that gain nothing so cost something. Where the machine was measured, it wakes the task that receives it instead, and what
-the tasks of a machine do at once shares its processors.
+longer. Moves that gain nothing so cost something. Where the machine was measured, sending and receiving keep each end busy for as long
+as a message takes between two tasks that do nothing else: their caches are warm then, and are not in a step. What remains of a link's
+latency passes beside. The message also wakes a task that waits, and what the tasks of a machine do at once shares its processors.
 
 Memory is what the step keeps on a device for good, the state behind variables, and its values as long as they are needed
 (`memory_penalty.py`). A loop counts as one iteration, and the way back to its next one is left out.
@@ -186,6 +187,9 @@ def step_problem(
     )
     host = None if machine is None else hosts_of(cluster)
     between = 1.0 - np.eye(len(latency))
+    handling = between * HANDLING[0]
+    if machine is not None:
+        handling = np.minimum(latency, between * machine.overheads["transfer"])
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
     part = 1.0 if objective is Objective.THROUGHPUT else 0.5
@@ -205,12 +209,12 @@ def step_problem(
         unit=np.arange(n, dtype=np.int32) if unit is None else unit,
         allowed=np.ones((1, d), bool) if allowed is None else allowed,
         allowed_kind=np.zeros(n, np.int32) if allowed_kind is None else allowed_kind,
-        link_latency=latency,
+        link_latency=latency if machine is None or objective is Objective.THROUGHPUT else latency - handling,
         link_per_byte=per_byte,
         port_latency=_mean_link(task, latency) * part,
         port_per_byte=_mean_link(task, per_byte) * part,
         contended=contended,
-        handling=between * HANDLING[0] if machine is None else None,
+        handling=handling,
         handling_per_byte=between / HANDLING[1] if machine is None else None,
         fed_at=fed_at,
         back_after=back_after,
