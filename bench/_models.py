@@ -4,14 +4,17 @@
     block    one transformer block (before-norm, 4 heads, width 256, 8 x 128 tokens): loss and all gradients
     lenet    LeNet-5 with rectifiers and largest-of-four pooling, batch 64: a training step with gradient descent
     lstm     an LSTM of 128 units over 32 x 50 x 64 in a loop over time: loss and all gradients; lstm-forward: loss alone
+    unrolled the same arithmetic in graphs without a loop, some 3,000 nodes: the mean square of all outputs, and its gradient
 
 A maker returns a call that gives the loss. Each system gets what it is fastest with: JAX one jitted function that owns its
-parameters, PyTorch a compiled function and its optimizer, and for images its own order of axes.
+parameters, PyTorch a compiled function and its optimizer, and for images its own order of axes. `unrolled` is eager in PyTorch, as
+`torch.compile` takes minutes for it.
 """
 
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,7 @@ import numpy as np
 BATCH, WIDTHS, RATE = 64, (784, 1024, 1024, 10), 0.01
 SEQUENCES, TOKENS, WIDTH, HEADS = 8, 128, 256, 4
 ROWS, STEPS, INPUTS, UNITS = 32, 50, 64, 128
-MODELS = ("mlp", "block", "lenet", "lstm", "lstm-forward")
+MODELS = ("mlp", "block", "lenet", "lstm", "lstm-forward", "unrolled")
 
 
 # --- data, the same for everybody ----------------------------------------------------------------------------------------
@@ -72,6 +75,23 @@ def lstm_data() -> tuple[Any, Any]:
     return kernel, rng.standard_normal((ROWS, STEPS, INPUTS), dtype=np.float32)
 
 
+def unrolled(steps: Any, kernel: Any, concat: Any, split: Any, sigmoid: Any, tanh: Any, mean: Any) -> Any:
+    """The mean square of what an LSTM gives in each step, one step written after the other, in the words of any system."""
+    h, c, total = None, None, 0.0
+    for x in steps:
+        i, j, f, o = split((x @ kernel[:INPUTS]) if h is None else (concat([x, h]) @ kernel))
+        c = sigmoid(i) * tanh(j) if c is None else sigmoid(f) * c + sigmoid(i) * tanh(j)
+        h = sigmoid(o) * tanh(c)
+        total = total + mean(h * h)
+    return total / STEPS
+
+
+def unrolled_data() -> tuple[Any, Any]:
+    """The same of four sequences: its tensors are small."""
+    kernel, sequences = lstm_data()
+    return kernel, sequences[:4]
+
+
 # --- Dovetail ------------------------------------------------------------------------------------------------------------
 
 
@@ -83,6 +103,14 @@ def dovetail(model: str, config: Any, warm: bool) -> Callable[[], Any]:
     with graph.as_default():
         if model == "block":
             fetches, feeds, values = _dovetail_block(dt)
+        elif model == "unrolled":
+            kernel, sequences = unrolled_data()
+            x, w = dt.placeholder(dt.float32, sequences.shape), dt.Variable(kernel)
+            loss = unrolled(
+                dt.unstack(x, axis=1), w.value(), lambda parts: dt.concat(parts, 1), lambda z: dt.split(z, 4, 1),
+                dt.sigmoid, dt.tanh, dt.reduce_mean,
+            )  # fmt: skip
+            fetches, feeds, values = [loss, *dt.gradients(loss, [w])], [x], (sequences,)
         elif model.startswith("lstm"):
             fetches, feeds, values = _lstm(dt, model)
         else:
@@ -177,8 +205,8 @@ def jax(model: str) -> Callable[[], Any]:
     import jax
     import jax.numpy as jnp
 
-    if model == "block":
-        weights, tokens = block_data()
+    if model in ("block", "unrolled"):
+        weights, tokens = block_data() if model == "block" else unrolled_data()
 
         def norm(w: Any, h: Any, name: str) -> Any:
             mean = h.mean(-1, keepdims=True)
@@ -195,8 +223,13 @@ def jax(model: str) -> Callable[[], Any]:
             h = h + jax.nn.gelu(up, approximate=True) @ w["down"] + w["down_b"]
             return jnp.mean(jnp.square(h))
 
-        both = jax.jit(jax.value_and_grad(block))
-        w, x = {name: jnp.asarray(v) for name, v in weights.items()}, jnp.asarray(tokens)
+        def recurrent(w: Any, x: Any) -> Any:
+            steps = [x[:, t] for t in range(STEPS)]
+            split = partial(jnp.split, indices_or_sections=4, axis=1)
+            return unrolled(steps, w, partial(jnp.concatenate, axis=1), split, jax.nn.sigmoid, jnp.tanh, jnp.mean)
+
+        both = jax.jit(jax.value_and_grad(block if model == "block" else recurrent))
+        w, x = jax.tree.map(jnp.asarray, weights), jnp.asarray(tokens)
 
         def call() -> Any:
             value, gradients = both(w, x)
@@ -243,6 +276,19 @@ def torch(model: str) -> Callable[[], Any]:
     import torch
     import torch.nn.functional as functional
 
+    if model == "unrolled":
+        kernel, sequences = (torch.tensor(a) for a in unrolled_data())
+        kernel.requires_grad_()
+
+        def recurrent() -> Any:
+            kernel.grad = None
+            steps, concat = sequences.unbind(1), partial(torch.cat, dim=1)
+            split = partial(torch.chunk, chunks=4, dim=1)
+            value = unrolled(steps, kernel, concat, split, torch.sigmoid, torch.tanh, torch.mean)
+            value.backward()
+            return value.detach().numpy()
+
+        return recurrent
     if model == "block":
         weights, tokens = block_data()
         p = {name: torch.tensor(v, requires_grad=True) for name, v in weights.items()}

@@ -307,3 +307,12 @@ def test_nodes_that_run_as_targets_are_a_kernel_though_nobody_takes_their_result
         total = dt.reduce_sum(dt.tanh(x) * 2.0)
         (kernel,) = fuse(replace(unit_of([total], [x]), fetches=())).kernels
     assert kernel.outputs == (total,)
+
+
+def test_small_tensors_of_long_programs_are_fused_too() -> None:
+    """Steps of recurrent networks that are written out: thousands of nodes, of which one region runs all."""
+    with dt.Graph().as_default():
+        h, w = dt.placeholder(dt.float32, [1, 8]), dt.placeholder(dt.float32, [8, 8])
+        for _ in range(600):
+            h = dt.nn.relu(dt.matmul(h, w))
+        assert "one call for 600 kernels" in str(dt.place(h).kernels("/cpu:0"))
