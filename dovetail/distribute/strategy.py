@@ -422,13 +422,18 @@ class Strategy:
         if not known:
             raise ValueError(f"No gradients provided for any variable: {[v.name for _, v in pairs]}.")
         reduced = self._mean_gradients([g for g, _ in known], [v for _, v in known])
+        variables = [v for _, v in known]
+        clipped = self._clipped(optimizer, reduced, variables)
         copies = []
-        for gradient, (_, variable) in zip(reduced, known, strict=True):
+        for gradient, variable in zip(clipped, variables, strict=True):
             count = len(variable.values) if isinstance(variable, DistributedVariable) else 1
             copies += [(select(i, gradient), component(variable, i)) for i in range(count)]
         graph = get_default_graph()
+        there = {id(v) for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
         with self.extended._plain_variables():
-            update = compared(self, [v for _, v in known], optimizer._apply_here(copies, None, name))
+            update = compared(self, variables, optimizer._apply_here(copies, None, name))
+        self._join_slots(variables, there)
+        with self.extended._plain_variables():
             if global_step is None:
                 node: Node = update
                 return node
@@ -436,6 +441,40 @@ class Strategy:
                 change = global_step.assign_add(1, read_value=False)
                 counted: Node = change if isinstance(change, Node) else change.op
                 return counted
+
+    def _clipped(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Mean gradients, clipped as the optimizer says: each replica's own ones, where replicas have some, by themselves."""
+        if not any(isinstance(g, DistributedValues) for g in gradients):
+            return [g for g, _ in optimizer._clipped(list(zip(gradients, variables, strict=True)))]
+        columns = []
+        for i, device in enumerate(self._devices):
+            with get_default_graph().device(device):
+                columns.append(
+                    [
+                        g
+                        for g, _ in optimizer._clipped(
+                            [(select(i, g), v) for g, v in zip(gradients, variables, strict=True)]
+                        )
+                    ]
+                )
+        return [PerReplica(row) for row in zip(*columns, strict=True)]
+
+    def _join_slots(self, variables: Sequence[Any], there: set[int]) -> None:
+        """Make one variable of the new slots of a variable's copies: checkpoints hold them once, for any number of replicas."""
+        primaries = {
+            copy.op.name: v.primary.op.name for v in variables if isinstance(v, DistributedVariable) for copy in v.values[1:]
+        }  # fmt: skip
+        kept = get_default_graph().get_collection_ref(GraphKeys.GLOBAL_VARIABLES)
+        slots: dict[str, list[Any]] = {}
+        for v in [v for v in kept if id(v) not in there]:
+            parent, _, slot = v.op.name.rpartition("/")
+            slots.setdefault(f"{primaries.get(parent, parent)}/{slot}", []).append(v)
+        for copies in slots.values():
+            if len(copies) > 1:
+                joined = DistributedVariable(
+                    self, copies, False, VariableSynchronization.AUTO, VariableAggregation.NONE
+                )
+                kept[:] = [joined if v is copies[0] else v for v in kept if not any(v is c for c in copies[1:])]
 
     def _mean_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The mean of each gradient over all replicas: one where its variable's first copy is, or one per replica."""

@@ -192,7 +192,11 @@ class Optimizer:
         if has_strategy():
             node: Node = get_strategy().apply_gradients(self, grads_and_vars, global_step, name)
             return node
-        return self._apply_here(grads_and_vars, global_step, name)
+        return self._apply_here(self._clipped(grads_and_vars), global_step, name)
+
+    def _clipped(self, pairs: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
+        """Gradients, of all replicas together, as they are applied."""
+        return pairs
 
     def _apply_here(self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: str | None) -> Node:
         given = [(_as_gradient(g), v) for g, v in grads_and_vars]

@@ -363,13 +363,13 @@ def test_tpus_are_refused_with_advice():
         distribute.TPUStrategy()
 
 
-def trained(strategy, steps=3):
+def trained(strategy, steps=3, optimizer=lambda: dt.train.MomentumOptimizer(0.1, 0.9)):
     """What a small model, dense and sparse, is after some steps: the copies of each variable."""
     with dt.Graph().as_default() as graph:
-        return _trained(strategy, graph, steps)
+        return _trained(strategy, graph, steps, optimizer)
 
 
-def _trained(strategy, graph, steps):
+def _trained(strategy, graph, steps, optimizer):
     with strategy.scope():
 
         def replica(x, ids):
@@ -377,7 +377,7 @@ def _trained(strategy, graph, steps):
             b = dt.get_variable("b", initializer=np.zeros(3, np.float32))
             table = dt.get_variable("table", initializer=np.ones((5, 3), np.float32))
             loss = dt.reduce_mean(dt.square(dt.matmul(x, w) + b + dt.gather(table, ids)))
-            return dt.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+            return optimizer().minimize(loss, var_list=dt.trainable_variables())
 
         rng = np.random.default_rng(0)
         count = strategy.num_replicas_in_sync
@@ -402,6 +402,58 @@ def test_nccl_all_reduce_goes_on_without_nccl(monkeypatch):
     for many, one in zip(found, expected, strict=True):
         assert all(np.array_equal(copy, many[0]) for copy in many)
         np.testing.assert_allclose(many[0], one[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [{"global_clipnorm": 0.05}, {"clipnorm": 0.05}, {"clipvalue": 0.01}])
+def test_mean_gradients_are_clipped_once_for_all_copies(limit, monkeypatch):
+    monkeypatch.setenv("DOVETAIL_EMULATE_GPUS", "3")
+    gpus = [f"/gpu:{i}" for i in range(3)]
+    found = []
+    for strategy in (
+        distribute.CentralStorageStrategy(gpus),
+        distribute.MirroredStrategy(gpus),
+        distribute.MirroredStrategy(gpus, cross_device_ops=distribute.NcclAllReduce()),
+    ):
+        found.append(trained(strategy, 1, lambda: dt.keras.optimizers.SGD(1.0, **limit))[0])
+    for mirrored in found[1:]:
+        for copies, (central,) in zip(mirrored, found[0], strict=True):
+            for copy in copies:
+                np.testing.assert_allclose(copy, central, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", STRATEGIES)
+def test_checkpoints_do_not_depend_on_the_number_of_replicas(make, tmp_path):
+    optimizer = lambda: dt.train.AdamOptimizer(0.05)  # noqa: E731
+    expected, written = _train_on(distribute.OneDeviceStrategy("/cpu:0"), optimizer(), None, str(tmp_path / "one"))
+    again, names = _train_on(make(), optimizer(), written, str(tmp_path / "many"))
+    back, _ = _train_on(distribute.OneDeviceStrategy("/cpu:0"), optimizer(), names, None)
+    straight, _ = _train_on(distribute.OneDeviceStrategy("/cpu:0"), optimizer(), None, None, 3)
+    assert not any("replica" in name for name, _ in dt.train.list_variables(names))
+    np.testing.assert_allclose(back, straight, rtol=1e-5)
+    assert not np.allclose(expected, again)
+
+
+def _train_on(strategy, optimizer, start, end, rounds=1):
+    """The weight after some steps, from one checkpoint to another."""
+    with dt.Graph().as_default(), strategy.scope():
+        x = dt.constant(np.arange(6, dtype=np.float32))
+
+        def replica(x):
+            w = dt.get_variable("w", initializer=np.array([2.0, -1.0], np.float32))
+            return optimizer.minimize(dt.reduce_mean(dt.square(x * w[0] + w[1])))
+
+        train = strategy.group(strategy.run(replica, (strategy.split_batch(x),)))
+        saver = dt.train.Saver()
+        with dt.Session(config=CONFIG) as session:
+            session.run(dt.global_variables_initializer())
+            if start:
+                saver.restore(session, start)
+            for _ in range(3 * rounds):
+                session.run(train)
+            (w,) = dt.trainable_variables()
+            copies = session.run(list(w.values))
+            assert all(np.array_equal(copy, copies[0]) for copy in copies)
+            return copies[0], saver.save(session, end) if end else None
 
 
 @pytest.mark.parametrize("devices", [["/cpu:0"], TWO, ["/gpu:0"]])

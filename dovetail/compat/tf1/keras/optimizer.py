@@ -163,13 +163,10 @@ class Optimizer(_Optimizer, Configured):
         """The gradients of a loss."""
         return [g for g, _ in self.compute_gradients(loss, var_list=list(params))]
 
-    def _apply_here(self, grads_and_vars: Sequence[tuple[Any, Any]], global_step: Any, name: str | None) -> Node:
-        return super()._apply_here(self._clipped(grads_and_vars), global_step, name)
-
     def _clipped(self, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         if self.clipvalue is None and self.clipnorm is None and self.global_clipnorm is None:
             return list(pairs)
-        known = list({id(g): g for g, _ in pairs if g is not None}.values())  # copies share their gradient
+        known = list({id(g): g for g, _ in pairs if g is not None}.values())
         done = list(known)
         if self.clipvalue is not None:
             limit = self.clipvalue
