@@ -5,23 +5,25 @@ So an elementwise op needs no lowering rule: the body that NumPy runs on arrays 
 
 from __future__ import annotations
 
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from ...graph.core.dtypes import FLOAT8, DType, bool_, float64, int32, int64
+from ...graph.core.scalar_math import NumpyMath
 from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, LoopNestBuilder
 
 _MOST_POWERS = 4  # the largest n for which x ** n becomes a product: within 2 units in the last place of the power
-_NAMES = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor", "logical_not": "not"}
-_OF_TWO = frozenset(["and", "or", "xor", "minimum", "maximum"])
-_OF_ONE = COSTLY | {"sqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "not", "isnan", "isinf", "isfinite"}
+_VECTORISED = COSTLY | {"sqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "isnan", "isinf", "isfinite"}
 _UFUNCS = {
     np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "div", np.negative: "neg", np.power: "pow",
     np.left_shift: "shl", np.right_shift: "shr", np.less: "lt", np.less_equal: "le", np.greater: "gt", np.greater_equal: "ge",
     np.equal: "eq", np.not_equal: "ne", np.bitwise_and: "bitand", np.bitwise_or: "bitor", np.bitwise_xor: "bitxor",
-    np.invert: "invert", np.sqrt: "sqrt", np.absolute: "abs", np.sign: "sign", np.maximum: "maximum",
+    np.invert: "invert", np.logical_and: "and", np.logical_or: "or", np.logical_xor: "xor", np.logical_not: "not",
+    np.minimum: "minimum", np.maximum: "maximum",
+    **{ufunc: name for name, ufunc in vars(NumpyMath).items() if isinstance(ufunc, np.ufunc) and name in _VECTORISED},
 }  # fmt: skip
 _OF_TRUTHS = {"bitand": "and", "bitor": "or", "bitxor": "xor", "invert": "not"}
 
@@ -50,19 +52,33 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
             raise NotFusibleError("division with a remainder stays with NumPy, which checks for zero")
         # A loop ignores where a result is stored.
         if ufunc not in _UFUNCS or method != "__call__" or options.keys() - {"out"}:
-            raise NotFusibleError(f"numpy.{ufunc.__name__} has no form as a loop")
+            raise NotFusibleError(f"numpy.{ufunc.__name__} has no vectorised form")
         # np.asarray wraps objects of unknown type
         given = [x if isinstance(x, Symbol) else np.asarray(x).item() for x in inputs]
         op = _UFUNCS[ufunc]
-        if len(given) == 1:
-            return _unary(_OF_TRUTHS.get(op, op) if self.type is bool_ else op, self)
-        x, y = _same_type(self.builder, *given)
-        if op == "pow":
-            return SymbolicMath.pow(x, y)
-        return _binary(_OF_TRUTHS.get(op, op) if self.type is bool_ else op, x, y)
+        if len(given) > 1:
+            given = list(_same_type(self.builder, *given))
+        if op == "div" and not self.type.is_floating:
+            raise NotFusibleError("division of integers stays with NumPy, which checks for zero")
+        return _power(*given) if op == "pow" else _applied(_OF_TRUTHS.get(op, op) if self.type is bool_ else op, *given)
 
     def __bool__(self) -> bool:
         raise NotFusibleError("its scalar body has an `if`")
+
+
+def _applied(op: str, *args: Symbol) -> Symbol:
+    x = args[0]
+    if op in FLOAT32_ONLY and (x.type is float64 or not x.type.is_floating):
+        raise NotFusibleError(f"{op} of {x.type.name} stays with NumPy")
+    return Symbol(x.builder, x.builder.apply(op, *[a.number for a in args]))
+
+
+def _power(x: Symbol, y: Symbol) -> Symbol:
+    """x ** y; a product for small constant integers y."""
+    n = y.builder.constant_of(y.number)
+    if n is None or not 1 <= n <= _MOST_POWERS or n != int(n):
+        return _applied("pow", x, y)
+    return reduce(lambda product, _: _applied("mul", product, x), range(int(n) - 1), x)
 
 
 def _same_type(builder: LoopNestBuilder, a: Any, b: Any) -> tuple[Symbol, Symbol]:
@@ -88,41 +104,20 @@ def python_number(value: Any, dtype: DType) -> bool | int | float:
     return number
 
 
-def _binary(op: str, a: Any, b: Any) -> Symbol:
-    builder = (a if isinstance(a, Symbol) else b).builder
-    x, y = _same_type(builder, a, b)
-    if op == "div" and not x.type.is_floating:
-        raise NotFusibleError("division of integers stays with NumPy, which checks for zero")
-    return Symbol(builder, builder.apply(op, x.number, y.number))
+class SymbolicMath(NumpyMath):
+    """The math namespace that scalar bodies get here: most of NumPy's functions take symbols."""
 
+    erf, erfc, lgamma = (staticmethod(partial(_applied, name)) for name in ("erf", "erfc", "lgamma"))
 
-def _unary(op: str, x: Symbol) -> Symbol:
-    if op in FLOAT32_ONLY:
-        _check_precision(op, x)
-    return Symbol(x.builder, x.builder.apply(op, x.number))
-
-
-def _check_precision(op: str, x: Symbol) -> None:
-    if x.type is float64 or not x.type.is_floating:
-        raise NotFusibleError(f"{op} of {x.type.name} stays with NumPy")
-
-
-class SymbolicMath:
-    """The math namespace that scalar bodies get here: see `graph.scalar_math` for what each function means."""
-
-    def __getattr__(self, name: str) -> Any:
-        op = _NAMES.get(name, name)
-        if op in _OF_TWO:
-            return lambda a, b: _binary(op, a, b)
-        if op in _OF_ONE:
-            return lambda x: _unary(op, x)
-        raise NotFusibleError(f"{name} has no vectorised form")
+    @staticmethod
+    def digamma(x: Symbol) -> Symbol:
+        """It has no vectorised form."""
+        raise NotFusibleError("digamma has no vectorised form")
 
     @staticmethod
     def where(condition: Symbol, a: Any, b: Any) -> Symbol:
         """`a` where the condition holds, else `b`."""
-        x, y = _same_type(condition.builder, a, b)
-        return Symbol(x.builder, x.builder.apply("select", condition.number, x.number, y.number))
+        return _applied("select", condition, *_same_type(condition.builder, a, b))
 
     @staticmethod
     def full_like(x: Symbol, value: Any) -> Symbol:
@@ -130,29 +125,10 @@ class SymbolicMath:
         return literal(x.builder, value, x.type)
 
     @staticmethod
-    def rsqrt(x: Symbol) -> Symbol:
-        """1 / sqrt(x)."""
-        return _binary("div", 1, _unary("sqrt", x))
-
-    @staticmethod
     def cast(x: Symbol, dtype: DType) -> Symbol:
         """x as another type."""
-        if x.type is dtype:
-            return x
-        if dtype not in SUPPORTED and dtype not in FLOAT8:
+        if x.type is not dtype and dtype not in SUPPORTED and dtype not in FLOAT8:
             raise NotFusibleError(f"{dtype.name} stays with NumPy")
-        if x.type.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
+        if x.type is not dtype and x.type.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
             raise NotFusibleError(f"what does not fit {dtype.name} becomes what NumPy makes of it")
-        return Symbol(x.builder, x.builder.apply("cast", x.number, dtype=dtype))
-
-    @staticmethod
-    def pow(x: Symbol, y: Symbol) -> Symbol:
-        """x ** y; a product for small constant integers y."""
-        n = y.builder.constant_of(y.number) if isinstance(y, Symbol) else y
-        if n is None or not 1 <= n <= _MOST_POWERS or n != int(n):
-            _check_precision("pow", x)
-            return _binary("pow", x, y)
-        product = x
-        for _ in range(int(n) - 1):
-            product = product * x
-        return product
+        return Symbol(x.builder, x.builder.cast(x.number, dtype))
