@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -102,15 +101,6 @@ _OWN = {
         "    return tl.where(a < 4503599627370496.0, copysign64((a + 4503599627370496.0) - 4503599627370496.0, x), x)\n"
     ),
 }  # fmt: skip
-_USES = {"rint32": ("copysign32",), "tanh_narrow": ("copysign32",), "rint64": ("copysign64",), **device_random.CALLS}
-
-
-@dataclass(frozen=True, slots=True)
-class _Function:
-    """A function's text, and the names of others that it calls."""
-
-    text: str
-    calls: tuple[str, ...]
 
 
 def functions(names: Iterable[str]) -> str:
@@ -124,27 +114,35 @@ def functions(names: Iterable[str]) -> str:
 
     def add(name: str) -> None:
         if name not in out:
-            for other in known[name].calls:
-                add(other)
+            for other in _called(known[name]):
+                if other in known:
+                    add(other)
             out[name] = None
 
     for name in sorted(names):
         add(name)
-    return "".join(f"{_JIT}{known[name].text}\n\n" for name in out)
+    return "".join(f"{_JIT}{known[name]}\n\n" for name in out)
 
 
 @cache
-def _functions() -> dict[str, _Function]:
-    written = {**_OWN, **device_random.FUNCTIONS}
-    own: dict[str, _Function] = {}
+def _called(text: str) -> list[str]:
+    """The names that a function calls."""
+    calls = [n.func for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
+    return sorted({f.id for f in calls if isinstance(f, ast.Name)})
+
+
+@cache
+def _functions() -> dict[str, str]:
+    """Name -> text."""
+    found: dict[str, str] = {}
     for path in sorted((Path(__file__).parents[2] / "vecmath").glob("*.py")):
-        own |= _translated(ast.parse(path.read_text(encoding="utf-8")))
-    return own | {name: _Function(text, _USES.get(name, ())) for name, text in written.items()}
+        found |= _translated(ast.parse(path.read_text(encoding="utf-8")))
+    return {**found, **_OWN, **device_random.FUNCTIONS}
 
 
-def _translated(tree: ast.Module) -> dict[str, _Function]:
+def _translated(tree: ast.Module) -> dict[str, str]:
     """What a file of `vecmath` gives."""
-    found: dict[str, _Function] = {}
+    found: dict[str, str] = {}
     constants: dict[str, ast.expr] = {}
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
@@ -154,8 +152,7 @@ def _translated(tree: ast.Module) -> dict[str, _Function]:
                 wide = statement.value.args[1]
                 assert isinstance(target, ast.Tuple) and isinstance(wide, ast.Tuple)
                 for name, of in zip(map(ast.unparse, target.elts), map(ast.unparse, wide.elts), strict=True):
-                    text = f"def {name}(x):\n    return {of}(x.to(tl.float64)).to(tl.float32)\n"
-                    found[name] = _Function(text, (of,))
+                    found[name] = f"def {name}(x):\n    return {of}(x.to(tl.float64)).to(tl.float32)\n"
                 continue
             names = target.elts if isinstance(target, ast.Tuple) else [target]
             values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
@@ -164,7 +161,7 @@ def _translated(tree: ast.Module) -> dict[str, _Function]:
         elif isinstance(statement, ast.FunctionDef) and _is_vectorisable(statement):
             translation = _Translation(constants, "64" if statement.name.endswith("64") else "32")
             text = ast.unparse(ast.fix_missing_locations(translation.function(statement)))
-            found[statement.name] = _Function(text + "\n", tuple(translation.calls))
+            found[statement.name] = text + "\n"
     return found
 
 
@@ -179,7 +176,6 @@ class _Translation(ast.NodeTransformer):
         self.constants = constants
         self.width = width
         self.numbers: dict[str, ast.expr] = {}
-        self.calls: dict[str, None] = {}
 
     def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """The whole function, without its decorator and docstring."""
@@ -243,7 +239,6 @@ class _Translation(ast.NodeTransformer):
             return _call("tl.sqrt_rn" if self.width == "32" else "tl.sqrt", *arguments)
         name = {"fmaximum": "maximum", "fminimum": "minimum", "copysign": f"copysign{self.width}",
                 "rint": f"rint{self.width}"}.get(name, name)  # fmt: skip
-        self.calls[name] = None
         return _call(name, *arguments)
 
 

@@ -79,15 +79,3 @@ FUNCTIONS = {
 """,
 }
 """Name -> text."""
-
-CALLS = {
-    "long_words": ("philox",),
-    "uniforms32": ("fraction32", "philox"),
-    "uniform32": ("fraction32", "philox"),
-    "uniforms64": ("fraction64", "long_words"),
-    "uniform64": ("fraction64", "long_words"),
-    "normal_pair": ("cosine_of_turn64", "log64", "sine_of_turn64"),
-    "normals32": ("normal_pair", "philox"),
-    "normal32": ("normal_pair", "philox"),
-}
-"""The functions that each calls."""
