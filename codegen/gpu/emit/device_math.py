@@ -11,13 +11,15 @@ maxima let NaN through.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import re
 from functools import cache
 from pathlib import Path
 
 from . import device_random
 
 _JIT = "@triton.jit\n"
+# Names that are called, and names that are arguments.
+_CALLED = re.compile(r"(?<![\w.])(?<!def )[a-z_]\w*(?=\()|(?<=, )[a-z_]\w*(?=[,)])")
 
 # Functions that are written by hand: name -> text. Those named `..32` and `..64` are for one type, the others for any.
 _OWN = {
@@ -103,32 +105,18 @@ _OWN = {
 }  # fmt: skip
 
 
-def functions(names: Iterable[str]) -> str:
-    """The text of these functions and of those that they call, in an order in which each comes after what it calls.
-
-    Raises:
-        KeyError: there is no such function.
-    """
+def functions(text: str) -> str:
+    """The functions that a text calls, or hands on to be called, and those that they call, each behind what it calls."""
     known = _functions()
     out: dict[str, None] = {}
 
-    def add(name: str) -> None:
-        if name not in out:
-            for other in _called(known[name]):
-                if other in known:
-                    add(other)
+    def add(names: set[str]) -> None:
+        for name in sorted(names & known.keys() - out.keys()):
+            add(set(_CALLED.findall(known[name])))
             out[name] = None
 
-    for name in sorted(names):
-        add(name)
+    add(set(_CALLED.findall(text)))
     return "".join(f"{_JIT}{known[name]}\n\n" for name in out)
-
-
-@cache
-def _called(text: str) -> list[str]:
-    """The names that a function calls."""
-    calls = [n.func for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
-    return sorted({f.id for f in calls if isinstance(f, ast.Name)})
 
 
 @cache

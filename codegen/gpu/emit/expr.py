@@ -144,7 +144,6 @@ class ExpressionWriter(ABC):
         self.lines: list[str] = []
         self.depth = 0
         self.prefix = "v"  # of the names of values
-        self.helpers: set[str] = set()  # functions of `device_math` that are called
         self.known: dict[int, str] = {}  # value -> how it is called where we are
 
     def line(self, text: str) -> None:
@@ -175,11 +174,6 @@ class ExpressionWriter(ABC):
             out.append(number_of(operand.data, operand.dtype) if simple else self.value(a))
         return out
 
-    def call(self, helper: str, *arguments: str) -> str:
-        """A call of a function of `device_math`."""
-        self.helpers.add(helper)
-        return f"{helper}({', '.join(arguments)})"
-
     def expression(self, v: Value, number: int) -> str:
         """What an elementwise value is, in Triton."""
         if v.op == "load":
@@ -195,17 +189,17 @@ class ExpressionWriter(ABC):
         width = 64 if double else 32
         a, rest = args[0], args[1:]
         if v.dtype in NARROW and v.op in ("exp", "tanh"):
-            return self.call(f"{v.op}_narrow", a)
+            return f"{v.op}_narrow({a})"
         if v.op == "div" and not double and is_part(self.loops, v):
-            return self.call("part_of32" if v.dtype is float32 else "part_narrow", a, rest[0])
+            return f"{'part_of32' if v.dtype is float32 else 'part_narrow'}({a}, {rest[0]})"
         if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
-            return self.call("exp_below32", a)
+            return f"exp_below32({a})"
         if v.op == "div":
             return f"{a} / {rest[0]}" if double else f"tl.div_rn({a}, {rest[0]})"
         if v.op == "select":
             return f"tl.where({a}, {rest[0]}, {rest[1]})"
         if v.op in ("minimum", "maximum"):
-            return self.call(v.op, a, rest[0]) if source.is_floating else f"tl.{v.op}({a}, {rest[0]})"
+            return f"{'' if source.is_floating else 'tl.'}{v.op}({a}, {rest[0]})"
         if v.op in ("shl", "shr"):
             return self.shift(v, a, rest[0])
         if v.op == "cast":
@@ -227,10 +221,10 @@ class ExpressionWriter(ABC):
         if simple is not None:
             return simple
         if v.op in ("floor", "ceil", "trunc"):
-            return self.call(v.op, a)
+            return f"{v.op}({a})"
         if v.op == "round":
-            return self.call(f"rint{width}", a)
-        return self.call(f"{v.op}{width}", *self.as_blocks(v))
+            return f"rint{width}({a})"
+        return f"{v.op}{width}({', '.join(self.as_blocks(v))})"
 
     def as_blocks(self, v: Value) -> list[str]:
         """Names of a value's operands for a function that looks at their bits, and so takes no plain numbers."""
@@ -418,11 +412,11 @@ class TileWriter(ExpressionWriter):
         at = self.address(v.axes) or "tl.full((), 0, tl.int32)"
         function = f"{v.data}{8 * v.dtype.size}"
         if not self.by_counters(v):
-            return self.call(function, at, *stream)
+            return f"{function}({', '.join([at, *stream])})"
         per = 16 // v.dtype.size
         before = at.removesuffix(self.x)
         row = f"({before.removesuffix(' + ')}) // {per} + " if before else ""
-        return self.call(f"{v.data}s{8 * v.dtype.size}", f"{row}c{per}", *stream)
+        return f"{v.data}s{8 * v.dtype.size}({', '.join([f'{row}c{per}', *stream])})"
 
     def inside(self, number: int, text: str, start: str) -> str:
         """Values of a tile, with those outside of the space as if they were not there."""
@@ -441,10 +435,8 @@ class TileWriter(ExpressionWriter):
         x = f"x{number}"
         inside = self.inside(arg, self.value(arg), start)
         self.line(f"{x} = ({inside} + tl.zeros({shape}, {kind})).to({kind})")
-        self.helpers.add(function)
         reverse = ", reverse=True" if how.reverse else ""
         if how.exclusive:
-            self.helpers.add(f"{function}_before")
             neutral = f"tl.full({shape}, {start}, {kind})"
             self.line(
                 f"all{number}, before{number} = "

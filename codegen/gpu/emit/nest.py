@@ -57,7 +57,7 @@ def triton_source(loops: LoopNest, tile: Tile, names: Names, kernel: str = "kern
     text = "".join(
         [
             HEADER,
-            functions(writer.helpers),
+            functions("\n".join(writer.lines)),
             "# Made by Dovetail from:\n",
             *[f"#   {line}\n" for line in str(loops).splitlines()],
             "@triton.jit\n",
@@ -103,7 +103,6 @@ class _Writer(TileWriter):
             return f"tl.{'max' if kind == 'any' else 'min'}({text}, {at}) != 0"
         if kind == "prod" or (kind in ("max", "min") and dtype.is_floating):
             helper = "product" if kind == "prod" else f"{kind}imum"
-            self.helpers.add(helper)
             done = f"tl.reduce({text}, {at.replace(',', f', {helper},', 1) if ',' in at else f'{at}, {helper}'})"
         else:
             done = f"tl.{kind}({text}, {at})"
@@ -116,7 +115,7 @@ class _Writer(TileWriter):
         if kind in ("any", "all"):
             return f"{total} {'|' if kind == 'any' else '&'} {self.inside(v.args[0], f'{x}.to(tl.int32)', start)}"
         if kind in ("max", "min"):
-            new = self.call(f"{kind}imum", total, x) if dtype.is_floating else f"tl.{kind}imum({total}, {x})"
+            new = f"{'' if dtype.is_floating else 'tl.'}{kind}imum({total}, {x})"
             return self.inside(v.args[0], new, total)
         text = f"{total} {'+' if kind == 'sum' else '*'} {self.inside(v.args[0], x, start)}"
         return text if dtype.is_floating else f"({text}).to({type_of(dtype)})"
@@ -313,11 +312,10 @@ class _Writer(TileWriter):
             exp = self.exponential(self.loops.values[r])
             low = 'float("-inf")'
             self.line(f"x{r} = {self.inside(pair.of, x, low)}")
-            self.line(f"top{r} = {self.call('maximum', f't{r}', f'x{r}')}")
+            self.line(f"top{r} = maximum(t{r}, x{r})")
             # While nothing but -inf was seen, there is nothing to subtract.
             self.line(f"less{r} = tl.where(top{r} == {low}, 0.0, top{r})")
-            correction = self.call(exp, f"t{r} - less{r}")
-            self.line(f"sum{r} = sum{r} * {correction} + {self.call(exp, f'x{r} - less{r}')}")
+            self.line(f"sum{r} = sum{r} * {exp}(t{r} - less{r}) + {exp}(x{r} - less{r})")
             self.line(f"t{r} = top{r}")
             return
         divide = "{} / {}" if self.loops.values[r].dtype is float64 else "tl.div_rn({}, {})"
@@ -350,11 +348,10 @@ class _Writer(TileWriter):
             if self.tile.form == PARTIAL:
                 self.line(f'less{r} = tl.where(v{r} == float("-inf"), 0.0, v{r})')
                 top = f"less{r}"
-            parts = f"sum{r} * {self.call(exp, f't{r} - {top}')}"
+            parts = f"sum{r} * {exp}(t{r} - {top})"
             self.line(f"v{pair.second} = tl.sum({parts}, {at})")
             self.known |= {r: f"v{r}", pair.second: f"v{pair.second}"}
             return [f"v{r}", f"v{pair.second}"]
-        self.helpers.add("joined")
         axis, keep = (at.split(", ") + [""])[:2]
         names = f"mean{r}, rest{r}, seen{r}"
         self.line(f"{names} = tl.reduce(({names}), {axis}, joined{f', {keep}' if keep else ''})")

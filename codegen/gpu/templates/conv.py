@@ -174,8 +174,7 @@ class _Convolution:
             arrays.append(Parameter("out0", "*" + triton_type(self.dtype.name), True))
         parameters = (*arrays, *size_parameters(sizes, self.known))
         constants = self.constants(t) + ((("SPLITS", t.splits),) if name.endswith("filter") else ())
-        called = epilogue.helpers if epilogue else ()
-        return make_kernel(name, parameters, constants, body, functions=called, num_warps=t.warps, num_stages=t.stages)
+        return make_kernel(name, parameters, constants, body, num_warps=t.warps, num_stages=t.stages)
 
     def place(self, sizes: tuple[str, str, str], h: str, w: str, mask: str) -> TilePosition:
         """Where a tile lies whose rows are pixels of an image with these (height, width, channels), of which the last are its columns."""

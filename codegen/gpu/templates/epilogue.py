@@ -102,4 +102,4 @@ class EpilogueWriter(ExpressionWriter):
     def random(self, v: Value) -> str:
         """Numbers at the tile's position in an array with the value's axes."""
         where = self._at.offset(self.work.original(v.axes))
-        return self.call(f"{v.data}{8 * v.dtype.size}", where, *[self.value(a) for a in v.args])
+        return f"{v.data}{8 * v.dtype.size}({', '.join([where, *map(self.value, v.args)])})"

@@ -282,10 +282,7 @@ class _Product:
             )
         else:
             body = lines(*start_tile, *make_tile)
-        called = {f for w in (*prologues, epilogue) for f in w.helpers}
-        return make_kernel(
-            name, parameters, constants, body, functions=called, num_warps=tile.warps, num_stages=tile.stages
-        )
+        return make_kernel(name, parameters, constants, body, num_warps=tile.warps, num_stages=tile.stages)
 
     def numbering(self) -> list[str]:
         """Which tile is made."""
@@ -452,4 +449,4 @@ class _Product:
             ),
             epilogue.store("total", self.place()),
         )
-        return make_kernel("matmul_total", parameters, constants, body, functions=epilogue.helpers)
+        return make_kernel("matmul_total", parameters, constants, body)

@@ -81,6 +81,5 @@ def _routine(name: str, body: str, dtype: DType, more: Mapping[str, str] | None 
         numbers,
         {"BLOCK": _BLOCK},
         Grid((Count(("n",), _BLOCK),)),
-        calls=("philox",),
     )
     return Routine((launch,))

@@ -70,7 +70,6 @@ _TAKE = """    block = tl.program_id(0).to(tl.int64)
     tl.store(out0 + row * k + i, tl.load(in0 + row * length + place, mask=inside), mask=inside)
     tl.store(out1 + row * k + i, place, mask=inside)
 """
-_ADDED = "@triton.jit\ndef added(a, b):\n    return a + b\n\n\n"
 
 
 def long_sort(dtype: DType) -> Routine:
@@ -91,7 +90,7 @@ def long_sort(dtype: DType) -> Routine:
     other = {"scratch2": key, "scratch3": "*i32"}
     counts = {"scratch4": "*i32", "scratch5": "*i32"}
     totals = make_launch(
-        "totals", _TOTALS, {"scratch4": "*i32"}, numbers, {**block, "XB": 2048}, Grid((Count(("before",)),)), own=_ADDED
+        "totals", _TOTALS, {"scratch4": "*i32"}, numbers, {**block, "XB": 2048}, Grid((Count(("before",)),))
     )
     following = make_launch("following", _NEXT, {"scratch5": "*i32"}, {}, {}, Grid((Count(()),)), warps=1)
     ways: list[tuple[Launch, ...]] = []
@@ -100,7 +99,7 @@ def long_sort(dtype: DType) -> Routine:
         one_hot = _HEAD + _ONE_HOT.format(keys=keys)
         count = make_launch("count", one_hot + _COUNT, {keys: key} | counts, numbers, block, _ROW, warps=8)
         move = one_hot + _MOVE.format(places=places, new_keys=new_keys, new_places=new_places)
-        moved = make_launch("move", move, old | new | counts, numbers, block, _ROW, warps=8, own=_ADDED)
+        moved = make_launch("move", move, old | new | counts, numbers, block, _ROW, warps=8)
         ways.append((count, totals, moved, following))
     for number in range(bits // 4):
         launches += ways[number % 2]

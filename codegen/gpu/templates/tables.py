@@ -257,7 +257,6 @@ def _in_turn(
         {"rows": "i64", "after": "i64", "count": "i64"},
         {"XB": across, "PIECE": 512},
         Grid((Count(("after",), across), Count(("count",)))),
-        calls=[kind + "imum"] if kind in ("min", "max") and dtype.is_floating else [],
         own=_combined(kind, dtype),
     )
 

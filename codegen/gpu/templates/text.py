@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ....graph.core.dtypes import DType
 from ..emit.device_math import functions as math_functions
@@ -18,13 +18,12 @@ def make_kernel(
     constants: Constants,
     body: str,
     *,
-    functions: Iterable[str] = (),
     own: str = "",
     num_warps: int = 4,
     num_stages: int = 3,
     contract: bool = True,
 ) -> TritonKernel:
-    """A kernel from its body, unindented text. `functions`: those of `device_math` that it calls; `own`: the text of others."""
+    """A kernel from its body, unindented text, which may call functions of `device_math`; `own`: the text of others."""
     kept = "\N{NO-BREAK SPACE}"  # lines do not break here
     arguments = ", ".join([p.name for p in parameters] + [f"{c}:{kept}tl.constexpr" for c, _ in constants])
     head = f"def {name}({arguments}):"
@@ -32,7 +31,7 @@ def make_kernel(
         head = f"def {name}(\n{textwrap.fill(arguments, 110, initial_indent=' ' * 4, subsequent_indent=' ' * 4)}\n):"
     head = head.replace(kept, " ")
     text = f"{HEADER}@triton.jit\n{head}\n{textwrap.indent(body.strip(chr(10)), ' ' * 4)}\n"
-    called = math_functions(functions) + own  # they stand behind, so that every kernel begins in the same line
+    called = math_functions(body + own) + own  # they stand behind, so that every kernel begins in the same line
     text += f"\n\n{called.rstrip()}\n" if called else ""
     return TritonKernel(name, text, tuple(parameters), constants, num_warps, num_stages, contract)
 
@@ -62,7 +61,6 @@ def make_launch(
     grid: Grid,
     *,
     warps: int = 4,
-    calls: Sequence[str] = (),
     own: str = "",
 ) -> Launch:
     """A kernel and its grid.
@@ -74,11 +72,8 @@ def make_launch(
         numbers: name and type of each size and other number.
         blocks: name and value of each constant.
         warps: of a block.
-        calls: functions of `device_math` that it calls.
         own: text of other functions that it calls.
     """
     parameters = [Parameter(n, t, True) for n, t in arrays.items()] + [Parameter(n, t) for n, t in numbers.items()]
     body, constants = textwrap.dedent(body), tuple(blocks.items())
-    return Launch(
-        make_kernel(name, parameters, constants, body, functions=calls, own=own, num_warps=warps, contract=False), grid
-    )
+    return Launch(make_kernel(name, parameters, constants, body, own=own, num_warps=warps, contract=False), grid)

@@ -361,7 +361,7 @@ def points(dtype: Any) -> Any:
 
 def applied(name: str, x: Any) -> Any:
     kind = "fp32" if x.dtype == np.float32 else "fp64"
-    text = HEADER + functions([name]) + f"@triton.jit\ndef k(x, out, N: tl.constexpr):\n    i = tl.arange(0, N)\n" \
+    text = HEADER + functions(f"{name}()") + f"@triton.jit\ndef k(x, out, N: tl.constexpr):\n    i = tl.arange(0, N)\n" \
                                         f"    tl.store(out + i, {name}(tl.load(x + i)))\n"  # fmt: skip
     kernel = TritonKernel(
         "k", text, (Parameter("x", f"*{kind}", True), Parameter("out", f"*{kind}", True)), (("N", len(x)),)
@@ -425,7 +425,7 @@ def test_functions_of_narrow_types_are_more_precise_than_these(name: str) -> Non
 def quotients(name: str, x: Any, total: Any) -> Any:
     text = (
         HEADER
-        + functions([name])
+        + functions(f"{name}()")
         + (
             "@triton.jit\ndef k(x, y, out, N: tl.constexpr):\n    i = tl.arange(0, N)\n"
             f"    tl.store(out + i, {name}(tl.load(x + i), tl.load(y + i)))\n"
