@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from ...graph.core.errors import AbortedError, invalid
 from ...graph.core.settings import setting
@@ -147,7 +148,7 @@ class MasterHandlers:
         how = bool(fields.get("warm")), bool(fields.get("deterministic"))
         parts = self._master.prepare(fields["session"], _signature(message), *how)
         address = self._responder.peers.address
-        return message.reply("prepared", parts=[p.to_fields(address(p.task)) for p in parts])
+        return message.reply("prepared", parts=[asdict(p) | {"address": address(p.task)} for p in parts])
 
     def _plan(self, message: Message) -> Message:
         fields = message.fields

@@ -12,12 +12,10 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
-
-import msgspec
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ...codegen.ir.partition import PartitionGraph
 from ...graph.core.errors import AbortedError, OpError, invalid
@@ -60,15 +58,6 @@ class TaskPart:
     program: str
     feeds: tuple[str, ...]
     fetches: tuple[str, ...]
-
-    def to_fields(self, address: str) -> dict[str, Any]:
-        """The fields of the part in a `prepared` message, with the address of its task."""
-        return {**asdict(self), "address": address}
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> TaskPart:
-        """The inverse of `to_fields`."""
-        return msgspec.convert(fields, cls)
 
 
 @dataclass(slots=True)

@@ -22,6 +22,8 @@ from functools import partial
 from threading import get_ident
 from typing import Any, TypeAlias
 
+import msgspec
+
 from ...graph.core.errors import OpError, UnavailableError
 from ...graph.core.graph import Graph
 from ...graph.io.serialization import graph_to_bytes
@@ -103,7 +105,7 @@ class ClusterBackend(Backend):
         fields = self._fields(signature) | {"warm": warm, "deterministic": deterministic}
         reply = self._call(Message("prepare", fields), "prepared")
         self._addresses.update((p["task"], p["address"]) for p in reply.fields["parts"])
-        return [TaskPart.from_fields(p) for p in reply.fields["parts"]]
+        return msgspec.convert(reply.fields["parts"], list[TaskPart])
 
     def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
         """The master's answer refers to nodes by number; this process has the same numbers."""
