@@ -16,7 +16,6 @@ from .. import timeouts
 from ..config import ConfigProto
 from ..rpc.dispatch import NAME_CHARS, Limit, Quota, RequestExecutor, Responder
 from ..rpc.failure_detection import Leases
-from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from ..worker.registration import device_fields
 from .master import Master, Signature
@@ -37,7 +36,7 @@ class MasterHandlers:
         self._quota = Quota(Limit(setting(name), "sessions open", name, "Close some"))
         self._owners: dict[str, str] = {}  # session -> the key of the client that opened it
         master.on_close = self._closed
-        self._opening: dict[tuple[bytes, int], float] = {}  # calls that open sessions -> when the client was heard last
+        self._opening: set[tuple[bytes, int]] = set()  # calls that open sessions: connection of the client, request
 
     def on_call(self, peer: bytes, message: Message) -> None:
         """Handle a client's request about a session, by the method of its kind."""
@@ -51,6 +50,7 @@ class MasterHandlers:
 
     def on_create_session(self, peer: bytes, message: Message) -> None:
         """A client opens a session."""
+        self._responder.heard[peer] = time.monotonic()
         owner = self._responder.owner(peer)
 
         def tell(missing: Sequence[str]) -> None:
@@ -65,20 +65,15 @@ class MasterHandlers:
         """A client renews the lease of its session."""
         self._leases.seen(message.fields["session"], peer, time.monotonic())
 
-    def lives(self, peer: bytes, request: int, now: float) -> None:
-        """Record a heartbeat of a client that waits for an answer."""
-        if (peer, request) in self._opening:
-            self._opening[peer, request] = now
-
     def tidy(self, now: float) -> None:
         """Close sessions whose clients have gone, and stop waiting for the cluster for such clients."""
         if self._responder.endpoint is not None:
             for session in self._leases.look(now, self._master.handles(), self._responder.is_gone):
                 logger.warning("%s: closing session %s: its client has gone", self._responder.task, session)
                 self._executor.master.submit(self._master.close_session, session)
-        for call, heard in list(self._opening.items()):
-            if now - heard > SILENT_S or self._responder.is_gone(call[0]):
-                self._opening.pop(call, None)
+        for call in list(self._opening):
+            if self._responder.is_silent(call[0], now) or self._responder.is_gone(call[0]):
+                self._opening.discard(call)
 
     def _create_session(
         self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
@@ -93,7 +88,7 @@ class MasterHandlers:
             config.isolate_session_state = True
         call = peer, message.fields["request"]
         self._quota.take(owner, 1)  # also while it is being opened
-        self._opening[call] = time.monotonic()
+        self._opening.add(call)
         try:
             session = self._master.create_session(
                 config, tell=tell, forsaken=lambda: call not in self._opening, client=_client_of(message)
@@ -102,7 +97,7 @@ class MasterHandlers:
             self._quota.give_back(owner, 1)
             raise
         finally:
-            self._opening.pop(call, None)
+            self._opening.discard(call)
         self._owners[session.handle] = owner
         if session.handle not in self._master.handles():  # a reset has closed it already
             self._closed(session.handle)

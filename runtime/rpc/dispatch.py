@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...graph.core.errors import AbortedError, InternalError, OpError, ResourceExhaustedError, UnavailableError
 from ...graph.core.settings import setting
+from ..timeouts import SILENT_S
 from ..transport.endpoint import Endpoint
 from ..wire.messages import Message
 from ..wire.schema import WireError
@@ -38,17 +39,25 @@ class Responder:
         task: the server's task.
         peers: the addresses of the other tasks.
         endpoint: None before the server listens.
+        heard: connection of a client -> time of its last sign of life: a `run`, a call for a session, or a `ping`. For the I/O thread.
         is_stopping: whether the server is stopping. It sends nothing to other tasks then.
     """
-
-    __slots__ = ("endpoint", "is_stopping", "peers", "task")
 
     peers: AddressBook
 
     def __init__(self, task: str) -> None:
         self.task = task
         self.endpoint: Endpoint | None = None
+        self.heard: dict[bytes, float] = {}
         self.is_stopping = False
+
+    def is_silent(self, peer: bytes, now: float) -> bool:
+        """Whether a client has given no sign of life for `SILENT_S`."""
+        return now - self.heard.get(peer, -math.inf) > SILENT_S
+
+    def tidy(self, now: float) -> None:
+        """Forget the clients that are silent."""
+        self.heard = {peer: at for peer, at in list(self.heard.items()) if now - at <= SILENT_S}
 
     def reply(self, peer: bytes, message: Message) -> None:
         """Send a reply. If it cannot be encoded, send the error instead."""

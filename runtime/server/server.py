@@ -374,7 +374,7 @@ class Server:
             self._next_look = now + LOOK_EVERY_S
             self._load.look()
             self._master_handlers.tidy(now)
-            self._step_handlers.tidy(now)
+            self._responder.tidy(now)
             borrowed()  # a client that was killed may have lent much memory
             self._exchange.loans.tick()
             for step, seconds, waits in self._watchdog.look(now, self._worker.running(), self._worker.waits_for):
@@ -383,11 +383,10 @@ class Server:
                 logger.warning("%s: step %d has made no progress for %.0f s: %s", self.task, step, seconds, text)
 
     def _on_ping(self, peer: bytes, message: Message) -> None:
-        now, request = time.monotonic(), message.fields.get("request")
-        self._step_handlers.lives(peer, now)
+        request = message.fields.get("request")
+        self._responder.heard[peer] = time.monotonic()
         fields = {"seq": message.fields["seq"], "incarnation": self.incarnation, "clock": clock()}
         if request is not None:
-            self._master_handlers.lives(peer, request, now)
             runs = self._step_handlers.runs(peer, request)
             fields["working"] = runs or self._executor.works_on(peer, request)
             if message.fields.get("waits"):

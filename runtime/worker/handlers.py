@@ -66,13 +66,12 @@ class StepHandlers:
         )
         self.running: dict[int, _RunningPart] = {}
         self._worker = worker
-        self._heard: dict[bytes, float] = {}  # connection of a client -> time of its last sign of life
 
     def on_run(self, peer: bytes, message: Message) -> None:
         """A client starts a part of a step."""
         fields, tensors = message.fields, message.tensors
         step, request, program, names = fields["step"], fields["request"], fields["program"], fields["feeds"]
-        self._heard[peer] = time.monotonic()
+        self.responder.heard[peer] = time.monotonic()
         if not self._worker.is_new(step):
             aborted = self._worker.aborted_early(step)
             if aborted is not None:  # another task's tensor, or the client's abort, has overtaken it
@@ -115,11 +114,6 @@ class StepHandlers:
         fields = message.fields
         self._worker.abort(fields["step"], fields["reason"], fields["code"])
 
-    def lives(self, peer: bytes, now: float) -> None:
-        """Record a client's heartbeat."""
-        if peer in self._heard:
-            self._heard[peer] = now
-
     def runs(self, peer: bytes, step: int) -> bool:
         """Whether a part of a step runs here for the client at `peer`."""
         asked = self.running.get(step)
@@ -128,19 +122,10 @@ class StepHandlers:
     def end_forsaken(self, now: float) -> None:
         """Abort the steps of clients that have been silent for `SILENT_S`, so that no step waits here forever."""
         for step, asked in list(self.running.items()):
-            silent = now - self._heard[asked.peer]
-            if silent > SILENT_S:
-                logger.warning(
-                    "%s: ending step %d: its client has been silent for %.0f s", self.responder.task, step, silent
-                )
-                self._worker.abort(step, f"The client has been silent for {SILENT_S:.0f} s")
-
-    def tidy(self, now: float) -> None:
-        """Forget clients that are silent and have no running steps."""
-        running = {asked.peer for asked in list(self.running.values())}
-        for peer, heard in list(self._heard.items()):
-            if now - heard > SILENT_S and peer not in running:
-                del self._heard[peer]
+            if self.responder.is_silent(asked.peer, now):
+                why = f"The client has been silent for {SILENT_S:.0f} s"
+                logger.warning("%s: ending step %d: %s", self.responder.task, step, why)
+                self._worker.abort(step, why)
 
 
 class WorkerHandlers:

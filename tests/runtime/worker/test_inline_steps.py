@@ -83,16 +83,17 @@ def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
     assert steps.quota.taken() == (0, 0)
 
 
-def test_silent_clients_without_running_steps_are_forgotten() -> None:
+def test_silent_clients_are_forgotten() -> None:
     worker, _ = made(unit())
-    steps = StepHandlers(worker, Letters())
+    responder = Responder(TASK)
+    steps = StepHandlers(worker, responder)
     for peer in (b"idle", b"alive"):
         steps.on_run(peer, asked(1))
     later = time.monotonic() + 2 * SILENT_S
-    steps.lives(b"alive", later)
-    steps.lives(b"nobody", later)
-    steps.tidy(later)
-    assert list(steps._heard) == [b"alive"]
+    responder.heard[b"alive"] = later
+    assert responder.is_silent(b"idle", later) and responder.is_silent(b"nobody", later)
+    responder.tidy(later)
+    assert list(responder.heard) == [b"alive"] and not responder.is_silent(b"alive", later)
 
 
 def test_its_errors_are_told() -> None:
