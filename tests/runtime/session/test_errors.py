@@ -360,7 +360,7 @@ def test_a_server_waits_for_its_cluster_no_longer_than_its_client(
     silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that has closed its connection, or says nothing though that is open."""
-    monkeypatch.setattr("dovetail.runtime.master.handlers.SILENT_S", 1.0 if silent else 3600.0)
+    monkeypatch.setattr("dovetail.runtime.rpc.dispatch.SILENT_S", 1.0 if silent else 3600.0)
     config = tf.ConfigProto(wait_for_cluster_s=3600).to_fields()
     with tf.train.Server({"worker": ["localhost:0"], "ps": ["localhost:9"]}, "worker", 0) as server:
         told, ended, devices = threading.Event(), threading.Event(), server._workers.devices
@@ -591,7 +591,7 @@ def test_closing_a_session_cancels_its_running_steps() -> None:
 
 @pytest.mark.slow
 def test_a_step_whose_client_died_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.runtime.worker.handlers.SILENT_S", 1.0)
+    monkeypatch.setattr("dovetail.runtime.rpc.dispatch.SILENT_S", 1.0)
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))

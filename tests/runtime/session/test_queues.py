@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import dovetail as tf
-from dovetail.runtime.worker import handlers
+from dovetail.runtime.rpc import dispatch
 from dovetail.runtime.worker.step_scheduler import StepRunner
 
 
@@ -207,7 +207,7 @@ with tf.Session(sys.argv[1]) as session:
 
 @pytest.mark.slow
 def test_a_client_that_dies_gives_back_what_its_step_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers, "SILENT_S", 1.0)
+    monkeypatch.setattr(dispatch, "SILENT_S", 1.0)
     with tf.train.Server.create_local_server() as server, tf.Session(server.target) as session:
         q = tf.FIFOQueue(10, tf.int32, shapes=[[]], shared_name="shared")
         put, size = q.enqueue(1), q.size()
