@@ -34,7 +34,7 @@ from ..ir.legality import SUPPORTED, NotFusibleError, check_types
 from ..ir.partition import AwaitNode, PartitionGraph, RecvTensor, RunPredicated, SendTensor, inputs_of_step, node_of
 from ..ir.predicates import Predicate, Predicates, asked_for
 from ..ir.symbolic_shape import STEERING, SymbolicShapes
-from .merge import Axes, Axis, FusionGroup, Join, merged
+from .merge import Axes, Axis, Depth, FusionGroup, Join, merged
 from .op_rules import rule_of
 from .to_loops import write_alone
 
@@ -46,6 +46,8 @@ _READS = LOOKUPS | {
 }
 _CHOICES = frozenset(["select"])
 DEEPEST = 120  # the longest chain of values in a kernel: code generation recurses as deep
+# The most reductions of a kernel one after the other. Each goes over its elements anew, and computes what is before it again.
+MOST_PASSES = 4
 LATEST = 16  # how many open groups are searched for a common input with a node
 BATCH = 64  # the estimate of a size that is known only at run time
 SMALL = 4096  # elements below which NumPy's few calls are as fast as one kernel call
@@ -103,7 +105,7 @@ class Walk:
         self.reasons: dict[str, str] = {}
         self.groups: dict[FusionGroup, None] = {}
         self.choosing: set[Node] = set()
-        self.depth: dict[Node, int] = {}  # how many values nodes make one from the other
+        self.depth: dict[Node, Depth] = {}
         self.passed: list[Node] = []
         self.small_dims: dict[Dims, bool] = {}
         self.guards = Predicates()
@@ -158,7 +160,7 @@ class Walk:
                 self.choosing.add(node)
             if alone.depth > DEEPEST:
                 raise NotFusibleError("it does too much one after the other")
-            self.depth[node] = alone.depth
+            self.depth[node] = alone.depth, int(bool(pattern.reduced))
             self.taken([node.inputs[i] for i in pattern.before])
             self.taken([t for t, labels in zip(node.inputs, pattern.inputs, strict=True) if labels is None])
         except NotFusibleError as e:
@@ -284,7 +286,10 @@ class Walk:
         if pattern.is_view and not makers:
             return False
         for groups in ([*makers], *([g] for g in makers), *([g] for g in readers)):
-            if not groups or sum(len(g.nodes) for g in groups) >= MOST_NODES or self.deep(groups, node) > DEEPEST:
+            if not groups or sum(len(g.nodes) for g in groups) >= MOST_NODES:
+                continue
+            values, passes = self.deep(groups, node)
+            if values > DEEPEST or passes > MOST_PASSES:
                 continue
             join = merged(groups, data, pattern, self.known)
             if join is None:
@@ -297,10 +302,11 @@ class Walk:
             return True
         return False
 
-    def deep(self, groups: Iterable[FusionGroup], node: Node) -> int:
-        """The length of the longest chain of values from groups up to a node."""
-        before = max([g.depth.get(t, 0) for g in groups for t in node.inputs], default=0)
-        return before + self.depth[node]
+    def deep(self, groups: Iterable[FusionGroup], node: Node) -> Depth:
+        """The longest chains from the inputs of groups up to a node."""
+        before = [g.depth[t] for g in groups for t in node.inputs if t in g.depth]
+        values, passes = self.depth[node]
+        return values + max((v for v, _ in before), default=0), passes + max((p for _, p in before), default=0)
 
     def unite(self, join: Join) -> None:
         """Merge the groups of a join."""

@@ -17,6 +17,9 @@ from ..ir.index_maps import AxisMap, IndexMaps
 from ..ir.predicates import NONE, Predicate
 from ..ir.symbolic_shape import Size
 
+Depth = tuple[int, int]
+"""The longest chain of values up to a tensor in a kernel, and of reductions."""
+
 
 @dataclass(eq=False, slots=True)
 class Axis:
@@ -47,8 +50,7 @@ class FusionGroup:
     reads_state: bool = False  # it reads rows of a variable
     scanned: bool | None = None  # whether its running sums start at the end
     scatters: bool = False  # its only result is a table to whose rows it adds
-    # Of each tensor that it makes: the length of the chain of values up to it.
-    depth: dict[Tensor, int] = field(default_factory=dict)
+    depth: dict[Tensor, Depth] = field(default_factory=dict)  # of the tensors that it makes
 
     @property
     def kept(self) -> list[Axis]:

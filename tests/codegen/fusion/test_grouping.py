@@ -11,7 +11,7 @@ from reference_interpreter import execution_order
 import dovetail as dt
 from dovetail.codegen.cpu.emit.nest import source_of
 from dovetail.codegen.fusion.fuse import Fusion, fuse
-from dovetail.codegen.fusion.grouping import has_only_small
+from dovetail.codegen.fusion.grouping import MOST_PASSES, has_only_small
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.partition import EndLoop, PartitionGraph, RecvTensor
 from dovetail.codegen.passes.rewrite import Rewrites, rewrite
@@ -316,3 +316,15 @@ def test_small_tensors_of_long_programs_are_fused_too() -> None:
         for _ in range(600):
             h = dt.nn.relu(dt.matmul(h, w))
         assert "one call for 600 kernels" in str(dt.place(h).kernels("/cpu:0"))
+
+
+def test_a_kernel_has_few_reductions_one_after_the_other() -> None:
+    """Each of them goes over its elements anew and computes all that is before it again: 20 in one kernel are 210 passes."""
+    with dt.Graph().as_default():
+        h = x = dt.placeholder(dt.float32, [256, 64])
+        for _ in range(20):
+            h = dt.tanh(h)
+            h = h - dt.reduce_mean(h, 0, keepdims=True)
+        kernels = fuse(unit_of([h], [x]), small=True).kernels
+    assert sum(len(k.nodes) for k in kernels) == 60
+    assert max(sum(n.type == "Mean" for n in k.nodes) for k in kernels) == MOST_PASSES
