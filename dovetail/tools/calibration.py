@@ -26,9 +26,10 @@ from ..placer.cost.launches import BATCHED, CONVOLVED, REDUCED, SIDES, TRANSPOSE
 
 SAMPLE_S, WARM_S, LEAST = 0.02, 0.02, 7
 """Seconds of a measurement and of the runs before it, and runs, at least."""
-MESSAGES_S, ROUNDS = 0.2, 3
-"""Seconds of a measurement of several tasks, as when a core wakes up differs from step to step; and how many there are, of which the
-fastest counts."""
+MESSAGES_S = 0.2
+"""Seconds of a measurement of several tasks: when a core wakes up differs from step to step."""
+ROUNDS = 4
+"""How often everything is measured. The fastest counts: what else the machine does lasts for seconds, and only takes time."""
 FEW, COPIES = 32 * 1024, 16
 """Kernels that are small run so many times in a step."""
 CHAIN, FAN, RALLY = 128, 32, 17
@@ -154,10 +155,10 @@ def _kernels(family: Callable[[], Iterator[Case]], overheads: Mapping[str, float
         steps = [[list(nodes) for nodes in (case.nodes, case.beside) if nodes] for case in cases]
         for nodes in (nodes for both in steps for nodes in both):
             session.warmup(nodes)
-        # The smaller of two.
-        rounds = [[[timed(session.make_callable(nodes)) for nodes in both] for both in steps] for _ in range(2)]
-        for case, once, again in zip(cases, *rounds, strict=True):
-            found, *rest = (min(pair) for pair in zip(once, again, strict=True))
+        calls = [[session.make_callable(nodes) for nodes in both] for both in steps]
+        rounds = [[[timed(call) for call in both] for both in calls] for _ in range(ROUNDS)]
+        for case, *taken in zip(cases, *rounds, strict=True):
+            found, *rest = map(min, zip(*taken, strict=True))
             beside = rest[0].seconds if rest else overheads["step"] + overheads["region"]
             seconds = max((found.seconds - beside) / case.copies - overheads["launch"], 2e-8)
             yield case.kind, Point(case.work, seconds, min(max(found.cores, 1.0), own_cores()))
@@ -168,8 +169,9 @@ def _variable(*shape: int) -> Any:
 
 
 def _summed(made: Any) -> Any:
-    """A product with what an element-wise kernel makes, which is not fused with it."""
-    return dt.reduce_max(dt.matmul(dt.reshape(made, [-1, 64]), dt.ones([64, 1]))).op
+    """A product with what a kernel makes, which is not fused with it."""
+    width = min(made.shape.num_elements(), 64)
+    return dt.reduce_max(dt.matmul(dt.reshape(made, [-1, width]), dt.ones([width, 1]))).op
 
 
 def _elementwise() -> Iterator[Case]:
@@ -256,13 +258,12 @@ def _product(a: Sequence[int], b: Sequence[int]) -> Any:
 
 def _reductions() -> Iterator[Case]:
     for side in REDUCED:
-        for count in (4 * KIB, 64 * KIB, MIB):
+        for count in (512, 8 * KIB, 64 * KIB, MIB):
             shape = (count // side, side)
             for axis, which in ((-1, "last"), (0, "first")):
                 copies = COPIES if count <= 2 * FEW else 1
-                made = [dt.reduce_max(dt.reduce_sum(_variable(*shape), axis)).op for _ in range(copies)]
-                short = count // side if axis else side
-                beside = [dt.reduce_max(_variable(short)).op for _ in made]
+                made = [_summed(dt.reduce_sum(_variable(*shape), axis)) for _ in range(copies)]
+                beside = [_summed(_variable(count // side if axis else side)) for _ in made]
                 yield Case(f"reduce {which} {side}", count, made, beside, copies)
 
 

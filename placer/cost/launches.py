@@ -33,7 +33,7 @@ PARALLEL = 1 << 20
 """Bytes of element-wise kernels from which they keep as many cores busy as large ones."""
 SIDES = (1, 8, 64, 512)
 """The rows, depths and columns of products that are measured, each with each."""
-TRANSPOSED = (8, 64, 512)
+TRANSPOSED = (8, 16, 64, 512)
 """The smallest sides of products whose first operand is transposed that are measured: gradients of weights."""
 REDUCED = (8, 512)
 """The innermost sides of reductions that are measured: of the axis that is reduced, or of what stays behind it."""
@@ -108,15 +108,17 @@ def seconds_of(launch: Launch, machine: Calibration, working: float = 0.0) -> tu
     if launch.seconds is not None:
         return gpu_seconds(launch, machine), 0.0
     seconds, cores, streams = 0.0, 1.0, False
+    passes = 1 + sum(node.type in REDUCTIONS for node in launch.nodes[:-1])
     for node in launch.nodes:
+        passes -= node.type in REDUCTIONS
         if is_free(node):
             continue
         view: Any = launch.sizes.node(node)
         found = _own_time(view, machine)
         if found is None:
             streams = True
-            if node.type in FUNCTIONS:
-                found = machine.at("function", _count(view.inputs[0].dims))
+            if node.type in FUNCTIONS:  # what comes behind each further reduction computes them again
+                found = machine.at("function", passes * _count(view.inputs[0].dims))
         if found is not None:
             seconds, cores = seconds + found[0], max(cores, found[1])
     moving, busy = _moving(launch.bytes, working, machine, streams or cores > 1.0)
