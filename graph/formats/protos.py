@@ -70,11 +70,13 @@ _MODELS: dict[str, tuple[str, ...]] = {
     "CollectionDef": (
         "oneof CollectionDef.NodeList node_list = 1", "oneof CollectionDef.BytesList bytes_list = 2",
         "oneof CollectionDef.Int64List int64_list = 3", "oneof CollectionDef.FloatList float_list = 4",
+        "oneof CollectionDef.AnyList any_list = 5",
     ),
     "CollectionDef.NodeList": ("repeated string value = 1",),
     "CollectionDef.BytesList": ("repeated bytes value = 1",),
     "CollectionDef.Int64List": ("repeated int64 value = 1",),
     "CollectionDef.FloatList": ("repeated float value = 1",),
+    "CollectionDef.AnyList": ("repeated .google.protobuf.Any value = 1",),
     "TensorInfo": ("string name = 1", "DataType dtype = 2", "TensorShapeProto tensor_shape = 3"),
     "SignatureDef": ("map TensorInfo inputs = 1", "map TensorInfo outputs = 2", "string method_name = 3"),
     "AssetFileDef": ("TensorInfo tensor_info = 1", "string filename = 2"),
@@ -147,9 +149,10 @@ def message(name: str) -> Any:
 @functools.cache
 def _pool(descriptor_pool: Any) -> Any:
     """A pool of its own: the process may have loaded TensorFlow's classes of the same names."""
-    from google.protobuf import descriptor_pb2
+    from google.protobuf import any_pb2, descriptor_pb2
 
     file = descriptor_pb2.FileDescriptorProto(name="dovetail/messages.proto", package=PACKAGE, syntax="proto3")
+    file.dependency.append(any_pb2.DESCRIPTOR.name)
     for name, numbers in ENUMS.items():
         enum = file.enum_type.add(name=name)
         for title, number in numbers.items():
@@ -161,7 +164,8 @@ def _pool(descriptor_pool: Any) -> Any:
         for line in fields:
             _add_field(described[name], name, line)
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
@@ -192,7 +196,7 @@ def _set_kind(field: Any, kind: str) -> None:
         field.type = getattr(field, f"TYPE_{kind.upper()}")
     else:
         field.type = field.TYPE_ENUM if kind in ENUMS else field.TYPE_MESSAGE
-        field.type_name = f".{PACKAGE}.{kind}"
+        field.type_name = kind if kind.startswith(".") else f".{PACKAGE}.{kind}"
 
 
 hooks.message = message

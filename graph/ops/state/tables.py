@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ...core.errors import FailedPreconditionError, NotFoundError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define_on_host, typed_attr
 from ...core.shape import compatible
+from ...formats.atomic_files import path_of
 from ...resources.resource_manager import Context
 from ..math.static_operands import as_bytes, need_rank
 from ..strings.strings import number_of
@@ -272,9 +272,9 @@ def _from_file(
 ) -> tuple[()]:  # fmt: skip
     name = as_bytes(filename.item()).decode()
     try:
-        lines = Path(name).read_text(encoding="utf-8").splitlines()
+        lines = path_of(name).read_text(encoding="utf-8").splitlines()
     except OSError as e:
-        raise NotFoundError(context.node_name, None, f"{name}; {e.strerror}") from e
+        raise NotFoundError(context.node_name, None, f"{name}; {e.strerror or e}") from e
     if vocab_size >= 0 and len(lines) < vocab_size:
         raise invalid(
             f"Invalid vocab_size in {name}: expected {vocab_size} but got {len(lines)}: the file has {len(lines)} lines",
@@ -331,7 +331,9 @@ def _import(context: Context, table: Any, keys: Array, values: Array) -> tuple[(
 def _infer_find(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, keys, default = inputs
     need_handle(handle)
-    key, value = _types(attrs)
+    key, value = _types(
+        {"key_dtype": keys.dtype.base, "value_dtype": default.dtype.base, **attrs}
+    )  # TensorFlow's has others
     if keys.dtype.base is not key or default.dtype.base is not value:
         raise TypeError(
             f"the table is from {key.name} to {value.name}, not from {keys.dtype.name} to {default.dtype.name}"

@@ -132,6 +132,25 @@ def test_an_estimator_in_another_system(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_saved_model_in_another_system() -> None:
+    pytest.importorskip("google.protobuf")
+    with dt.gfile.GFile(f"{ROOT}/words.txt", "w") as file:
+        file.write("a\nb\n")
+    with dt.Graph().as_default(), dt.Session() as session:
+        x = dt.placeholder(dt.string, [None], name="x")
+        ids = dt.contrib.lookup.index_table_from_file(f"{ROOT}/words.txt").lookup(x)
+        y = dt.cast(ids, dt.float32) * dt.get_variable("v", initializer=2.0)
+        session.run(dt.global_variables_initializer())
+        fill = dt.tables_initializer()
+        dt.saved_model.simple_save(session, f"{ROOT}/model", {"x": x}, {"y": y}, legacy_init_op=fill)
+    dt.gfile.Remove(f"{ROOT}/words.txt")
+    assert dt.saved_model.contains_saved_model(f"{ROOT}/model")
+    with dt.Session(graph=dt.Graph()) as session:
+        meta = dt.saved_model.load(session, ["serve"], f"{ROOT}/model")
+        y_name = meta.signature_def["serving_default"].outputs["y"].name
+        assert session.run(y_name, {"x:0": ["b", "c"]}).tolist() == [2, -2]
+
+
 def test_keras_keeps_its_files_in_another_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     callbacks = dt.keras.callbacks

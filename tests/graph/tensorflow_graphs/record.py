@@ -4,6 +4,7 @@ Each graph is `NAME.pb`, its variables made constants, beside `NAME.npz`: what i
 """
 
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,28 @@ def training() -> None:
             np.savez(folder / "values.npz", first=first, second=s.run(y, {x: ones}))
 
 
+def assets() -> None:
+    """A saved model with tables filled from two files of one name, which are in its folder alone."""
+    folder = HERE / "assets"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    with tempfile.TemporaryDirectory() as made, tf1.Graph().as_default(), tf1.Session() as s:
+        files = [Path(made, name, "v.txt") for name in ("a", "b")]
+        for file, words in zip(files, ("a b c", "one two three"), strict=True):
+            file.parent.mkdir()
+            file.write_text("".join(f"{word}\n" for word in words.split()))
+        x = tf1.placeholder(tf.string, [None], name="x")
+        line, number = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
+        ids = tf1.lookup.TextFileInitializer(str(files[0]), tf.string, line, tf.int64, number)
+        words = tf1.lookup.TextFileInitializer(str(files[1]), tf.int64, number, tf.string, line)
+        y = tf1.lookup.StaticHashTable(words, "?").lookup(tf1.lookup.StaticHashTable(ids, -1).lookup(x))
+        fill = tf1.tables_initializer()
+        s.run(fill)
+        tf1.saved_model.simple_save(s, str(folder / "saved_model"), {"x": x}, {"y": y}, legacy_init_op=fill)
+        fed = ["b", "q", "c"]
+        np.savez(folder / "values.npz", x=np.array(fed), y=s.run(y, {x: fed}).astype(str))
+
+
 if __name__ == "__main__":
     rng = np.random.default_rng(0)
     graph(images, {"x:0": rng.standard_normal((2, 28, 28, 1)).astype(np.float32)})
@@ -160,3 +183,4 @@ if __name__ == "__main__":
     graph(gradients, {"x:0": rng.standard_normal((5, 8)).astype(np.float32)})
     checkpoint()
     training()
+    assets()

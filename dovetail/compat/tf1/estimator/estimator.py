@@ -390,7 +390,11 @@ class Estimator:
             with session:
                 builder = saved_model.Builder(folder)
                 builder.add_meta_graph_and_variables(
-                    session, [saved_model.tag_constants.SERVING], signatures, main_op=spec.scaffold.local_init_op
+                    session,
+                    [saved_model.tag_constants.SERVING],
+                    signatures,
+                    session.graph.get_collection(GraphKeys.ASSET_FILEPATHS),
+                    main_op=spec.scaffold.local_init_op,
                 )
                 builder.save(as_text)
         for name, source in (assets_extra or {}).items():

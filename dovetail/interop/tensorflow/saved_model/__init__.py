@@ -2,6 +2,7 @@
 
     folder/saved_model.pb                     graphs, each with its tags and signatures
     folder/variables/variables.index, .data-  a checkpoint of the variables
+    folder/assets/                            files that the graphs' tables are filled from
 
 TensorFlow can read what `simple_save` and `Builder` write. `load` reads these and saved models of TensorFlow 1. Models of TensorFlow 2,
 which consist of functions, are refused.
@@ -13,6 +14,7 @@ from . import builder, constants, loader, main_op, signature_constants, signatur
 from .builder import Builder, simple_save
 from .constants import (
     ASSETS_DIRECTORY,
+    ASSETS_KEY,
     LEGACY_INIT_OP_KEY,
     MAIN_OP_KEY,
     SAVED_MODEL_FILENAME_PB,
@@ -47,6 +49,7 @@ from .utils import build_tensor_info, get_tensor_from_tensor_info
 
 __all__ = [
     "ASSETS_DIRECTORY",
+    "ASSETS_KEY",
     "Builder",
     "CLASSIFY_INPUTS",
     "CLASSIFY_METHOD_NAME",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ....graph.core.constant_value import static_value
 from ....graph.core.default_graph import GraphKeys, get_default_graph
-from ....graph.core.errors import InvalidArgumentError, UnimplementedError
-from ....graph.core.graph import Node
-from ....graph.formats.atomic_files import path_of, write_bytes_durably
+from ....graph.core.dtypes import string
+from ....graph.core.errors import InvalidArgumentError, NotFoundError
+from ....graph.core.graph import Graph, Node, Tensor
+from ....graph.formats.atomic_files import path_of, write_bytes_durably, write_durably
 from ....graph.formats.protos import message
 from ....graph.formats.tensor_bundle import write_bundle
 from ....graph.tensorflow.export_graph_def import OWN, needed_by, node_of, without
@@ -46,6 +52,7 @@ class Builder:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._model = message("SavedModel")(saved_model_schema_version=constants.SAVED_MODEL_SCHEMA_VERSION)
         self._has_variables = False
+        self._digests: dict[str, bytes] = {}  # of the assets, by their names in the folder
 
     def add_meta_graph_and_variables(
         self,
@@ -65,7 +72,8 @@ class Builder:
             sess: the session with the values of variables.
             tags: the tags of this graph, such as `[tag_constants.SERVING]`.
             signature_def_map: name -> `SignatureDef`.
-            assets_collection: not supported: must be empty.
+            assets_collection: tensors that name files, mostly `get_collection(GraphKeys.ASSET_FILEPATHS)`. The files are copied to
+                `assets/`, and the loaded graph names the copies. Other files of the same name get another: `words.txt_1`.
             main_op: a node to run after the model is loaded.
             legacy_init_op: an older name of `main_op`.
             clear_devices: remove device requests.
@@ -74,21 +82,24 @@ class Builder:
 
         Raises:
             RuntimeError: variables have already been written: use `add_meta_graph`. UnimplementedError: protobuf is not installed.
-            InvalidArgumentError: a signature names a tensor that is not in the graph.
+            InvalidArgumentError: a signature names a tensor that is not in the graph. NotFoundError: there is no such asset.
+            TypeError: an asset is not a constant name of a file.
         """
         if self._has_variables:
             raise RuntimeError(
                 "Graph state including variables and assets has already been saved. Please invoke `add_meta_graph()` instead."
             )
         variables = _variables(sess.graph, saver)
+        assets = self._assets(sess.graph, assets_collection)
         meta = self._meta_graph(
-            sess.graph, tags, signature_def_map, assets_collection, legacy_init_op, clear_devices, main_op, variables
+            sess.graph, tags, signature_def_map, assets, legacy_init_op, clear_devices, main_op, variables
         )
         values = sess.run(dict(variables)) if variables else {}
         if values:
             folder = self._folder / constants.VARIABLES_DIRECTORY
             folder.mkdir(exist_ok=True)
             write_bundle(str(folder / constants.VARIABLES_FILENAME), [(n, np.asarray(v)) for n, v in values.items()])
+        self._copy(assets)
         self._model.meta_graphs.append(meta)
         self._has_variables = True
 
@@ -114,20 +125,46 @@ class Builder:
             )
         graph = get_default_graph()
         variables = _variables(graph, saver)
-        self._model.meta_graphs.append(
-            self._meta_graph(
-                graph, tags, signature_def_map, assets_collection, legacy_init_op, clear_devices, main_op, variables
-            )
+        assets = self._assets(graph, assets_collection)
+        meta = self._meta_graph(
+            graph, tags, signature_def_map, assets, legacy_init_op, clear_devices, main_op, variables
         )
+        self._copy(assets)
+        self._model.meta_graphs.append(meta)
+
+    def _assets(self, graph: Graph, tensors: Iterable[Any] | None) -> dict[str, tuple[str, Path]]:
+        """A tensor's name -> the name in `assets/` of the file that it names, and that file. A name is one content's."""
+        found = {}
+        for tensor in tensors or ():
+            if not isinstance(tensor, Tensor) or tensor.graph is not graph:
+                raise TypeError(f"An asset must be a tensor of the graph that is saved, not {tensor!r}")
+            made = f"asset '{tensor.name}', created at {tensor.op.source},"
+            value = static_value(tensor) if tensor.dtype.base is string else None
+            if value is None or value.ndim:
+                raise TypeError(f"The {made} must be the name of one file, as a constant")
+            path = path_of(os.fsdecode(value.item()))
+            try:
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").digest()
+            except OSError as e:
+                kind = NotFoundError if isinstance(e, FileNotFoundError) else InvalidArgumentError
+                raise kind(None, None, f"The {made} cannot be copied: {path}: {e.strerror or e}") from None
+            names = itertools.chain([path.name], (f"{path.name}_{i}" for i in itertools.count(1)))
+            name = next(n for n in names if self._digests.setdefault(n, digest) == digest)
+            found[tensor.name] = name, path
+        return found
+
+    def _copy(self, assets: Mapping[str, tuple[str, Path]]) -> None:
+        folder = self._folder / constants.ASSETS_DIRECTORY
+        for name, path in assets.values():
+            folder.mkdir(exist_ok=True)
+            if not (folder / name).exists():
+                write_durably(folder / name, lambda target, path=path: _copy_file(path, target))  # type: ignore[misc]
 
     def _meta_graph(
-        self, graph: Any, tags: Iterable[str], signatures: Mapping[str, Any] | None, assets: Any, legacy_init_op: Any, clear_devices: bool,
-        main_op: Any, variables: Mapping[str, Variable],
+        self, graph: Any, tags: Iterable[str], signatures: Mapping[str, Any] | None, assets: Mapping[str, tuple[str, Path]],
+        legacy_init_op: Any, clear_devices: bool, main_op: Any, variables: Mapping[str, Variable],
     ) -> Any:  # fmt: skip
-        if assets:
-            raise UnimplementedError(
-                None, None, "Saved models with assets are not supported: give tables their values instead of a file"
-            )
         if isinstance(tags, str):
             raise TypeError(f"tags must be a list, not {tags!r}")
         meta = message("MetaGraphDef")()
@@ -136,6 +173,7 @@ class Builder:
         ends = [_named(n) for n in last if n is not None] + [
             node_of(t.name) for s in (signatures or {}).values() for t in _tensors(s)
         ]
+        ends += map(node_of, assets)
         meta.graph_def.CopyFrom(_servable(graph.as_graph_def(add_shapes=True), ends))
         if clear_devices:
             for node in meta.graph_def.node:
@@ -148,6 +186,10 @@ class Builder:
             if node is not None:
                 meta.collection_def[key].node_list.value.append(_named(node))
         write_collections(graph, meta)
+        for tensor, (filename, _) in assets.items():
+            asset = message("AssetFileDef")(filename=filename)
+            asset.tensor_info.name = tensor
+            meta.collection_def[constants.ASSETS_KEY].any_list.value.add().Pack(asset)
         return meta
 
     def save(self, as_text: bool = False) -> str:
@@ -165,7 +207,7 @@ class Builder:
 def simple_save(
     session: Any, export_dir: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any], legacy_init_op: Any = None
 ) -> None:
-    """Write a session's graph and variables as a saved model for serving.
+    """Write a session's graph, its variables and the files of its tables as a saved model for serving.
 
     Args:
         session: the session with the values of variables.
@@ -184,6 +226,7 @@ def simple_save(
         session,
         [tag_constants.SERVING],
         {signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
+        session.graph.get_collection(GraphKeys.ASSET_FILEPATHS),
         legacy_init_op=legacy_init_op,
         clear_devices=True,
     )
@@ -223,6 +266,11 @@ def _servable(graph_def: Any, ends: Sequence[str]) -> Any:
             "TensorFlow does not have what this model needs, and cannot load it; Dovetail can: %s", ", ".join(own)
         )
     return without(graph_def, lambda node: node.op.startswith(OWN), needed)
+
+
+def _copy_file(path: Path, target: Path) -> None:
+    with path.open("rb") as source, target.open("wb") as file:
+        shutil.copyfileobj(source, file)
 
 
 def _tensors(signature: Any) -> list[Any]:

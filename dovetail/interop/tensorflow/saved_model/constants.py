@@ -6,11 +6,13 @@ SAVED_MODEL_FILENAME_PBTXT = "saved_model.pbtxt"
 VARIABLES_DIRECTORY = "variables"
 VARIABLES_FILENAME = "variables"
 ASSETS_DIRECTORY = "assets"
+ASSETS_KEY = "saved_model_assets"
 MAIN_OP_KEY = "saved_model_main_op"
 LEGACY_INIT_OP_KEY = "legacy_init_op"
 
 __all__ = [
     "ASSETS_DIRECTORY",
+    "ASSETS_KEY",
     "LEGACY_INIT_OP_KEY",
     "MAIN_OP_KEY",
     "SAVED_MODEL_FILENAME_PB",

@@ -7,15 +7,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ....graph.core.errors import InvalidArgumentError
+import numpy as np
+
+from ....graph.formats.atomic_files import is_remote, path_of
 from ....graph.formats.protos import message
+from ....graph.formats.values import read_attr, write_attr
+from ....graph.tensorflow.export_graph_def import node_of
 from ..meta_graph_def import import_tensorflow_meta_graph
 from . import constants
 
 
 def contains_saved_model(export_dir: str | os.PathLike[str]) -> bool:
     """Whether a folder contains a saved model."""
-    folder = Path(export_dir)
+    folder = path_of(export_dir)
     return any(
         (folder / n).is_file() for n in (constants.SAVED_MODEL_FILENAME_PB, constants.SAVED_MODEL_FILENAME_PBTXT)
     )
@@ -31,7 +35,7 @@ def load(
     import_scope: str | None = None,
     **saver_kwargs: Any,
 ) -> Any:
-    """Add the graph of a saved model to a session's graph, and restore its variables.
+    """Add the graph of a saved model to a session's graph, and restore its variables. Its tables read the files in the model's folder.
 
     Args:
         sess: the session.
@@ -51,7 +55,7 @@ def load(
     ...     meta = saved_model.load(session, ["serve"], "/tmp/model")
     ...     y = meta.signature_def["serving_default"].outputs["y"].name
     """
-    folder = Path(export_dir)
+    folder = path_of(export_dir)
     model = _read(folder)
     wanted = {tags} if isinstance(tags, str) else set(tags)
     found = [m for m in model.meta_graphs if set(m.meta_info_def.tags) == wanted]
@@ -61,15 +65,12 @@ def load(
             f"MetaGraphDef associated with tags {sorted(wanted)} could not be found in SavedModel {folder}; there are graphs with: {there}"
         )
     meta = found[0]
-    if meta.asset_file_def:
-        raise InvalidArgumentError(
-            None, None, f"SavedModel {folder} has assets (files for tables), which are not supported"
-        )
+    _find_assets(meta, (folder if is_remote(export_dir) else folder.absolute()) / constants.ASSETS_DIRECTORY)
     scope = f"{import_scope.strip('/')}/" if import_scope else ""
     with sess.graph.as_default():
         import_tensorflow_meta_graph(meta, import_scope)
         prefix = str(folder / constants.VARIABLES_DIRECTORY / constants.VARIABLES_FILENAME)
-        if meta.saver_def.restore_op_name and Path(f"{prefix}.index").is_file():
+        if meta.saver_def.restore_op_name and path_of(f"{prefix}.index").is_file():
             sess.run(
                 f"{scope}{meta.saver_def.restore_op_name}", {f"{scope}{meta.saver_def.filename_tensor_name}": prefix}
             )
@@ -77,6 +78,33 @@ def load(
             for name in meta.collection_def[key].node_list.value if key in meta.collection_def else ():
                 sess.run(f"{scope}{name}")
     return meta
+
+
+def _find_assets(meta: Any, folder: Path) -> None:
+    """Make the graph name its assets in `folder`, instead of the files they were copied from."""
+    nodes = {node.name: node for node in meta.graph_def.node}
+    assets = list(meta.asset_file_def)
+    if not assets and constants.ASSETS_KEY in meta.collection_def:  # TensorFlow 1's place
+        kept = meta.collection_def[constants.ASSETS_KEY].any_list.value
+        assets = [message("AssetFileDef").FromString(a.value) for a in kept]
+    moved = {}
+    for asset in assets:
+        name = node_of(asset.tensor_info.name)
+        if name not in nodes:
+            raise OSError(f"The saved model of {folder} names an asset's tensor '{name}' that its graph lacks")
+        node, path = nodes[name], str(folder / asset.filename)
+        if node.op == "Const":
+            moved[read_attr(node.attr["value"], "tensor").item()] = path.encode()
+        node.op = "Const"
+        del node.input[:]
+        node.attr.clear()
+        write_attr(node.attr["dtype"], "type", "string")
+        write_attr(node.attr["value"], "tensor", np.array(path.encode(), object))
+    for node in nodes.values():  # tables of one file share their contents by its name: these have another file now
+        for old, new in moved.items():
+            if node.op == "HashTableV2" and node.attr["shared_name"].s.startswith(b"hash_table_" + old + b"_"):
+                node.attr["shared_name"].s = node.attr["shared_name"].s.replace(old, new, 1)
+                break
 
 
 def _read(folder: Path) -> Any:
@@ -88,7 +116,7 @@ def _read(folder: Path) -> Any:
         elif text.is_file():
             from google.protobuf.text_format import Parse
 
-            Parse(text.read_text(encoding="utf-8"), model)
+            Parse(text.read_text(encoding="utf-8"), model, descriptor_pool=model.DESCRIPTOR.file.pool)
         else:
             raise OSError(f"SavedModel file does not exist at: {folder}/{{{binary.name}|{text.name}}}")
     except OSError:

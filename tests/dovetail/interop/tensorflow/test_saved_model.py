@@ -159,3 +159,76 @@ def test_a_damaged_checkpoint_beside_a_model(tmp_path: Path) -> None:
     data.write_bytes(data.read_bytes()[:-4] + b"\0\0\0\1")
     with tf.Session(graph=tf.Graph()) as session, pytest.raises(tf.errors.DataLossError, match="the checksum differs"):
         tf.saved_model.load(session, ["serve"], tmp_path / "m")
+
+
+def test_files_of_tables_go_with_the_model(tmp_path: Path) -> None:
+    for name, text in (("a", "x\ny\nz\n"), ("b", "one\ntwo\nthree\n"), ("c", "x\ny\nz\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "v.txt").write_text(text)
+    lookup = tf.contrib.lookup
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.string, [None], name="x")
+        ids = lookup.index_table_from_file(str(tmp_path / "a" / "v.txt")).lookup(x)
+        words = lookup.index_to_string_table_from_file(str(tmp_path / "b" / "v.txt")).lookup(ids)
+        same = lookup.index_table_from_file(str(tmp_path / "c" / "v.txt"), vocab_size=2).lookup(x)
+        fill = tf.tables_initializer()
+        outputs = {"words": words, "same": same}
+        tf.saved_model.simple_save(session, tmp_path / "simple", {"x": x}, outputs, legacy_init_op=fill)
+        builder = tf.saved_model.Builder(tmp_path / "text")
+        signature = {"serving_default": tf.saved_model.predict_signature_def({"x": x}, outputs)}
+        assets = tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS)
+        builder.add_meta_graph_and_variables(session, ["train"], signature, assets, main_op=fill)
+        builder.add_meta_graph(["serve"], signature, assets, main_op=fill)
+        builder.save(as_text=True)
+        session.run(fill)
+        wanted = session.run(outputs, {x: ["y", "z", "?"]})
+        (tmp_path / "b" / "v.txt").unlink()
+        gone = tf.saved_model.Builder(tmp_path / "gone")
+        with pytest.raises(
+            tf.errors.NotFoundError, match=r"created at .*test_saved_model.py:\d+.*b/v.txt: No such file"
+        ):
+            gone.add_meta_graph_and_variables(session, ["serve"], signature, assets, main_op=fill)
+        assert not any((tmp_path / "gone").iterdir())
+        for other in (x, tf.constant(["a", "b"]), tf.constant(1), "v.txt"):
+            with pytest.raises(TypeError, match="asset"):
+                gone.add_meta_graph_and_variables(session, ["serve"], signature, [other])
+        for name in "abc":
+            shutil.rmtree(tmp_path / name)
+    assert wanted["words"].tolist() == [b"two", b"three", b"UNK"] and wanted["same"].tolist() == [1, -1, -1]
+    for model in ("simple", "text"):
+        (tmp_path / model).rename(tmp_path / f"moved_{model}")
+        assert {f.name: f.read_text()[:3] for f in (tmp_path / f"moved_{model}" / "assets").iterdir()} == {
+            "v.txt": "x\ny",
+            "v.txt_1": "one",
+        }
+        with tf.Session(graph=tf.Graph()) as session:
+            meta = tf.saved_model.load(session, ["serve"], tmp_path / f"moved_{model}", import_scope="net")
+            names = {k: f"net/{v.name}" for k, v in meta.signature_def["serving_default"].outputs.items()}
+            got = session.run(names, {"net/x:0": ["y", "z", "?"]})
+            assert {k: v.tolist() for k, v in got.items()} == {k: v.tolist() for k, v in wanted.items()}
+            again = session.graph.get_collection(tf.GraphKeys.ASSET_FILEPATHS)
+            assert [Path(f.decode()).name for f in session.run(again)] == ["v.txt", "v.txt_1", "v.txt"]
+
+
+def test_models_of_one_file_that_has_changed_are_loaded_together(tmp_path: Path) -> None:
+    file = tmp_path / "v.txt"
+    for text in ("x\ny\n", "y\nx\nz\n"):
+        file.write_text(text)
+        with tf.Graph().as_default(), tf.Session() as session:
+            x = tf.placeholder(tf.string, [None], name="x")
+            ids = tf.contrib.lookup.index_table_from_file(str(file)).lookup(x)
+            folder = tmp_path / f"model{len(text)}"
+            tf.saved_model.simple_save(session, folder, {"x": x}, {"ids": ids}, legacy_init_op=tf.tables_initializer())
+    with tf.Session(graph=tf.Graph()) as session:
+        for size, wanted in ((4, [0, -1]), (6, [1, 2])):
+            meta = tf.saved_model.load(session, ["serve"], tmp_path / f"model{size}", import_scope=f"m{size}")
+            ids = f"m{size}/" + meta.signature_def["serving_default"].outputs["ids"].name
+            assert session.run(ids, {f"m{size}/x:0": ["x", "z"]}).tolist() == wanted
+
+
+def test_a_saved_model_of_tensorflow_with_assets(tmp_path: Path) -> None:
+    told = np.load(RECORDED.parent / "assets" / "values.npz")
+    with tf.Session(graph=tf.Graph()) as session:
+        meta = tf.saved_model.load(session, ["serve"], RECORDED.parent / "assets" / "saved_model")
+        y = meta.signature_def["serving_default"].outputs["y"].name
+        assert session.run(y, {"x:0": told["x"].tolist()}).astype(str).tolist() == told["y"].tolist()

@@ -110,3 +110,20 @@ def test_what_is_refused(tmp_path: Path) -> None:
         model.export_saved_model(str(tmp_path / "out"), receive)
     with pytest.raises(ValueError, match="none of them is specified as the default"):
         model.export_saved_model(str(tmp_path / "out"), receive, checkpoint_path="unused")
+
+
+def test_a_vocabulary_file_is_exported(tmp_path: Path) -> None:
+    words, vocabulary = np.array(["a", "b", "c", "d"] * 8), tmp_path / "words.txt"
+    vocabulary.write_text("a\nb\nc\n")
+    columns = [tf.feature_column.categorical_column_with_vocabulary_file("w", str(vocabulary), num_oov_buckets=1)]
+    model = tf.estimator.LinearClassifier(columns, str(tmp_path / "model"))
+    model.train(tf.estimator.inputs.numpy_input_fn({"w": words}, Y, batch_size=8, shuffle=False), steps=3)
+    wanted = [p["logits"] for p in model.predict(tf.estimator.inputs.numpy_input_fn({"w": words}, shuffle=False))]
+    folder = model.export_saved_model(
+        str(tmp_path / "out"), export.build_raw_serving_input_receiver_fn({"w": words.astype(object)})
+    )
+    vocabulary.unlink()
+    with tf.Session(graph=tf.Graph()) as session:
+        predict = tf.saved_model.load(session, ["serve"], folder).signature_def["predict"]
+        got = session.run(predict.outputs["logits"].name, {predict.inputs["w"].name: words.astype(object)})
+        np.testing.assert_allclose(got, wanted, 1e-6)
