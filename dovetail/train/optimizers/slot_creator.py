@@ -39,7 +39,13 @@ def create_slot(
 
 
 def create_slot_with_initializer(
-    primary: Any, initializer: Any, shape: Any, dtype: Any, name: str, colocate_with_primary: bool = True
+    primary: Any,
+    initializer: Any,
+    shape: Any,
+    dtype: Any,
+    name: str,
+    colocate_with_primary: bool = True,
+    aggregation: VariableAggregation | None = None,
 ) -> Any:
     """A slot of that shape and type, with the value of an initializer."""
     with _slot_scope(primary, name), _beside(primary, colocate_with_primary):
@@ -50,20 +56,28 @@ def create_slot_with_initializer(
             initializer=initializer,
             trainable=False,
             use_resource=isinstance(primary, ResourceVariable),
+            aggregation=aggregation,
         )
     return _sliced_like(primary, slot)
 
 
-def create_zeros_slot(primary: Any, name: str, dtype: Any = None, colocate_with_primary: bool = True) -> Any:
+def create_zeros_slot(
+    primary: Any,
+    name: str,
+    dtype: Any = None,
+    colocate_with_primary: bool = True,
+    aggregation: VariableAggregation | None = None,
+) -> Any:
     """A slot of zeros with the variable's shape, and its type unless `dtype` is given."""
     from ...graph.ops.array.shapes import shape  # a parameter has this name
 
     dtype = primary.dtype.base if dtype is None else dtype
     dims = primary.get_shape().dims_tuple
     if is_static(dims):
-        return create_slot_with_initializer(primary, zeros_initializer(), dims, dtype, name, colocate_with_primary)
+        made = zeros_initializer()
+        return create_slot_with_initializer(primary, made, dims, dtype, name, colocate_with_primary, aggregation)
     value = primary.initialized_value() if isinstance(primary, Variable) else primary
-    return create_slot(primary, zeros(shape(value), dtype), name, colocate_with_primary)
+    return create_slot(primary, zeros(shape(value), dtype), name, colocate_with_primary, aggregation)
 
 
 @contextmanager

@@ -815,3 +815,33 @@ def test_replicas_move_averages_of_variables_together(make, per_replica):
             session.run(moved)
             copies = session.run(list(of_w.values))
             np.testing.assert_allclose(copies, np.full(len(copies), shadow), rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", STRATEGIES)
+@pytest.mark.parametrize("per_replica", [False, True], ids=["one object", "an object per replica"])
+def test_replicas_move_averages_of_tensors_together(make, per_replica):
+    strategy = make()
+    rows = np.arange(6, dtype=np.float32)
+    with strategy.scope():
+        shared = dt.train.ExponentialMovingAverage(0.75)
+        dt.constant(1.0, name="first")  # the first replica's names are others
+
+        def replica(x):
+            average = dt.train.ExponentialMovingAverage(0.75) if per_replica else shared
+            first = dt.reduce_mean(x, name="first")
+            second = dt.multiply(first, [1.0, 2.0], name="first")
+            with dt.control_dependencies([average.apply([second, first])]):
+                return [dt.identity(average.average(t)) for t in (first, second)]
+
+        moved = [
+            strategy.experimental_local_results(v)
+            for v in strategy.run(replica, (strategy.split_batch(dt.constant(rows)),))
+        ]
+    shadow = 0.0
+    with dt.Session(config=CONFIG) as session:
+        session.run(dt.global_variables_initializer())
+        for _ in range(3):
+            shadow = 0.75 * shadow + 0.25 * rows.mean()
+            for of_first, of_second in zip(*session.run(moved), strict=True):
+                np.testing.assert_allclose(of_first, shadow, rtol=1e-5)
+                np.testing.assert_allclose(of_second, [shadow, 2 * shadow], rtol=1e-5)

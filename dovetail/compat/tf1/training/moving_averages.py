@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ....distribute.context import get_replica_context, get_strategy
 from ....graph.core.build import convert
 from ....graph.core.default_graph import GraphKeys, control_dependencies, get_default_graph, name_scope
 from ....graph.core.dtypes import FLOATS
@@ -67,12 +68,12 @@ class ExponentialMovingAverage:
             if v in self._shadows:
                 continue
             with graph.init_scope():
+                mean = VariableAggregation.MEAN  # replicas move the shadow together
                 if isinstance(v, Variable):
-                    mean = VariableAggregation.MEAN  # replicas move the shadow together
                     self._shadows[v] = create_slot(v, v.initialized_value(), self._name, aggregation=mean)
                     graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, v)
                 else:
-                    self._shadows[v] = create_zeros_slot(v, self._name, colocate_with_primary=False)
+                    self._shadows[v] = self._shadow_of_tensor(v, mean)
         moved = []
         with graph.name_scope(self._name) as scope:
             decay = convert(self._decay, name="decay")
@@ -90,6 +91,16 @@ class ExponentialMovingAverage:
                     rest = 1.0 - cast(decay, v.dtype.base)
                     moved.append(assign_sub(shadow, (convert(shadow) - v.read_value()) * rest))
             return group(*moved, name=scope)
+
+    def _shadow_of_tensor(self, tensor: Tensor, aggregation: VariableAggregation) -> Any:
+        """A shadow that all replicas share: the names of their tensors differ, so they meet to make it, by the first one's."""
+
+        def make(strategy: Any, tensors: Any) -> Any:
+            first = strategy.experimental_local_results(tensors)[0]
+            return create_zeros_slot(first, self._name, colocate_with_primary=False, aggregation=aggregation)
+
+        context = get_replica_context()
+        return make(get_strategy(), tensor) if context is None else context.merge_call(make, (tensor,))
 
     def average(self, var: Any) -> Any:
         """The shadow of a variable or tensor, or None."""
