@@ -64,8 +64,8 @@ def _colocated() -> None:
 
 
 def _keeping_the_interpreter() -> None:
-    stream = _module("transport.stream").Stream
-    _replace(stream, "keeps_gil", property(lambda self: False, lambda self, value: None))
+    stream = _module("transport.stream")
+    _replace(stream.Stream, "_send_keeping_gil", lambda self, head: self._socket.send(head, stream._NOW))
 
 
 def _waiting_on_the_stream() -> None:

@@ -39,13 +39,14 @@ def systems(bench: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def test_the_rows_that_are_promised_are_there(bench: Any) -> None:
-    assert set(bench.cpu.WORKLOADS) == {"gelu", "softmax", "mlp", "block", "lenet", "lstm-forward", "lstm", "tiny"}
+    promised = {"gelu", "softmax", "mlp", "block", "lenet", "lstm-forward", "lstm", "unrolled", "tiny"}
+    assert set(bench.cpu.WORKLOADS) == promised
     assert set(bench.models.MODELS) <= set(bench.cpu.WORKLOADS)
     targets = {name: targets for name, (_, targets) in bench.cpu.WORKLOADS.items()}
     assert targets["gelu"] == {"numpy": 0.2, "jax": 1.0, "torch": 1.0}
     assert targets["lenet"] == {"jax": 1.5, "torch": 1.5}
     assert targets["lstm"] == targets["lstm-forward"] == {"tensorflow": 1.0}
-    for name in ("mlp", "block"):
+    for name in ("mlp", "block", "unrolled"):
         assert targets[name]["jax"] == targets[name]["torch"] == 1.0
 
 
@@ -57,7 +58,7 @@ def test_convolutions_are_what_numpy_makes(systems: tuple[Any, Any], workload: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["tiny", "mlp", "block", "lenet", "lstm"])
+@pytest.mark.parametrize("workload", ["tiny", "mlp", "block", "lenet", "lstm", "unrolled"])
 def test_kernels_compute_what_numpy_does(systems: tuple[Any, Any], workload: str) -> None:
     """Three calls: where parameters are trained, their changes show in the second loss."""
     compiled, plain = systems
