@@ -25,7 +25,7 @@ WORKLOADS = {
     "lstm-forward": ("LSTM by dynamic_rnn, forward, 32 x 50 x 64, 128 units", {"tensorflow": 1.0}),
     "lstm": ("LSTM by dynamic_rnn, forward + backward, 32 x 50 x 64, 128 units", {"tensorflow": 1.0}),
     "unrolled": (
-        "LSTM of 50 steps written out, forward + backward, 32 x 50 x 64, 128 units",
+        "LSTM of 50 steps written out, forward + backward, 4 x 50 x 64, 128 units",
         {"jax": 1.0, "torch": 1.0},
     ),
     "tiny": ("60 operations on 16 elements", {"dovetail-numpy": 1.05}),

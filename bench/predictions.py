@@ -6,7 +6,7 @@ Each program trains or runs as people write it. In one process all of it is on o
 are dealt to their devices in turn, and the `ps` program has two parameter servers and two workers. A step is timed as its client sees
 it: `session.run` of what trains or of what is computed, with arrays that are fed. The prediction is that of `simulate(client=True)` for
 the same plan, with this machine's profile (`dovetail calibrate`). The rows give both, and by how much the prediction is off. Each step
-is timed in four rounds, of which the fastest counts: a neighbour takes half of a shared processor for seconds, and never gives any.
+is timed in four rounds, of which the fastest counts: other users of a shared processor slow down whole rounds.
 
 The last rows are an ablation of the model: the median error of all steps, with each part of the model and without it.
 """

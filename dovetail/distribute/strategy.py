@@ -449,14 +449,8 @@ class Strategy:
         columns = []
         for i, device in enumerate(self._devices):
             with get_default_graph().device(device):
-                columns.append(
-                    [
-                        g
-                        for g, _ in optimizer._clipped(
-                            [(select(i, g), v) for g, v in zip(gradients, variables, strict=True)]
-                        )
-                    ]
-                )
+                own = [(select(i, g), v) for g, v in zip(gradients, variables, strict=True)]
+                columns.append([g for g, _ in optimizer._clipped(own)])
         return [PerReplica(row) for row in zip(*columns, strict=True)]
 
     def _join_slots(self, variables: Sequence[Any], there: set[int]) -> None:

@@ -29,7 +29,7 @@ SAMPLE_S, WARM_S, LEAST = 0.02, 0.02, 7
 MESSAGES_S = 0.2
 """Seconds of a measurement of several tasks: when a core wakes up differs from step to step."""
 ROUNDS = 4
-"""How often everything is measured. The fastest counts: what else the machine does lasts for seconds, and only takes time."""
+"""How often everything is measured. The fastest counts: other work on the machine slows down whole rounds."""
 FEW, COPIES = 32 * 1024, 16
 """Kernels that are small run so many times in a step."""
 CHAIN, FAN, RALLY = 128, 32, 17

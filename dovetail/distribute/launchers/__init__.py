@@ -1,7 +1,7 @@
 """Clusters on Ray, Slurm and Kubernetes: modules that start tasks there.
 
     engines.py                a cluster file, and the cluster that it describes, on any engine
-    keepers.py                who looks after running tasks; `Supervisor` restarts those of this machine
+    supervisor.py             `Supervisor` restarts the tasks of this machine; the interface that Ray's and Slurm's jobs share with it
     ray_cluster.py            `RayCluster`: a Ray actor per task, in a placement group
     slurm_cluster.py          `SlurmCluster`: a step in a Slurm job; the job's options and batch script
     kubernetes_manifests.py   manifests for `kubectl apply`: a StatefulSet per job

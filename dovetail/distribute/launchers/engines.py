@@ -26,9 +26,9 @@ from ...runtime.server.local_cluster import LocalCluster
 from ...runtime.server.running_cluster import RunningCluster
 from ...runtime.transport.keys import OWN, Keys, write_keys
 from ...runtime.transport.zmq_sockets import new_key_pair
-from .keepers import Keeper, Supervisor
 from .ray_cluster import RayCluster
 from .slurm_cluster import SlurmCluster, counts
+from .supervisor import Keeper, Supervisor
 
 ENGINES = ("local", "ray", "slurm", "k8s")
 SERVES = "ps"  # the job whose tasks serve where the others run the program

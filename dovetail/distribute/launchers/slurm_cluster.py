@@ -25,7 +25,7 @@ from ...runtime.server.local_cluster import follow_output, how_it_ended
 from ...runtime.server.running_cluster import RunningCluster
 from ...runtime.transport.keys import client_keys
 from ..resolvers.cluster_resolver import expand_hostlist, expand_tasks_per_node, slurm_cluster
-from .keepers import Keeper
+from .supervisor import Keeper
 
 PROGRAM_ENDED = "The program of this task ended with status"
 GRACE_S = 5.0  # how long srun may take to end its tasks

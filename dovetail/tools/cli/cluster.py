@@ -23,7 +23,7 @@ from .watch import picture
 
 if TYPE_CHECKING:
     from ...distribute.launchers.engines import Described
-    from ...distribute.launchers.keepers import Keeper
+    from ...distribute.launchers.supervisor import Keeper
     from ...runtime.server.running_cluster import RunningCluster
 
 cluster = Commands("Restart a task of a cluster that is up; print the schema of cluster files.")

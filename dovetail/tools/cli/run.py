@@ -40,7 +40,7 @@ from .watch import rates, size_text
 
 if TYPE_CHECKING:
     from ...distribute.launchers.engines import Described
-    from ...distribute.launchers.keepers import Keeper
+    from ...distribute.launchers.supervisor import Keeper
     from ...runtime.server.running_cluster import RunningCluster
 
 GRACE_S = 10.0  # how long a program may take to end after Ctrl-C, to save a checkpoint say

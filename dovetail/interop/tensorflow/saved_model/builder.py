@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ class Builder:
         for name, path in assets.values():
             folder.mkdir(exist_ok=True)
             if not (folder / name).exists():
-                write_durably(folder / name, lambda target, path=path: _copy_file(path, target))  # type: ignore[misc]
+                write_durably(folder / name, partial(_copy_file, path))
 
     def _meta_graph(
         self, graph: Any, tags: Iterable[str], signatures: Mapping[str, Any] | None, assets: Mapping[str, tuple[str, Path]],

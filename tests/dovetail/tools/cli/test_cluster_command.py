@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dovetail as tf
-from dovetail.distribute.launchers.keepers import FIRST_PAUSE_S, MOST_PAUSE_S, Supervisor
+from dovetail.distribute.launchers.supervisor import FIRST_PAUSE_S, MOST_PAUSE_S, Supervisor
 from dovetail.tools.cli.lock_file import UpFile, read_up, restart, stop, up_path
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -121,7 +121,7 @@ class Layer(Configured):
     # --- what subclasses define ---------------------------------------------------------------------------------------
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """After `build` a layer of Keras is built, whoever calls it; one of a user's class if it calls `super().build`, as in Keras."""
+        """`build` marks a layer of Keras as built; a user's class does so by `super().build`, as in Keras."""
         super().__init_subclass__(**kwargs)
         if "build" in vars(cls) and cls.__module__.startswith(__package__):
             cls.build = _built_after(cls.build)  # type: ignore[method-assign, assignment]

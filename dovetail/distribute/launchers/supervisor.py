@@ -1,4 +1,4 @@
-"""Keepers: who looks after the tasks of a running cluster: its engine, or a supervisor that restarts those of this machine."""
+"""Supervision of the tasks of a running cluster: by its engine, or by a supervisor that restarts the tasks of this machine."""
 
 from __future__ import annotations
 
