@@ -106,7 +106,9 @@ class Layer(_base.Layer):
         if not self._is_in_scope():  # `build` is called by itself
             with self._naming():
                 return self._make_variable(name, shape, dtype, initializer, regularizer, **kwargs)
-        with variable_scope(get_variable_scope(), reuse=None):
+        with variable_scope(get_variable_scope(), reuse=None) as scope:
+            if wanted is False:  # moving averages are updated as a whole
+                scope.set_partitioner(None)
             return get_variable(name, shape, dtype, initializer, regularizer, **kwargs)
 
     def _is_in_scope(self) -> bool:

@@ -94,6 +94,7 @@ def batch_norm(
 
         beta = made("beta", trainable) if center else zeros([channels], own)
         gamma = made("gamma", trainable) if scale else ones([channels], own)
+        within.set_partitioner(None)  # moving averages are updated as a whole
         mean, variance = made("moving_mean", False), made("moving_variance", False)
         images = (
             reshape(x, [-1, 1, 1, channels] if order == "NHWC" else [-1, channels, 1, 1]) if x.shape.rank == 2 else x

@@ -308,3 +308,31 @@ def test_build_makes_the_weights_that_calls_use() -> None:
             layer(tf.ones([1, 3]))
             assert layer.built and layer.weights == made
     assert [w.name for w in made] == ["o/q/kernel:0", "o/q/bias:0"]
+
+
+def test_layers_in_a_scope_that_partitions_variables() -> None:
+    def build(partitioner: object) -> tf.Tensor:
+        tf.set_random_seed(1)
+        x = tf.constant(IMAGES)
+        with tf.variable_scope("net", partitioner=partitioner):
+            outputs = [
+                tf.layers.batch_normalization(x, training=True), tf.layers.batch_normalization(x[0, 0], training=True),
+                tf.layers.batch_normalization(x, training=True, renorm=True), tf.contrib.layers.batch_norm(x),
+                tf.layers.conv1d(x[0], 4, 3, kernel_initializer=tf.ones_initializer()),
+            ]  # fmt: skip
+        return tf.add_n([tf.reduce_sum(tf.square(t)) for t in outputs])
+
+    found = []
+    for partitioner in (None, tf.fixed_size_partitioner(2)):
+        with tf.Graph().as_default(), tf.Session() as session:
+            loss = build(partitioner)
+            train = tf.train.GradientDescentOptimizer(0.001).minimize(loss)
+            parts = {v.op.name for v in tf.global_variables() if "/part_" in v.op.name}
+            assert not [name for name in parts if "moving" in name or "renorm" in name]  # as TensorFlow's checkpoints
+            session.run(tf.global_variables_initializer())
+            session.run([train, tf.get_collection(tf.GraphKeys.UPDATE_OPS)])
+            averages = [v for v in tf.global_variables() if "moving" in v.op.name]
+            found.append([session.run(loss), *session.run(averages)])
+    assert parts >= {"net/conv1d/kernel/part_1", "net/batch_normalization/gamma/part_1"}
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

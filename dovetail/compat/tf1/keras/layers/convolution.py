@@ -173,7 +173,7 @@ class Conv1D(_Conv):
             x = pad(x, [[0, 0], [self.dilation_rate[0] * (self.kernel_size[0] - 1), 0], [0, 0]])
             padding = "valid"
         y = conv2d(
-            expand_dims(x, 1), expand_dims(self.kernel.value(), 0), strides=[1, 1, self.strides[0], 1], padding=padding.upper(),
+            expand_dims(x, 1), expand_dims(self.kernel, 0), strides=[1, 1, self.strides[0], 1], padding=padding.upper(),
             dilations=[1, 1, self.dilation_rate[0], 1],
         )  # fmt: skip
         done = self._finished(squeeze(y, [1]), "NHWC")
