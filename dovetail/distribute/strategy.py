@@ -461,8 +461,13 @@ class Strategy:
         kept = get_default_graph().get_collection_ref(GraphKeys.GLOBAL_VARIABLES)
         slots: dict[str, list[Any]] = {}
         for v in [v for v in kept if id(v) not in there]:
-            parent, _, slot = v.op.name.rpartition("/")
-            slots.setdefault(f"{primaries.get(parent, parent)}/{slot}", []).append(v)
+            # The name of its variable stands behind that of the scope in which gradients are applied.
+            *parent, slot = v.op.name.split("/")
+            for i in range(len(parent)):
+                if first := primaries.get("/".join(parent[i:])):
+                    parent[i:] = [first]
+                    break
+            slots.setdefault("/".join([*parent, slot]), []).append(v)
         for copies in slots.values():
             if len(copies) > 1:
                 joined = DistributedVariable(

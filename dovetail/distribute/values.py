@@ -14,6 +14,7 @@ from ..graph.ops.array.concat_stack import stack
 from ..graph.ops.array.identity_and_placeholders import group
 from ..graph.ops.state.collectives import check_same, checksum
 from ..graph.tensors.indexed_slices import IndexedSlices
+from ..graph.variables.partitioned import SaveSliceInfo
 from ..graph.variables.ref_and_resource import ResourceVariable
 from ..graph.variables.variable import VariableAggregation, VariableSynchronization
 from .context import StrategyProtocol, contexts, get_replica_context
@@ -111,6 +112,16 @@ class DistributedVariable(ResourceVariable):
     def name(self) -> str:
         """The name of the first copy."""
         return self.values[0].name
+
+    @property
+    def save_slice_info(self) -> SaveSliceInfo | None:
+        """For a part of a partitioned variable: which slice of it the part, and each copy of it, is."""
+        return self.primary.save_slice_info
+
+    @save_slice_info.setter
+    def save_slice_info(self, value: SaveSliceInfo | None) -> None:
+        for v in self.values:
+            v.save_slice_info = value
 
     @property
     def _here(self) -> ResourceVariable:

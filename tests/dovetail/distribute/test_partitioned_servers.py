@@ -94,3 +94,34 @@ def test_rows_of_a_table_are_trained_where_they_are():
             coordinator.join()
             found = coordinator.session.run([p.value() for p in table])
     np.testing.assert_array_equal(np.concatenate(found)[:, 0], [-2, -2, -2, -2, -2, -14])
+
+
+@pytest.mark.parametrize("optimizer", [dt.train.AdamOptimizer(0.1), dt.train.MomentumOptimizer(0.1, 0.9)])
+def test_checkpoints_have_the_slots_of_parts_as_slices(optimizer, tmp_path):
+    def trained(strategy, load, save):
+        with (
+            dt.Graph().as_default(),
+            strategy.scope(),
+            dt.variable_scope("net", partitioner=dt.fixed_size_partitioner(2)),
+        ):
+            table = dt.get_variable("table", initializer=np.arange(6, dtype=np.float32).reshape(3, 2))
+            train = strategy.run(lambda: optimizer.minimize(dt.reduce_sum(dt.square(table))))
+            saver = dt.train.Saver()
+            with dt.Session(config=dt.ConfigProto(device_count={"CPU": 2})) as session:
+                session.run(dt.global_variables_initializer())
+                if load:
+                    saver.restore(session, load)
+                session.run(strategy.group(train))
+                path = saver.save(session, str(tmp_path / save))
+        return {name: dt.train.load_variable(path, name) for name, _ in dt.train.list_variables(path)}
+
+    one, two = dt.distribute.OneDeviceStrategy("/cpu:0"), dt.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+    plain = dt.distribute.get_strategy()
+    wanted = trained(plain, None, "first"), trained(plain, str(tmp_path / "first"), "second")
+    assert all(v.shape in ((3, 2), ()) for v in wanted[0].values())
+    for strategy in (one, two, ParameterServerStrategy()):
+        found = trained(strategy, None, "a"), trained(strategy, str(tmp_path / "first"), "b")
+        for a, b in zip(found, wanted, strict=True):
+            assert sorted(a) == sorted(b)
+            for name, value in b.items():
+                np.testing.assert_allclose(a[name], value, rtol=1e-6, err_msg=name)
