@@ -76,7 +76,7 @@ WRONG = {
     ),
     "expand_dims axis": (lambda: a.expand_dims(t(2, 3), 3), ValueError, ["axis 3 does not exist", "[-3, 3)"]),
     "expand_dims nothing": (lambda: a.expand_dims(t(2)), ValueError, ["needs an axis"]),
-    "expand_dims both": (lambda: a.expand_dims(t(2), 0, dim=0), ValueError, ["'axis'", "'dim'", "not both"]),
+    "expand_dims both": (lambda: a.expand_dims(t(2), 0, dim=0), ValueError, ["'axis'", "'dim'", "Cannot specify both"]),
     "squeeze size": (lambda: a.squeeze(t(2, 3), [1]), ValueError, ["dimension 1", "3, not 1"]),
     "broadcast": (lambda: a.broadcast_to(t(2, 3), [3, 2]), ValueError, ["(2, 3)", "(3, 2)"]),
     "broadcast rank": (lambda: a.broadcast_to(t(2, 3), [3]), ValueError, ["(2, 3)", "(3,)"]),

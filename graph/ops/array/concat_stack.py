@@ -205,9 +205,8 @@ def _pieces(x: Array, sizes: Sequence[int], axis: int) -> tuple[Array, ...]:
 
 def _split_v_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, sizes_input, axis_input = inputs
-    need_index(sizes_input, "size_splits")
+    need_index(sizes_input, "size_splits", 1)
     need_index(axis_input, "axis")
-    need_rank(sizes_input.dims, 1, "size_splits")
     num = _num_split(attrs)
     if sizes_input.dims is not None and sizes_input.dims[0] not in (num, None):
         raise ValueError(f"size_splits has {sizes_input.dims[0]} sizes for {num} pieces")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,18 @@ from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define
 from ...core.shape import TensorShape, as_dims, is_static
-from ..math.static_operands import dims_of, index_operand, need_index, need_rank, op_scope, static_ints, write_cost
+from ..math.static_operands import (
+    Index,
+    apply_op,
+    dims_of,
+    index_operand,
+    need_index,
+    need_rank,
+    op_scope,
+    same_rule,
+    static_ints,
+    write_cost,
+)
 from .shapes import reshape, shape
 
 SMALL = 1000  # TensorFlow's bound: fewer elements become a Const, more a Fill, so that graphs stay small
@@ -25,8 +36,7 @@ SMALL = 1000  # TensorFlow's bound: fewer elements become a Const, more a Fill, 
 
 def _fill_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     wanted, value = inputs
-    need_index(wanted, "dims")
-    need_rank(wanted.dims, 1, "dims")
+    need_index(wanted, "dims", 1)
     need_rank(value.dims, 0, "value")
     sizes = static_ints(wanted)
     if sizes is not None and min(sizes, default=0) < 0:
@@ -48,8 +58,7 @@ define("Fill", _fill_rule, _fill, cost=write_cost)
 
 def fill(dims: TensorLike, value: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of shape `dims` that holds the scalar `value` everywhere."""
-    with op_scope(name, "Fill", dims, value) as scope:
-        return apply("Fill", (index_operand(dims, "dims"), convert(value, name="value")), None, scope)
+    return apply_op("Fill", name, dims=Index(dims), value=value)
 
 
 def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
@@ -98,18 +107,14 @@ def has_tensor(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) or hasattr(v, "_as_tensor") for v in value)
 
 
-def _like_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (x,) = inputs
-    return [(x.dtype.base, x.dims)]
-
-
-def _zeros_like(x: Array) -> Array:
-    return np.full(np.shape(x), b"", object) if x.dtype == object else np.zeros(np.shape(x), x.dtype)
-
-
 # No gradient: the values of the input do not matter.
-define("ZerosLike", _like_rule, _zeros_like, cost=write_cost)
-define("OnesLike", _like_rule, lambda x: np.ones(np.shape(x), x.dtype), cost=write_cost)
+define(
+    "ZerosLike",
+    same_rule,
+    lambda x: np.full(np.shape(x), b"" if x.dtype == object else 0, x.dtype),
+    cost=write_cost,
+)
+define("OnesLike", same_rule, lambda x: np.ones(np.shape(x), x.dtype), cost=write_cost)
 
 
 def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
@@ -117,14 +122,7 @@ def zeros_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, o
 
     A Const when small and the shape is known.
     """
-    with op_scope(name, "zeros_like", tensor) as scope:
-        x = convert(tensor, name="tensor")
-        wanted = x.dtype.base if dtype is None else as_dtype(dtype).base
-        if optimize and is_static(x.dims):
-            return zeros(x.dims, wanted, scope)
-        if wanted is x.dtype.base:
-            return apply("ZerosLike", (x,), None, scope)
-        return zeros(shape(x), wanted, scope)
+    return _like("ZerosLike", zeros, tensor, dtype, name, optimize)
 
 
 def ones_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
@@ -132,11 +130,17 @@ def ones_like(tensor: TensorLike, dtype: Any = None, name: str | None = None, op
 
     A Const when small and the shape is known.
     """
-    with op_scope(name, "ones_like", tensor) as scope:
+    return _like("OnesLike", ones, tensor, dtype, name, optimize)
+
+
+def _like(
+    op: str, filled: Callable[..., Tensor], tensor: TensorLike, dtype: Any, name: str | None, optimize: bool
+) -> Tensor:
+    with op_scope(name, f"{filled.__name__}_like", tensor) as scope:
         x = convert(tensor, name="tensor")
         wanted = x.dtype.base if dtype is None else as_dtype(dtype).base
         if optimize and is_static(x.dims):
-            return ones(x.dims, wanted, scope)
+            return filled(x.dims, wanted, scope)
         if wanted is x.dtype.base:
-            return apply("OnesLike", (x,), None, scope)
-        return ones(shape(x), wanted, scope)
+            return apply(op, (x,), None, scope)
+        return filled(shape(x), wanted, scope)

@@ -18,10 +18,11 @@ from ..math.cast import cast
 from ..math.common import allowed, same_type
 from ..math.reduce import reduce_sum
 from ..math.static_operands import (
+    Index,
+    apply_op,
     index_operand,
     move_cost,
     need_index,
-    need_rank,
     need_rank_at_least,
     op_scope,
     pick_cost,
@@ -70,14 +71,12 @@ define("DiagPart", _diag_part_rule, _diag_part, gradient=lambda node, grad: [dia
 
 def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of zeros but for its diagonal: `out[i, ..., i, ...] = diagonal[i, ...]`, of twice the rank."""
-    with op_scope(name, "Diag", diagonal) as scope:
-        return apply("Diag", (convert(diagonal, name="diagonal"),), None, scope)
+    return apply_op("Diag", name, diagonal=diagonal)
 
 
 def diag_part(input: TensorLike, name: str | None = None) -> Tensor:
     """The diagonal of a tensor of shape `[*dims, *dims]`; the inverse of `diag`."""
-    with op_scope(name, "DiagPart", input) as scope:
-        return apply("DiagPart", (convert(input, name="input"),), None, scope)
+    return apply_op("DiagPart", name, input=input)
 
 
 # --- each matrix --------------------------------------------------------------------------------------------
@@ -157,14 +156,12 @@ define(
 
 def matrix_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
     """Square matrices of zeros but for their main diagonals: (..., n) gives (..., n, n)."""
-    with op_scope(name, "MatrixDiag", diagonal) as scope:
-        return apply("MatrixDiag", (convert(diagonal, name="diagonal"),), None, scope)
+    return apply_op("MatrixDiag", name, diagonal=diagonal)
 
 
 def matrix_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
     """The main diagonals of matrices: (..., m, n) gives (..., min(m, n))."""
-    with op_scope(name, "MatrixDiagPart", input) as scope:
-        return apply("MatrixDiagPart", (convert(input, name="input"),), None, scope)
+    return apply_op("MatrixDiagPart", name, input=input)
 
 
 def matrix_set_diag(input: TensorLike, diagonal: TensorLike, name: str | None = None) -> Tensor:
@@ -179,8 +176,7 @@ def _band_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     dtype = allowed(x.dtype.base, _TYPES)
     same_type((lower, upper))
     for t, what in ((lower, "num_lower"), (upper, "num_upper")):
-        need_index(t, what)
-        need_rank(t.dims, 0, what)
+        need_index(t, what, 0)
     need_rank_at_least(x.dims, 2, "input")
     return [(dtype, x.dims)]
 
@@ -212,13 +208,7 @@ def matrix_band_part(
 
     >>> matrix_band_part(x, -1, 0)   # the lower triangle
     """
-    with op_scope(name, "MatrixBandPart", input, num_lower, num_upper) as scope:
-        operands = (
-            convert(input, name="input"),
-            index_operand(num_lower, "num_lower"),
-            index_operand(num_upper, "num_upper"),
-        )
-        return apply("MatrixBandPart", operands, None, scope)
+    return apply_op("MatrixBandPart", name, input=input, num_lower=Index(num_lower), num_upper=Index(num_upper))
 
 
 def trace(x: TensorLike, name: str | None = None) -> Tensor:

@@ -16,7 +16,16 @@ from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ..math.common import same_type
 from ..math.compare import where
-from ..math.static_operands import as_bytes, index_operand, index_type_attr, move_cost, need_rank, normal_axis, op_scope
+from ..math.static_operands import (
+    apply_op,
+    as_bytes,
+    index_operand,
+    index_type_attr,
+    move_cost,
+    need_rank,
+    normal_axis,
+    op_scope,
+)
 from .concat_stack import concat, filled_grads
 from .gather import gather, gather_densely
 from .ranges import range as range_
@@ -140,18 +149,19 @@ def dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
 
     Where an index occurs twice the later row wins; a gap stays zero.
     """
-    with op_scope(name, "DynamicStitch", *indices, *data) as scope:
-        places = [index_operand(at, f"indices_{i}") for i, at in enumerate(indices)]
-        rows = [convert(row, name=f"data_{i}") for i, row in enumerate(data)]
-        return apply("DynamicStitch", (*places, *rows), None, scope)
+    return _stitched("DynamicStitch", indices, data, name)
 
 
 def parallel_dynamic_stitch(indices: Any, data: Any, name: str | None = None) -> Tensor:
     """`dynamic_stitch` for indices that occur once only."""
-    with op_scope(name, "ParallelDynamicStitch", *indices, *data) as scope:
+    return _stitched("ParallelDynamicStitch", indices, data, name)
+
+
+def _stitched(op: str, indices: Any, data: Any, name: str | None) -> Tensor:
+    with op_scope(name, op, *indices, *data) as scope:
         places = [index_operand(at, f"indices_{i}") for i, at in enumerate(indices)]
         rows = [convert(row, name=f"data_{i}") for i, row in enumerate(data)]
-        return apply("ParallelDynamicStitch", (*places, *rows), None, scope)
+        return apply(op, (*places, *rows), None, scope)
 
 
 # --- masks --------------------------------------------------------------------------------------------------
@@ -234,8 +244,7 @@ def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Uniq
 
     >>> unique([3, 1, 3])   # y = [3, 1], idx = [0, 1, 0]
     """
-    with op_scope(name, "Unique", x) as scope:
-        return Unique(*make("Unique", (convert(x, name="x"),), {"out_idx": as_dtype(out_idx)}, scope).outputs)
+    return Unique(*apply_op("Unique", name, {"out_idx": as_dtype(out_idx)}, x=x).op.outputs)
 
 
 class ListDiff(NamedTuple):

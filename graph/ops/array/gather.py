@@ -19,6 +19,8 @@ from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, compatible, merge, text
 from ..math.common import allowed, same_type
 from ..math.static_operands import (
+    Index,
+    apply_op,
     dims_of,
     index_operand,
     move_cost,
@@ -129,13 +131,8 @@ def gather(
     if sparse_read is not None and isinstance(axis, int) and axis == batch_dims == 0:
         found: Tensor = sparse_read(indices, name=name)
         return found
-    with op_scope(name, "GatherV2", params, indices, axis) as scope:
-        operands = (
-            convert(params, name="params"),
-            index_operand(indices, "indices"),
-            index_operand(axis, "axis"),
-        )
-        return apply("GatherV2", operands, {"batch_dims": int(batch_dims)}, scope)
+    attrs = {"batch_dims": int(batch_dims)}
+    return apply_op("GatherV2", name, attrs, params=params, indices=Index(indices), axis=Index(axis))
 
 
 def gather_densely(params: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
@@ -284,8 +281,8 @@ def one_hot(
                 raise TypeError(
                     f"dtype {as_dtype(value.dtype).name} of {what} does not match dtype parameter {like.name}"
                 )
-        on = convert(_one(like) if on_value is None else on_value, like)
-        off = convert(_one(like) * 0 if off_value is None else off_value, like)
+        on = convert(np.ones((), like.np) if on_value is None else on_value, like)
+        off = convert(np.zeros((), like.np) if off_value is None else off_value, like)
         operands = (index_operand(indices, "indices"), index_operand(depth, "depth"), on, off)
         return apply("OneHot", operands, {"axis": -1 if axis is None else int(axis)}, scope)
 
@@ -298,17 +295,12 @@ def _first_type(*values: TensorLike) -> DType:
     return given.dtype.base if isinstance(given, Tensor) else as_dtype(to_array(given).dtype)
 
 
-def _one(dtype: DType) -> Array:
-    return np.ones((), dtype.np)
-
-
 # --- reverse ------------------------------------------------------------------------------------------------
 
 
 def _reverse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, axes = inputs
-    need_index(axes, "axis")
-    need_rank(axes.dims, 1, "axis")
+    need_index(axes, "axis", 1)
     known = static_ints(axes)
     if known is not None and x.dims is not None:
         normal = [normal_axis(a, len(x.dims)) for a in known]
@@ -328,6 +320,5 @@ define(
 
 def reverse(tensor: TensorLike, axis: TensorLike, name: str | None = None) -> Tensor:
     """The elements in reverse order along each dimension in `axis`."""
-    with op_scope(name, "ReverseV2", tensor, axis) as scope:
-        axes = axis if isinstance(axis, Tensor) else np.atleast_1d(np.asarray(axis))
-        return apply("ReverseV2", (convert(tensor, name="tensor"), index_operand(axes, "axis")), None, scope)
+    axes = axis if isinstance(axis, Tensor) else np.atleast_1d(np.asarray(axis))
+    return apply_op("ReverseV2", name, tensor=tensor, axis=Index(axes))

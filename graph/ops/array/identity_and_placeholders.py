@@ -16,14 +16,9 @@ from ...core.opdef import Attrs, Output, define, define_on_host
 from ...core.shape import as_dims, compatible, text
 from ...resources.resource_manager import Context
 from ...tensors.indexed_slices import IndexedSlices, map_values
-from ..math.static_operands import need_rank, no_cost, op_scope
+from ..math.static_operands import apply_op, need_rank, no_cost, op_scope, same_rule
 
 # --- one value in, the same out -----------------------------------------------------------------------------
-
-
-def _same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (x,) = inputs
-    return [(x.dtype.base, x.dims)]
 
 
 def _refuse_gradient(node: Node, grad: Any) -> Sequence[Any]:
@@ -33,9 +28,9 @@ def _refuse_gradient(node: Node, grad: Any) -> Sequence[Any]:
     )
 
 
-define("Identity", _same_rule, lambda x: x, gradient=lambda node, grad: [grad], cost=no_cost)
-define("StopGradient", _same_rule, lambda x: x, cost=no_cost)
-define("PreventGradient", _same_rule, lambda x: x, gradient=_refuse_gradient, cost=no_cost, internal_attrs=("message",))
+define("Identity", same_rule, lambda x: x, gradient=lambda node, grad: [grad], cost=no_cost)
+define("StopGradient", same_rule, lambda x: x, cost=no_cost)
+define("PreventGradient", same_rule, lambda x: x, gradient=_refuse_gradient, cost=no_cost, internal_attrs=("message",))
 
 
 def identity(input: TensorLike, name: str | None = None) -> Any:
@@ -44,8 +39,7 @@ def identity(input: TensorLike, name: str | None = None) -> Any:
         return map_values(lambda values: identity(values, name), input)
     if isinstance(input, Tensor):
         return apply("Identity", (input,), None, name)
-    with op_scope(name, "Identity", input) as scope:
-        return apply("Identity", (convert(input, name="input"),), None, scope)
+    return apply_op("Identity", name, input=input)
 
 
 def _each_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -72,14 +66,12 @@ def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Ten
 
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """The same value, a constant to `gradients`."""
-    with op_scope(name, "StopGradient", input) as scope:
-        return apply("StopGradient", (convert(input, name="input"),), None, scope)
+    return apply_op("StopGradient", name, input=input)
 
 
 def prevent_gradient(input: TensorLike, message: str = "", name: str | None = None) -> Tensor:
     """The same value; `gradients` through it raises LookupError with `message`."""
-    with op_scope(name, "PreventGradient", input) as scope:
-        return apply("PreventGradient", (convert(input, name="input"),), {"message": message}, scope)
+    return apply_op("PreventGradient", name, {"message": message}, input=input)
 
 
 def _default_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -102,8 +94,7 @@ define(
 
 def placeholder_with_default(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """A tensor that may be fed, and else has the value of `input`; statically only `shape` is known of it."""
-    with op_scope(name, "PlaceholderWithDefault", input) as scope:
-        return apply("PlaceholderWithDefault", (convert(input, name="input"),), {"shape": as_dims(shape)}, scope)
+    return apply_op("PlaceholderWithDefault", name, {"shape": as_dims(shape)}, input=input)
 
 
 # --- order --------------------------------------------------------------------------------------------------
@@ -249,10 +240,6 @@ def Assert(
     It must run to check anything: make what depends on it wait, with `control_dependencies([Assert(...)])`.
     """
     with op_scope(name, "Assert", condition, data):
-        wanted = convert(condition, bool_, name="condition")
-        return make(
-            "Assert",
-            (wanted, *(convert(d, name=f"data_{i}") for i, d in enumerate(data))),
-            {"summarize": summarize},
-            "Assert",
-        )
+        operands = [convert(condition, bool_, name="condition")]
+        operands += [convert(d, name=f"data_{i}") for i, d in enumerate(data)]
+        return make("Assert", operands, {"summarize": summarize}, "Assert")

@@ -16,7 +16,17 @@ from ...core.opdef import Attrs, Output, define
 from ...core.shape import of_rank, text
 from ..math.common import same_type
 from ..math.reduce import reduce_sum
-from ..math.static_operands import dims_of, index_operand, known_rank, move_cost, need_index, need_rank, op_scope
+from ..math.static_operands import (
+    Index,
+    apply_op,
+    dims_of,
+    index_operand,
+    known_rank,
+    move_cost,
+    need_index,
+    need_rank,
+    op_scope,
+)
 from .concat_stack import stack
 from .shapes import reshape, shape, transpose
 
@@ -25,8 +35,7 @@ from .shapes import reshape, shape, transpose
 
 def _tile_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, multiples = inputs
-    need_index(multiples, "multiples")
-    need_rank(multiples.dims, 1, "multiples")
+    need_index(multiples, "multiples", 1)
     rank = len(x.dims) if x.dims is not None else multiples.dims[0] if multiples.dims else None
     if rank is None:
         return [(x.dtype.base, None)]
@@ -70,8 +79,7 @@ define("Tile", _tile_rule, _tile, gradient=_tile_gradient, cost=move_cost)
 
 def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
     """Repeat the whole tensor `multiples[i]` times along each dimension `i`."""
-    with op_scope(name, "Tile", input, multiples) as scope:
-        return apply("Tile", (convert(input, name="input"), index_operand(multiples, "multiples")), None, scope)
+    return apply_op("Tile", name, input=input, multiples=Index(multiples))
 
 
 # --- pad ----------------------------------------------------------------------------------------------------
@@ -98,11 +106,6 @@ def _padded(x: Tensor, paddings: Tensor, sign: int = 1) -> Output:
     return x.dtype.base, dims
 
 
-def _pad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    x, paddings = inputs
-    return [_padded(x, paddings)]
-
-
 def _pad_v2_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, paddings, value = inputs
     need_rank(value.dims, 0, "constant_values")
@@ -126,23 +129,23 @@ def _pad_v2(x: Array, paddings: Array, value: Array | None = None) -> Array:
     return out
 
 
-define("Pad", _pad_rule, _pad_v2, cost=move_cost)
+define("Pad", lambda inputs, attrs: [_padded(*inputs)], _pad_v2, cost=move_cost)
 define("PadV2", _pad_v2_rule, _pad_v2, cost=move_cost)
 
 # How far a mirror lies beyond the edge: REFLECT does not repeat the edge element, SYMMETRIC does.
 MIRROR_OFFSETS = {"REFLECT": 1, "SYMMETRIC": 0}
 
 
-def _mirror_mode(attrs: Attrs) -> str:
+def _mirror_offset(attrs: Attrs) -> int:
     mode = attrs.get("mode")
     if mode not in MIRROR_OFFSETS:
         raise ValueError(f"mode must be REFLECT or SYMMETRIC, not {mode!r}")
-    return str(mode)
+    return MIRROR_OFFSETS[mode]
 
 
 def _mirror_pad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, paddings = inputs
-    offset = MIRROR_OFFSETS[_mirror_mode(attrs)]
+    offset = _mirror_offset(attrs)
     output = _padded(x, paddings)
     rows = static_value(paddings)
     if rows is not None and x.dims is not None:
@@ -172,7 +175,7 @@ def _mirror_pad(x: Array, paddings: Array, *, mode: str) -> Array:
 
 def _mirror_pad_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     grad, paddings = inputs
-    _mirror_mode(attrs)
+    _mirror_offset(attrs)
     return [_padded(grad, paddings, -1)]
 
 
@@ -187,20 +190,17 @@ def _mirror_pad_grad(grad: Array, paddings: Array, *, mode: str) -> Array:
     return grad
 
 
-define(
-    "MirrorPad",
-    _mirror_pad_rule,
-    _mirror_pad,
-    gradient=lambda node, grad: [apply("MirrorPadGrad", (grad, node.inputs[1]), dict(node.attrs)), None],
-    cost=move_cost,
-)
-define(
-    "MirrorPadGrad",
-    _mirror_pad_grad_rule,
-    _mirror_pad_grad,
-    gradient=lambda node, grad: [apply("MirrorPad", (grad, node.inputs[1]), dict(node.attrs)), None],
-    cost=move_cost,
-)
+for _name, _rule, _reference, _transpose in (
+    ("MirrorPad", _mirror_pad_rule, _mirror_pad, "MirrorPadGrad"),
+    ("MirrorPadGrad", _mirror_pad_grad_rule, _mirror_pad_grad, "MirrorPad"),
+):
+    define(
+        _name,
+        _rule,
+        _reference,
+        gradient=lambda node, grad, op=_transpose: [apply(op, (grad, node.inputs[1]), dict(node.attrs)), None],
+        cost=move_cost,
+    )
 
 
 def pad(
@@ -222,21 +222,12 @@ def pad(
     """
     mode = mode.upper()
     if mode in MIRROR_OFFSETS:
-        with op_scope(name, "MirrorPad", tensor, paddings) as scope:
-            operands = (convert(tensor, name="input"), index_operand(paddings, "paddings"))
-            return apply("MirrorPad", operands, {"mode": mode}, scope)
+        return apply_op("MirrorPad", name, {"mode": mode}, input=tensor, paddings=Index(paddings))
     if mode != "CONSTANT":
         raise ValueError(f"mode must be CONSTANT, REFLECT or SYMMETRIC, not {mode!r}")
-    plain = not isinstance(constant_values, Tensor) and np.ndim(constant_values) == 0 and not constant_values
-    op = "Pad" if plain else "PadV2"
-    with op_scope(name, op, tensor, paddings, constant_values) as scope:
-        x = convert(tensor, name="input")
-        widths = index_operand(paddings, "paddings")
-        if plain:
-            return apply(op, (x, widths), None, scope)
-        return apply(
-            op,
-            (x, widths, convert(constant_values, name="constant_values", prefer=x.dtype.base)),
-            None,
-            scope,
-        )
+    if not isinstance(constant_values, Tensor) and np.ndim(constant_values) == 0 and not constant_values:
+        return apply_op("Pad", name, input=tensor, paddings=Index(paddings))
+    with op_scope(name, "PadV2", tensor, paddings, constant_values) as scope:
+        x, widths = convert(tensor, name="input"), index_operand(paddings, "paddings")
+        value = convert(constant_values, name="constant_values", prefer=x.dtype.base)
+        return apply("PadV2", (x, widths, value), None, scope)

@@ -5,7 +5,8 @@ Updates of one element are combined one after another, in their order. The gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ from ...core.constant_value import static_dims
 from ...core.dtypes import Array
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, define, nbytes, set_gradient
+from ...core.opdef import Attrs, Cost, GradientRule, Output, define, nbytes, set_gradient
 from ...core.shape import Dims, compatible, text
 from ...tensors.indexed_slices import IndexedSlices
 from ..math.cast import cast
-from ..math.common import same_type
+from ..math.common import same_type, widened
 from ..math.compare import equal
 from ..math.static_operands import dims_of, index_operand, move_cost, need_rank, op_scope
-from .creation import zeros_like
+from .creation import has_tensor, zeros_like
 from .gather import coordinate_index, coordinates_of, gather_nd
 from .shapes import shape, squeeze
 
@@ -70,12 +71,10 @@ def combine_at(out: Array, at: tuple[Array, ...], updates: Array, ufunc: np.ufun
             out[...] = one if ufunc is None else ufunc(out, one)
     elif ufunc is None:
         out[at] = updates
-    elif (
-        out.dtype.kind == "V" or out.dtype == np.float16
-    ):  # ufunc.at knows no extension types, and halves would lose precision
-        wide = out.astype(np.float32)
-        ufunc.at(wide, at, updates.astype(np.float32))
-        return wide.astype(out.dtype)
+    elif widened(out) is not out:  # ufunc.at knows no extension types, and halves would lose precision
+        total = widened(out)
+        ufunc.at(total, at, widened(updates))
+        return total.astype(out.dtype)
     else:
         ufunc.at(out, at, updates)
     return out
@@ -108,18 +107,8 @@ def scatter_nd(indices: TensorLike, updates: TensorLike, shape: TensorLike, name
     """
     with op_scope(name, "ScatterNd", indices, updates, shape) as scope:
         at = index_operand(indices, "indices")
-        wanted = (
-            shape
-            if isinstance(shape, Tensor)
-            else np.asarray(shape, at.dtype.np)
-            if not _holds_tensors(shape)
-            else shape
-        )
+        wanted = shape if isinstance(shape, Tensor) or has_tensor(shape) else np.asarray(shape, at.dtype.np)
         return apply("ScatterNd", (at, convert(updates, name="updates"), index_operand(wanted, "shape")), None, scope)
-
-
-def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value)
 
 
 def _tensor_scatter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -129,16 +118,12 @@ def _tensor_scatter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Out
     return [(dtype, tensor.dims)]
 
 
-def _tensor_scatter(ufunc: np.ufunc | None) -> Callable[..., Array]:
-    def reference(tensor: Array, indices: Array, updates: Array) -> Array:
-        at = check_updates(tensor.shape, indices, updates)
-        return combine_at(tensor.copy(), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
-
-    return reference
+def _tensor_scatter(ufunc: np.ufunc | None, tensor: Array, indices: Array, updates: Array) -> Array:
+    at = check_updates(tensor.shape, indices, updates)
+    return combine_at(tensor.copy(), at, updates, ufunc, int(np.prod(indices.shape[:-1])))
 
 
 def _scatter_update_gradient(node: Node, grad: Any) -> Sequence[Any]:
-
     _, indices, updates = node.inputs
     grad = convert(grad)
     return [tensor_scatter_nd_update(grad, indices, zeros_like(updates)), None, gather_nd(grad, indices)]
@@ -157,33 +142,22 @@ def _scatter_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [grad * kept, None, gather_nd(grad, indices) * reached]
 
 
-_scatter_gradients: dict[str, Callable[..., Sequence[Any]]] = {
-    "TensorScatterUpdate": _scatter_update_gradient,
-    "TensorScatterAdd": lambda node, grad: [grad, None, gather_nd(grad, node.inputs[1])],
-    "TensorScatterSub": lambda node, grad: [grad, None, -gather_nd(grad, node.inputs[1])],
-    "TensorScatterMin": _scatter_extreme_gradient,
-    "TensorScatterMax": _scatter_extreme_gradient,
+_SCATTERS: dict[str, tuple[np.ufunc | None, GradientRule]] = {
+    "Update": (None, _scatter_update_gradient),
+    "Add": (np.add, lambda node, grad: [grad, None, gather_nd(grad, node.inputs[1])]),
+    "Sub": (np.subtract, lambda node, grad: [grad, None, -gather_nd(grad, node.inputs[1])]),
+    "Min": (np.minimum, _scatter_extreme_gradient),
+    "Max": (np.maximum, _scatter_extreme_gradient),
 }
-_scatter_ufuncs: dict[str, np.ufunc | None] = {
-    "TensorScatterUpdate": None,
-    "TensorScatterAdd": np.add,
-    "TensorScatterSub": np.subtract,
-    "TensorScatterMin": np.minimum,
-    "TensorScatterMax": np.maximum,
-}
-for _name, _ufunc in _scatter_ufuncs.items():
-    define(_name, _tensor_scatter_rule, _tensor_scatter(_ufunc), gradient=_scatter_gradients[_name], cost=move_cost)
+for _kind, (_ufunc, _gradient) in _SCATTERS.items():
+    _reference = partial(_tensor_scatter, _ufunc)
+    define(f"TensorScatter{_kind}", _tensor_scatter_rule, _reference, gradient=_gradient, cost=move_cost)
 
 
 def scatter_into(op: str, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None) -> Tensor:
     with op_scope(name, op, tensor, indices, updates) as scope:
-        x = convert(tensor, name="tensor")
-        return apply(
-            op,
-            (x, index_operand(indices, "indices"), convert(updates, name="updates", prefer=x.dtype.base)),
-            None,
-            scope,
-        )
+        x, at = convert(tensor, name="tensor"), index_operand(indices, "indices")
+        return apply(op, (x, at, convert(updates, name="updates", prefer=x.dtype.base)), None, scope)
 
 
 def tensor_scatter_nd_update(

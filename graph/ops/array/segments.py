@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,19 +14,19 @@ from ...core.dtypes import NUMBERS, Array, as_dtype, int32
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
-from ...core.opdef import Attrs, Cost, Output, define, set_gradient, size as static_size
+from ...core.opdef import Attrs, Output, define, set_gradient
 from ...core.shape import compatible, text
 from ...tensors.indexed_slices import IndexedSlices
 from ..math.arithmetic import maximum, multiply, sqrt, subtract
 from ..math.cast import cast
-from ..math.common import allowed
+from ..math.common import allowed, input_cost, widened
 from ..math.compare import equal, greater_equal, logical_and, where_v2
 from ..math.reduce import reduce_prod
 from ..math.static_operands import (
+    Index,
+    apply_op,
     index_operand,
-    move_cost,
     need_index,
-    need_rank,
     need_rank_at_least,
     normal_axis,
     op_scope,
@@ -76,10 +77,7 @@ def combine_rows(data: Array, ids: Array, count: int, kind: str, empty: Any = No
     if sorted_ids[-1] >= count:
         raise invalid(f"segment id {int(sorted_ids[-1])} is not in [0, {count})")
     starts = np.flatnonzero(np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]]))
-    picked = rows[order]
-    if as_dtype(data.dtype).is_floating and data.dtype.itemsize < 4:
-        picked = picked.astype(np.float32)
-    out[sorted_ids[starts]] = combiner.ufunc.reduceat(picked, starts, axis=0)
+    out[sorted_ids[starts]] = combiner.ufunc.reduceat(widened(rows[order]), starts, axis=0)
     return out
 
 
@@ -87,8 +85,7 @@ def _unsorted_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     data, ids, count_input = inputs
     dtype = allowed(data.dtype.base, NUMBERS)
     need_index(ids, "segment_ids")
-    need_index(count_input, "num_segments")
-    need_rank(count_input.dims, 0, "num_segments")
+    need_index(count_input, "num_segments", 0)
     count = static_int(count_input)
     if count is not None and count < 0:
         raise ValueError(f"num_segments must not be negative: {count}")
@@ -104,12 +101,9 @@ def check_prefix(data: Array, ids: Array) -> None:
         raise invalid(f"The shape of data, {text(data.shape)}, must begin with that of segment_ids, {text(ids.shape)}")
 
 
-def _unsorted_reference(kind: str) -> Callable[..., Array]:
-    def reference(data: Array, ids: Array, count: Array) -> Array:
-        check_prefix(data, ids)
-        return combine_rows(data, ids, int(count), kind)
-
-    return reference
+def _unsorted_reference(kind: str, data: Array, ids: Array, count: Array) -> Array:
+    check_prefix(data, ids)
+    return combine_rows(data, ids, int(count), kind)
 
 
 def _with_trailing_ones(tensor: Tensor, like: Tensor) -> Tensor:
@@ -157,33 +151,18 @@ def _product_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [where_v2(equal(other_zeros, 0), factors, 0), *[None] * (1 + len(count))]
 
 
-def _one_flop_per_row_element(node: Node) -> Cost:
-    return Cost(float(static_size(node.inputs[0])), move_cost(node).bytes)
-
-
 for _kind, _gradient in (
     ("Sum", _unsorted_sum_gradient),
     ("Max", _unsorted_extreme_gradient),
     ("Min", _unsorted_extreme_gradient),
     ("Prod", _product_gradient),
 ):
-    define(
-        f"UnsortedSegment{_kind}",
-        _unsorted_rule,
-        _unsorted_reference(_kind),
-        gradient=_gradient,
-        cost=_one_flop_per_row_element,
-    )
+    _reference = partial(_unsorted_reference, _kind)
+    define(f"UnsortedSegment{_kind}", _unsorted_rule, _reference, gradient=_gradient, cost=input_cost(1.0))
 
 
 def _unsorted(op: str, data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None) -> Tensor:
-    with op_scope(name, op, data, segment_ids, num_segments) as scope:
-        operands = (
-            convert(data, name="data"),
-            index_operand(segment_ids, "segment_ids"),
-            index_operand(num_segments, "num_segments"),
-        )
-        return apply(op, operands, None, scope)
+    return apply_op(op, name, data=data, segment_ids=Index(segment_ids), num_segments=Index(num_segments))
 
 
 def unsorted_segment_sum(
@@ -267,8 +246,7 @@ def _sums_and_counts(data: TensorLike, segment_ids: TensorLike, num_segments: Te
 def _segment_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     data, ids = inputs
     dtype = allowed(data.dtype.base, NUMBERS)
-    need_index(ids, "segment_ids")
-    need_rank(ids.dims, 1, "segment_ids")
+    need_index(ids, "segment_ids", 1)
     need_rank_at_least(data.dims, 1, "data")
     if data.dims is None:
         return [(dtype, None)]
@@ -279,23 +257,19 @@ def _segment_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(dtype, (count, *data.dims[1:]))]
 
 
-def _segment_reference(kind: str) -> Callable[..., Array]:
-    def reference(data: Array, ids: Array) -> Array:
-        check_prefix(data, ids)
-        if ids.size and (ids[0] < 0 or (np.diff(ids) < 0).any()):
-            raise invalid(f"segment_ids must be sorted and not negative: {ids.tolist()[:20]}")
-        count = int(ids[-1]) + 1 if ids.size else 0
-        if kind != "Mean":
-            return combine_rows(data, ids, count, kind, empty=1 if kind == "Prod" else 0)
-        total = combine_rows(data, ids, count, "Sum")
-        sizes = np.maximum(np.bincount(ids, minlength=count), 1).astype(data.dtype)
-        return np.asarray(total / sizes.reshape(-1, *[1] * (data.ndim - 1)), data.dtype)
-
-    return reference
+def _segment_reference(kind: str, data: Array, ids: Array) -> Array:
+    check_prefix(data, ids)
+    if ids.size and (ids[0] < 0 or (np.diff(ids) < 0).any()):
+        raise invalid(f"segment_ids must be sorted and not negative: {ids.tolist()[:20]}")
+    count = int(ids[-1]) + 1 if ids.size else 0
+    if kind != "Mean":
+        return combine_rows(data, ids, count, kind, empty=1 if kind == "Prod" else 0)
+    total = combine_rows(data, ids, count, "Sum")
+    sizes = np.maximum(np.bincount(ids, minlength=count), 1).astype(data.dtype)
+    return np.asarray(total / sizes.reshape(-1, *[1] * (data.ndim - 1)), data.dtype)
 
 
 def _segment_mean_gradient(node: Node, grad: Any) -> Sequence[Any]:
-
     grad = convert(grad)
     ids = node.inputs[1]
     counts = maximum(segment_sum(ones_like(ids, grad.dtype.base), ids), 1)
@@ -311,20 +285,19 @@ def _segment_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [where_v2(is_winner, shared, zeros_like(shared)), None]
 
 
-_segment_gradients: dict[str, Callable[..., Sequence[Any]]] = {
-    "Sum": lambda node, grad: [gather(grad, node.inputs[1]), None],
-    "Mean": _segment_mean_gradient,
-    "Max": _segment_extreme_gradient,
-    "Min": _segment_extreme_gradient,
-    "Prod": _product_gradient,
-}
-for _kind, _rule in _segment_gradients.items():
-    define(f"Segment{_kind}", _segment_rule, _segment_reference(_kind), gradient=_rule, cost=_one_flop_per_row_element)
+for _kind, _gradient in (
+    ("Sum", lambda node, grad: [gather(grad, node.inputs[1]), None]),
+    ("Mean", _segment_mean_gradient),
+    ("Max", _segment_extreme_gradient),
+    ("Min", _segment_extreme_gradient),
+    ("Prod", _product_gradient),
+):
+    _reference = partial(_segment_reference, _kind)
+    define(f"Segment{_kind}", _segment_rule, _reference, gradient=_gradient, cost=input_cost(1.0))
 
 
 def _segment(op: str, data: TensorLike, segment_ids: TensorLike, name: str | None) -> Tensor:
-    with op_scope(name, op, data, segment_ids) as scope:
-        return apply(op, (convert(data, name="data"), index_operand(segment_ids, "segment_ids")), None, scope)
+    return apply_op(op, name, data=data, segment_ids=Index(segment_ids))
 
 
 def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:

@@ -32,10 +32,9 @@ from .ranges import range as range_
 from .shapes import expand_dims, invert_permutation, rank, reshape, shape, transpose
 from .sorting import searchsorted
 
-# --- roll ---------------------------------------------------------------------------------------------------
-
-
 # --- repeat -------------------------------------------------------------------------------------------------
+
+
 def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
     """Each element, or slice along an axis, several times in a row.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_dims, static_value
-from ...core.dtypes import Array, DType, as_dtype, int32
+from ...core.dtypes import Array, as_dtype, int32
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define
@@ -30,14 +30,16 @@ from ...core.shape import (
 from ...tensors.sparse_tensor import SparseTensor, is_sparse
 from ..math.cast import cast
 from ..math.static_operands import (
+    Index,
+    apply_op,
     dims_of,
     index_operand,
     index_type_attr,
     move_cost,
     need_index,
-    need_rank,
     no_cost,
     normal_axis,
+    one_of,
     op_scope,
     static_int,
     static_ints,
@@ -63,13 +65,12 @@ def _rank_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(int32, ())]
 
 
-define(
-    "Shape", _shape_rule, lambda x, *, out_type: np.array(np.shape(x), out_type.np), cost=no_cost, traits=Trait.METADATA
-)
-define(
-    "Size", _size_rule, lambda x, *, out_type: np.array(np.size(x), out_type.np), cost=no_cost, traits=Trait.METADATA
-)
-define("Rank", _rank_rule, lambda x: np.array(np.ndim(x), np.int32), cost=no_cost, traits=Trait.METADATA)
+for _op, _rule, _answer in (
+    ("Shape", _shape_rule, lambda x, *, out_type: np.array(np.shape(x), out_type.np)),
+    ("Size", _size_rule, lambda x, *, out_type: np.array(np.size(x), out_type.np)),
+    ("Rank", _rank_rule, lambda x: np.array(np.ndim(x), np.int32)),
+):
+    define(_op, _rule, _answer, cost=no_cost, traits=Trait.METADATA)
 
 
 def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
@@ -78,18 +79,14 @@ def shape(input: TensorLike, name: str | None = None, out_type: Any = int32) -> 
     A Const when the static shape is complete.
     """
     if is_sparse(input):
-        return _of_sizes(SparseTensor.from_value(input).dense_shape, as_dtype(out_type))
+        sizes: Tensor = cast(SparseTensor.from_value(input).dense_shape, out_type)
+        return sizes
     with op_scope(name, "Shape", input) as scope:
         x = convert(input, name="input")
         dtype = as_dtype(out_type)
         if is_static(x.dims):
             return constant(np.array(x.dims, dtype.np), name=scope)
         return apply("Shape", (x,), {"out_type": dtype}, scope)
-
-
-def _of_sizes(sizes: Tensor, dtype: DType) -> Tensor:
-    found: Tensor = cast(sizes, dtype)
-    return found
 
 
 def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> Tensor:
@@ -100,14 +97,27 @@ def size(input: TensorLike, name: str | None = None, out_type: Any = int32) -> T
     if is_sparse(input):
         sizes = SparseTensor.from_value(input).dense_shape
         product = apply("Prod", (sizes, constant(np.zeros(1, np.int32))), {"keep_dims": False})
-        return _of_sizes(product, as_dtype(out_type))
+        count: Tensor = cast(product, out_type)
+        return count
     with op_scope(name, "Size", input) as scope:
         x = convert(input, name="input")
         dtype = as_dtype(out_type)
-        count = element_count(x.dims)
-        if count is not None:
-            return constant(np.array(count, dtype.np), name=scope)
+        known = element_count(x.dims)
+        if known is not None:
+            return constant(np.array(known, dtype.np), name=scope)
         return apply("Size", (x,), {"out_type": dtype}, scope)
+
+
+def size_of(x: Tensor, axis: int) -> Any:
+    """The size of an axis: a number where it is known, else a scalar tensor."""
+    known = x.dims[axis] if x.dims is not None else None
+    return shape(x)[axis] if known is None else known
+
+
+def sizes_of(x: Tensor) -> list[Any]:
+    """The sizes of all axes of a tensor of known rank: numbers where they are known, else scalar tensors."""
+    running = None if is_static(x.dims) else shape(x)
+    return [running[i] if d is None and running is not None else d for i, d in enumerate(x.dims or ())]
 
 
 def rank(input: TensorLike, name: str | None = None) -> Tensor:
@@ -126,8 +136,7 @@ def rank(input: TensorLike, name: str | None = None) -> Tensor:
 
 def _reshape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, wanted = inputs
-    need_index(wanted, "shape")
-    need_rank(wanted.dims, 1, "shape")
+    need_index(wanted, "shape", 1)
     # Whether a -1 of a computed shape is one too many is for the running graph to see.
     exact = static_ints(wanted) if wanted.op.type == "Const" else None
     if exact is not None and (min(exact, default=0) < -1 or exact.count(-1) > 1):
@@ -164,11 +173,12 @@ def _reshape(x: Array, wanted: Array) -> Array:
         ) from None
 
 
-def _reshape_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    return [reshape(grad, shape(node.inputs[0])), None]
+def _back_to_input_shape(node: Node, grad: Any) -> list[Any]:
+    """Gradient of ops that only rearrange sizes: one for the first input, none for the others."""
+    return [reshape(grad, shape(node.inputs[0])), *[None] * (len(node.inputs) - 1)]
 
 
-define("Reshape", _reshape_rule, _reshape, gradient=_reshape_gradient, cost=no_cost)
+define("Reshape", _reshape_rule, _reshape, gradient=_back_to_input_shape, cost=no_cost)
 
 
 def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
@@ -182,8 +192,21 @@ def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> T
         ValueError: the numbers of elements differ (InvalidArgumentError when only the running graph can
             know).
     """
-    with op_scope(name, "Reshape", tensor, shape) as scope:
-        return apply("Reshape", (convert(tensor, name="tensor"), index_operand(shape, "shape")), None, scope)
+    return apply_op("Reshape", name, tensor=tensor, shape=Index(shape))
+
+
+def reshape_to(x: Tensor, sizes: Sequence[Any], name: str | None = None) -> Tensor:
+    """`reshape` to sizes that are numbers or scalar tensors. A single one that is not known is inferred when the graph runs."""
+    unknown = [i for i, v in enumerate(sizes) if not isinstance(v, int)]
+    return reshape(x, [-1 if [i] == unknown else v for i, v in enumerate(sizes)], name)
+
+
+def with_rank(x: Tensor, rank: int) -> Tensor:
+    """The tensor; one of unknown rank is taken to have this one."""
+    if x.dims is None:
+        x = apply("Identity", (x,))
+        x.set_shape([None] * rank)
+    return x
 
 
 # --- dimensions of size 1 -----------------------------------------------------------------------------------
@@ -202,11 +225,6 @@ def _expand_dims_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output
     return [(x.dtype.base, (*x.dims[:at], 1, *x.dims[at:]))]
 
 
-def _back_to_input_shape(node: Node, grad: Any) -> list[Any]:
-    """Gradient of ops that only rearrange sizes: one for the first input, none for the others."""
-    return [reshape(grad, shape(node.inputs[0])), *[None] * (len(node.inputs) - 1)]
-
-
 define(
     "ExpandDims",
     _expand_dims_rule,
@@ -221,11 +239,10 @@ def expand_dims(input: TensorLike, axis: TensorLike = None, name: str | None = N
 
     `dim` is TF1's old name of `axis`.
     """
-    axis = _one_of("axis", axis, "dim", dim)
+    axis = one_of(axis, dim, "axis", "dim")
     if axis is None:
         raise ValueError("expand_dims needs an axis")
-    with op_scope(name, "ExpandDims", input, axis) as scope:
-        return apply("ExpandDims", (convert(input, name="input"), index_operand(axis, "dim")), None, scope)
+    return apply_op("ExpandDims", name, input=input, dim=Index(axis))
 
 
 def _squeeze_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -259,17 +276,9 @@ def squeeze(input: TensorLike, axis: Any = None, name: str | None = None, squeez
 
     `squeeze_dims` is TF1's old name of `axis`.
     """
-    axis = _one_of("axis", axis, "squeeze_dims", squeeze_dims)
+    axis = one_of(axis, squeeze_dims, "axis", "squeeze_dims")
     axes = () if axis is None else tuple(int(a) for a in np.ravel(axis))
-    with op_scope(name, "Squeeze", input) as scope:
-        return apply("Squeeze", (convert(input, name="input"),), {"squeeze_dims": axes}, scope)
-
-
-def _one_of(new: str, value: Any, old: str, old_value: Any) -> Any:
-    """The value of an argument that TF1 knows by two names."""
-    if value is not None and old_value is not None:
-        raise ValueError(f"Give '{new}' or its old name '{old}', not both")
-    return old_value if value is None else value
+    return apply_op("Squeeze", name, {"squeeze_dims": axes}, input=input)
 
 
 # --- broadcasting -------------------------------------------------------------------------------------------
@@ -277,8 +286,7 @@ def _one_of(new: str, value: Any, old: str, old_value: Any) -> Any:
 
 def _broadcast_to_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, wanted = inputs
-    need_index(wanted, "shape")
-    need_rank(wanted.dims, 1, "shape")
+    need_index(wanted, "shape", 1)
     dims = static_dims(wanted)
     known = dims is not None and x.dims is not None
     if known and (len(x.dims) > len(dims) or not compatible(broadcast(x.dims, dims), dims)):  # type: ignore[arg-type]
@@ -299,8 +307,7 @@ define("BroadcastTo", _broadcast_to_rule, _broadcast_to, cost=move_cost)
 
 def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
     """Repeat along dimensions of size 1, and along new leading ones, up to `shape` (NumPy's rule)."""
-    with op_scope(name, "BroadcastTo", input, shape) as scope:
-        return apply("BroadcastTo", (convert(input, name="input"), index_operand(shape, "shape")), None, scope)
+    return apply_op("BroadcastTo", name, input=input, shape=Index(shape))
 
 
 def _ensure_shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -319,8 +326,7 @@ define("EnsureShape", _ensure_shape_rule, _ensure_shape, gradient=lambda node, g
 
 def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """`x`, whose shape is checked when the graph runs and known to be `shape` from here on."""
-    with op_scope(name, "EnsureShape", x) as scope:
-        return apply("EnsureShape", (convert(x, name="input"),), {"shape": as_dims(shape)}, scope)
+    return apply_op("EnsureShape", name, {"shape": as_dims(shape)}, input=x)
 
 
 # --- order of dimensions ------------------------------------------------------------------------------------
@@ -328,8 +334,7 @@ def ensure_shape(x: TensorLike, shape: Any, name: str | None = None) -> Tensor:
 
 def _transpose_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, perm = inputs
-    need_index(perm, "perm")
-    need_rank(perm.dims, 1, "perm")
+    need_index(perm, "perm", 1)
     order = static_ints(perm)
     if order is None:
         count = len(x.dims) if x.dims is not None else perm.dims[0] if perm.dims else None
@@ -347,11 +352,13 @@ def _transpose(x: Array, perm: Array) -> Array:
     return np.transpose(x, order)
 
 
-def _transpose_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    return [transpose(grad, invert_permutation(node.inputs[1])), None]
-
-
-define("Transpose", _transpose_rule, _transpose, gradient=_transpose_gradient, cost=move_cost)
+define(
+    "Transpose",
+    _transpose_rule,
+    _transpose,
+    gradient=lambda node, grad: [transpose(grad, invert_permutation(node.inputs[1])), None],
+    cost=move_cost,
+)
 
 
 def transpose(
@@ -377,8 +384,7 @@ def transpose(
 
 def _invert_permutation_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
-    need_index(x, "a permutation")
-    need_rank(x.dims, 1, "a permutation")
+    need_index(x, "a permutation", 1)
     return [(x.dtype.base, x.dims)]
 
 
@@ -401,9 +407,6 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
             _invert_permutation_rule([tensor], {})
             return constant(_invert_permutation(np.asarray(order)), name=scope)
         return apply("InvertPermutation", (tensor,), None, scope)
-
-
-# --- broadcasting of shapes ---------------------------------------------------------------------------------
 
 
 operators.update({"reshape": reshape, "transpose": transpose})

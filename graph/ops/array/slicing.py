@@ -25,17 +25,7 @@ from ...core.opdef import Attrs, Output, define, set_gradient, typed_attr
 from ...core.shape import MAX_RANK, Dims, compatible, of_rank, text
 from ..math.common import same_type
 from ..math.reduce import reduce_sum
-from ..math.static_operands import (
-    dims_of,
-    index_operand,
-    need_index,
-    need_rank,
-    no_cost,
-    op_scope,
-    static_int,
-    static_ints,
-    write_cost,
-)
+from ..math.static_operands import Index, apply_op, dims_of, need_index, no_cost, static_int, static_ints, write_cost
 from .concat_stack import stack
 from .padding import pad
 from .shapes import reshape, shape
@@ -47,12 +37,10 @@ def _slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, begin, size = inputs
     same_type((begin, size))
     for t, what in ((begin, "begin"), (size, "size")):
-        need_index(t, what)
-        need_rank(t.dims, 1, what)
-    lengths = {t.dims[0] for t in (begin, size) if t.dims is not None} | (
-        {len(x.dims)} if x.dims is not None else set()
-    )
-    lengths.discard(None)
+        need_index(t, what, 1)
+    lengths = {t.dims[0] for t in (begin, size) if t.dims is not None} - {None}
+    if x.dims is not None:
+        lengths.add(len(x.dims))
     if len(lengths) > 1:
         raise ValueError(f"begin and size must have one number for each dimension of {text(x.dims)}")
     if not lengths:
@@ -97,26 +85,25 @@ define("Slice", _slice_rule, _slice, gradient=_slice_gradient, cost=no_cost)
 
 def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None) -> Tensor:
     """The block of `size[i]` elements from `begin[i]` on, in each dimension `i`; -1 means all that follow."""
-    with op_scope(name, "Slice", input_, begin, size) as scope:
-        x = convert(input_, name="input")
-        first, count = index_operand(begin, "begin"), index_operand(size, "size")
-        return apply("Slice", (x, first, count), None, scope)
+    return apply_op("Slice", name, input=input_, begin=Index(begin), size=Index(size))
 
 
 # --- strided slices: the encoding ---------------------------------------------------------------------------
 
-Index: TypeAlias = "int | py_slice | EllipsisType | None"
+Subscript: TypeAlias = "int | py_slice | EllipsisType | None"
 
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
-def python_index(begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Attrs) -> tuple[Index, ...]:
+def python_index(
+    begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Attrs
+) -> tuple[Subscript, ...]:
     """The Python index that an encoded strided slice means.
 
     >>> python_index([0, 1], [0, 2], [1, 1], {"ellipsis_mask": 1, "shrink_axis_mask": 2})
     (Ellipsis, 1)
     """
-    out: list[Index] = []
+    out: list[Subscript] = []
     for i, (first, last, step) in enumerate(zip(begin, end, strides, strict=True)):
         kind = _kind(masks, i)
         if kind == "ellipsis":
@@ -143,7 +130,7 @@ def _kind(masks: Attrs, i: int) -> str:
     return "shrink" if masks.get("shrink_axis_mask", 0) >> i & 1 else "slice"
 
 
-def _sliced_dims(dims: Dims, count: int, masks: Attrs, index: tuple[Index, ...] | None) -> Dims:
+def _sliced_dims(dims: Dims, count: int, masks: Attrs, index: tuple[Subscript, ...] | None) -> Dims:
     """The shape of a strided slice of `count` specs; `index` is None while begin, end and strides are not all
     known.
 
@@ -184,8 +171,7 @@ def _slice_size(spec: py_slice, size: int | None) -> int | None:
     """How many elements a Python slice takes of a dimension, None if that depends on an unknown size."""
     if size is not None:
         return len(range(*spec.indices(size)))
-    # Two ends counted from the same side never take more elements than those between them; only an empty slice is
-    # certain.
+    # Two ends counted from the same side never take more elements than those between them; only an empty slice is certain.
     if spec.start is not None and spec.stop is not None and (spec.start < 0) == (spec.stop < 0):
         return 0 if len(range(spec.start, spec.stop, spec.step)) == 0 else None
     return None
@@ -199,8 +185,7 @@ def _need_encoding(vectors: Sequence[Tensor], attrs: Attrs) -> int | None:
             typed_attr(attrs, mask, int)
     counts = set()
     for t, what in zip(vectors, ("begin", "end", "strides"), strict=True):
-        need_index(t, what)
-        need_rank(t.dims, 1, what)
+        need_index(t, what, 1)
         if t.dims is not None and t.dims[0] is not None:
             counts.add(t.dims[0])
     if len(counts) > 1:
@@ -222,17 +207,18 @@ def sliced_dims(dims: Dims, begin: Tensor, end: Tensor, strides: Tensor, attrs: 
     return None if count is None else _sliced_dims(dims, count, attrs, _static_index(begin, end, strides, count, attrs))
 
 
-def _static_index(begin: Tensor, end: Tensor, strides: Tensor, count: int, masks: Attrs) -> tuple[Index, ...] | None:
+def _static_index(
+    begin: Tensor, end: Tensor, strides: Tensor, count: int, masks: Attrs
+) -> tuple[Subscript, ...] | None:
     """The Python index as far as it is known: an ellipsis replaces a spec that is not fully known."""
     known = [static_ints(t) for t in (begin, end, strides)]
     if known[2] is None:
         return None
     if known[0] is not None and known[1] is not None:
         return python_index(known[0], known[1], known[2], masks)
-    # Where an end is masked out, only its other end matters: `t[:n]` with a tensor n still has full slices
-    # around it.
+    # Where an end is masked out, only its other end matters: `t[:n]` with a tensor n still has full slices around it.
     firsts, lasts = _partial(begin, count), _partial(end, count)
-    out: list[Index] = []
+    out: list[Subscript] = []
     for i, step in enumerate(known[2]):
         no_begin, no_end = (bool(masks.get(m, 0) >> i & 1) for m in ("begin_mask", "end_mask"))
         kind = _kind(masks, i)
@@ -256,7 +242,9 @@ def _partial(vector: Tensor, count: int) -> list[int | None]:
     return [None] * count
 
 
-def checked_index(dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs) -> tuple[Index, ...]:
+def checked_index(
+    dims: tuple[int, ...], begin: Array, end: Array, strides: Array, masks: Attrs
+) -> tuple[Subscript, ...]:
     """The Python index, checked against a complete shape."""
     try:
         index = python_index(dims_of(begin), dims_of(end), dims_of(strides), masks)
@@ -303,10 +291,7 @@ define(
     _strided_slice_grad_rule,
     _strided_slice_grad,
     gradient=lambda node, grad: [
-        None,
-        None,
-        None,
-        None,
+        *[None] * 4,
         apply("StridedSlice", (convert(grad), *node.inputs[1:4]), dict(node.attrs)),
     ],
     cost=write_cost,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, constant, convert, make
+from ...core.build import TensorLike, apply, constant, convert
 from ...core.dtypes import FLOATS, NUMBERS, Array, as_dtype, bool_, float32, int32
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, define, size as static_size, typed_attr
 from ...core.shape import compatible, merge, text
-from ..math.common import allowed, same_type
+from ..math.common import allowed, input_cost, same_type
 from ..math.reduce import reduce_prod
 from ..math.static_operands import (
+    Index,
+    apply_op,
     index_operand,
     index_type_attr,
     move_cost,
@@ -34,10 +37,6 @@ from .shapes import reshape, shape, transpose
 _LOG_SIZE = 10.0  # comparisons per element that sorting is taken to cost, log2 of a thousand
 
 
-def _sort_cost(node: Node) -> Cost:
-    return Cost(_LOG_SIZE * static_size(node.inputs[0]), move_cost(node).bytes)
-
-
 # --- the k largest ------------------------------------------------------------------------------------------
 
 
@@ -52,9 +51,7 @@ def _top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, k_input = inputs
     dtype = allowed(x.dtype.base, NUMBERS)
     need_rank_at_least(x.dims, 1, "input")
-    need_rank(k_input.dims, 0, "k")
-    if k_input.dtype.base is not int32:
-        need_index(k_input, "k")
+    need_index(k_input, "k", 0)
     typed_attr(attrs, "sorted", bool)
     k = static_int(k_input)
     if k is not None and k < 0:
@@ -96,7 +93,7 @@ def _top_k_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     return [reshape(flat, sizes), None]
 
 
-define("TopKV2", _top_k_rule, _top_k, gradient=_top_k_gradient, cost=_sort_cost)
+define("TopKV2", _top_k_rule, _top_k, gradient=_top_k_gradient, cost=input_cost(_LOG_SIZE))
 
 
 def top_k(input: TensorLike, k: TensorLike = 1, sorted: bool = True, name: str | None = None) -> TopK:
@@ -110,9 +107,7 @@ def top_k(input: TensorLike, k: TensorLike = 1, sorted: bool = True, name: str |
         ValueError: `k` exceeds the last dimension (InvalidArgumentError when only the running graph can
             know).
     """
-    with op_scope(name, "TopKV2", input, k) as scope:
-        operands = (convert(input, name="input"), index_operand(k, "k"))
-        return TopK(*make("TopKV2", operands, {"sorted": bool(sorted)}, scope).outputs)
+    return TopK(*apply_op("TopKV2", name, {"sorted": bool(sorted)}, input=input, k=Index(k)).op.outputs)
 
 
 # --- sorting ------------------------------------------------------------------------------------------------
@@ -186,10 +181,9 @@ def _in_top_k_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     predictions, targets, k = inputs
     allowed(predictions.dtype.base, FLOATS)
     need_index(targets, "targets")
-    need_index(k, "k")
+    need_index(k, "k", 0)
     need_rank(predictions.dims, 2, "predictions")
     need_rank(targets.dims, 1, "targets")
-    need_rank(k.dims, 0, "k")
     if predictions.dims is not None and not compatible(predictions.dims[:1], targets.dims):
         raise ValueError(
             f"predictions have {predictions.dims[0]} rows, targets {targets.dims[0] if targets.dims else '?'} entries"
@@ -225,10 +219,8 @@ def in_top_k(predictions: TensorLike, targets: TensorLike, k: TensorLike, name: 
         bool, shape (batch,). False for a row that holds an infinity or a NaN.
     """
     with op_scope(name, "in_top_k", predictions, targets, k):
-        scores, wanted = (
-            convert(predictions, name="predictions", prefer=float32),
-            index_operand(targets, "targets"),
-        )
+        scores = convert(predictions, name="predictions", prefer=float32)
+        wanted = index_operand(targets, "targets")
         limit = k if isinstance(k, Tensor) else constant(np.array(k, wanted.dtype.np), name="k")
         return apply("InTopKV2", (scores, wanted, limit))
 
@@ -246,24 +238,21 @@ def _bound_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(index_type_attr(attrs, "out_type"), values.dims)]
 
 
-def _bound(side: Any) -> Callable[..., Array]:
-    def reference(row: Array, values: Array, *, out_type: Any) -> Array:
-        if len(row) != len(values):
-            raise invalid(f"sorted_inputs has {len(row)} rows, values {len(values)}")
-        out = np.empty(values.shape, out_type.np)
-        for i, (r, v) in enumerate(zip(row, values, strict=True)):
-            out[i] = np.searchsorted(r, v, side)
-        return out
-
-    return reference
+def _bound(side: Any, row: Array, values: Array, *, out_type: Any) -> Array:
+    if len(row) != len(values):
+        raise invalid(f"sorted_inputs has {len(row)} rows, values {len(values)}")
+    out = np.empty(values.shape, out_type.np)
+    for i, (r, v) in enumerate(zip(row, values, strict=True)):
+        out[i] = np.searchsorted(r, v, side)
+    return out
 
 
 def _bound_cost(node: Node) -> Cost:
     return Cost(_LOG_SIZE * static_size(node.inputs[1]), move_cost(node).bytes)
 
 
-define("LowerBound", _bound_rule, _bound("left"), cost=_bound_cost)
-define("UpperBound", _bound_rule, _bound("right"), cost=_bound_cost)
+define("LowerBound", _bound_rule, partial(_bound, "left"), cost=_bound_cost)
+define("UpperBound", _bound_rule, partial(_bound, "right"), cost=_bound_cost)
 
 
 def searchsorted(

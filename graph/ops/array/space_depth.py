@@ -20,10 +20,9 @@ from ..math.arithmetic import minimum
 from ..math.cast import cast
 from ..math.common import layout_of
 from ..math.static_operands import op_scope
-from .concat_stack import concat, stack, unstack
-from .identity_and_placeholders import identity
+from .concat_stack import concat, unstack
 from .padding import pad
-from .shapes import reshape, shape as shape_of, transpose
+from .shapes import reshape, reshape_to, shape as shape_of, sizes_of, transpose, with_rank
 from .slicing import slice as slice_
 
 Sizes = list[Any]  # ints, and scalar tensors where only the running graph knows
@@ -50,10 +49,10 @@ def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, 
         n, h, w, c = _sizes(x, data_format)
         _divisible((h, w), b, "height and width")
         if data_format == "NHWC":
-            cut = _reshape(x, [n, h // b, b, w // b, b, c])
-            return _reshape(transpose(cut, [0, 1, 3, 2, 4, 5]), [n, h // b, w // b, c * b * b], scope)
-        cut = _reshape(x, [n, c, h // b, b, w // b, b])
-        return _reshape(transpose(cut, [0, 3, 5, 1, 2, 4]), [n, c * b * b, h // b, w // b], scope)
+            cut = reshape_to(x, [n, h // b, b, w // b, b, c])
+            return reshape_to(transpose(cut, [0, 1, 3, 2, 4, 5]), [n, h // b, w // b, c * b * b], scope)
+        cut = reshape_to(x, [n, c, h // b, b, w // b, b])
+        return reshape_to(transpose(cut, [0, 3, 5, 1, 2, 4]), [n, c * b * b, h // b, w // b], scope)
 
 
 def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
@@ -75,10 +74,10 @@ def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, 
         _divisible((c,), b * b, "channels")
         left = c // (b * b)
         if data_format == "NHWC":
-            cut = _reshape(x, [n, h, w, b, b, left])
-            return _reshape(transpose(cut, [0, 1, 3, 2, 4, 5]), [n, h * b, w * b, left], scope)
-        cut = _reshape(x, [n, b, b, left, h, w])
-        return _reshape(transpose(cut, [0, 3, 4, 1, 5, 2]), [n, left, h * b, w * b], scope)
+            cut = reshape_to(x, [n, h, w, b, b, left])
+            return reshape_to(transpose(cut, [0, 1, 3, 2, 4, 5]), [n, h * b, w * b, left], scope)
+        cut = reshape_to(x, [n, b, b, left, h, w])
+        return reshape_to(transpose(cut, [0, 3, 4, 1, 5, 2]), [n, left, h * b, w * b], scope)
 
 
 def space_to_batch_nd(input: TensorLike, block_shape: Any, paddings: Any, name: str | None = None) -> Tensor:
@@ -109,8 +108,8 @@ def space_to_batch_nd(input: TensorLike, block_shape: Any, paddings: Any, name: 
         inside, outside = [2 * i + 2 for i in range(count)], [2 * i + 1 for i in range(count)]
         rest = axes[count:]
         order = [*inside, 0, *outside, *range(2 * count + 1, 2 * count + 1 + len(rest))]
-        found = transpose(_reshape(x, [n, *cut, *rest]), order)
-        return _reshape(found, [n * math.prod(blocks), *cut[::2], *rest], scope)
+        found = transpose(reshape_to(x, [n, *cut, *rest]), order)
+        return reshape_to(found, [n * math.prod(blocks), *cut[::2], *rest], scope)
 
 
 def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
@@ -139,18 +138,18 @@ def batch_to_space_nd(input: TensorLike, block_shape: Any, crops: Any, name: str
         batch, rest = n // whole, axes[count:]
         order = [count, *[v for i in range(count) for v in (count + 1 + i, i)]]
         order += range(2 * count + 1, 2 * count + 1 + len(rest))
-        joined = transpose(_reshape(x, [*blocks, batch, *axes]), order)
+        joined = transpose(reshape_to(x, [*blocks, batch, *axes]), order)
         sizes = [size * m for size, m in zip(axes, blocks, strict=False)]
-        found = _reshape(joined, [batch, *sizes, *rest])
+        found = reshape_to(joined, [batch, *sizes, *rest])
         if all(isinstance(v, int) and v == 0 for pair in cuts for v in pair):
-            return _reshape(found, [batch, *sizes, *rest], scope)
+            return reshape_to(found, [batch, *sizes, *rest], scope)
         begin = [0, *[before for before, _ in cuts], *[0] * len(rest)]
         left = [size - before - after for size, (before, after) in zip(sizes, cuts, strict=True)]
         if any(isinstance(v, int) and v < 0 for v in left):
             raise ValueError(f"crops {cuts} are more than there is: {sizes}")
         # A slice takes a size of -1 for all that is left: crops that are 1 too large must not say that.
         left = [v if isinstance(v, int) else minimum(v, 2 * v) for v in left]
-        return slice_(found, _packed(begin), _packed([batch, *left, *rest]), scope)
+        return slice_(found, begin, [batch, *left, *rest], scope)
 
 
 def space_to_batch(input: TensorLike, paddings: Any, block_size: int, name: str | None = None) -> Tensor:
@@ -173,10 +172,7 @@ def _image(input: TensorLike, block_size: Any, data_format: str) -> tuple[Tensor
 
 def _sizes(x: Tensor, data_format: str) -> Sizes:
     """The sizes of the axes, as batch, height, width, channels where a format is given."""
-    known: Sizes = list(x.shape.as_list())
-    if None in known:
-        running = shape_of(x)
-        known = [running[i] if d is None else d for i, d in enumerate(known)]
+    known = sizes_of(x)
     return [known[i] for i in (0, 2, 3, 1)] if data_format == "NCHW" else known
 
 
@@ -188,11 +184,7 @@ def _rank(x: Tensor, blocks: int) -> tuple[int, int]:
 
 def four_axes(input: TensorLike) -> Tensor:
     """An image as a tensor; one of unknown rank must have four axes."""
-    x = convert(input, name="input")
-    if x.dims is None:
-        x = identity(x)
-        x.set_shape([None] * 4)
-    return x
+    return with_rank(convert(input, name="input"), 4)
 
 
 def _on_first_axes(x: Tensor, count: int, f: Callable[[Tensor], Tensor], name: str) -> Tensor:
@@ -235,15 +227,3 @@ def _divisible(sizes: Sequence[Any], by: Any, what: str) -> None:
     for size in sizes:
         if isinstance(size, int) and isinstance(by, int) and size % by:
             raise ValueError(f"{what} must be a multiple of {by}, and {size} is not")
-
-
-def _packed(sizes: Sizes) -> Any:
-    return sizes if all(isinstance(v, int) for v in sizes) else stack(sizes)
-
-
-def _reshape(x: Tensor, sizes: Sizes, name: str | None = None) -> Tensor:
-    """A reshape; one of the sizes may be inferred when the graph runs."""
-    unknown = [i for i, v in enumerate(sizes) if not isinstance(v, int)]
-    if len(unknown) == 1:
-        return reshape(x, [-1 if i == unknown[0] else v for i, v in enumerate(sizes)], name)
-    return reshape(x, _packed(sizes), name)

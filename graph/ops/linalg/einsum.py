@@ -30,7 +30,7 @@ from ...core.constant_value import static_value
 from ...core.dtypes import NUMBERS, Array, int32
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, define
+from ...core.opdef import Attrs, Cost, Output, define, typed_attr
 from ...core.shape import Dims, broadcast, text
 from ..array.concat_stack import concat, convert_alike
 from ..array.creation import ones_like
@@ -40,11 +40,10 @@ from ..array.ranges import range as range_
 from ..array.shapes import rank, reshape, shape, transpose
 from ..math.broadcasting import unbroadcast
 from ..math.cast import cast
-from ..math.common import allowed, same_type
+from ..math.common import allowed, same_type, widened
 from ..math.compare import less, where_v2
 from ..math.reduce import reduce_prod
 from ..math.static_operands import move_cost, normal_axis, op_scope
-from .linalg import wide
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ELLIPSIS = "..."
@@ -127,13 +126,6 @@ def _resolve(equation: str, shapes: Sequence[Any]) -> tuple[list[list[str]], lis
 # --- the op: one or two operands ----------------------------------------------------------------------------
 
 
-def _equation(attrs: Attrs) -> str:
-    equation = attrs.get("equation")
-    if not isinstance(equation, str) or "->" not in equation:
-        raise TypeError(f"attr equation must be text with an arrow, not {equation!r}")
-    return equation
-
-
 def _sizes(operands: list[list[str]], shapes: Sequence[Any], equation: str) -> dict[str, int | None]:
     """The size of each label.
 
@@ -154,7 +146,9 @@ def _sizes(operands: list[list[str]], shapes: Sequence[Any], equation: str) -> d
 
 
 def _einsum_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    equation = _equation(attrs)
+    equation = typed_attr(attrs, "equation", str)
+    if "->" not in equation:
+        raise TypeError(f"attr equation must have an arrow: {equation!r}")
     if len(inputs) not in (1, 2):
         raise ValueError(f"one or two operands are needed, not {len(inputs)}")
     dtype = allowed(same_type(inputs), NUMBERS)
@@ -186,7 +180,7 @@ def _einsum(*inputs: Array, equation: str) -> Array:
     dtype = inputs[0].dtype
     distinct = list(dict.fromkeys(output))
     parts = [
-        _reduced(wide(x), labels, [y for j, y in enumerate(operands) if j != i], distinct)
+        _reduced(widened(x), labels, [y for j, y in enumerate(operands) if j != i], distinct)
         for i, (x, labels) in enumerate(zip(inputs, operands, strict=True))
     ]
     if len(parts) == 1:

@@ -2,57 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
-from ...core.dtypes import NUMBERS, Array, as_dtype
+from ...core.dtypes import NUMBERS, Array
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, define, size as static_size
+from ...core.opdef import Attrs, Cost, Output, define, size as static_size, typed_attr
 from ...core.operators import operators
 from ...core.shape import broadcast, text
 from ..array.concat_stack import concat
 from ..array.ranges import range as range_
 from ..array.shapes import expand_dims, rank, squeeze, transpose
 from ..math.broadcasting import unbroadcast
-from ..math.common import allowed, same_type
+from ..math.common import allowed, same_type, widened
 from ..math.static_operands import known_rank, move_cost, need_rank, need_rank_at_least, op_scope
 
-
-def wide(x: Array) -> Array:
-    """Half precision as float32: NumPy has no fast products of halves, and sums need more bits."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and as_dtype(x.dtype).is_floating else x
-
-
 # --- two matrices -------------------------------------------------------------------------------------------
-
-
-def _flag(attrs: Attrs, name: str) -> bool:
-    value = attrs.get(name)
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"attr {name} must be a bool, not {value!r}")
-    return bool(value)
 
 
 def _mat_mul_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     a, b = inputs
     dtype = allowed(same_type(inputs), NUMBERS)
-    flip_a, flip_b = _flag(attrs, "transpose_a"), _flag(attrs, "transpose_b")
     need_rank(a.dims, 2, "a")
     need_rank(b.dims, 2, "b")
-    rows, inner_a = (None, None) if a.dims is None else a.dims[::-1] if flip_a else a.dims
-    inner_b, columns = (None, None) if b.dims is None else b.dims[::-1] if flip_b else b.dims
-    _need_equal(inner_a, inner_b, a, b, flip_a, flip_b)
-    return [(dtype, (rows, columns))]
+    return [(dtype, _product_sizes(a, b, attrs, ("transpose_a", "transpose_b")))]
 
 
-def _need_equal(inner_a: int | None, inner_b: int | None, a: Tensor, b: Tensor, flip_a: bool, flip_b: bool) -> None:
+def _product_sizes(a: Tensor, b: Tensor, attrs: Attrs, flips: tuple[str, str]) -> tuple[int | None, int | None]:
+    """Rows and columns of the product of two matrices. `flips`: the attrs that say which of them are transposed."""
+    flip_a, flip_b = (typed_attr(attrs, name, bool) for name in flips)
+    rows, inner_a = _sizes(a, flip_a)
+    inner_b, columns = _sizes(b, flip_b)
     if inner_a is not None and inner_b is not None and inner_a != inner_b:
         first, second = (f"{'transposed ' if flip else ''}{text(t.dims)}" for t, flip in ((a, flip_a), (b, flip_b)))
         raise ValueError(f"matrix sizes do not match: {first} times {second} needs {inner_a} to equal {inner_b}")
+    return rows, columns
+
+
+def _sizes(matrix: Tensor, flip: bool) -> tuple[int | None, int | None]:
+    rows, columns = (None, None) if matrix.dims is None else matrix.dims[-2:]
+    return (columns, rows) if flip else (rows, columns)
 
 
 def _mat_mul(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Array:
@@ -64,7 +57,7 @@ def _product(a: Array, b: Array) -> Array:
     if min(a.ndim, b.ndim) < 2:  # NumPy has products of vectors
         raise invalid(f"Matrices have two or more dimensions, not {text(a.shape)} times {text(b.shape)}")
     try:
-        return np.asarray(np.matmul(wide(a), wide(b)), a.dtype)
+        return np.asarray(np.matmul(widened(a), widened(b)), a.dtype)
     except ValueError:
         raise invalid(f"Matrix sizes do not match: {text(a.shape)} times {text(b.shape)}") from None
 
@@ -78,19 +71,16 @@ def _product_cost(node: Node) -> Cost:
 
 
 def _mat_mul_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    # With A and B as they enter the product, dA = G Bᵗ and dB = Aᵗ G; a transposed operand gets the
-    # transposed gradient.
-    a, b = node.inputs
-    flip_a, flip_b = node.attrs["transpose_a"], node.attrs["transpose_b"]
-    if flip_a:
-        grad_a = matmul(b, grad, transpose_a=flip_b, transpose_b=True)
-    else:
-        grad_a = matmul(grad, b, transpose_b=not flip_b)
-    if flip_b:
-        grad_b = matmul(grad, a, transpose_a=True, transpose_b=flip_a)
-    else:
-        grad_b = matmul(a, grad, transpose_a=not flip_a)
-    return [grad_a, grad_b]
+    return _product_gradient(matmul, node, grad, ("transpose_a", "transpose_b"))
+
+
+def _product_gradient(product: Callable[..., Tensor], node: Node, grad: Any, flips: tuple[str, str]) -> list[Tensor]:
+    """With A and B as they enter the product, dA = G Bᵗ and dB = Aᵗ G. A transposed operand gets the transposed gradient."""
+    (a, b), (flip_a, flip_b) = node.inputs, (node.attrs[name] for name in flips)
+    return [
+        product(b, grad, flip_b, True) if flip_a else product(grad, b, False, not flip_b),
+        product(grad, a, True, flip_a) if flip_b else product(a, grad, not flip_a, False),
+    ]
 
 
 define("MatMul", _mat_mul_rule, _mat_mul, gradient=_mat_mul_gradient, cost=_product_cost)
@@ -102,16 +92,11 @@ define("MatMul", _mat_mul_rule, _mat_mul, gradient=_mat_mul_gradient, cost=_prod
 def _batch_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     a, b = inputs
     dtype = allowed(same_type(inputs), NUMBERS)
-    flip_a, flip_b = _flag(attrs, "adj_x"), _flag(attrs, "adj_y")
     need_rank_at_least(a.dims, 2, "a")
     need_rank_at_least(b.dims, 2, "b")
-    if a.dims is None or b.dims is None:
-        return [(dtype, None)]
-    rows, inner_a = a.dims[-2:][::-1] if flip_a else a.dims[-2:]
-    inner_b, columns = b.dims[-2:][::-1] if flip_b else b.dims[-2:]
-    _need_equal(inner_a, inner_b, a, b, flip_a, flip_b)
-    batch = broadcast(a.dims[:-2], b.dims[:-2])
-    return [(dtype, None if batch is None else (*batch, rows, columns))]
+    sizes = _product_sizes(a, b, attrs, ("adj_x", "adj_y"))
+    batch = None if a.dims is None or b.dims is None else broadcast(a.dims[:-2], b.dims[:-2])
+    return [(dtype, None if batch is None else (*batch, *sizes))]
 
 
 def _batch_mat_mul(a: Array, b: Array, *, adj_x: bool, adj_y: bool) -> Array:
@@ -119,13 +104,9 @@ def _batch_mat_mul(a: Array, b: Array, *, adj_x: bool, adj_y: bool) -> Array:
 
 
 def _batch_gradient(node: Node, grad: Any) -> Sequence[Any]:
-    x, y = node.inputs
-    flip_x, flip_y = node.attrs["adj_x"], node.attrs["adj_y"]
-    grad = convert(grad)
-    grad_x = _batch(y, grad, flip_y, True) if flip_x else _batch(grad, y, False, not flip_y)
-    grad_y = _batch(grad, x, True, flip_x) if flip_y else _batch(x, grad, not flip_x, False)
+    grads = _product_gradient(_batch, node, convert(grad), ("adj_x", "adj_y"))
     # The last two sizes of a gradient are those of its operand; only the batches may have been repeated.
-    return [unbroadcast(t, g, g, None)[0] for t, g in ((x, grad_x), (y, grad_y))]
+    return [unbroadcast(t, g, g, None)[0] for t, g in zip(node.inputs, grads, strict=True)]
 
 
 define("BatchMatMulV2", _batch_rule, _batch_mat_mul, gradient=_batch_gradient, cost=_product_cost)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.build import TensorLike, convert, make
+from ...core.build import TensorLike, convert
 from ...core.dtypes import Array, float32, float64, int32
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
@@ -15,16 +15,16 @@ from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed
 from ..array.concat_stack import stack
 from ..array.creation import zeros_like
 from ..array.diagonal import eye, matrix_diag, matrix_diag_part
-from ..array.shapes import expand_dims, shape
+from ..array.shapes import expand_dims, shape, size_of
 from ..math.arithmetic import add, divide, maximum, multiply, subtract
 from ..math.cast import cast
 from ..math.common import allowed
 from ..math.compare import greater, where_v2
 from ..math.elementwise import log
 from ..math.reduce import reduce_max, reduce_sum
-from ..math.static_operands import need_rank_at_least, op_scope
+from ..math.static_operands import apply_op, need_rank_at_least, op_scope
 from .linalg import matmul, matrix_transpose
-from .solving import cholesky, matrix_inverse
+from .solving import cholesky, cubic_cost, matrix_inverse, need_square, square_dims
 
 
 class QR(NamedTuple):
@@ -38,9 +38,7 @@ def _qr_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
     dtype = allowed(x.dtype.base, (float32, float64))
     need_rank_at_least(x.dims, 2, "the matrix")
-    full = attrs.get("full_matrices")
-    if not isinstance(full, bool):
-        raise TypeError(f"attr full_matrices must be a bool, not {full!r}")
+    full = typed_attr(attrs, "full_matrices", bool)
     if x.dims is None:
         return [(dtype, None), (dtype, None)]
     *batch, rows, columns = x.dims
@@ -79,9 +77,7 @@ def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) 
     Returns:
         (q, r). The signs of r's diagonal are not fixed. There is no gradient.
     """
-    with op_scope(name, "Qr", input) as scope:
-        matrix = convert(input, name="input")
-        return QR(*make("Qr", (matrix,), {"full_matrices": bool(full_matrices)}, scope).outputs)
+    return QR(*apply_op("Qr", name, {"full_matrices": bool(full_matrices)}, input=input).op.outputs)
 
 
 def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
@@ -117,17 +113,12 @@ class LogMatrixDeterminant(NamedTuple):
 
 def _slogdet_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
-    dtype = allowed(x.dtype.base, (float32, float64))
-    need_rank_at_least(x.dims, 2, "input")
-    if x.dims is not None and None not in x.dims[-2:] and x.dims[-1] != x.dims[-2]:
-        raise ValueError(f"the matrices must be square, not {x.shape}")
-    dims = None if x.dims is None else x.dims[:-2]
-    return [(dtype, dims), (dtype, dims)]
+    dims = square_dims(x)
+    return [(x.dtype.base, None if dims is None else dims[:-2])] * 2
 
 
 def _slogdet(x: Array) -> tuple[Array, Array]:
-    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise invalid(f"Input must be square matrices, not of shape {list(x.shape)}")
+    need_square(x)
     sign, log_abs = np.linalg.slogdet(x)
     return np.asarray(sign, x.dtype), np.asarray(log_abs, x.dtype)
 
@@ -139,19 +130,12 @@ def _slogdet_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     return [multiply(weight, matrix_inverse(node.inputs[0], adjoint=True))]
 
 
-def _cubic(node: Node) -> Cost:
-    dims = node.inputs[0].dims
-    side = dims[-1] if dims else None
-    return default_cost(node)._replace(flops=float(size(node.inputs[0])) * (side or 1))
-
-
-define("LogMatrixDeterminant", _slogdet_rule, _slogdet, gradient=_slogdet_gradient, cost=_cubic)
+define("LogMatrixDeterminant", _slogdet_rule, _slogdet, gradient=_slogdet_gradient, cost=cubic_cost(3))
 
 
 def slogdet(input: TensorLike, name: str | None = None) -> LogMatrixDeterminant:
     """Sign and logarithm of the absolute value of the determinants of matrices `[..., n, n]`."""
-    with op_scope(name, "LogMatrixDeterminant", input) as scope:
-        return LogMatrixDeterminant(*make("LogMatrixDeterminant", (convert(input, name="input"),), None, scope).outputs)
+    return LogMatrixDeterminant(*apply_op("LogMatrixDeterminant", name, input=input).op.outputs)
 
 
 def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
@@ -200,7 +184,7 @@ def _svd_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     across = expand_dims(s, -2)
     squares = multiply(s, s)
     gaps = subtract(expand_dims(squares, -2), expand_dims(squares, -1))
-    same = eye(_last(s), dtype=s.dtype.base)
+    same = eye(size_of(s, -1), dtype=s.dtype.base)
     far = divide(subtract(1.0, same), add(gaps, same))
     inner = zeros_like(matmul(u, u, adjoint_a=True)) if grad_s is None else matrix_diag(convert(grad_s))
     found = None
@@ -223,12 +207,7 @@ def _svd_gradient(node: Node, *grads: Any) -> Sequence[Any]:
     return [total if found is None else add(total, found)]
 
 
-def _last(x: Tensor) -> Any:
-    known = x.dims[-1] if x.dims else None
-    return shape(x)[-1] if known is None else known
-
-
-define("Svd", _svd_rule, _svd, gradient=_svd_gradient, cost=_cubic)
+define("Svd", _svd_rule, _svd, gradient=_svd_gradient, cost=cubic_cost(3))
 
 
 def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:
@@ -244,10 +223,9 @@ def svd(tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True
 
     >>> s, u, v = svd([[3.0, 0.0], [0.0, 4.0]])   # s evaluates to [4, 3]
     """
-    with op_scope(name, "Svd", tensor) as scope:
-        attrs = {"compute_uv": bool(compute_uv), "full_matrices": bool(full_matrices)}
-        s, u, v = make("Svd", (convert(tensor, name="tensor"),), attrs, scope).outputs
-        return (s, u, v) if compute_uv else s
+    attrs = {"compute_uv": bool(compute_uv), "full_matrices": bool(full_matrices)}
+    s, u, v = apply_op("Svd", name, attrs, tensor=tensor).op.outputs
+    return (s, u, v) if compute_uv else s
 
 
 def _small(x: Tensor, factor: float) -> Any:

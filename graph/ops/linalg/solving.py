@@ -22,13 +22,13 @@ from ..array.diagonal import matrix_band_part, matrix_diag_part, matrix_set_diag
 from ..array.shapes import expand_dims
 from ..math.arithmetic import add, multiply, negative
 from ..math.common import allowed, same_type
-from ..math.static_operands import need_rank_at_least, op_scope
+from ..math.static_operands import apply_op, need_rank_at_least, op_scope
 from .linalg import matmul, matrix_transpose
 
 # --- shapes, costs, errors ----------------------------------------------------------------------------------
 
 
-def _square(x: Tensor) -> Dims:
+def square_dims(x: Tensor) -> Dims:
     """The shape of a stack of square matrices, as far as it is known."""
     allowed(x.dtype.base, (float32, float64))
     need_rank_at_least(x.dims, 2, "the matrix")
@@ -40,12 +40,13 @@ def _square(x: Tensor) -> Dims:
     return (*x.dims[:-2], *side, *side)
 
 
-def _need_square(x: Array) -> None:
-    if x.shape[-2] != x.shape[-1]:
+def need_square(x: Array) -> None:
+    """InvalidArgumentError unless an array holds square matrices."""
+    if x.ndim < 2 or x.shape[-2] != x.shape[-1]:
         raise invalid(f"Input matrices must be square, not {text(x.shape[-2:])}")
 
 
-def _cubic(thirds: float) -> Callable[[Node], Cost]:
+def cubic_cost(thirds: float) -> Callable[[Node], Cost]:
     """n^3 * thirds / 3 operations for each matrix, and 2 * n^2 for each column of a right-hand side."""
 
     def cost(node: Node) -> Cost:
@@ -68,14 +69,18 @@ def _solved(f: Callable[..., Any], *operands: Array) -> Array:
 # --- inverse and determinant --------------------------------------------------------------------------------
 
 
-def _inverse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+def _square_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
+    return [(x.dtype.base, square_dims(x))]
+
+
+def _inverse_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     typed_attr(attrs, "adjoint", bool)
-    return [(x.dtype.base, _square(x))]
+    return _square_rule(inputs, attrs)
 
 
 def _inverse(x: Array, *, adjoint: bool) -> Array:
-    _need_square(x)
+    need_square(x)
     return _solved(np.linalg.inv, np.swapaxes(x, -1, -2) if adjoint else x)
 
 
@@ -87,12 +92,12 @@ def _inverse_gradient(node: Node, grad: Any) -> Sequence[Any]:
 
 def _determinant_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
-    dims = _square(x)
+    dims = square_dims(x)
     return [(x.dtype.base, None if dims is None else dims[:-2])]
 
 
 def _determinant(x: Array) -> Array:
-    _need_square(x)
+    need_square(x)
     return np.asarray(np.linalg.det(x), x.dtype)
 
 
@@ -102,8 +107,8 @@ def _determinant_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [multiply(weight, matrix_inverse(node.inputs[0], adjoint=True))]
 
 
-define("MatrixInverse", _inverse_rule, _inverse, gradient=_inverse_gradient, cost=_cubic(6))
-define("MatrixDeterminant", _determinant_rule, _determinant, gradient=_determinant_gradient, cost=_cubic(2))
+define("MatrixInverse", _inverse_rule, _inverse, gradient=_inverse_gradient, cost=cubic_cost(6))
+define("MatrixDeterminant", _determinant_rule, _determinant, gradient=_determinant_gradient, cost=cubic_cost(2))
 
 
 def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
@@ -115,8 +120,7 @@ def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = 
     Raises:
         InvalidArgumentError: a matrix has no inverse, when the graph runs.
     """
-    with op_scope(name, "MatrixInverse", input) as scope:
-        return apply("MatrixInverse", (convert(input, name="input"),), {"adjoint": bool(adjoint)}, scope)
+    return apply_op("MatrixInverse", name, {"adjoint": bool(adjoint)}, input=input)
 
 
 def matrix_determinant(input: TensorLike, name: str | None = None) -> Tensor:
@@ -124,8 +128,7 @@ def matrix_determinant(input: TensorLike, name: str | None = None) -> Tensor:
 
     Its gradient needs the inverse, so it is an error of the step where the determinant is 0.
     """
-    with op_scope(name, "MatrixDeterminant", input) as scope:
-        return apply("MatrixDeterminant", (convert(input, name="input"),), None, scope)
+    return apply_op("MatrixDeterminant", name, input=input)
 
 
 # --- solutions ----------------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ def _solve_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     a, b = inputs
     dtype = same_type(inputs)
     typed_attr(attrs, "adjoint", bool)
-    dims = _square(a)
+    dims = square_dims(a)
     need_rank_at_least(b.dims, 2, "the right side")
     if dims is None or b.dims is None:
         return [(dtype, b.dims)]
@@ -146,14 +149,10 @@ def _solve_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     return [(dtype, (*(merge(dims[:-1], b.dims[:-1]) or ()), b.dims[-1]))]
 
 
-def _need_fit(a: Array, b: Array) -> None:
-    _need_square(a)
+def _solve(a: Array, b: Array, *, adjoint: bool) -> Array:
+    need_square(a)
     if a.shape[:-1] != b.shape[:-1]:
         raise invalid(f"A right side of shape {text(b.shape)} does not fit matrices of shape {text(a.shape)}")
-
-
-def _solve(a: Array, b: Array, *, adjoint: bool) -> Array:
-    _need_fit(a, b)
     return _solved(np.linalg.solve, np.swapaxes(a, -1, -2) if adjoint else a, b)
 
 
@@ -186,8 +185,8 @@ def _triangular_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [matrix_band_part(whole, -1, 0) if lower else matrix_band_part(whole, 0, -1), grad_b]
 
 
-define("MatrixSolve", _solve_rule, _solve, gradient=_solve_gradient, cost=_cubic(2))
-define("MatrixTriangularSolve", _triangular_rule, _triangular_solve, gradient=_triangular_gradient, cost=_cubic(0))
+define("MatrixSolve", _solve_rule, _solve, gradient=_solve_gradient, cost=cubic_cost(2))
+define("MatrixTriangularSolve", _triangular_rule, _triangular_solve, gradient=_triangular_gradient, cost=cubic_cost(0))
 
 
 def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
@@ -200,32 +199,28 @@ def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, nam
     Raises:
         InvalidArgumentError: a matrix has no inverse, when the graph runs.
     """
-    with op_scope(name, "MatrixSolve", matrix, rhs) as scope:
-        a = convert(matrix, name="matrix")
-        b = convert(rhs, name="rhs", prefer=a.dtype.base)
-        return apply("MatrixSolve", (a, b), {"adjoint": bool(adjoint)}, scope)
+    return _apply_solve("MatrixSolve", matrix, rhs, {"adjoint": bool(adjoint)}, name)
 
 
 def matrix_triangular_solve(
     matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None
 ) -> Tensor:
     """`matrix_solve` for triangular matrices: of `matrix` only the lower (or upper) triangle is read."""
-    with op_scope(name, "MatrixTriangularSolve", matrix, rhs) as scope:
+    attrs = {"lower": bool(lower), "adjoint": bool(adjoint)}
+    return _apply_solve("MatrixTriangularSolve", matrix, rhs, attrs, name)
+
+
+def _apply_solve(op: str, matrix: TensorLike, rhs: TensorLike, attrs: dict[str, Any], name: str | None) -> Tensor:
+    with op_scope(name, op, matrix, rhs) as scope:
         a = convert(matrix, name="matrix")
-        b = convert(rhs, name="rhs", prefer=a.dtype.base)
-        return apply("MatrixTriangularSolve", (a, b), {"lower": bool(lower), "adjoint": bool(adjoint)}, scope)
+        return apply(op, (a, convert(rhs, name="rhs", prefer=a.dtype.base)), attrs, scope)
 
 
 # --- Cholesky -----------------------------------------------------------------------------------------------
 
 
-def _cholesky_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (x,) = inputs
-    return [(x.dtype.base, _square(x))]
-
-
 def _cholesky(x: Array) -> Array:
-    _need_square(x)
+    need_square(x)
     try:
         return np.linalg.cholesky(x)
     except np.linalg.LinAlgError:
@@ -245,7 +240,7 @@ def _cholesky_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [multiply(0.5, add(half, matrix_transpose(half)))]
 
 
-define("Cholesky", _cholesky_rule, _cholesky, gradient=_cholesky_gradient, cost=_cubic(1))
+define("Cholesky", _square_rule, _cholesky, gradient=_cholesky_gradient, cost=cubic_cost(1))
 
 
 def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
@@ -257,8 +252,7 @@ def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
     Raises:
         InvalidArgumentError: a matrix is not positive definite, when the graph runs.
     """
-    with op_scope(name, "Cholesky", input) as scope:
-        return apply("Cholesky", (convert(input, name="input"),), None, scope)
+    return apply_op("Cholesky", name, input=input)
 
 
 def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:

@@ -36,24 +36,20 @@ Pair = tuple[Tensor | None, Tensor | None]
 # --- sum, difference, product -------------------------------------------------------------------------------
 
 
-def _add_gradient(node: Node, grad: Tensor) -> Pair:
-    x, y = node.inputs
-    return unbroadcast(x, y, grad, grad)
+def _define(name: str, scalar: Any, types: tuple[DType, ...], slopes: Callable[..., Pair], **parts: Any) -> None:
+    """A binary op. `slopes(grad, x, y)`: the gradients of both operands, in the shape to which they broadcast."""
+
+    def gradient(node: Node, grad: Tensor) -> Pair:
+        x, y = node.inputs
+        return unbroadcast(x, y, *slopes(grad, x, y))
+
+    define_elementwise(name, scalar, types, arity=2, gradient=gradient, **parts)
 
 
-def _sub_gradient(node: Node, grad: Tensor) -> Pair:
-    x, y = node.inputs
-    return unbroadcast(x, y, grad, negative(grad))
-
-
-def _mul_gradient(node: Node, grad: Tensor) -> Pair:
-    x, y = node.inputs
-    return unbroadcast(x, y, multiply(grad, y), multiply(x, grad))
-
-
-define_elementwise("AddV2", lambda m, x, y: x + y, NUMBERS, arity=2, gradient=_add_gradient, traits=Trait.COMMUTATIVE)
-define_elementwise("Sub", lambda m, x, y: x - y, NUMBERS, arity=2, gradient=_sub_gradient)
-define_elementwise("Mul", lambda m, x, y: x * y, NUMBERS, arity=2, gradient=_mul_gradient, traits=Trait.COMMUTATIVE)
+_COMMUTES = Trait.COMMUTATIVE
+_define("AddV2", lambda m, x, y: x + y, NUMBERS, lambda g, x, y: (g, g), traits=_COMMUTES)
+_define("Sub", lambda m, x, y: x - y, NUMBERS, lambda g, x, y: (g, negative(g)))
+_define("Mul", lambda m, x, y: x * y, NUMBERS, lambda g, x, y: (multiply(g, y), multiply(x, g)), traits=_COMMUTES)
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -179,26 +175,13 @@ def _truncated_quotient(m: Any, x: Any, y: Any) -> Any:
     return m.where((floor * y != x) & ((x < 0) != (y < 0)), floor + 1, floor)
 
 
-def _div_gradient(node: Node, grad: Tensor) -> Pair:
-    x, y = node.inputs
+def _quotient_slopes(divided: Callable[..., Tensor]) -> Callable[..., Pair]:
     # -x / y / y rather than -x / (y * y): the square could overflow.
-    return unbroadcast(x, y, real_divide(grad, y), multiply(grad, real_divide(real_divide(negative(x), y), y)))
+    return lambda g, x, y: (divided(g, y), multiply(g, divided(divided(negative(x), y), y)))
 
 
-def _floor_mod_gradient(node: Node, grad: Tensor) -> Pair:
-    x, y = node.inputs
-    return unbroadcast(x, y, grad, multiply(grad, negative(floordiv(x, y))))
-
-
-def _div_no_nan_gradient(node: Node, grad: Tensor) -> Pair:
-    x, y = node.inputs
-    return unbroadcast(x, y, div_no_nan(grad, y), multiply(grad, div_no_nan(div_no_nan(negative(x), y), y)))
-
-
-define_elementwise("RealDiv", lambda m, x, y: x / y, FLOATS, arity=2, gradient=_div_gradient)
-define_elementwise(
-    "DivNoNan", lambda m, x, y: m.where(y == 0, 0, x / y), FLOATS, arity=2, gradient=_div_no_nan_gradient
-)
+_define("RealDiv", lambda m, x, y: x / y, FLOATS, _quotient_slopes(lambda x, y: real_divide(x, y)))
+_define("DivNoNan", lambda m, x, y: m.where(y == 0, 0, x / y), FLOATS, _quotient_slopes(lambda x, y: div_no_nan(x, y)))
 define_elementwise(
     "FloorDiv",
     lambda m, x, y: x // y,
@@ -206,13 +189,12 @@ define_elementwise(
     arity=2,
     reference=_checks_divisor(reference_of(_rounded_down)),
 )
-define_elementwise(
+_define(
     "FloorMod",
     lambda m, x, y: x % y,
     NUMBERS,
-    arity=2,
+    lambda g, x, y: (g, multiply(g, negative(floordiv(x, y)))),
     reference=_checks_divisor(reference_of(lambda m, x, y: x % y)),
-    gradient=_floor_mod_gradient,
 )
 define_elementwise(
     "TruncateDiv",
@@ -251,12 +233,7 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     dtype = _true_quotient_types.get(a.dtype.base)
     if dtype is None or a.dtype.base is not b.dtype.base:
         return apply("RealDiv", (a, b), None, node_name)
-    return _cast_quotient(a, b, dtype, node_name)
-
-
-def _cast_quotient(a: Tensor, b: Tensor, dtype: DType, name: str) -> Tensor:
-
-    with a.graph.op_scope(name) as scope:
+    with a.graph.op_scope(node_name) as scope:
         return apply("RealDiv", (cast(a, dtype), cast(b, dtype)), None, scope)
 
 
@@ -305,6 +282,10 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 # --- powers and roots ---------------------------------------------------------------------------------------
 
 
+def _opposite(slope: Tensor) -> Pair:
+    return slope, negative(slope)
+
+
 def _pow_reference(x: Any, y: Any) -> Any:
     if y.dtype.kind == "i" and np.any(y < 0):
         raise invalid("Integers to negative integer powers are not allowed")
@@ -317,8 +298,7 @@ _pow = reference_of(lambda m, x, y: m.pow(x, y))
 def _pow_gradient(node: Node, grad: Tensor) -> Pair:
     x, y = node.inputs
     z = node.outputs[0]
-    # x ** y is not differentiable in y at x <= 0; TensorFlow takes log(x) as 0 there, so that no NaN comes
-    # out.
+    # x ** y is not differentiable in y at x <= 0; TensorFlow takes log(x) as 0 there, so that no NaN comes out.
     positive = greater(x, 0)
     log_x = where_v2(positive, unary("Log", where_v2(positive, x, 1), None), 0)
     less = subtract(y, 1)
@@ -344,14 +324,13 @@ define_elementwise(
     NUMBERS,
     gradient=lambda node, grad: [multiply(grad, multiply(2, node.inputs[0]))],
 )
-define_elementwise(
+_define(
     "SquaredDifference",
     lambda m, x, y: (x - y) * (x - y),
     NUMBERS,
-    arity=2,
-    gradient=lambda node, grad: _squared_difference_gradient(node, grad),
+    lambda g, x, y: _opposite(multiply(multiply(2, g), subtract(x, y))),
     flops=2,
-    traits=Trait.COMMUTATIVE,
+    traits=_COMMUTES,
 )
 define_elementwise(
     "Sqrt",
@@ -369,12 +348,6 @@ define_elementwise(
     FLOATS,
     gradient=lambda node, grad: [multiply(negative(grad), square(node.outputs[0]))],
 )
-
-
-def _squared_difference_gradient(node: Node, grad: Tensor) -> Pair:
-    x, y = node.inputs
-    slope = multiply(multiply(2, grad), subtract(x, y))
-    return unbroadcast(x, y, slope, negative(slope))
 
 
 def _rsqrt_gradient(node: Node, grad: Tensor) -> list[Tensor]:
@@ -417,37 +390,28 @@ def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
 # --- signs, smallest and largest ----------------------------------------------------------------------------
 
 
-def _extreme_gradient(node: Node, grad: Tensor, x_wins: Tensor) -> Pair:
-
-    x, y = node.inputs
-    return unbroadcast(x, y, where_v2(x_wins, grad, 0), where_v2(x_wins, 0, grad))
-
-
-def _zero_gradient(node: Node) -> Tensor:
-
-    return zeros_like(node.inputs[0])
+def _extreme_slopes(grad: Tensor, x_wins: Tensor) -> Pair:
+    return where_v2(x_wins, grad, 0), where_v2(x_wins, 0, grad)
 
 
 define_elementwise("Neg", lambda m, x: -x, NUMBERS, gradient=lambda node, grad: [negative(grad)])
 define_elementwise(
     "Abs", lambda m, x: m.abs(x), NUMBERS, gradient=lambda node, grad: [multiply(grad, sign(node.inputs[0]))]
 )
-define_elementwise("Sign", lambda m, x: m.sign(x), NUMBERS, gradient=lambda node, grad: [_zero_gradient(node)])
-define_elementwise(
+define_elementwise("Sign", lambda m, x: m.sign(x), NUMBERS, gradient=lambda node, grad: [zeros_like(node.inputs[0])])
+_define(
     "Minimum",
     lambda m, x, y: m.minimum(x, y),
     NUMBERS,
-    arity=2,
-    gradient=lambda node, grad: _extreme_gradient(node, grad, less_equal(node.inputs[0], node.inputs[1])),
-    traits=Trait.COMMUTATIVE,
+    lambda g, x, y: _extreme_slopes(g, less_equal(x, y)),
+    traits=_COMMUTES,
 )
-define_elementwise(
+_define(
     "Maximum",
     lambda m, x, y: m.maximum(x, y),
     NUMBERS,
-    arity=2,
-    gradient=lambda node, grad: _extreme_gradient(node, grad, greater_equal(node.inputs[0], node.inputs[1])),
-    traits=Trait.COMMUTATIVE,
+    lambda g, x, y: _extreme_slopes(g, greater_equal(x, y)),
+    traits=_COMMUTES,
 )
 
 
@@ -476,8 +440,7 @@ def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return binary("Maximum", x, y, name or "Maximum")
 
 
-# Python's operators make nodes with TensorFlow's names for them: `a + b` is `add`, where `tf.add(a, b)` is
-# `Add`.
+# Python's operators make nodes with TensorFlow's names for them: `a + b` is `add`, where `tf.add(a, b)` is `Add`.
 def _mul_operator(x: TensorLike, y: TensorLike) -> Any:
     return y * x if isinstance(y, SparseTensor) else binary("Mul", x, y, "mul")
 

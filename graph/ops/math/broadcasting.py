@@ -12,31 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert, make
+from ...core.build import TensorLike, convert, make
 from ...core.constant_value import static_dims
-from ...core.dtypes import int32, int64
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, set_gradient
 from ...core.shape import Dims, broadcast, text
 from ..array.shapes import reshape, shape
-from .common import allowed, same_type
+from .common import same_type
 from .reduce import reduce_sum
-from .static_operands import index_operand, op_scope
+from .static_operands import Index, apply_op, need_index
 
 
 def _args_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    dtype = allowed(same_type(inputs), (int32, int64))
     for t in inputs:
-        if t.dims is not None and len(t.dims) != 1:
-            raise ValueError("both inputs must be vectors of sizes")
-    return [(dtype, (None,)), (dtype, (None,))]
+        need_index(t, "a shape", 1)
+    return [(same_type(inputs), (None,))] * 2
 
 
 def _args_reference(s0: Any, s1: Any) -> tuple[Any, Any]:
     rank = max(len(s0), len(s1))
-    # Both are 1: neither was repeated, and a sum over either changes nothing. TensorFlow lists such an axis
-    # for both.
+    # Both are 1: neither was repeated, and a sum over either changes nothing. TensorFlow lists such an axis for both.
     return _axes_of_one(s0, rank), _axes_of_one(s1, rank)
 
 
@@ -51,14 +47,9 @@ define("BroadcastGradientArgs", _args_rule, _args_reference)
 
 
 def _shape_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    dtype = allowed(same_type(inputs), (int32, int64))
-    lengths = []
-    for t in inputs:
-        if t.dims is not None and len(t.dims) != 1:
-            raise ValueError("both inputs must be vectors of sizes")
-        lengths.append(None if t.dims is None else t.dims[0])
+    ((dtype, _), _) = _args_rule(inputs, attrs)
     broadcast(static_dims(inputs[0]), static_dims(inputs[1]))
-    known = [n for n in lengths if n is not None]
+    known = [t.dims[0] for t in inputs if t.dims is not None and t.dims[0] is not None]
     return [(dtype, (max(known) if len(known) == 2 else None,))]
 
 
@@ -78,9 +69,7 @@ def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
     Raises:
         ValueError: they do not fit, as far as is known. InvalidArgumentError: the same, when the graph runs.
     """
-    with op_scope(None, "BroadcastArgs", shape_x, shape_y) as scope:
-        operands = (index_operand(shape_x, "s0"), index_operand(shape_y, "s1"))
-        return apply("BroadcastArgs", operands, None, scope)
+    return apply_op("BroadcastArgs", None, s0=Index(shape_x), s1=Index(shape_y))
 
 
 def repeated_axes(x: Dims, y: Dims) -> tuple[list[int], list[int]] | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...core.build import TensorLike, apply, convert, convert_pair, graph_of
-from ...core.dtypes import DType, uint8
+from ...core.dtypes import Array, DType, as_dtype, uint8
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, GradientRule, OpDef, Output, Trait, default_cost, define, size
 from ...core.scalar_math import reference_of
@@ -30,6 +32,11 @@ def allowed(dtype: DType, types: tuple[DType, ...]) -> DType:
     if dtype not in types:
         raise TypeError(f"element type {dtype.name} is not supported; supported: {', '.join(t.name for t in types)}")
     return dtype
+
+
+def widened(x: Array) -> Array:
+    """Floats of 8 and 16 bits as float32: NumPy has no fast products of them, and sums need more bits."""
+    return x.astype(np.float32) if x.itemsize < 4 and as_dtype(x.dtype).is_floating else x
 
 
 _LAYOUTS = {
@@ -112,29 +119,24 @@ def define_elementwise(
 
     `flops` is the arithmetic of one element (a transcendental function counts about 10).
     """
-
     if reference is None:
         if scalar is None:
             raise ValueError(f"{name} needs a scalar body or a reference")
         reference = reference_of(scalar)
-
-    def cost(node: Node) -> Cost:
-        return default_cost(node, flops)
-
     return define(
         name,
         unary_rule(types, result) if arity == 1 else broadcast_rule(types, result),
         reference,
         scalar=scalar,
         gradient=gradient,
-        cost=cost,
+        cost=lambda node: default_cost(node, flops),
         traits=traits,
     )
 
 
-def scan_cost(node: Node) -> Cost:
-    """One flop for each element of the first input: what reductions and running sums cost."""
-    return Cost(float(size(node.inputs[0])), default_cost(node).bytes)
+def input_cost(flops: float) -> Callable[[Node], Cost]:
+    """`flops` for each element of the first input: what reductions and running sums cost."""
+    return lambda node: Cost(flops * size(node.inputs[0]), default_cost(node).bytes)
 
 
 def unary(op: str, x: TensorLike, name: str | None, attrs: dict[str, Any] | None = None) -> Tensor:

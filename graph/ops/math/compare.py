@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,36 +22,18 @@ from .common import binary, define_elementwise, same_type, unary
 _EQUATABLE = (*NUMBERS, bool_, string)
 
 
-def _as_bools(compare: Any) -> Any:
-    """A comparison that gives an array of bools for strings, too, which NumPy compares as Python objects."""
+def _define_equality(name: str, compare: Callable[..., Any]) -> None:
     reference = reference_of(compare)
 
     def typed(x: Any, y: Any) -> Any:
+        # Also for strings an array of bools: NumPy compares them as Python objects.
         return np.asarray(reference(x, y), np.bool_) if x.dtype == object else reference(x, y)
 
-    return typed
+    define_elementwise(name, compare, _EQUATABLE, arity=2, result=bool_, reference=typed, traits=Trait.COMMUTATIVE)
 
 
-def _equal(m: Any, x: Any, y: Any) -> Any:
-    return x == y
-
-
-def _not_equal(m: Any, x: Any, y: Any) -> Any:
-    return x != y
-
-
-define_elementwise(
-    "Equal", _equal, _EQUATABLE, arity=2, result=bool_, reference=_as_bools(_equal), traits=Trait.COMMUTATIVE
-)
-define_elementwise(
-    "NotEqual",
-    _not_equal,
-    _EQUATABLE,
-    arity=2,
-    result=bool_,
-    reference=_as_bools(_not_equal),
-    traits=Trait.COMMUTATIVE,
-)
+_define_equality("Equal", lambda m, x, y: x == y)
+_define_equality("NotEqual", lambda m, x, y: x != y)
 define_elementwise("Less", lambda m, x, y: x < y, NUMBERS, arity=2, result=bool_)
 define_elementwise("LessEqual", lambda m, x, y: x <= y, NUMBERS, arity=2, result=bool_)
 define_elementwise("Greater", lambda m, x, y: x > y, NUMBERS, arity=2, result=bool_)
@@ -131,7 +114,6 @@ def _select_reference(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _select_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
-
     condition = node.inputs[0]
     zeros = zeros_like(node.inputs[1])
     return [None, apply("Select", (condition, grad, zeros)), apply("Select", (condition, zeros, grad))]
@@ -171,12 +153,6 @@ def _where_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 define("Where", _where_rule, lambda condition: np.argwhere(condition).astype(np.int64))
 
 
-def _truth(condition: TensorLike) -> TensorLike:
-    """TensorFlow takes an array of numbers as a condition, true where it is not 0. A list of numbers is none."""
-    is_array = isinstance(condition, np.ndarray) and condition.dtype.kind in "iuf"
-    return condition != 0 if is_array else condition
-
-
 def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
     """Choose elements by a condition; or, given only a condition, say where it holds.
 
@@ -192,24 +168,24 @@ def where(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, nam
     Raises:
         ValueError: only one of x and y is given, or the shapes do not fit (`where_v2` broadcasts).
     """
-    c = convert(_truth(condition), name="condition")
-    if x is None and y is None:
-        return apply("Where", (c,), None, name)
-    if x is None or y is None:
-        raise ValueError("x and y must both be given, or neither")
-    a, b, node_name = convert_pair(x, y, name or "Select")
-    return apply("Select", (c, a, b), None, node_name)
+    return _where("Select", condition, x, y, name)
 
 
 def where_v2(condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None) -> Tensor:
     """Like `where`, with the condition and both values broadcast together as in NumPy (TF 2's `where`)."""
-    c = convert(_truth(condition), name="condition")
+    return _where("SelectV2", condition, x, y, name)
+
+
+def _where(op: str, condition: TensorLike, x: TensorLike, y: TensorLike, name: str | None) -> Tensor:
+    # TensorFlow takes an array of numbers as a condition, true where it is not 0. A list of numbers is none.
+    is_array = isinstance(condition, np.ndarray) and condition.dtype.kind in "iuf"
+    c = convert(condition != 0 if is_array else condition, name="condition")
     if x is None and y is None:
         return apply("Where", (c,), None, name)
     if x is None or y is None:
         raise ValueError("x and y must both be given, or neither")
-    a, b, node_name = convert_pair(x, y, name or "SelectV2")
-    return apply("SelectV2", (c, a, b), None, node_name)
+    a, b, node_name = convert_pair(x, y, name or op)
+    return apply(op, (c, a, b), None, node_name)
 
 
 # --- logic and bits ---------------------------------------------------------------------------------------------------
@@ -282,27 +258,17 @@ def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
     return binary("RightShift", x, y, name or "RightShift")
 
 
-def _on_bits_or_truth(bits: Any, truth: Any) -> Any:
-    """The implementation of an operator that is logical for bools and bitwise for integers."""
+def _bits_or_truth(bits: Callable[..., Tensor], truth: Callable[..., Tensor], name: str, x: Any, y: Any) -> Tensor:
+    """An operator that is logical for bools and bitwise for integers."""
+    tensor = convert(x if isinstance(x, Tensor) or hasattr(x, "_as_tensor") else y)
+    return (bits if tensor.dtype.is_integer else truth)(x, y, name)
 
-    def operator(x: Any, y: Any, name: str) -> Tensor:
-        tensor = x if isinstance(x, Tensor) or hasattr(x, "_as_tensor") else y
-        is_integer = convert(tensor).dtype.is_integer if not isinstance(tensor, Tensor) else tensor.dtype.is_integer
-        result: Tensor = (bits if is_integer else truth)(x, y, name)
-        return result
-
-    return operator
-
-
-_and = _on_bits_or_truth(bitwise_and, logical_and)
-_or = _on_bits_or_truth(bitwise_or, logical_or)
-_xor = _on_bits_or_truth(bitwise_xor, logical_xor)
 
 operators.update(
     {
-        "and": lambda x, y: _and(x, y, "and"),
-        "or": lambda x, y: _or(x, y, "or"),
-        "xor": lambda x, y: _xor(x, y, "xor"),
+        "and": partial(_bits_or_truth, bitwise_and, logical_and, "and"),
+        "or": partial(_bits_or_truth, bitwise_or, logical_or, "or"),
+        "xor": partial(_bits_or_truth, bitwise_xor, logical_xor, "xor"),
         "invert": lambda x: invert(x) if convert(x).dtype.is_integer else logical_not(x),
     }
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, constant, convert
 from ...core.constant_value import static_value
-from ...core.dtypes import NUMBERS, DType, as_dtype, bfloat16, bool_, float16, int32, int64
+from ...core.dtypes import NUMBERS, DType, as_dtype, bool_
 from ...core.errors import invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
@@ -22,10 +22,8 @@ from ...core.operators import operators
 from ...core.shape import Dims, text
 from ..array.ranges import range as range_
 from ..array.shapes import rank
-from .common import allowed, scan_cost
-
-_HALF = frozenset({float16.np, bfloat16.np})
-
+from .common import allowed, input_cost, widened
+from .static_operands import index_operand, need_index, normal_axis, one_of
 
 # --- rules --------------------------------------------------------------------------------------------------
 
@@ -33,20 +31,10 @@ _HALF = frozenset({float16.np, bfloat16.np})
 def normal_axes(axes: Any, rank: int) -> tuple[int, ...]:
     """Axes as sorted numbers from 0; ValueError when one is out of range or occurs twice."""
     wanted = np.asarray(axes).ravel().tolist()
-    for a in wanted:
-        if not -rank <= a < rank:
-            raise ValueError(f"axis {a} is out of range for rank {rank}")
-    out = {a % rank for a in wanted}
+    out = {normal_axis(a, rank) for a in wanted}
     if len(out) < len(wanted):
         raise ValueError(f"an axis occurs twice in {wanted}")
     return tuple(sorted(out))
-
-
-def _need_axes(tensor: Tensor) -> None:
-    if tensor.dtype.base not in (int32, int64):
-        raise TypeError(f"axes must be int32 or int64, not {tensor.dtype.base.name}")
-    if tensor.dims is not None and len(tensor.dims) > 1:
-        raise ValueError(f"axes must be a scalar or a vector, not of shape {text(tensor.dims)}")
 
 
 def reduced_dims(dims: Dims, axes: Tensor, keep: bool) -> Dims:
@@ -66,7 +54,9 @@ def _reduction_rule(types: tuple[DType, ...]) -> Callable[[Sequence[Tensor], Att
     def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         x, axes = inputs
         dtype = allowed(x.dtype.base, types)
-        _need_axes(axes)
+        need_index(axes, "axes")
+        if axes.dims is not None and len(axes.dims) > 1:
+            raise ValueError(f"axes must be a scalar or a vector, not of shape {text(axes.dims)}")
         return [(dtype, reduced_dims(x.dims, axes, typed_attr(attrs, "keep_dims", bool)))]
 
     return infer
@@ -77,9 +67,9 @@ def _reduction(function: Callable[..., Any], accumulate_wide: bool = False) -> C
 
     def reference(x: Any, axes: Any, *, keep_dims: bool) -> Any:
         over = normal_axes(axes, np.ndim(x))
-        if accumulate_wide and x.dtype in _HALF:
-            return function(x.astype(np.float32), axis=over, keepdims=keep_dims).astype(x.dtype)
-        return function(x, axis=over, keepdims=keep_dims)
+        work = widened(x) if accumulate_wide else x
+        found = function(work, axis=over, keepdims=keep_dims)
+        return found if work is x else found.astype(x.dtype)
 
     return reference
 
@@ -117,37 +107,18 @@ def _extreme(function: Any, empty: Callable[[Any], Any]) -> Callable[..., Any]:
     return extreme
 
 
-def _lowest(dtype: DType) -> Any:
-    return -np.inf if dtype.is_floating else dtype.min
-
-
-def _highest(dtype: DType) -> Any:
-    return np.inf if dtype.is_floating else dtype.max
-
-
 # --- the ops ------------------------------------------------------------------------------------------------
 
-
-def _define(name: str, types: tuple[DType, ...], reference: Any) -> None:
-    define(name, _reduction_rule(types), reference, cost=scan_cost)
-
-
-_define("Sum", NUMBERS, _reduction(_sum, True))
-_define("Mean", NUMBERS, _reduction(_mean, True))
-_define("Prod", NUMBERS, _reduction(_prod, True))
-_define("Max", NUMBERS, _reduction(_extreme(np.max, _lowest)))
-_define("Min", NUMBERS, _reduction(_extreme(np.min, _highest)))
-_define("Any", (bool_,), _reduction(np.any))
-_define("All", (bool_,), _reduction(np.all))
-
-
-def one_of(new: Any, old: Any, new_name: str, old_name: str) -> Any:
-    """The value of an argument that TensorFlow 1 renamed; ValueError when both names are used."""
-    if old is None:
-        return new
-    if new is not None:
-        raise ValueError(f"Cannot specify both '{new_name}' and '{old_name}': they are one argument under two names")
-    return old
+for _name, _types, _reference in (
+    ("Sum", NUMBERS, _reduction(_sum, True)),
+    ("Mean", NUMBERS, _reduction(_mean, True)),
+    ("Prod", NUMBERS, _reduction(_prod, True)),
+    ("Max", NUMBERS, _reduction(_extreme(np.max, lambda dtype: -np.inf if dtype.is_floating else dtype.min))),
+    ("Min", NUMBERS, _reduction(_extreme(np.min, lambda dtype: np.inf if dtype.is_floating else dtype.max))),
+    ("Any", (bool_,), _reduction(np.any)),
+    ("All", (bool_,), _reduction(np.all)),
+):
+    define(_name, _reduction_rule(_types), _reference, cost=input_cost(1.0))
 
 
 def _reduce(
@@ -165,27 +136,19 @@ def _reduce(
         x if isinstance(x, Tensor) else convert(x, name="input_tensor", prefer=bool_ if op in ("Any", "All") else None)
     )
     if axis is None:  # TensorFlow names this Const next to the node, not under it
-        result = apply(op, (tensor, _all_axes(tensor)), {"keep_dims": keep}, name)
+        if tensor.dims is None:
+            axes = range_(0, rank(tensor))
+        else:
+            with tensor.graph.as_default():
+                axes = constant(np.arange(len(tensor.dims), dtype=np.int32))
+        result = apply(op, (tensor, axes), {"keep_dims": keep}, name)
         if not keep:
             result.dims = ()  # even where the rank of what is reduced is unknown
         return result
     if isinstance(axis, Tensor):
         return apply(op, (tensor, axis), {"keep_dims": keep}, name)
     with tensor.graph.op_scope(name or op) as scope:
-        return apply(op, (tensor, _axes_operand(axis)), {"keep_dims": keep}, scope)
-
-
-def _axes_operand(axis: Any, name: str = "reduction_indices") -> Tensor:
-    if isinstance(axis, (list, tuple)) and not axis:
-        axis = np.zeros(0, np.int32)
-    return convert(axis, name=name)
-
-
-def _all_axes(x: Tensor) -> Tensor:
-    if x.dims is not None:
-        with x.graph.as_default():
-            return constant(np.arange(len(x.dims), dtype=np.int32))
-    return range_(0, rank(x))
+        return apply(op, (tensor, index_operand(axis, "reduction_indices")), {"keep_dims": keep}, scope)
 
 
 def reduce_sum(

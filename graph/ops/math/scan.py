@@ -9,31 +9,19 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, graph_of
 from ...core.constant_value import static_value
-from ...core.dtypes import NUMBERS, as_dtype, bfloat16, bool_, float16, int32, int64
+from ...core.dtypes import NUMBERS, as_dtype, bool_, int32, int64
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from .arithmetic import div_no_nan, multiply
-from .common import allowed, scan_cost
-
-_HALF = frozenset({float16.np, bfloat16.np})
+from .common import allowed, input_cost, widened
+from .static_operands import need_index, normal_axis, one_of
 
 
 def _known_axis(x: Tensor, axis: Tensor) -> int | None:
     """The axis as a number from 0, if it is known; checks what can be checked."""
-    if axis.dtype.base not in (int32, int64):
-        raise TypeError(f"the axis must be int32 or int64, not {axis.dtype.base.name}")
-    if axis.dims not in (None, ()):
-        raise ValueError("the axis must be a scalar")
+    need_index(axis, "the axis", 0)
     value = static_value(axis)
-    if value is None or x.dims is None:
-        return None
-    return _normal(int(value), len(x.dims))
-
-
-def _normal(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise ValueError(f"axis {axis} is out of range for rank {rank}")
-    return axis % rank
+    return None if value is None or x.dims is None else normal_axis(int(value), len(x.dims))
 
 
 # --- running sums and products ------------------------------------------------------------------------------
@@ -49,8 +37,7 @@ def _scan_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _scan(function: Callable[..., Any], neutral: int) -> Callable[..., Any]:
     def reference(x: Any, axis: Any, *, exclusive: bool, reverse: bool) -> Any:
-        along = _normal(int(axis), x.ndim)
-        work = x.astype(np.float32) if x.dtype in _HALF else x
+        along, work = normal_axis(int(axis), x.ndim), widened(x)
         if reverse:
             work = np.flip(work, along)
         if exclusive and work.shape[along]:
@@ -77,8 +64,8 @@ def _cumprod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     return [div_no_nan(cumsum(weighted, axis, attrs["exclusive"], not attrs["reverse"]), x), None]
 
 
-define("Cumsum", _scan_rule, _scan(np.cumsum, 0), gradient=_cumsum_gradient, cost=scan_cost)
-define("Cumprod", _scan_rule, _scan(np.cumprod, 1), gradient=_cumprod_gradient, cost=scan_cost)
+define("Cumsum", _scan_rule, _scan(np.cumsum, 0), gradient=_cumsum_gradient, cost=input_cost(1.0))
+define("Cumprod", _scan_rule, _scan(np.cumprod, 1), gradient=_cumprod_gradient, cost=input_cost(1.0))
 
 
 def _apply_scan(op: str, x: TensorLike, axis: Any, exclusive: bool, reverse: bool, name: str | None) -> Tensor:
@@ -131,22 +118,18 @@ def _arg_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
     def reference(x: Any, axis: Any, *, output_type: Any) -> Any:
-        return np.asarray(function(x, axis=_normal(int(axis), x.ndim))).astype(output_type.np)
+        return np.asarray(function(x, axis=normal_axis(int(axis), x.ndim))).astype(output_type.np)
 
     return reference
 
 
-define("ArgMax", _arg_rule, _arg(np.argmax), cost=scan_cost)
-define("ArgMin", _arg_rule, _arg(np.argmin), cost=scan_cost)
+define("ArgMax", _arg_rule, _arg(np.argmax), cost=input_cost(1.0))
+define("ArgMin", _arg_rule, _arg(np.argmin), cost=input_cost(1.0))
 
 
 def _apply_arg(op: str, x: TensorLike, axis: Any, dimension: Any, output_type: Any, name: str | None) -> Tensor:
-    if dimension is not None:
-        if axis is not None:
-            raise ValueError("Cannot specify both 'axis' and 'dimension': they are one argument under two names")
-        axis = dimension
-    if axis is None:
-        axis = 0
+    axis = one_of(axis, dimension, "axis", "dimension")
+    axis = 0 if axis is None else axis
     attrs = {"output_type": as_dtype(output_type)}
     if isinstance(x, Tensor) and isinstance(axis, Tensor):
         return apply(op, (x, axis), attrs, name)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, constant, convert, graph_of
+from ...core.build import TensorLike, apply, constant, convert, graph_of
 from ...core.constant_value import static_value
 from ...core.dtypes import DType, int32, int64
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, nbytes
+from ...core.opdef import Attrs, Cost, Output, nbytes
 from ...core.shape import Dimension, Dims, TensorShape
 
 INDEX_TYPES = (int32, int64)
@@ -79,10 +79,52 @@ def index_operand(value: TensorLike, name: str) -> Tensor:
     return convert(value, name=name)
 
 
-def need_index(tensor: Tensor, what: str) -> None:
-    """TypeError unless the tensor is int32 or int64."""
+class Index:
+    """An operand of `apply_op` that holds sizes, axes or indices: `index_operand` converts it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: TensorLike) -> None:
+        self.value = value
+
+
+def apply_op(op: str, name: str | None, attrs: dict[str, Any] | None = None, /, **operands: TensorLike) -> Tensor:
+    """Add a node and return its first output. Its operands are converted under its name scope, each by its own name.
+
+    >>> apply_op("Tile", None, input=x, multiples=Index([2, 3]))
+    """
+    values = [v.value if type(v) is Index else v for v in operands.values()]
+    if name is None and isinstance(values[-1], Tensor) and all(isinstance(v, Tensor) for v in values):
+        return apply(op, values, attrs)  # no constant needs the scope
+    with op_scope(name, op, *values) as scope:
+        tensors = [
+            index_operand(v.value, label) if type(v) is Index else convert(v, name=label)
+            for label, v in operands.items()
+        ]
+        return apply(op, tensors, attrs, scope)
+
+
+def one_of(new: Any, old: Any, new_name: str, old_name: str) -> Any:
+    """The value of an argument that TensorFlow 1 renamed; ValueError when both names are used."""
+    if old is None:
+        return new
+    if new is not None:
+        raise ValueError(f"Cannot specify both '{new_name}' and '{old_name}': they are one argument under two names")
+    return old
+
+
+def same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    """The rule of an op whose one output has the type and the shape of its one input."""
+    (x,) = inputs
+    return [(x.dtype.base, x.dims)]
+
+
+def need_index(tensor: Tensor, what: str, rank: int | None = None) -> None:
+    """TypeError unless the tensor is int32 or int64; ValueError when it is known to have another rank."""
     if tensor.dtype.base not in INDEX_TYPES:
         raise TypeError(f"{what} must be int32 or int64, not {tensor.dtype.base.name}")
+    if rank is not None:
+        need_rank(tensor.dims, rank, what)
 
 
 def need_rank(dims: Dims, rank: int, what: str) -> None:

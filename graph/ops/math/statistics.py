@@ -17,7 +17,8 @@ from .arithmetic import absolute, add, multiply, power, sqrt, square, subtract
 from .cast import cast
 from .compare import not_equal, where_v2
 from .elementwise import exp, is_finite, log
-from .reduce import one_of, reduce_max, reduce_mean, reduce_sum
+from .reduce import reduce_max, reduce_mean, reduce_sum
+from .static_operands import one_of
 
 
 def reduce_logsumexp(
@@ -155,9 +156,3 @@ def _matrix_norm(x: Tensor, ord: Any, axes: Sequence[int], keep: bool) -> Tensor
     if keep:
         return largest
     return squeeze(largest, list(axes))
-
-
-# --- moments from sums ------------------------------------------------------------------------------------------------
-
-
-# --- weights ----------------------------------------------------------------------------------------------------------

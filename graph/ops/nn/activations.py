@@ -25,8 +25,7 @@ from ..math.static_operands import op_scope
 
 _EXP = 10.0  # flops that one exp counts as
 
-# Klambauer et al., "Self-Normalizing Neural Networks" (2017): mean 0 and variance 1 are a fixed point of
-# layers with these.
+# Klambauer et al., "Self-Normalizing Neural Networks" (2017): mean 0 and variance 1 are a fixed point of layers with these.
 _SELU_SCALE = 1.0507009873554804934193349852946
 _SELU_ALPHA = 1.6732632423543772848170429916717
 
@@ -118,11 +117,6 @@ def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tens
 # --- with an exponential ----------------------------------------------------------------------------------------------
 
 
-def _of_output(op: str) -> Any:
-    """Gradient rule: `op(gradient, output)`. The exponential need not be taken again."""
-    return lambda node, grad: [apply(op, (grad, node.outputs[0]))]
-
-
 def _negative_part_curves(op: str) -> Any:
     """Gradient rule of a gradient op that is `g * (y + constant)` below 0 and does not depend on y above."""
 
@@ -134,7 +128,7 @@ def _negative_part_curves(op: str) -> Any:
 
 
 define_elementwise(
-    "Elu", lambda m, x: m.where(x < 0, m.expm1(x), x), FLOATS, gradient=_of_output("EluGrad"), flops=_EXP + 2
+    "Elu", lambda m, x: m.where(x < 0, m.expm1(x), x), FLOATS, gradient=_from_output("EluGrad"), flops=_EXP + 2
 )
 define_elementwise(
     "EluGrad",
@@ -148,7 +142,7 @@ define_elementwise(
     "Selu",
     lambda m, x: m.where(x < 0, m.expm1(x) * (_SELU_SCALE * _SELU_ALPHA), x * _SELU_SCALE),
     FLOATS,
-    gradient=_of_output("SeluGrad"),
+    gradient=_from_output("SeluGrad"),
     flops=_EXP + 4,
 )
 define_elementwise(
@@ -164,10 +158,7 @@ define_elementwise(
 def _softplus_grad_gradient(node: Node, grad: Tensor) -> Grads:
     g, x = node.inputs
     y = sigmoid(x)
-    return [
-        _second("SoftplusGrad", node, grad),
-        multiply(multiply(grad, g), multiply(y, sigmoid(negative(x)))),
-    ]
+    return [_second("SoftplusGrad", node, grad), multiply(multiply(grad, g), multiply(y, sigmoid(negative(x))))]
 
 
 define_elementwise(

@@ -19,8 +19,7 @@ from ...core.dtypes import FLOATS, Array, float32
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, opdef, size, typed_attr
 from ...core.shape import compatible, text
-from ..linalg.linalg import wide
-from ..math.common import allowed, same_type
+from ..math.common import allowed, same_type, widened
 from ..math.static_operands import need_rank_at_least
 
 
@@ -47,14 +46,14 @@ def _attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, scale
     batch = q.shape[:-2]
     masks = None if mask is None else np.broadcast_to(mask, (*batch, q.shape[-2], k.shape[-2]))
     for at in np.ndindex(batch):
-        scores = wide(q[at]) @ wide(k[at]).T
+        scores = widened(q[at]) @ widened(k[at]).T
         scores *= np.asarray(scale, scores.dtype)
         if masks is not None:
             scores += masks[at]
         scores -= scores.max(-1, keepdims=True, initial=-np.inf)
         np.exp(scores, out=scores)
         scores /= scores.sum(-1, keepdims=True)
-        out[at] = scores @ wide(v[at])
+        out[at] = scores @ widened(v[at])
     return out
 
 
@@ -82,7 +81,7 @@ def _forward_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _scores(q: Array, k: Array, mask: Array | None, scale: float) -> Array:
-    scores: Array = wide(q) @ np.swapaxes(wide(k), -1, -2)
+    scores: Array = widened(q) @ np.swapaxes(widened(k), -1, -2)
     scores = scores * np.asarray(scale, scores.dtype)
     return scores if mask is None else scores + mask
 
@@ -93,7 +92,7 @@ def _forward(q: Array, k: Array, v: Array, mask: Array | None = None, *, scale: 
     e = np.exp(scores - largest)
     total = e.sum(-1, keepdims=True)
     sums = ((largest + np.log(total)) * math.log2(math.e))[..., 0]
-    return np.asarray((e / total) @ wide(v), q.dtype), np.asarray(sums, np.float32)
+    return np.asarray((e / total) @ widened(v), q.dtype), np.asarray(sums, np.float32)
 
 
 def _gradient_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -114,14 +113,14 @@ def _gradient_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _gradient(
     q: Array, k: Array, v: Array, result: Array, sums: Array, grad: Array, mask: Array | None = None, *, scale: float
 ) -> tuple[Array, Array, Array]:
-    scores = wide(q) @ np.swapaxes(wide(k), -1, -2)
+    scores = widened(q) @ np.swapaxes(widened(k), -1, -2)
     masked = _scores(q, k, mask, scale)
     e = np.exp(masked - masked.max(-1, keepdims=True, initial=-np.inf))
     p = e / e.sum(-1, keepdims=True)
-    of_p = _unrepeated(wide(grad) @ np.swapaxes(wide(v), -1, -2), p.shape)
+    of_p = _unrepeated(widened(grad) @ np.swapaxes(widened(v), -1, -2), p.shape)
     of_scores = _unrepeated((of_p - (of_p * p).sum(-1, keepdims=True)) * p, scores.shape)
     of_scores = of_scores * np.asarray(scale, of_scores.dtype)
-    made = of_scores @ wide(k), np.swapaxes(of_scores, -1, -2) @ wide(q), np.swapaxes(p, -1, -2) @ wide(grad)
+    made = of_scores @ widened(k), np.swapaxes(of_scores, -1, -2) @ widened(q), np.swapaxes(p, -1, -2) @ widened(grad)
     dq, dk, dv = (np.asarray(x, q.dtype) for x in made)
     return dq, dk, dv
 

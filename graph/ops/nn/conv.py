@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
-from ...core.dtypes import FLOATS, Array
+from ...core.dtypes import FLOATS, Array, DType
 from ...core.graph import Grads, Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, text
 from ..array.shapes import expand_dims, shape, squeeze
-from ..math.common import allowed, layout_of
+from ..math.common import allowed, layout_of, same_type, widened
 from ..math.static_operands import dims_of, index_operand, need_index, need_rank, op_scope
 from .conv_geometry import (
     Window,
@@ -43,10 +44,6 @@ from .conv_geometry import (
 )
 
 Sizes: TypeAlias = tuple[int | None, ...]
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(np.float32) if x.itemsize < 4 else x
 
 
 # --- shape rules --------------------------------------------------------------------------------------------
@@ -84,14 +81,8 @@ def _check_result(y: Sizes, x: Sizes, w: Sizes, attrs: Attrs, depthwise: bool) -
             )
 
 
-def _float_type(tensors: Sequence[Tensor]) -> Any:
-    dtype = allowed(tensors[0].dtype.base, FLOATS)
-    for t in tensors[1:]:
-        if t.dtype.base is not dtype:
-            raise TypeError(
-                f"operands must have one element type, not {dtype.name} and {t.dtype.base.name}; use dt.cast"
-            )
-    return dtype
+def _float_type(tensors: Sequence[Tensor]) -> DType:
+    return allowed(same_type(tensors), FLOATS)
 
 
 def _filter_dims(w: Tensor) -> Sizes:
@@ -101,65 +92,53 @@ def _filter_dims(w: Tensor) -> Sizes:
 
 def _operand_dims(sizes: Tensor, what: str) -> Sizes:
     """The four sizes that an operand holds, as far as they are known."""
-    need_index(sizes, what)
-    need_rank(sizes.dims, 1, what)
+    need_index(sizes, what, 1)
     dims = static_dims(sizes)
     if dims is not None and len(dims) != 4:
         raise ValueError(f"{what} must hold four sizes, not {len(dims)}")
     return dims if dims is not None else (None,) * 4
 
 
-def _forward_rule(depthwise: bool) -> Any:
-    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-        x, w = inputs
-        data_format = layout(attrs)
-        y = _result_dims(image_dims(x, data_format, "the image"), _filter_dims(w), attrs, depthwise)
-        return [(_float_type(inputs), in_layout(y, data_format))]
-
-    return infer
+def _forward_rule(depthwise: bool, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, w = inputs
+    data_format = layout(attrs)
+    y = _result_dims(image_dims(x, data_format, "the image"), _filter_dims(w), attrs, depthwise)
+    return [(_float_type(inputs), in_layout(y, data_format))]
 
 
-def _input_rule(depthwise: bool) -> Any:
-    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-        sizes, w, grad = inputs
-        data_format = layout(attrs)
-        dims: Dims = _operand_dims(sizes, "input_sizes")
-        wanted, y = nhwc(dims, data_format), image_dims(grad, data_format, "out_backprop")
-        _check_result(y, wanted, _filter_dims(w), attrs, depthwise)
-        n, h, width, c = wanted
-        known = _same(n, y[0], "batches"), h, width, _same(c, _filter_dims(w)[2], "channels")
-        return [(_float_type(inputs[1:]), in_layout(known, data_format))]
-
-    return infer
+def _input_rule(depthwise: bool, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    sizes, w, grad = inputs
+    data_format = layout(attrs)
+    dims: Dims = _operand_dims(sizes, "input_sizes")
+    wanted, y = nhwc(dims, data_format), image_dims(grad, data_format, "out_backprop")
+    _check_result(y, wanted, _filter_dims(w), attrs, depthwise)
+    n, h, width, c = wanted
+    known = _same(n, y[0], "batches"), h, width, _same(c, _filter_dims(w)[2], "channels")
+    return [(_float_type(inputs[1:]), in_layout(known, data_format))]
 
 
-def _filter_rule(depthwise: bool) -> Any:
-    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-        x, sizes, grad = inputs
-        data_format = layout(attrs)
-        w, y = _operand_dims(sizes, "filter_sizes"), image_dims(grad, data_format, "out_backprop")
-        image = image_dims(x, data_format, "the image")
-        _check_result(y, image, w, attrs, depthwise)
-        inner = _same(w[2], image[3], "channels")
-        outer = w[3] if depthwise else _same(w[3], y[3], "channels of the result")
-        return [(_float_type((x, grad)), (w[0], w[1], inner, outer))]
-
-    return infer
+def _filter_rule(depthwise: bool, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+    x, sizes, grad = inputs
+    data_format = layout(attrs)
+    w, y = _operand_dims(sizes, "filter_sizes"), image_dims(grad, data_format, "out_backprop")
+    image = image_dims(x, data_format, "the image")
+    _check_result(y, image, w, attrs, depthwise)
+    inner = _same(w[2], image[3], "channels")
+    outer = w[3] if depthwise else _same(w[3], y[3], "channels of the result")
+    return [(_float_type((x, grad)), (w[0], w[1], inner, outer))]
 
 
 # --- the dense convolution ----------------------------------------------------------------------------------
 
 
 def _rows(x: Array, window: Window) -> Array:
-    """What each position sees, one row each: `[n * rows * columns, taps * channels]`, taps in the filter's
-    order.
-    """
+    """What each position sees, one row each: `[n * rows * columns, taps * channels]`, taps in the filter's order."""
     seen = np.moveaxis(patches(x, window), 3, 5)
     return seen.reshape(math.prod(seen.shape[:3]), math.prod(seen.shape[3:]))
 
 
 def _conv(x: Array, w: Array, **attrs: Any) -> Array:
-    image, kernel = _wide(channels_last(x, attrs["data_format"])), _wide(w)
+    image, kernel = widened(channels_last(x, attrs["data_format"])), widened(w)
     window = window_of(attrs, w.shape[:2])
     dims = _result_dims(image.shape, w.shape, attrs, False)
     y = _rows(image, window) @ kernel.reshape(-1, w.shape[3])
@@ -167,7 +146,7 @@ def _conv(x: Array, w: Array, **attrs: Any) -> Array:
 
 
 def _conv_input(sizes: Array, w: Array, grad: Array, **attrs: Any) -> Array:
-    y, kernel = _wide(channels_last(grad, attrs["data_format"])), _wide(w)
+    y, kernel = widened(channels_last(grad, attrs["data_format"])), widened(w)
     n, height, width, c = (d or 0 for d in nhwc(tuple(dims_of(sizes)), attrs["data_format"]))
     _check_result(y.shape, (n, height, width, c), w.shape, attrs, False)
     window = window_of(attrs, w.shape[:2])
@@ -178,7 +157,7 @@ def _conv_input(sizes: Array, w: Array, grad: Array, **attrs: Any) -> Array:
 
 
 def _conv_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Array:
-    image, y = (_wide(channels_last(a, attrs["data_format"])) for a in (x, grad))
+    image, y = (widened(channels_last(a, attrs["data_format"])) for a in (x, grad))
     w = tuple(dims_of(sizes))
     _check_result(y.shape, image.shape, w, attrs, False)
     window = window_of(attrs, (w[0], w[1]))
@@ -191,7 +170,7 @@ def _conv_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Array:
 
 
 def _depthwise(x: Array, w: Array, **attrs: Any) -> Array:
-    image, kernel = _wide(channels_last(x, attrs["data_format"])), _wide(w)
+    image, kernel = widened(channels_last(x, attrs["data_format"])), widened(w)
     dims = _result_dims(image.shape, w.shape, attrs, True)
     seen = patches(image, window_of(attrs, w.shape[:2]))
     y = np.einsum("nrschw,hwcm->nrscm", seen, kernel, optimize=True)
@@ -199,7 +178,7 @@ def _depthwise(x: Array, w: Array, **attrs: Any) -> Array:
 
 
 def _depthwise_input(sizes: Array, w: Array, grad: Array, **attrs: Any) -> Array:
-    y, kernel = _wide(channels_last(grad, attrs["data_format"])), _wide(w)
+    y, kernel = widened(channels_last(grad, attrs["data_format"])), widened(w)
     n, height, width, c = (d or 0 for d in nhwc(tuple(dims_of(sizes)), attrs["data_format"]))
     _check_result(y.shape, (n, height, width, c), w.shape, attrs, True)
     parts = np.einsum("nrscm,hwcm->nrschw", y.reshape(*y.shape[:3], *w.shape[2:]), kernel, optimize=True)
@@ -208,7 +187,7 @@ def _depthwise_input(sizes: Array, w: Array, grad: Array, **attrs: Any) -> Array
 
 
 def _depthwise_filter(x: Array, sizes: Array, grad: Array, **attrs: Any) -> Array:
-    image, y = (_wide(channels_last(a, attrs["data_format"])) for a in (x, grad))
+    image, y = (widened(channels_last(a, attrs["data_format"])) for a in (x, grad))
     w = tuple(dims_of(sizes))
     _check_result(y.shape, image.shape, w, attrs, True)
     seen = patches(image, window_of(attrs, (w[0], w[1])))
@@ -244,39 +223,20 @@ def _define_family(forward: str, backprop_input: str, backprop_filter: str, dept
         return [of_input(node, x, grad, y), None, result(node, x, grad)]
 
     def macs(y: Tensor, w: Tensor) -> float:
-        """Multiply-adds: each element of the result takes one per tap, and per input channel in the dense
-        case.
-        """
+        """Multiply-adds: each element of the result takes one per tap, and per input channel in the dense case."""
         taps_high, taps_wide, channels, _ = (d or 1 for d in w.dims or (1, 1, 1, 1))
         return float(size(y)) * taps_high * taps_wide * (1 if depthwise else channels)
 
-    def cost(y: Any, w: Any) -> Any:
-        def of(node: Node) -> Cost:
-            return default_cost(node)._replace(flops=2 * macs(y(node), w(node)))
+    for name, rule, reference, derivative, result_and_filter in (
+        (forward, _forward_rule, references[0], gradient, lambda n: (n.outputs[0], n.inputs[1])),
+        (backprop_input, _input_rule, references[1], input_gradient, lambda n: (n.inputs[2], n.inputs[1])),
+        (backprop_filter, _filter_rule, references[2], filter_gradient, lambda n: (n.inputs[2], n.outputs[0])),
+    ):
 
-        return of
+        def cost(node: Node, parts: Any = result_and_filter) -> Cost:
+            return default_cost(node)._replace(flops=2 * macs(*parts(node)))
 
-    define(
-        forward,
-        _forward_rule(depthwise),
-        references[0],
-        gradient=gradient,
-        cost=cost(lambda n: n.outputs[0], lambda n: n.inputs[1]),
-    )
-    define(
-        backprop_input,
-        _input_rule(depthwise),
-        references[1],
-        gradient=input_gradient,
-        cost=cost(lambda n: n.inputs[2], lambda n: n.inputs[1]),
-    )
-    define(
-        backprop_filter,
-        _filter_rule(depthwise),
-        references[2],
-        gradient=filter_gradient,
-        cost=cost(lambda n: n.inputs[2], lambda n: n.outputs[0]),
-    )
+        define(name, partial(rule, depthwise), reference, gradient=derivative, cost=cost)
 
 
 _define_family("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", depthwise=False)
@@ -382,12 +342,9 @@ def conv2d_transpose(
     if images is None or output_shape is None:
         raise ValueError("conv2d_transpose needs images and an output_shape")
     with op_scope(name, "conv2d_transpose", images, kernel, output_shape) as scope:
-        operands = (
-            index_operand(output_shape, "output_shape"),
-            convert(kernel, name="filter"),
-            convert(images, name="value"),
-        )
-        return apply("Conv2DBackpropInput", operands, conv_attrs(strides, padding, data_format, dilations), scope)
+        sizes, w = index_operand(output_shape, "output_shape"), convert(kernel, name="filter")
+        attrs = conv_attrs(strides, padding, data_format, dilations)
+        return apply("Conv2DBackpropInput", (sizes, w, convert(images, name="value")), attrs, scope)
 
 
 def conv1d(
@@ -415,14 +372,14 @@ def conv1d(
     sequences = input if value is None else value
     if sequences is None or filters is None or padding is None:
         raise ValueError("conv1d needs sequences, filters and padding")
-    wide = layout_of("NWC" if data_format is None else data_format, 1)
-    axis = 2 if wide == "NCHW" else 1
+    images = layout_of("NWC" if data_format is None else data_format, 1)
+    axis = 2 if images == "NCHW" else 1
     pads = padding if isinstance(padding, str) else [*padding[:axis], [0, 0], *padding[axis:]]
     step, gap = (1 if v is None else _middle(v, axis) for v in (stride, dilations))
     with op_scope(name, "conv1d", sequences, filters) as scope:
         x = expand_dims(convert(sequences, name="value"), axis)
         w = expand_dims(convert(filters, name="filters"), 0)
-        y = conv2d(x, w, [1, step], pads, data_format=wide, dilations=[1, gap])
+        y = conv2d(x, w, [1, step], pads, data_format=images, dilations=[1, gap])
         return squeeze(y, [axis], name=scope)
 
 

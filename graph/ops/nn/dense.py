@@ -11,13 +11,13 @@ from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import NUMBERS, Array, bfloat16, float16, float32
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, default_cost, define, size
+from ...core.opdef import Attrs, Output, define
 from ...core.shape import Dims, as_dims, merge, text
 from ..array.creation import zeros_like
 from ..array.shapes import shape
 from ..math.arithmetic import divide, multiply, subtract
 from ..math.cast import cast
-from ..math.common import allowed, layout_of, same_type
+from ..math.common import allowed, input_cost, layout_of, same_type, widened
 from ..math.compare import greater_equal, where_v2
 from ..math.static_operands import need_rank, need_rank_at_least, op_scope
 from ..random.random import random_uniform
@@ -64,8 +64,8 @@ def _bias_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _bias_grad(grad: Array, *, data_format: str) -> Array:
     axis = 1 if data_format == "NCHW" else grad.ndim - 1
-    wide = np.float32 if grad.itemsize == 2 and grad.dtype.kind not in "iu" else grad.dtype
-    total = np.sum(grad, tuple(i for i in range(grad.ndim) if i != axis), dtype=wide)
+    work = widened(grad)
+    total = np.sum(work, tuple(i for i in range(grad.ndim) if i != axis), dtype=work.dtype)
     return np.asarray(total, grad.dtype)
 
 
@@ -79,7 +79,7 @@ define(
     _bias_grad_rule,
     _bias_grad,
     gradient=lambda node, grad: [apply("BiasAdd", (zeros_like(node.inputs[0]), grad), dict(node.attrs))],
-    cost=lambda node: default_cost(node)._replace(flops=float(size(node.inputs[0]))),
+    cost=input_cost(1.0),
 )
 
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, constant, convert, make
+from ...core.build import TensorLike, constant, convert, make
 from ...core.dtypes import FLOATS, Array, DType, bfloat16, float16, float32
 from ...core.errors import invalid
 from ...core.graph import Grads, Node, Tensor
 from ...core.hooks import hooks
-from ...core.opdef import Attrs, Cost, Output, default_cost, define, size, typed_attr
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, element_count, merge, text
 from ..array.shapes import broadcast_to, reshape, shape, size as size_of, squeeze
 from ..linalg.linalg import matmul
@@ -33,16 +33,16 @@ from ..math.arithmetic import (
     subtract,
 )
 from ..math.cast import cast
-from ..math.common import allowed, layout_of, need_floats
+from ..math.common import allowed, input_cost, layout_of, need_floats, widened
 from ..math.reduce import reduce_mean, reduce_sum
-from ..math.static_operands import need_rank, op_scope
+from ..math.static_operands import apply_op, need_rank, one_of, op_scope
 
 # --- norms and moments ---------------------------------------------------------------------------------------------
 
 
 def _l2_loss(x: Array) -> Array:
-    wide = x.astype(np.float32) if x.itemsize < 4 else x
-    return np.asarray(np.sum(wide * wide) / 2).astype(x.dtype)
+    w = widened(x)
+    return np.asarray(np.sum(w * w) / 2).astype(x.dtype)
 
 
 define(
@@ -50,14 +50,13 @@ define(
     lambda inputs, attrs: [(allowed(inputs[0].dtype.base, FLOATS), ())],
     _l2_loss,
     gradient=lambda node, grad: [multiply(node.inputs[0], grad)],
-    cost=lambda node: default_cost(node)._replace(flops=2.0 * size(node.inputs[0])),
+    cost=input_cost(2.0),
 )
 
 
 def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
     """sum(t ** 2) / 2, a scalar."""
-    with op_scope(name, "L2Loss", t) as scope:
-        return apply("L2Loss", (convert(t, name="t"),), None, scope)
+    return apply_op("L2Loss", name, t=t)
 
 
 def l2_normalize(
@@ -71,11 +70,10 @@ def l2_normalize(
         epsilon: lower bound of the squared norm; x below it is scaled less.
         dim: old name of `axis`.
     """
-    if axis is not None and dim is not None:
-        raise ValueError("Cannot specify both 'axis' and 'dim': they mean the same")
+    axis = one_of(axis, dim, "axis", "dim")
     with op_scope(name, "l2_normalize", x) as scope:
         values = convert(x, name="x")
-        squares = reduce_sum(square(values), dim if axis is None else axis, keepdims=True)
+        squares = reduce_sum(square(values), axis, keepdims=True)
         return multiply(values, rsqrt(maximum(squares, epsilon)), name=scope)
 
 
@@ -99,9 +97,7 @@ def moments(
     Returns:
         (mean, variance) in x's type; the variance is that of the numbers themselves (divided by n).
     """
-    if keep_dims is not None and keepdims is not None:
-        raise ValueError("Cannot specify both 'keep_dims' and 'keepdims': they mean the same")
-    keep = bool(keep_dims if keepdims is None else keepdims)
+    keep = bool(one_of(keepdims, keep_dims, "keepdims", "keep_dims"))
     with op_scope(name, "moments", x):
         values = convert(x, name="x")
         need_floats(values, "x", "moments")
@@ -391,17 +387,13 @@ def _fused_grad_gradient(node: Node, *grads: Tensor | None) -> Grads:
     return [*found, *[None] * (len(node.inputs) - len(found))]
 
 
-def _fused_cost(node: Node) -> Cost:
-    return default_cost(node)._replace(flops=8.0 * size(node.inputs[0]))
-
-
-define("FusedBatchNormV3", _fused_rule, _fused, gradient=_fused_gradient, cost=_fused_cost)
+define("FusedBatchNormV3", _fused_rule, _fused, gradient=_fused_gradient, cost=input_cost(8.0))
 define(
     "FusedBatchNormGradV3",
     _fused_grad_rule,
     _fused_grad,
     gradient=_fused_grad_gradient,
-    cost=lambda node: default_cost(node)._replace(flops=12.0 * size(node.inputs[0])),
+    cost=input_cost(12.0),
 )
 
 

@@ -6,7 +6,7 @@ The gradient of the maximum goes to the first maximal pixel of each window, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ from ...core.errors import UnimplementedError
 from ...core.graph import Grads, Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, merge
-from ..array.shapes import reshape, shape
+from ..array.shapes import reshape, shape, sizes_of
 from ..math.common import allowed, same_type
-from ..math.static_operands import dims_of, need_index, need_rank, op_scope
+from ..math.static_operands import dims_of, need_index, op_scope
 from .conv_geometry import (
     Window,
     as_layout,
@@ -81,8 +81,7 @@ def _max_grad_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outp
 
 def _avg_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     sizes, grad = inputs
-    need_index(sizes, "orig_input_shape")
-    need_rank(sizes.dims, 1, "orig_input_shape")
+    need_index(sizes, "orig_input_shape", 1)
     window, data_format = _window(attrs), layout(attrs)
     dims = static_dims(sizes)
     if dims is None:
@@ -168,14 +167,9 @@ def _avg_pool_grad(sizes: Array, grad: Array, **attrs: Any) -> Array:
 # --- definitions --------------------------------------------------------------------------------------------
 
 
-def _max_grad_gradient(node: Node, grad: Tensor) -> Grads:
-    x, y, _ = node.inputs
-    return [None, None, apply("MaxPoolGradGrad", (x, y, grad), dict(node.attrs))]
-
-
-def _max_grad_grad_gradient(node: Node, grad: Tensor) -> Grads:
-    x, y, _ = node.inputs
-    return [None, None, apply("MaxPoolGrad", (x, y, grad), dict(node.attrs))]
+def _transposed(op: str) -> Callable[[Node, Tensor], Grads]:
+    """The gradient of an op that is linear in its third operand: the op that is its transpose."""
+    return lambda node, grad: [None, None, apply(op, (*node.inputs[:2], grad), dict(node.attrs))]
 
 
 def _cost(pooled: Any) -> Any:
@@ -196,13 +190,17 @@ define(
     cost=_cost(lambda node: node.outputs[0]),
 )
 define(
-    "MaxPoolGrad", _max_grad_rule, _max_pool_grad, gradient=_max_grad_gradient, cost=_cost(lambda node: node.inputs[2])
+    "MaxPoolGrad",
+    _max_grad_rule,
+    _max_pool_grad,
+    gradient=_transposed("MaxPoolGradGrad"),
+    cost=_cost(lambda node: node.inputs[2]),
 )
 define(
     "MaxPoolGradGrad",
     _max_grad_grad_rule,
     _max_pool_grad_grad,
-    gradient=_max_grad_grad_gradient,
+    gradient=_transposed("MaxPoolGrad"),
     cost=_cost(lambda node: node.outputs[0]),
 )
 define(
@@ -312,7 +310,7 @@ def _max_over_channels(
     if unable is not None:
         raise UnimplementedError(None, None, unable)
     assert channels is not None  # else it is unable
-    n, height, width = (shape(x)[i] if d is None else d for i, d in enumerate((x.dims or ())[:3]))
+    n, height, width, _ = sizes_of(x)
     rows = reshape(x, [n, -1, channels, 1])
     found = max_pool(rows, [1, window], [1, window], "VALID")
     return reshape(found, [n, height, width, channels // window], name=scope)

@@ -12,7 +12,7 @@ from ...core.graph import Tensor
 from ..array.concat_stack import unstack
 from ..array.gather import gather
 from ..array.ranges import range as range_
-from ..array.shapes import ensure_shape, expand_dims, reshape, shape
+from ..array.shapes import ensure_shape, expand_dims, reshape, shape, size_of
 from ..linalg.einsum import einsum
 from ..math.arithmetic import absolute, add, divide, maximum, minimum, multiply, subtract
 from ..math.cast import cast
@@ -45,13 +45,6 @@ def picture(value: TensorLike) -> Tensor:
     if 0 in x.dims[-3:]:
         raise ValueError(f"all dims of 'image.shape' must be > 0: {x.shape}")
     return x
-
-
-def size_of(x: Tensor, axis: int) -> Any:
-    """A size: a number where it is known, else a scalar."""
-    assert x.dims is not None
-    known = x.dims[axis]
-    return known if known is not None else shape(x)[axis]
 
 
 def resize_images(

@@ -17,18 +17,18 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import FLOATS, Array
 from ...core.errors import invalid
 from ...core.graph import Grads, Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
+from ...core.opdef import Attrs, Cost, Output, default_cost, define
 from ...core.shape import merge
 from ..array.creation import zeros_like
 from ..array.identity_and_placeholders import stop_gradient
 from ..array.shapes import expand_dims, reshape, shape, transpose
 from ..math.arithmetic import absolute, add, multiply, negative, subtract
 from ..math.cast import cast
-from ..math.common import allowed, same_type
+from ..math.common import allowed, input_cost, same_type, widened
 from ..math.compare import greater_equal, where_v2
 from ..math.elementwise import exp, log1p
 from ..math.reduce import reduce_sum
-from ..math.static_operands import need_index, need_rank_at_least, normal_axis, op_scope
+from ..math.static_operands import need_index, need_rank_at_least, normal_axis, one_of, op_scope
 from .activations import relu
 
 _SOFTMAX_FLOPS = 14.0  # an exp (10), maximum, difference, sum, quotient
@@ -39,13 +39,13 @@ _SOFTMAX_FLOPS = 14.0  # an exp (10), maximum, difference, sum, quotient
 
 def _log_softmax(x: Array) -> Array:
     """In float32 or wider."""
-    x = x.astype(np.promote_types(x.dtype, np.float32), copy=False) if x.itemsize >= 4 else x.astype(np.float32)
+    x = widened(x)
     shifted = x - x.max(-1, keepdims=True, initial=-np.inf)  # the largest exponential is 1: none overflows
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
 
 def _softmax(x: Array) -> Array:
-    x = x.astype(np.float32) if x.itemsize < 4 else x
+    x = widened(x)
     e = np.exp(x - x.max(-1, keepdims=True, initial=-np.inf))
     return np.asarray(e / e.sum(-1, keepdims=True))
 
@@ -101,9 +101,8 @@ def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = 
 
 
 def _one_axis(axis: int | None, dim: int | None) -> int:
-    if axis is not None and dim is not None:
-        raise ValueError("Cannot specify both 'axis' and 'dim': they mean the same")
-    return next((int(a) for a in (axis, dim) if a is not None), -1)
+    found = one_of(axis, dim, "axis", "dim")
+    return -1 if found is None else int(found)
 
 
 def _along(op: str, logits: TensorLike, axis: int, name: str | None) -> Tensor:
@@ -237,10 +236,7 @@ def _dense_gradient(node: Node, grad_loss: Tensor | None, grad_backprop: Tensor 
     return [for_logits, for_labels]
 
 
-def _loss_cost(node: Node) -> Cost:
-    return default_cost(node)._replace(flops=(_SOFTMAX_FLOPS + 6) * size(node.inputs[0]))
-
-
+_loss_cost = input_cost(_SOFTMAX_FLOPS + 6)
 define("SoftmaxCrossEntropyWithLogits", _dense_rule, _dense, gradient=_dense_gradient, cost=_loss_cost)
 define(
     "SparseSoftmaxCrossEntropyWithLogits",
@@ -403,9 +399,7 @@ def weighted_cross_entropy_with_logits(
         pos_weight: weight of the positive labels, broadcast against them.
         targets: old name of `labels`.
     """
-    if labels is not None and targets is not None:
-        raise ValueError("Cannot specify both 'labels' and 'targets': they mean the same")
-    labels = targets if labels is None else labels
+    labels = one_of(labels, targets, "labels", "targets")
     _need_both("weighted_cross_entropy_with_logits", None, labels, logits)
     if pos_weight is None:
         raise ValueError("pos_weight must be provided.")

@@ -14,12 +14,11 @@ import numpy as np
 from ...core.build import TensorLike, convert
 from ...core.graph import Tensor
 from ...core.hooks import hooks
-from ..array.concat_stack import concat, stack
+from ..array.concat_stack import concat
 from ..array.creation import zeros
 from ..array.gather import reverse
-from ..array.identity_and_placeholders import identity
 from ..array.padding import pad
-from ..array.shapes import expand_dims, reshape, shape, squeeze, transpose
+from ..array.shapes import expand_dims, reshape_to, sizes_of, squeeze, transpose, with_rank
 from ..math.arithmetic import add, divide, maximum, multiply, negative
 from ..math.cast import cast
 from ..math.common import layout_of
@@ -29,19 +28,6 @@ from .pooling import avg_pool, max_pool
 
 Sizes = list[Any]
 """Sizes of a tensor: ints where they are known, else scalar tensors."""
-
-
-def _sizes(x: Tensor) -> Sizes:
-    assert x.dims is not None
-    return [shape(x)[i] if d is None else d for i, d in enumerate(x.dims)]
-
-
-def _shaped(x: Tensor, sizes: Sizes) -> Tensor:
-    """The elements in another shape."""
-    known = all(isinstance(s, int) for s in sizes)
-    found = reshape(x, sizes if known else stack(sizes))
-    found.set_shape([s if isinstance(s, int) else None for s in sizes])
-    return found
 
 
 def _times(a: Any, b: Any) -> Any:
@@ -82,9 +68,7 @@ def _first(data_format: str | None, n: int) -> int:
 
 
 def _last_channels(x: Tensor, n: int, data_format: str | None) -> Tensor:
-    if x.dims is None:
-        x = identity(x)
-        x.set_shape([None] * (n + 2))
+    x = with_rank(x, n + 2)
     return transpose(x, [0, *range(2, n + 2), 1]) if _first(data_format, n) == 2 else x
 
 
@@ -104,7 +88,7 @@ def _padded(x: Tensor, axis: int, span: int, stride: int, padding: str, fill: fl
         raise ValueError(f"padding must be 'SAME' or 'VALID', not {padding!r}")
     if padding == "VALID" or span == 1:
         return x
-    size = _sizes(x)[axis]
+    size = sizes_of(x)[axis]
     total: Any = span - 1
     if stride > 1:
         total = (-(-size // stride) - 1) * stride + span - size
@@ -112,7 +96,7 @@ def _padded(x: Tensor, axis: int, span: int, stride: int, padding: str, fill: fl
     half = total // 2
     around: list[list[Any]] = [[0, 0] for _ in x.shape]
     around[axis] = [half, total - half]
-    return pad(x, around if isinstance(total, int) else stack([stack(pair) for pair in around]), constant_values=fill)
+    return pad(x, around, constant_values=fill)
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
@@ -188,18 +172,18 @@ def conv3d(
         x = _last_channels(given, 3, data_format)
         if w.dims is None or None in w.dims[:4]:
             raise ValueError(f"conv3d needs to know its filter's taps and input channels, not {w.shape}")
-        deep, *plane, into, _ = _sizes(w)
+        deep, *plane, into, _ = sizes_of(w)
         if x.dims is not None and x.dims[-1] not in (into, None):
             raise ValueError(
                 f"the volume's channels and the filter's input channels must agree: {x.dims[-1]} against {into}"
             )
         x = _padded(x, 1, (deep - 1) * gaps[0] + 1, steps[0], padding)
         seen = concat(_taps(x, 1, deep, steps[0], gaps[0]), -1)
-        batch, rows, *size, _ = _sizes(seen)
-        flat = _shaped(seen, [_times(batch, rows), *size, deep * into])
-        mixed = _shaped(transpose(w, [1, 2, 0, 3, 4]), [*plane, deep * into, _sizes(w)[4]])
+        batch, rows, *size, _ = sizes_of(seen)
+        flat = reshape_to(seen, [_times(batch, rows), *size, deep * into])
+        mixed = reshape_to(transpose(w, [1, 2, 0, 3, 4]), [*plane, deep * into, sizes_of(w)[4]])
         y = conv2d(flat, mixed, steps[1:], padding, dilations=gaps[1:])
-        return _back(_shaped(y, [batch, rows, *_sizes(y)[1:]]), 3, data_format)
+        return _back(reshape_to(y, [batch, rows, *sizes_of(y)[1:]]), 3, data_format)
 
 
 def conv3d_transpose(
@@ -270,11 +254,11 @@ def _pooled(
         y = over(expand_dims(x, axis), [1, *ksize], [1, *steps], padding, layout)
         return squeeze(y, [axis], name=name)
     volume = _last_channels(x, 3, data_format)
-    batch, depth, *plane = _sizes(volume)
-    flat = over(_shaped(volume, [_times(batch, depth), *plane]), ksize[1:], steps[1:], padding)
-    _, high, wide, channels = _sizes(flat)
-    y = over(_shaped(flat, [batch, depth, _times(high, wide), channels]), [ksize[0], 1], [steps[0], 1], padding)
-    return _back(_shaped(y, [batch, _sizes(y)[1], high, wide, channels]), 3, data_format)
+    batch, depth, *plane = sizes_of(volume)
+    flat = over(reshape_to(volume, [_times(batch, depth), *plane]), ksize[1:], steps[1:], padding)
+    _, high, wide, channels = sizes_of(flat)
+    y = over(reshape_to(flat, [batch, depth, _times(high, wide), channels]), [ksize[0], 1], [steps[0], 1], padding)
+    return _back(reshape_to(y, [batch, sizes_of(y)[1], high, wide, channels]), 3, data_format)
 
 
 def _by_rank(
@@ -430,7 +414,7 @@ def dilation2d(
         w = convert(filter, x.dtype.base, name="filter")
         if w.dims is None or None in w.dims[:2]:
             raise ValueError(f"dilation2d needs to know its filter's taps, not {w.shape}")
-        rows, columns = _sizes(w)[:2]
+        rows, columns = sizes_of(w)[:2]
         lowest = x.dtype.base.min
         x = _padded(x, 1, (rows - 1) * high + 1, down, padding, lowest)
         x = _padded(x, 2, (columns - 1) * wide + 1, right, padding, lowest)

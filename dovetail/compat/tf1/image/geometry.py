@@ -21,7 +21,7 @@ from ....graph.ops.array.concat_stack import stack
 from ....graph.ops.array.gather import reverse
 from ....graph.ops.array.identity_and_placeholders import Assert, identity
 from ....graph.ops.array.padding import pad
-from ....graph.ops.array.shapes import shape, transpose
+from ....graph.ops.array.shapes import shape, size_of, transpose
 from ....graph.ops.array.slicing import slice as slice_
 from ....graph.ops.math.arithmetic import divide, floormod, maximum, multiply, subtract
 from ....graph.ops.math.cast import cast
@@ -29,7 +29,7 @@ from ....graph.ops.math.compare import equal, greater, less, where
 from ....graph.ops.math.elementwise import floor
 from ....graph.ops.math.reduce import reduce_all
 from ....graph.ops.math.static_operands import op_scope
-from ....graph.ops.nn.resize import ResizeMethod, picture, resize_images, size_of
+from ....graph.ops.nn.resize import ResizeMethod, picture, resize_images
 from ....graph.ops.random.random import random_uniform
 
 

@@ -22,8 +22,8 @@ from ....graph.ops.math.cast import cast
 from ....graph.ops.math.common import need_floats
 from ....graph.ops.math.compare import greater_equal, less_equal, logical_and, where_v2
 from ....graph.ops.math.elementwise import exp, log
-from ....graph.ops.math.reduce import one_of, reduce_prod, reduce_sum
-from ....graph.ops.math.static_operands import index_operand, op_scope
+from ....graph.ops.math.reduce import reduce_prod, reduce_sum
+from ....graph.ops.math.static_operands import index_operand, one_of, op_scope
 from ....graph.ops.nn.activations import relu
 from ....graph.ops.nn.conv import conv2d, conv2d_transpose, conv_attrs, one_filter
 from ....graph.ops.nn.dense import bias_add
