@@ -44,6 +44,7 @@ BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it 
 BRIEF_S: Final = 0.2  # a client that runs a segment sends no heartbeats meanwhile: none that takes longer
 SLOW_MEMORY: Final = 6  # at most this many short runs in a row make a slow segment steady again
 COALESCED_S: Final = 300e-6  # for so long a tensor may wait for others that travel in the same message
+NEXT_S: Final = 100e-6  # and for so long for the next one: about what a message costs that has to wake its receiver
 LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
 
 
@@ -300,7 +301,7 @@ class StepRunner:
         task = task_of(destination)
         since, together = queue.outbox.pop(task, (now, {}))
         together[channel] = value
-        waits = more and now - since <= COALESCED_S and registered.gaps.get(channel, 0.0) <= COALESCED_S
+        waits = more and now - since <= COALESCED_S and registered.gaps.get(channel, 0.0) <= NEXT_S
         large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.is_near(task)
         if waits and not large:
             queue.outbox[task] = since, together
