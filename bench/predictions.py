@@ -1,12 +1,12 @@
 """Predicted beside measured step times: eight programs, three batch sizes, one process and four.
 
-    python bench/predictions.py [--quick] [--json FILE] [--only "mlp, one process"]
+    python bench/predictions.py [--quick] [--json FILE] [--only "one process"]
 
 Each program trains or runs as people write it. In one process all of it is on one device; with four processes of this machine its blocks
 are dealt to their devices in turn, and the `ps` program has two parameter servers and two workers. A step is timed as its client sees
 it: `session.run` of what trains or of what is computed, with arrays that are fed. The prediction is that of `simulate(client=True)` for
-the same plan, with this machine's profile (`dovetail calibrate`). The rows give both, and by how much the prediction is off. Each step
-is timed in four rounds, of which the fastest counts: other users of a shared processor slow down whole rounds.
+the same plan, with this machine's profile (`dovetail calibrate`). The rows give both, and by how much the prediction is off. All steps
+are timed in turn, in four rounds, of which the fastest counts: what else runs on a shared processor slows steps down for seconds.
 
 The last rows are an ablation of the model: the median error of all steps, with each part of the model and without it.
 """
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -211,31 +211,48 @@ def median_seconds(run: Callable[[], Any]) -> float:
     return statistics.median(taken)
 
 
-def stepped(program: str, processes: int, batches: tuple[int, ...] = BATCHES) -> Iterator[tuple[int, float, Any]]:
-    """(batch, measured seconds, plan for that batch) of one program."""
+class Program(NamedTuple):
+    """A program that runs: its session, what it fetches, and a function from a batch size to what is fed."""
+
+    session: Any
+    fetches: Any
+    feeds: Callable[[int], dict[Any, Any]]
+
+    def seconds(self, batch: int) -> float:
+        """The median time of a step."""
+        fed = self.feeds(batch)
+        self.session.warmup(self.fetches, fed)
+        call = partial(self.session.make_callable(self.fetches, list(fed)), *fed.values())
+        for _ in range(8):
+            call()
+        return median_seconds(call)
+
+
+def _started(program: str, processes: int, stack: ExitStack) -> Program:
     import dovetail as dt
 
-    with ExitStack() as stack:
-        target = ""
-        if processes > 1:
-            jobs = {"ps": 2, "worker": 2} if program == "ps" else {"worker": processes}
-            target = stack.enter_context(dt.LocalCluster(jobs)).target("worker", 0)
-        graph = stack.enter_context(dt.Graph().as_default())
+    target = ""
+    if processes > 1:
+        jobs = {"ps": 2, "worker": 2} if program == "ps" else {"worker": processes}
+        target = stack.enter_context(dt.LocalCluster(jobs)).target("worker", 0)
+    with dt.Graph().as_default() as graph:
         fetches, feeds = PROGRAMS[program](dt, _blocks(dt, program, processes))
-        session = stack.enter_context(dt.Session(target, graph=graph))
+        session = dt.Session(target, graph=graph)
+        stack.callback(session.close)
         session.run(dt.global_variables_initializer())
-        taken: dict[int, list[float]] = {batch: [] for batch in batches}
-        for batch in [*batches] * ROUNDS:
-            fed = feeds(batch)
-            session.warmup(fetches, fed)
-            call = session.make_callable(fetches, list(fed))
-            values = list(fed.values())
-            for _ in range(8):
-                call(*values)
-            taken[batch].append(median_seconds(partial(call, *values)))
-        for batch in batches:
+    return Program(session, fetches, feeds)
+
+
+def stepped(processes: int, batches: Sequence[int] = BATCHES) -> Iterator[tuple[str, int, float, Any]]:
+    """(program, batch, measured seconds, plan for that batch) of all programs."""
+    with ExitStack() as stack:
+        programs = {name: _started(name, processes, stack) for name in PROGRAMS}
+        cases = [(name, batch) for name in programs for batch in batches]
+        rounds = [[programs[name].seconds(batch) for name, batch in cases] for _ in range(ROUNDS)]
+        for (name, batch), *taken in zip(cases, *rounds, strict=True):
+            session, fetches, feeds = programs[name]
             session.run(fetches, feeds(batch))
-            yield batch, min(taken[batch]), session.last_plan
+            yield name, batch, min(taken), session.last_plan
 
 
 def _without_working_set(plan: Any) -> float:
@@ -267,9 +284,9 @@ MODEL: dict[str, Callable[[Any], float]] = {
 _errors: dict[str, list[float]] = {name: [] for name in ("", *MODEL)}
 
 
-def measured(program: str, how: str, quick: bool) -> Iterator[Row]:
-    """The rows of one program: the measured step beside the predicted one, and the error."""
-    for batch, seconds, plan in stepped(program, PROCESSES[how], BATCHES[:2] if quick else BATCHES):
+def measured(how: str, quick: bool) -> Iterator[Row]:
+    """The rows of all programs: the measured step beside the predicted one, and the error."""
+    for program, batch, seconds, plan in stepped(PROCESSES[how], BATCHES[:2] if quick else BATCHES):
         predicted = plan.simulate(client=True).makespan
         for name, error in _errors.items():
             error.append(abs((MODEL[name](plan) if name else predicted) / seconds - 1))
@@ -286,5 +303,5 @@ def ablated(quick: bool) -> Iterator[Row]:
 if __name__ == "__main__":
     main(
         "Predicted and measured step times",
-        {f"{p}, {how}": partial(measured, p, how) for p in PROGRAMS for how in PROCESSES} | {"the model": ablated},
+        {how: partial(measured, how) for how in PROCESSES} | {"the model": ablated},
     )
