@@ -3,9 +3,9 @@
 The machine model is that of the placement search, with one difference. Here a device runs its partition in the plan's order and waits
 for values that have not arrived, as programs do. In the search it runs the first node that is ready. (The order of a searched plan is
 mostly the one in which nodes start in the search: `schedule/from_search.py`.) A value is sent once to each other device that needs it,
-concurrently with computation. Channels over one link share it or wait for each other. One-sided reads are not sent. A value occupies
-memory on its device from the start of its node until its last use or the end of its transfer there, and on a receiving device from its
-arrival until its last use.
+concurrently with computation; what the runtime coalesces into one message is handled once. Channels over one link share it or wait for
+each other. One-sided reads are not sent. A value occupies memory on its device from the start of its node until its last use or the end
+of its transfer there, and on a receiving device from its arrival until its last use.
 """
 
 from __future__ import annotations
@@ -301,6 +301,7 @@ def step_of(
     problem = step_problem(
         order, plan.cluster, feeds=feeds, at_hand=in_place, contended=contended, costs=profile, narrow=narrow,
         sizes=sizes_in(plan, profile), times=times,
+        joined=_joined(plan, dict(zip(zip(where, order, strict=True), times, strict=True)) if len(times) else {}),
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None, objective=objective,
     )  # fmt: skip
     if not len(times) or plan.cluster.calibration is None:
@@ -313,6 +314,8 @@ def step_of(
     return problem, assignment, [node.name for node in order], tuple(number)
 
 
+# Seconds that a tensor waits for the next one for its task: `NEXT_S` of the runtime's step scheduler.
+COALESCED = 100e-6
 # Nodes of plans up to which kernels are found as they will be fused; nodes of larger ones count one by one.
 LAUNCHED = 20_000
 
@@ -355,6 +358,28 @@ def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Seque
         add(device, reader, seconds)
     nothing = {d: (0.0, 0.0 if d in gpus else 1.0) for d in plan.partitions}
     return [found[device].get(node, nothing[device]) for node, device in zip(order, where, strict=True)]
+
+
+def _joined(plan: PlanData, times: Mapping[tuple[str, Node], tuple[float, float] | None]) -> set[str]:
+    """What travels in the message of another value, as the runtime coalesces sends: names of channels.
+
+    A tensor waits for the next one for the same task, if that comes before a pause and soon. Without `times` none is known to.
+    """
+    alone, joined = set[str](), set[str]()
+    for device, part in plan.partitions.items() if times else ():
+        until_end, following = 0.0, dict[str, float]()  # task -> when what follows is sent
+        for kind, what in reversed(part.steps):
+            if isinstance(what, Node):
+                found = times.get((device, what))
+                until_end += found[0] if found else 0.0
+            elif kind == "send" and isinstance(what, Channel) and what.crosses_tasks:
+                task = task_of(what.destination)
+                soon = until_end - following.get(task, -np.inf) <= COALESCED
+                (joined if soon else alone).add(what.name)
+                following[task] = until_end
+            elif kind != "read":
+                following.clear()
+    return joined - alone
 
 
 def _reads(plan: PlanData) -> dict[tuple[str, Node], float]:

@@ -187,6 +187,15 @@ def _elementwise() -> Iterator[Case]:
             [_summed(x * 1.5 + 0.5) for x in xs],
             len(xs),
         )
+        if count < MIB:
+            rows, each = [_variable(count // 8, 8) for _ in range(COPIES)], _variable(8)
+            yield Case(
+                "function in short rows",
+                count,
+                [_summed(dt.tanh(x * each)) for x in rows],
+                [_summed(x * each) for x in rows],
+                len(rows),
+            )
         yield _several("uniform", count, partial(dt.random_uniform, [count]))
         yield _several("normal", count, partial(dt.random_normal, [count]))
 

@@ -26,7 +26,10 @@ from ...graph.core.settings import cache_folder, setting
 
 logger = logging.getLogger(__name__)
 
-VERSION = 5
+VERSION = 6
+"""That of what is measured: kinds of kernels (`cost/launches.py`) and overheads."""
+KEY = "dovetail calibration"
+"""The name of its version in JSON."""
 OVERHEADS = (
     "launch", "region", "call", "variable", "step", "fed byte", "remote step", "remote fed byte", "task", "transfer", "wake",
     "shared byte", "tcp byte", "read", "update",
@@ -77,7 +80,11 @@ class Calibration:
 
     def to_text(self) -> str:
         """The profile as JSON, for `from_text`."""
-        return json.dumps({"dovetail calibration": VERSION, **asdict(self)}, indent=1)
+        return json.dumps(self.to_fields(), indent=1)
+
+    def to_fields(self) -> dict[str, Any]:
+        """The same as JSON's values, for `from_fields`."""
+        return {KEY: VERSION, **asdict(self)}
 
     @staticmethod
     def from_text(text: str | bytes, source: str = "the machine's profile") -> Calibration:
@@ -94,7 +101,7 @@ class Calibration:
     @staticmethod
     def from_fields(data: Any) -> Calibration:
         """The same from parsed JSON. ValueError, TypeError, KeyError, AttributeError: it is no profile."""
-        if data.get("dovetail calibration", VERSION) != VERSION:
+        if data.get(KEY) != VERSION:
             raise ValueError(f"it is no machine's profile of version {VERSION}")
         kernels = {
             str(kind): tuple(Point(*map(_positive, p)) for p in found) for kind, found in data["kernels"].items()

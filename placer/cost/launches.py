@@ -44,6 +44,10 @@ CONVOLUTIONS = {
     "Conv2DBackpropInput": "input gradient",
     "Conv2DBackpropFilter": "filter gradient",
 }
+SHORT = 16
+"""Rows of fewer elements are shorter than a vector: their elements are computed one after the other."""
+SCATTERS = ("SparseApply", "ResourceSparseApply", "Scatter", "ResourceScatter")
+"""How the names of ops begin that change rows of a table."""
 BATCHED = (8, 64)
 """The smallest sides of products of many small matrices that are measured."""
 CONVOLVED = (6, 16, 64)
@@ -64,8 +68,8 @@ def product_kind(rows: int, depth: int, columns: int) -> str:
 
 
 KINDS = (
-    "stream", "walk", "function", "uniform", "normal", "pool", "pool gradient", "cross entropy", "gather", "scatter", "update", "adam",
-    "cores",
+    "stream", "walk", "function", "function in short rows", "uniform", "normal", "pool", "pool gradient", "cross entropy", "gather",
+    "scatter", "update", "adam", "cores",
     *(product_kind(*sides) for sides in product(SIDES, repeat=3)), *(f"batch {s}" for s in BATCHED),
     *(f"transposed {s}" for s in TRANSPOSED),
     *(f"{kind} {s}" for kind in CONVOLUTIONS.values() for s in CONVOLVED),
@@ -108,6 +112,7 @@ def seconds_of(launch: Launch, machine: Calibration, working: float = 0.0) -> tu
     if launch.seconds is not None:
         return gpu_seconds(launch, machine), 0.0
     seconds, cores, streams = 0.0, 1.0, False
+    function = "function in short rows" if _has_short_rows(launch) else "function"
     passes = 1 + sum(node.type in REDUCTIONS for node in launch.nodes[:-1])
     for node in launch.nodes:
         passes -= node.type in REDUCTIONS
@@ -118,15 +123,35 @@ def seconds_of(launch: Launch, machine: Calibration, working: float = 0.0) -> tu
         if found is None:
             streams = True
             if node.type in FUNCTIONS:  # what comes behind each further reduction computes them again
-                found = machine.at("function", passes * _count(view.inputs[0].dims))
+                found = machine.at(function, passes * _count(view.inputs[0].dims))
         if found is not None:
             seconds, cores = seconds + found[0], max(cores, found[1])
-    moving, busy = _moving(launch.bytes, working, machine, streams or cores > 1.0)
+    size = min(launch.bytes, *(_rows_changed(launch.sizes.node(n)) for n in launch.nodes))
+    moving, busy = _moving(size, working, machine, streams or cores > 1.0)
     if streams:
         seconds, cores = seconds + moving, max(cores, busy)
     elif seconds and not any(n.type in CONVOLUTIONS or n.type in BY_BYTES for n in launch.nodes):
         seconds = max(seconds, moving)
     return seconds + machine.overheads["launch" if launch.native else "call"], cores
+
+
+def _rows_changed(view: Any) -> float:
+    """Bytes that a node moves which changes rows of a table: a row that is written is read in any case. Of another one: infinity."""
+    return 8.0 * _count(_rows(view).dims) if view.opdef.name.startswith(SCATTERS) else math.inf
+
+
+def _rows(view: Any) -> Any:
+    """What a node adds to rows of a table."""
+    return view.inputs[-2 if "Apply" in view.opdef.name else -1]
+
+
+def _has_short_rows(launch: Launch) -> bool:
+    """Whether a kernel goes over short rows, one by one: its tensors differ in more than axes of one element."""
+    tensors = {
+        launch.sizes.of(t) for node in launch.nodes for t in (*node.inputs, *node.outputs) if t.dtype.is_floating
+    }
+    shapes = {tuple(d for d in t.dims or () if d != 1) for t in tensors} - {()}
+    return len(shapes) > 1 and (max(shapes, key=len)[-1] or 1) < SHORT
 
 
 def _moving(size: float, working: float, machine: Calibration, parallel: bool) -> tuple[float, float]:
@@ -195,8 +220,8 @@ def _own_time(view: Any, machine: Calibration) -> tuple[float, float] | None:
         return _convolution(view, CONVOLUTIONS[op], machine)
     if op in BY_BYTES:
         return machine.at(BY_BYTES[op], 4.0 * _count(view.inputs[0].dims))
-    if op.startswith(("SparseApply", "ResourceSparseApply", "Scatter", "ResourceScatter")):
-        return machine.at("scatter", 4.0 * _count(view.inputs[-2 if "Apply" in op else -1].dims))
+    if op.startswith(SCATTERS):
+        return machine.at("scatter", 4.0 * _count(_rows(view).dims))
     if op.startswith(("Apply", "ResourceApply")):
         adam = "Adam" in op
         return machine.at("adam" if adam else "update", 4.0 * max(_count(t.dims) for t in view.inputs))

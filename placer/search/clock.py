@@ -242,7 +242,8 @@ def _send(
             ):
                 arrives[d] = np.inf  # when its latency is over is not known yet
                 _add_active(a, c, a.host[d], now, begins - now + latency, v, e, 1.0)
-            handled = a.handling[p, q] + a.value_bytes[v] * a.handling_per_byte[p, q]
+            handled = a.handling[p, q] * (a.alone[v] if len(a.alone) else 1.0)
+            handled += a.value_bytes[v] * a.handling_per_byte[p, q]
             c.owed[s] += handled
             c.owed[d] += handled
             if travels.shape[1]:

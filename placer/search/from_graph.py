@@ -88,6 +88,7 @@ def step_problem(
     sizes: Sizes | None = None,
     at_hand: Collection[Tensor] = (),
     times: Sequence[tuple[float, float] | None] = (),
+    joined: Collection[str] = (),
 ) -> Problem:
     """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
 
@@ -105,6 +106,7 @@ def step_problem(
         sizes: of values in this plan; None: as far as the graph tells them.
         at_hand: values that are not sent, wherever they are made and used (`partition/one_sided_access.at_hand`).
         times: seconds and cores of each node in its plan, where they are known: a GPU's keep 0 cores busy.
+        joined: names of tensors, and `^node` for control edges, that travel in the message of another one.
     """
     sizes = sizes or Sizes()
     n, d = len(nodes), len(cluster.devices)
@@ -216,6 +218,9 @@ def step_problem(
         contended=contended,
         handling=handling,
         handling_per_byte=between / HANDLING[1] if machine is None else None,
+        joined=np.array(
+            [(f"^{nodes[i].name}" if t is None else t.name) in joined for i, t in zip(sources, values, strict=True)], bool
+        ) if joined else None,
         fed_at=fed_at,
         back_after=back_after,
         used=used,

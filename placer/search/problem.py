@@ -58,7 +58,7 @@ class Problem:
         link_latency, link_per_byte: (P, P) seconds per message and per byte from place to place.
         port_latency, port_per_byte: (D,) the same into or out of a device, whatever is at the other end.
         handling, handling_per_byte: (P, P) seconds per message and per byte for which a transfer keeps each of its two devices from
-            other work; None: none (makespan only).
+            other work; None: none (makespan only). joined: (V,) values that travel in the message of another one; None: none.
         contended: whether transfers over the same link wait for each other (makespan only).
         fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
         back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
@@ -96,6 +96,7 @@ class Problem:
     away_memory: Floats | None = None
     handling: Floats | None = None
     handling_per_byte: Floats | None = None
+    joined: Flags | None = None
     fed_at: Floats | None = None
     back_after: Floats | None = None
     used: Floats | None = None
@@ -167,6 +168,7 @@ class Problem:
             starts(self.value_source, self.nodes), self.value_start, targets, self.value_bytes,
             starts(targets, self.nodes), value_of_end[order], self.value_source,
             alike if self.handling is None else self.handling,
+            np.where(self.joined, 0.0, 1.0) if self.joined is not None else np.empty(0),
             alike if self.handling_per_byte is None else self.handling_per_byte,
             self.memory, self.capacity, *self._watched,
             none if self.fed_at is None else self.fed_at, none if self.back_after is None else self.back_after,

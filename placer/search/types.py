@@ -33,6 +33,7 @@ class Arrays(NamedTuple):
     input_value: Ints  # (E,)
     value_source: Ints  # (V,)
     handling: Floats  # (P, P)
+    alone: Floats  # (V,) 0.0: it travels in the message of another value; or (0,): none does
     handling_per_byte: Floats  # (P, P)
     memory: Floats  # (n,)
     capacity: Floats  # (D,)

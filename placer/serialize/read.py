@@ -6,6 +6,7 @@ What is read is not trusted: nothing is evaluated, every number is checked befor
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -22,6 +23,7 @@ from ...graph.core.interpreter_state import collector_paused
 from ...graph.core.opdef import opdef
 from ...graph.core.scopes import RecordedBlock
 from ...graph.core.source_location import RecordedFile
+from ..cluster import calibration
 from ..cluster.calibration import Calibration
 from ..cluster.spec import Cluster, DeviceInfo, Link
 from ..cost.shapes import Sizes, plan_sizes
@@ -33,6 +35,8 @@ from ..rules.provenance import Demand, Reasons
 from ..search.problem import Found, Solution
 from . import records
 from .write import CHANNEL_FIELDS, DEVICE_FIELDS, FORMAT, VERSION
+
+logger = logging.getLogger(__name__)
 
 _MARKS: dict[str, Literal["loop", "test", "end"]] = {"l": "loop", "t": "test", "e": "end"}
 
@@ -166,7 +170,13 @@ class _Reader:
         self._links.append(Link(*record.link, record.latency, record.bandwidth))
 
     def _take_profile(self, record: records.Profile) -> None:
-        self._profile = Calibration.from_fields(record.profile), record.hosts
+        if record.profile.get(calibration.KEY) == calibration.VERSION:
+            self._profile = Calibration.from_fields(record.profile), record.hosts
+        else:
+            logger.warning(
+                "The plan's times rest on a machine's profile of another release of Dovetail, which measured other things. They are "
+                "predicted without it: measure anew with `dovetail calibrate`, and place again"
+            )
 
     def _take_line(self, record: records.Line) -> None:
         name, line, text = record.line

@@ -32,7 +32,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple
+from dataclasses import astuple
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,7 @@ def _records(plan: PlanData, with_graph: bool) -> Iterator[Any]:
     for link in cluster.links:
         yield {"link": [link.a, link.b], "latency": link.latency, "bandwidth": link.bandwidth}
     if cluster.calibration is not None:
-        yield {"profile": asdict(cluster.calibration), "hosts": cluster.calibrated}
+        yield {"profile": cluster.calibration.to_fields(), "hosts": cluster.calibrated}
     for demand in reasons.demands:
         yield {"demand": [demand.required, demand.candidates, demand.refused, demand.dropped]}
     for note in reasons.notes:

@@ -12,7 +12,9 @@ from dovetail.placer.cluster.calibration import OVERHEADS, Calibration, Point
 from dovetail.placer.cost.launches import KINDS, working_set
 from dovetail.placer.plan import Plan
 from dovetail.placer.search.from_graph import POLLED
+from dovetail.placer.simulate import COALESCED
 from dovetail.runtime.transport.event_loop import BUSY_POLL_S
+from dovetail.runtime.worker.step_scheduler import NEXT_S
 
 
 def profile(cores: int = 2, used: float = 1.0, shared: float = 0.0, **overheads: float) -> Calibration:
@@ -60,6 +62,45 @@ def test_each_variable_that_a_step_reads_takes_time() -> None:
             x = x * dt.get_variable(f"v{i}", [1000])
         plan = dt.place(x, profile=profile(variable=1e-3))
     assert plan.simulate().makespan == pytest.approx(3e-3, rel=0.01)
+
+
+@pytest.mark.parametrize(("columns", "reduced", "is_short"), [(8, True, True), (32, True, False), (8, False, False)])
+def test_functions_in_rows_shorter_than_a_vector_take_longer(columns: int, reduced: bool, is_short: bool) -> None:
+    fast = profile()
+    kernels = dict.fromkeys(KINDS, (Point(1.0, 1e-15, 1.0), Point(1e9, 1e-6, 1.0)))
+    kernels |= {"function": fast.kernels["function"], "function in short rows": (Point(1.0, 1e-6, 1.0),)}
+    with dt.Graph().as_default():
+        y = dt.tanh(dt.placeholder(dt.float32, [1000, columns]))
+        y = y - dt.reduce_mean(y, 0, keepdims=True) if reduced else y * 2.0
+        plan = dt.place(y, profile=replace(fast, kernels=kernels))
+    times = 2 if reduced else 1  # before the reduction, and again behind it
+    assert plan.simulate().makespan == pytest.approx(times * columns * (1e-3 if is_short else 1e-6), rel=0.01)
+
+
+def test_rows_that_are_changed_move_once() -> None:
+    slow = {**dict.fromkeys(KINDS, (Point(1.0, 1e-15, 1.0), Point(1e9, 1e-6, 1.0))), "walk": (Point(1.0, 1e-9, 1.0),)}
+    with dt.Graph().as_default():
+        table = dt.get_variable("table", [1000, 8])
+        changes = dt.IndexedSlices(dt.placeholder(dt.float32, [100, 8]), dt.placeholder(dt.int32, [100]))
+        changed = dt.train.GradientDescentOptimizer(0.1).apply_gradients([(changes, table)])
+        plan = dt.place(changed, profile=replace(profile(), kernels=slow))
+    assert plan.simulate().makespan == pytest.approx(2 * 100 * 8 * 4e-9, rel=0.01), "the changes, and the rows"
+
+
+@pytest.mark.parametrize(("gap_s", "messages"), [(50e-6, 1), (150e-6, 3)])
+def test_tensors_that_travel_in_one_message_are_handled_once(gap_s: float, messages: int) -> None:
+    """A program sends three tensors to another task, so much work apart."""
+    with dt.Graph().as_default():
+        side = round((gap_s * 1e9 / 2) ** (1 / 3))
+        x, ends = dt.placeholder(dt.float32, [side, side]), []
+        for _ in range(3):
+            with dt.device("/job:worker/task:0"):
+                x = dt.matmul(x, x)
+            ends.append(x)
+        with dt.device("/job:worker/task:1"):
+            y = dt.concat(ends, 0)
+        plan = dt.place(y, {"worker": 2}, profile=profile(transfer=1e-2))
+    assert plan.simulate().busy[1] == pytest.approx(messages * 1e-2, rel=0.05)
 
 
 def caches(small: float, large: float) -> Calibration:
@@ -189,8 +230,8 @@ def test_a_task_that_waits_is_woken_unless_it_polls(cores: int, there: float, ba
     assert [t.finish for t in found.transfers] == [pytest.approx(there, rel=0.01), pytest.approx(back, rel=0.01)]
 
 
-def test_polling_is_what_the_runtime_does() -> None:
-    assert POLLED == BUSY_POLL_S
+def test_polling_and_coalescing_are_what_the_runtime_does() -> None:
+    assert (POLLED, COALESCED) == (BUSY_POLL_S, NEXT_S)
 
 
 def test_a_transposed_product_has_times_of_its_own() -> None:

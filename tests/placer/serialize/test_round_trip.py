@@ -173,6 +173,24 @@ def test_a_loaded_plan_of_training_on_a_measured_machine_predicts_the_same() -> 
     assert "\n".join(plan_lines(loaded)) == "\n".join(plan_lines(plan))
 
 
+def test_a_plan_with_a_profile_of_another_release_loads_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    points = (Point(1.0, 1e-9, 1.0), Point(1e9, 1.0, 1.0))
+    machine = Calibration("m", 2, "", "", dict.fromkeys(KINDS, points), dict.fromkeys(OVERHEADS, 1e-5), 2.0)
+    with dt.Graph().as_default():
+        plan = dt.place(dt.matmul(dt.ones([8, 8]), dt.ones([8, 8])), profile=machine)
+    lines = [json.loads(line) for line in plan_lines(plan)]
+    (record,) = [line for line in lines if "profile" in line]
+    del (
+        record["profile"]["dovetail calibration"],
+        record["profile"]["kernels"]["stream"],
+        record["profile"]["overheads"]["wake"],
+    )
+    loaded = Plan(**parts_of(map(json.dumps, lines))._asdict())
+    assert loaded.cluster.calibration is None
+    assert loaded.simulate().makespan > 0
+    assert "a machine's profile of another release" in caplog.text
+
+
 def test_facts_of_devices_and_links_come_along():
     devices = {"a": [{"name": "gpu:0", "memory": 10, "flops": 1e12, "bandwidth": 2.5e9, "model": "B200"}]}
     from dovetail.placer.cluster.spec import Link
