@@ -10,10 +10,12 @@ from typing import Any
 
 from ....graph.core.default_graph import GraphKeys, get_default_graph
 from ....graph.formats.atomic_files import path_of
+from ....graph.variables.partitioned import PartitionedVariable
 from ....graph.variables.variable import Variable
 from ....train.loops.scaffold import Scaffold
 from ....train.saving.checkpoint_state import latest_checkpoint
 from ....train.saving.saver import Saver
+from ..training.warm_starting import by_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +59,16 @@ class WarmStartSettings:
 
 
 def warm_started(scaffold: Scaffold, settings: WarmStartSettings) -> Scaffold:
-    """A scaffold that initializes, and then takes values from the checkpoint."""
-    chosen = {settings.var_name_to_prev_var_name.get(v.op.name, v.op.name): v for v in _variables(settings)}
+    """A scaffold that initializes, and then takes values from the checkpoint, before its `init_fn`."""
+    chosen = {settings.var_name_to_prev_var_name.get(n, n): parts for n, parts in by_name(_variables(settings)).items()}
     checkpoint = settings.checkpoint
     saver = Saver(chosen, name="warm_start", allow_empty=True)
     before = scaffold.init_fn
 
     def start(_: Any, session: Any) -> None:
-        if before is not None:
-            before(session)
         saver.restore(session, checkpoint)
+        if before is not None:  # it may set variables that the checkpoint has, too
+            before(session)
 
     return Scaffold(init_fn=start, copy_from_scaffold=scaffold)
 
@@ -83,7 +85,7 @@ def _variables(settings: WarmStartSettings) -> list[Any]:
         if not found:
             raise ValueError(f"No variable's name fits any of {list(wanted)}")
         return found
-    if all(isinstance(w, Variable) for w in wanted):
+    if all(isinstance(w, (Variable, PartitionedVariable)) for w in wanted):
         return list(wanted)
     raise ValueError(
         f"vars_to_warm_start must be a regular expression, a list of them, or a list of variables: {wanted!r}"

@@ -107,7 +107,7 @@ def _chosen(selection: Any) -> dict[str, list[Any]]:
             "If `vars_to_warm_start` is a list, it must be all `Variable` or all `str`.  Given types are "
             f"{[type(w) for w in selection]}"
         )
-    return _by_name(found)
+    return by_name(found)
 
 
 def _full_name(variable: Any) -> str:
@@ -118,10 +118,11 @@ def _full_name(variable: Any) -> str:
 
 def _global() -> dict[str, list[Any]]:
     """The graph's variables by name; parts of one together."""
-    return _by_name(get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES))
+    return by_name(get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES))
 
 
-def _by_name(variables: Iterable[Any]) -> dict[str, list[Any]]:
+def by_name(variables: Iterable[Any]) -> dict[str, list[Any]]:
+    """Variables by name; parts of one together."""
     found: dict[str, list[Any]] = {}
     for v in variables:
         for part in v if isinstance(v, (PartitionedVariable, list)) else [v]:

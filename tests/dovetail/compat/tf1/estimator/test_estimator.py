@@ -175,6 +175,32 @@ def test_starts_from_another_model(tmp_path):
         made_from.train(input_fn(), steps=1)
 
 
+def test_parts_of_variables_start_from_another_model_and_an_init_fn_comes_last(tmp_path):
+    def model(partitioner, start):
+        def fn(features, labels, mode):
+            with tf.variable_scope("net", partitioner=partitioner):
+                table = tf.get_variable("table", [3, 2], initializer=tf.random_uniform_initializer())
+            other = tf.get_variable("other", [], initializer=tf.zeros_initializer())
+            train = tf.assign_add(tf.train.get_global_step(), 1)
+            scaffold = tf.train.Scaffold(init_fn=lambda _, session: other.load(start, session))
+            return tf.estimator.EstimatorSpec(
+                mode, loss=tf.reduce_sum(tf.convert_to_tensor(table)), train_op=train, scaffold=scaffold
+            )
+
+        return fn
+
+    for name, partitioner in (("first", None), ("parts", tf.fixed_size_partitioner(2)), ("whole", None)):
+        source = {"first": None, "parts": tmp_path / "first", "whole": tmp_path / "parts"}[name]
+        start = float(len(name))
+        estimator = tf.estimator.Estimator(model(partitioner, start), str(tmp_path / name), warm_start_from=source)
+        estimator.train(input_fn(), steps=1)
+        assert sorted(estimator.get_variable_names()) == ["global_step", "net/table", "other"]
+        assert estimator.get_variable_value("other") == start
+    first, parts, whole = (tf.train.load_variable(str(tmp_path / n), "net/table") for n in ("first", "parts", "whole"))
+    np.testing.assert_array_equal(parts, first)
+    np.testing.assert_array_equal(whole, first)
+
+
 @pytest.mark.parametrize("kind", ["mirrored", "central", "one"])
 def test_replicas_take_a_batch_each_and_train_as_one_with_both(tmp_path, kind):
     strategy: Any = {
