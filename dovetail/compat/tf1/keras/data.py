@@ -193,10 +193,14 @@ def split(x: Any, y: Any, weights: Any, share: float) -> tuple[tuple[Any, Any, A
 
 
 def class_weights(y: Any, weights: Any, by_class: Mapping[int, float]) -> Any:
-    """The weights of samples, from those of their classes. ValueError: several targets, or a class without a weight."""
+    """The weights of samples, from those of their classes. ValueError: no or several targets, or a class without a weight."""
+    if not isinstance(by_class, Mapping):
+        raise ValueError(
+            f"class_weight has a weight for each class, such as {{0: 1.0, 1: 5.0}}; it is not {by_class!r}"
+        )
     targets = flatten(y)
-    if len(targets) != 1:
-        raise ValueError("class_weight needs a model with one output")
+    if len(targets) != 1 or targets[0] is None:
+        raise ValueError("class_weight needs targets, and a model with one output")
     labels = np.asarray(targets[0])
     if labels.ndim > 1:
         labels = labels.argmax(-1) if labels.shape[-1] > 1 else labels[..., 0]

@@ -162,8 +162,8 @@ class Trainer(Stepper):
         self._require_compiled("fit")
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = data.split(x, y, sample_weight, validation_split)
-        if class_weight is not None:
-            sample_weight = data.class_weights(y, sample_weight, class_weight)
+        if class_weight is not None and y is not None:
+            sample_weight, class_weight = data.class_weights(y, sample_weight, class_weight), None
         source = self._source(x, y, sample_weight, batch_size, shuffle, steps_per_epoch)
         checks = None
         if validation_data is not None:
@@ -193,6 +193,8 @@ class Trainer(Stepper):
             for number, batch in enumerate(itertools.islice(source.epoch(self._epochs_done), steps)):
                 if epoch == first and number < skipped:
                     continue
+                if class_weight is not None:  # the batches bring their targets
+                    batch = (*batch[:2], data.class_weights(*batch[1:], class_weight))
                 listeners.on_train_batch_begin(number, {})
                 logs = self._run("train", batch)
                 done += 1

@@ -26,11 +26,14 @@ def batches(size: int = 10):
 
 
 class Numbered(keras.utils.Sequence):
+    def __init__(self, rows=(X, Y)) -> None:
+        self.rows = rows
+
     def __len__(self) -> int:
         return 5
 
     def __getitem__(self, index: int):
-        return X[10 * index : 10 * index + 10], Y[10 * index : 10 * index + 10]
+        return tuple(part[10 * index : 10 * index + 10] for part in self.rows)
 
 
 def test_all_kinds_of_data_train_alike() -> None:
@@ -231,6 +234,30 @@ def test_moving_averages_follow_the_mean_over_the_replicas() -> None:
     np.testing.assert_allclose(variance, 0.5 + 0.5 * np.mean([h.var(0) for h in halves], 0), rtol=1e-5)
 
 
+def test_classes_of_batches_that_bring_their_targets_have_weights() -> None:
+    labels, own, by_class = np.arange(50) % 3, np.linspace(0.5, 2.0, 50, dtype=np.float32), {0: 1.0, 1: 3.0, 2: 0.5}
+    found = []
+    for weights in (None, own):
+        rows = (X, labels) if weights is None else (X, labels, weights)
+        dataset = dt.data.Dataset.from_tensor_slices(rows).batch(10)
+        kinds = [(rows, {"batch_size": 10}), ((dataset,), {}), ((Numbered(rows),), {})]
+        for data, options in kinds:
+            model = keras.Sequential([keras.layers.Dense(3, "softmax", kernel_initializer="zeros", input_shape=(4,))])
+            model.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy")
+            x, y, w = (*data, None, None)[:3]
+            model.fit(x, y, sample_weight=w, class_weight=by_class, epochs=2, shuffle=False, verbose=0, **options)
+            found.append(model.get_weights())
+    for i, (kernel, bias) in enumerate(found):
+        np.testing.assert_allclose(kernel, found[i // 3 * 3][0], rtol=1e-5)
+        np.testing.assert_allclose(bias, found[i // 3 * 3][1], rtol=1e-5, atol=1e-7)
+    kernel = np.zeros((5, 3))  # the oracle: with the bias as a fifth row
+    for x, y in [(X[i : i + 10], labels[i : i + 10]) for _ in range(2) for i in range(0, 50, 10)]:
+        x, w = np.concatenate([x, np.ones((10, 1))], 1), np.array([by_class[c] for c in y])
+        p = np.exp(x @ kernel) / np.exp(x @ kernel).sum(1, keepdims=True)
+        kernel -= 0.5 * x.T @ ((p - np.eye(3)[y]) * w[:, None]) / 10
+    np.testing.assert_allclose(found[0][0], kernel[:4], rtol=1e-4, atol=1e-6)
+
+
 def test_what_is_refused() -> None:
     model = linear()
     with pytest.raises(ValueError, match="same number of rows"):
@@ -245,6 +272,10 @@ def test_what_is_refused() -> None:
         model.fit(X[..., None], Y, verbose=0)
     with pytest.raises(ValueError, match="nothing for the classes"):
         model.fit(X, np.arange(50) % 3, class_weight={0: 1.0}, verbose=0)
+    with pytest.raises(ValueError, match=r"such as \{0: 1.0, 1: 5.0\}; it is not 'balanced'"):
+        model.fit(X, np.arange(50) % 3, class_weight="balanced", verbose=0)
+    with pytest.raises(ValueError, match="class_weight needs targets"):
+        model.fit(dt.data.Dataset.from_tensor_slices(X).batch(10), class_weight={0: 1.0}, verbose=0)
     with pytest.raises(ValueError, match="Unknown loss"):
         model.compile("sgd", "meen_squared_error")
     with pytest.raises(ValueError, match="no run_eagerly"):
