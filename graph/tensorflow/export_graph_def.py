@@ -1,9 +1,9 @@
 """Writes a graph as a `GraphDef`, which TensorFlow, TensorBoard and Netron read; also pruning of GraphDefs.
 
 Ops have TensorFlow's names, inputs and attributes, so most nodes are written as they are, with the types that TensorFlow spells
-out. Attributes that TensorFlow's op does not have go into an attribute `_dovetail`, which TensorFlow ignores. An op that TensorFlow
-does not have, or has with other inputs, is written as `Dovetail<op>`: TensorFlow then reports an unknown op and gives no wrong
-answer.
+out. Some that differ are written as one or several nodes of TensorFlow's (`written_forms`). Attributes that TensorFlow's op does not have
+go into an attribute `_dovetail`, which TensorFlow ignores. An op that TensorFlow does not have, or has with another meaning, is written as
+`Dovetail<op>`: TensorFlow then reports an unknown op and gives no wrong answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgpack
-import numpy as np
 
 from ..core.errors import InvalidArgumentError, invalid
 from ..core.graph import Graph, Node
@@ -21,6 +20,7 @@ from ..formats.protos import message
 from ..formats.record_format import extension
 from ..formats.values import MisfitError, write_attr
 from .signatures import REQUIRED, Signature, signatures
+from .written_forms import Form, Part, form_of
 
 
 def node_of(text: str) -> str:
@@ -64,10 +64,8 @@ def needed_by(graph_def: Any, names: Iterable[str]) -> set[str]:
 PRODUCER = 1882  # the version of TensorFlow's graphs that these are: with what of it defaults came and went
 OWN = "Dovetail"  # before the names of ops that TensorFlow does not have
 EXTRA = "_dovetail"  # the attribute of what else a node is told, as msgpack
-OTHERWISE = frozenset(("MergeV2Checkpoints", "ReduceJoin", "RestoreV2", "SaveV2", "StringSplit"))
-"""Ops that have TensorFlow's names and other inputs."""
-TAGGED = {"HistogramSummary": "tag", "ImageSummary": "tag", "ScalarSummary": "tags"}
-"""Ops whose tag is an attribute here, and TensorFlow's first input: that input's name."""
+OTHERWISE = frozenset(("MergeV2Checkpoints", "ResourceSparseApplyKerasMomentum", "RestoreV2", "SaveV2"))
+"""Ops that have TensorFlow's names and do something else."""
 
 
 def graph_def_of(
@@ -89,71 +87,79 @@ def graph_def_of(
     out = message("GraphDef")()
     out.versions.producer = PRODUCER
     for node in graph.nodes[from_version:] if nodes is None else nodes:
-        if node.type in TAGGED:
-            _write_tagged(out, node, add_shapes)
-        else:
-            write_node(out.node.add(), node, add_shapes)
+        out.node.extend(_protos(node, add_shapes))
     return out
 
 
-def _write_tagged(out: Any, node: Node, add_shapes: bool) -> None:
-    """Write a node of a summary, with a constant for its tag."""
-    tag = out.node.add(name=f"{node.name}/{TAGGED[node.type]}", op="Const", device=node.device)
-    write_attr(tag.attr["dtype"], "type", "string")
-    write_attr(tag.attr["value"], "tensor", np.array(node.attrs["tag"].encode(), object))
-    proto = out.node.add(op=node.type)
-    proto.input.append(tag.name)
-    _write_frame(proto, node, add_shapes)
-    write_attr(proto.attr["T"], "type", node.inputs[0].dtype)
-    if node.type == "ImageSummary":
-        write_attr(proto.attr["max_images"], "int", node.attrs["max_images"])
-
-
-def _write_frame(proto: Any, node: Node, add_shapes: bool) -> None:
-    """Write what all nodes have: name, device, inputs, colocation groups, and shapes if they are wanted."""
-    proto.name, proto.device = node.name, node.device
-    proto.input.extend([t.op.name if t.value_index == 0 else t.name for t in node.inputs])
-    proto.input.extend([f"^{c.name}" for c in node.controls])
-    if node.colocation:
-        proto.attr["_class"].list.s.extend(node.colocation_groups())
-    if add_shapes and node.outputs:
-        write_attr(proto.attr["_output_shapes"], "list(shape)", [t.dims for t in node.outputs])
-
-
-def write_node(proto: Any, node: Node, add_shapes: bool = False) -> None:
-    """Write a node into a `NodeDef`. InvalidArgumentError: it cannot be written."""
-    signature = None if node.type in OTHERWISE else signatures().get(node.type)
-    extra = dict(node.attrs)
-    proto.op = node.type
+def _protos(node: Node, add_shapes: bool) -> list[Any]:
+    """A node's messages: its own, after those of its parts. InvalidArgumentError: it cannot be written."""
+    parts: dict[str, Any] = {}
     try:
-        if signature is None:
+        if node.type in OTHERWISE:
             raise MisfitError("an op of its own")
-        extra = _write_attrs(proto, node, signature)
+        proto, extra = _filled(form_of(node), node, node.name, parts)
     except MisfitError:
-        proto.op = f"{OWN}{node.type}"
-        proto.ClearField("attr")
-    if extra or proto.op != node.type:
+        form = Form(f"{OWN}{node.type}", node.inputs, ())
+        proto, extra = message("NodeDef")(name=node.name, op=form.op, device=node.device), dict(node.attrs)
+        parts.clear()
+        _write_inputs(proto, form, node, parts)
+    if extra or proto.op.startswith(OWN):
         try:
             proto.attr[EXTRA].s = _packed(extra)
         except (TypeError, ValueError, OverflowError) as e:
             raise InvalidArgumentError(
                 node, node, f"Node '{node.name}' ({node.type}) created at {node.source} cannot be written: {e}"
             ) from None
-    _write_frame(proto, node, add_shapes)
+    proto.input.extend([f"^{c.name}" for c in node.controls])
+    if node.colocation:
+        proto.attr["_class"].list.s.extend(node.colocation_groups())
+    if add_shapes and node.outputs:
+        write_attr(proto.attr["_output_shapes"], "list(shape)", [t.dims for t in node.outputs])
+    return [*parts.values(), proto]
 
 
-def _write_attrs(proto: Any, node: Node, signature: Signature) -> dict[str, Any]:
+def _filled(form: Form, node: Node, name: str, parts: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The message of a form, which is a node or a part of it, and what TensorFlow's op has no place for.
+
+    The parts that it takes are added to `parts`, by name. MisfitError: TensorFlow has no such node.
+    """
+    signature = signatures().get(form.op)
+    if signature is None:
+        raise MisfitError("an op of its own")
+    proto = message("NodeDef")(name=name, op=form.op, device=node.device)
+    extra = _write_attrs(proto, form, signature, node.container)
+    _write_inputs(proto, form, node, parts)
+    if not form.inputs and name != node.name:  # a constant runs where the node does: in its branch or loop
+        context = node.graph.flow_of(node)
+        proto.input.extend([f"^{context.pivot.op.name}"] if context is not None else [])
+    return proto, extra | dict(form.kept)
+
+
+def _write_inputs(proto: Any, form: Form, node: Node, parts: dict[str, Any]) -> None:
+    for t in form.inputs:
+        if isinstance(t, Part):
+            called, index = f"{node.name}/{t.name}", t.output
+            while called in node.graph:
+                called += "_"
+            if called not in parts:
+                parts[called] = _filled(t.form, node, called, parts)[0]
+        else:
+            called, index = t.op.name, t.value_index
+        proto.input.append(f"{called}:{index}" if index else called)
+
+
+def _write_attrs(proto: Any, form: Form, signature: Signature, container: str) -> dict[str, Any]:
     """Write what the signature asks for; gives what it has no place for. MisfitError: something does not fit."""
-    told = signature.tell([t.dtype for t in node.inputs], [t.dtype for t in node.outputs])
-    extra = dict(node.attrs)
+    told = signature.tell([t.dtype for t in form.inputs], form.outputs)
+    extra = dict(form.attrs)
     for name, (kind, default) in signature.attrs.items():
         if name in told:
             value = told[name]
             extra.pop(name, None)
-        elif name in extra:
+        elif name in extra and (extra[name] is not None or kind == "shape" or default is REQUIRED):
             value = extra.pop(name)
         elif name == "container":
-            value = node.container
+            value = container
         elif default is REQUIRED:
             raise MisfitError(f"attribute {name} is missing")
         else:

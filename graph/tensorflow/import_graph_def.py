@@ -15,6 +15,7 @@ from typing import Any
 from ..control_flow.recovery import recover_flow
 from ..core.build import convert
 from ..core.default_graph import get_default_graph
+from ..core.dtypes import resource
 from ..core.errors import InvalidArgumentError, UnimplementedError, invalid
 from ..core.graph import Graph, Node, Tensor
 from ..core.opdef import opdef
@@ -283,12 +284,7 @@ class _Importer:
             given = []
             for end in inputs:
                 tensor = self._tensor(end)
-                attrs = {"dtype": tensor.dtype.base, "shape": tensor.dims}
-                op, told = (
-                    ("Const", {"value": tensor.op.attrs["value"]})
-                    if tensor.op.type == "Const"
-                    else ("Placeholder", attrs)
-                )
+                op, told = _stand_in(tensor)
                 given.append(scratch.create(op, (), told).outputs[0])
                 stand_ins[given[-1]] = end
             count = len(scratch)
@@ -324,6 +320,17 @@ class _Importer:
         elif source in nodes:
             return nodes[source]
         raise ValueError(f"return_elements: the graph_def has no {name!r}")
+
+
+def _stand_in(tensor: Tensor) -> tuple[str, dict[str, Any]]:
+    """The op and attributes of a node without inputs that gives such a tensor: a constant, a variable, or a placeholder."""
+    node = tensor.op
+    if tensor.dtype.is_ref or tensor.dtype is resource:
+        while node.inputs:
+            node = node.inputs[0].op
+    if node.type in ("Const", "VariableV2", "VarHandleOp"):
+        return node.type, dict(node.attrs)
+    return "Placeholder", {"dtype": tensor.dtype.base, "shape": tensor.dims}
 
 
 def _split(text: str) -> tuple[str, int]:

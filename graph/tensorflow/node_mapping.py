@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.build import make
+from ..core.build import constant, convert, make
 from ..core.constant_value import static_value
+from ..core.dtypes import string
 from ..core.graph import Tensor
 from ..core.hooks import hooks
 from ..core.opdef import OpDef, registered
@@ -27,6 +28,7 @@ from ..ops.array.shapes import shape
 from ..ops.math import arithmetic
 from ..ops.nn import resize as resizing
 from ..ops.nn.normalization import local_response_normalization
+from ..ops.state.training import RULES
 from .export_graph_def import EXTRA, OTHERWISE, OWN
 from .signatures import REQUIRED, signatures
 
@@ -42,6 +44,13 @@ _HARMLESS = frozenset(("use_cudnn_on_gpu", "validate_indices", "allowed_devices"
 """Attributes that do not change what a node computes here, whatever they say."""
 
 Inputs = Sequence[Tensor]
+_FLAGS = {
+    f"{place}{rows}Apply{rule.name}": frozenset(rule.flags)
+    for rule in RULES.values()
+    for place in ("", "Resource")
+    for rows in ("", "Sparse")
+}
+"""The attributes of updates of variables."""
 
 
 class UnsupportedError(ValueError):
@@ -54,6 +63,8 @@ def op_of(proto: Any) -> str:
     known = registered()
     if op.startswith(OWN) and op.removeprefix(OWN) in known:
         return op.removeprefix(OWN)
+    if op == "Add" and proto.attr["T"].type == string.enum:
+        return "StringJoin"
     op = NEWER.get(op, op)
     if op not in COMPOSED and (op not in known or op in OTHERWISE):
         raise UnsupportedError(op)
@@ -111,6 +122,8 @@ def told_node(op: str, inputs: Inputs, attrs: Mapping[str, Any]) -> tuple[str, d
 @functools.cache
 def accepted(definition: OpDef) -> frozenset[str] | None:
     """The names of the attributes that an op is told; None: those of TensorFlow's."""
+    if definition.name in _FLAGS:
+        return _FLAGS[definition.name]
     names = set(definition.internal_attrs)
     if definition.reference is not None:
         for p in inspect.signature(definition.reference).parameters.values():
@@ -162,6 +175,7 @@ DERIVED: dict[str, Callable[[Inputs], Any]] = {
     "value_dtype": lambda inputs: _made_by(inputs, "HashTable")["value_dtype"],
     "min_after_dequeue": lambda inputs: 0,
     "seed": lambda inputs: 0,
+    "separator": lambda inputs: "",  # texts that are added are joined
     "seed2": lambda inputs: 0,
 }
 
@@ -249,14 +263,74 @@ def _diagonal(function: str, edges: int) -> Callable[..., Any]:
     return diagonal
 
 
+def _string_split(a: dict[str, Any], x: Tensor, ends: Tensor) -> Any:
+    known = static_value(ends)
+    whole = "maxsplit" in a
+    told = {"skip_empty": a.get("skip_empty", False), "whole": whole, "most": a.get("maxsplit", -1)}
+    delimiter = "" if known is None else bytes(known.item()).decode()
+    return list(make("StringSplit", [x] if known is not None else [x, ends], {"delimiter": delimiter, **told}).outputs)
+
+
+def _reduce_join(a: dict[str, Any], x: Tensor, axes: Tensor) -> Any:
+    known = static_value(axes)
+    told = {"axes": None if known is None else tuple(known.ravel().tolist()), "separator": a["separator"]}
+    return make("ReduceJoin", [x] if known is not None else [x, axes], told | {"keep_dims": a["keep_dims"]}).outputs[0]
+
+
+def _patches(a: dict[str, Any], images: Tensor) -> Any:
+    told = {"ksizes": a["ksizes"], "strides": a["strides"], "dilations": a["rates"], "data_format": "NHWC"}
+    attrs = told | {"padding": a["padding"], "explicit_paddings": ()}
+    return make("ExtractImagePatches", [images], attrs).outputs[0]
+
+
+def _sampler(op: str) -> Callable[..., Any]:
+    def sample(a: dict[str, Any], true: Tensor) -> Any:
+        told = {k: a[k] for k in ("num_true", "num_sampled", "unique", "range_max", "seed", "seed2")}
+        weights = np.zeros(0, np.float32)
+        if op == "FixedUnigramCandidateSampler":
+            if a["vocab_file"] or (a["num_shards"], a["shard"]) != (1, 0):
+                raise MisfitError("a vocab_file and shards are not supported: tell unigrams")
+            counts = np.asarray(a["unigrams"], np.float64) ** a["distortion"]
+            weights = np.concatenate([np.zeros(a["num_reserved_ids"]), counts]).astype(np.float32)
+        return list(make(op, [true, convert(weights)], told).outputs)
+
+    return sample
+
+
+def _tensor_summary(a: dict[str, Any], tag: Tensor, value: Tensor, metadata: Tensor) -> Any:
+    told = {"tag": _text(tag, "the tag"), "serialized_summary_metadata": bytes(_static(metadata, "metadata").item())}
+    return make("TensorSummaryV2", [value], told).outputs[0]
+
+
+def _ftrl(op: str) -> Callable[..., Any]:
+    """The op with a power of -1/2 of the learning rate, or the one that takes any."""
+
+    def update(a: dict[str, Any], *tensors: Tensor) -> Any:
+        *others, power = tensors
+        known = static_value(power)
+        if known is not None and known.item() == -0.5:
+            made = make(op, others)
+        else:
+            made = make(f"{op}V2", [*others, constant(0.0, power.dtype), power])
+        if a["multiply_linear_by_lr"]:
+            raise MisfitError("attribute multiply_linear_by_lr=True is not supported")
+        return made.outputs[0] if made.outputs else made
+
+    return update
+
+
 COMPOSED: dict[str, Callable[..., Any]] = {
+    **{op: _ftrl(op) for op in ("ApplyFtrl", "ResourceApplyFtrl", "ResourceSparseApplyFtrl", "SparseApplyFtrl")},
     "BatchToSpaceND": _batch_blocks("batch_to_space_nd"),
     "DepthToSpace": _blocks("depth_to_space"),
     "Div": lambda a, x, y: arithmetic.truncatediv(x, y) if x.dtype.is_integer else arithmetic.real_divide(x, y),
+    "ExtractImagePatches": _patches,
+    "FixedUnigramCandidateSampler": _sampler("FixedUnigramCandidateSampler"),
     "Gather": lambda a, params, indices: gather(params, indices),
     "HistogramSummary": _summary("HistogramSummary"),
     "ImageSummary": _summary("ImageSummary"),
     "LRN": lambda a, x: local_response_normalization(x, a["depth_radius"], a["bias"], a["alpha"], a["beta"]),
+    "LogUniformCandidateSampler": _sampler("LogUniformCandidateSampler"),
     "MatrixDiagPartV2": _diagonal("matrix_diag_part", 1),
     "MatrixDiagPartV3": _diagonal("matrix_diag_part", 1),
     "MatrixDiagV2": _diagonal("matrix_diag", 1),
@@ -264,6 +338,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "MatrixSetDiagV2": _diagonal("matrix_set_diag", 2),
     "MatrixSetDiagV3": _diagonal("matrix_set_diag", 2),
     "ReciprocalGrad": lambda a, y, dy: -dy * y * y,
+    "ReduceJoin": _reduce_join,
     "ResizeBilinear": _resize("resize_bilinear"),
     "ResizeNearestNeighbor": _resize("resize_nearest_neighbor"),
     "RestoreV2": _restore,
@@ -274,8 +349,13 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "SigmoidGrad": lambda a, y, dy: dy * y * (1.0 - y),
     "SpaceToBatchND": _batch_blocks("space_to_batch_nd"),
     "SpaceToDepth": _blocks("space_to_depth"),
+    "StackV2": lambda a, size: make("StackV2", [], {"elem_type": a["elem_type"]}).outputs[0],
+    "StringSplit": _string_split,
+    "StringSplitV2": _string_split,
     "SqrtGrad": lambda a, y, dy: dy * 0.5 / y,
     "TanhGrad": lambda a, y, dy: dy * (1.0 - y * y),
+    "TensorSummaryV2": _tensor_summary,
+    "UniformCandidateSampler": _sampler("UniformCandidateSampler"),
 }
 """TensorFlow's op -> a function of its attributes and inputs that gives an output, several, or a node."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...core.build import apply, constant, convert, make
 from ...core.constant_value import static_value
 from ...core.default_graph import get_default_graph
-from ...core.dtypes import DType, as_dtype, int32
+from ...core.dtypes import DType, as_dtype, int32, int64
 from ...core.graph import Graph, Node, Tensor
 from ...core.opdef import GradientRule, set_gradient
 from ...core.shape import Dims, TensorShape, as_dims, merge, text
@@ -217,7 +217,7 @@ class TensorArray:
         with self._handle.graph.op_scope(name or "TensorArraySplit"):
             tensor = self._element(value)
             with self._beside(tensor), self._handle.graph.op_scope("TensorArraySplitV3") as scope:
-                counts = cast(convert(lengths, name="lengths"), int32)
+                counts = cast(convert(lengths, name="lengths"), int64)
                 known = static_value(counts)
                 rows = int(known.flat[0]) if known is not None and known.size and np.ptp(known) == 0 else None
                 self._learn(None if tensor.dims is None else (rows, *tensor.dims[1:]))

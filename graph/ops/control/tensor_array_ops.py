@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import Array, DType, float32, int32, resource
+from ...core.dtypes import Array, DType, float32, int32, int64, resource
 from ...core.errors import InvalidArgumentError, invalid
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
@@ -185,13 +185,14 @@ def _concat_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _need(inputs[0], resource, "handle")
     _need(inputs[1], float32, "flow")
     dims = attrs["element_shape"]
-    return [(typed_attr(attrs, "dtype", DType).base, None if dims is None else (None, *dims[1:])), (int32, (None,))]
+    return [(typed_attr(attrs, "dtype", DType).base, None if dims is None else (None, *dims[1:])), (int64, (None,))]
 
 
 def _split_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     handle, _value, lengths, flow = inputs
     _need(handle, resource, "handle")
-    _need(lengths, int32, "lengths", 1)
+    if lengths.dtype.base is not int32:  # graphs of older versions have those
+        _need(lengths, int64, "lengths", 1)
     _need(flow, float32, "flow")
     return [(float32, ())]
 
@@ -234,7 +235,7 @@ def _gather(context: Context, array: ArrayState, indices: Array, flow: Array, **
 
 def _concat(context: Context, array: ArrayState, flow: Array, **attrs: Any) -> tuple[Array, Array]:
     found = [array.read(i) for i in range(len(array.values))]
-    lengths = np.array([len(v) for v in found], np.int32)
+    lengths = np.array([len(v) for v in found], np.int64)
     if not found:
         dims = array.dims or ()
         return np.zeros((0, *(d or 0 for d in dims[1:])), array.dtype.np), lengths

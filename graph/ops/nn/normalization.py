@@ -277,13 +277,17 @@ def _fused(
     return y.astype(x.dtype), new_mean, new_variance, used_mean, inverse, np.zeros(0, dtype)
 
 
+# Inputs 3 and 4 of the gradient are outputs 3 and 4 of `FusedBatchNormV3` in training: the batch's mean and 1 / standard deviation.
+# Otherwise they are the mean and the variance that it was given, as in TensorFlow.
+
+
 def _fused_grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _check_batch_norm_attrs(attrs)
-    grad, x, scale, mean, inverse, _ = inputs
+    grad, x, scale, mean, spread, _ = inputs
     dtype = allowed(x.dtype.base, FLOATS)
     if grad.dtype.base is not dtype:
         raise TypeError(f"y_backprop must be {dtype.name}, not {grad.dtype.base.name}")
-    dims, channels = _batch_norm_dims(x, (scale, mean, inverse), attrs)
+    dims, channels = _batch_norm_dims(x, (scale, mean, spread), attrs)
     wide = _wide_type(dtype)
     return [(dtype, merge(dims, grad.dims)), *[(wide, channels)] * 2, *[(wide, (0,))] * 2]
 
@@ -293,7 +297,7 @@ def _fused_grad(
     x: Array,
     scale: Array,
     mean: Array,
-    inverse: Array,
+    spread: Array,
     unused: Array,
     *,
     epsilon: float,
@@ -301,6 +305,7 @@ def _fused_grad(
     is_training: bool,
 ) -> tuple[Array, ...]:
     dtype = scale.dtype
+    inverse = spread if is_training else 1 / np.sqrt(spread + dtype.type(epsilon))
     axes = _other_axes(data_format)
     g = grad.astype(dtype)
     normal = (x.astype(dtype) - _spread(mean, data_format)) * _spread(inverse, data_format)
@@ -331,11 +336,12 @@ def _fused_gradient(node: Node, *grads: Tensor | None) -> Grads:
     x, scale, offset, mean, variance = node.inputs
     y_grad, mean_grad, variance_grad = grads[:3]
     used_mean, inverse = node.outputs[3], node.outputs[4]
+    statistics = (used_mean, inverse) if node.attrs["is_training"] else (mean, variance)
     attrs = {k: node.attrs[k] for k in ("epsilon", "data_format", "is_training")}
     wide, data_format = scale.dtype.base, attrs["data_format"]
     for_x = for_scale = for_offset = for_mean = for_variance = None
     if y_grad is not None:
-        operands = (y_grad, x, scale, used_mean, inverse, node.outputs[5])
+        operands = (y_grad, x, scale, *statistics, node.outputs[5])
         for_x, for_scale, for_offset = make("FusedBatchNormGradV3", operands, attrs).outputs[:3]
     if not attrs["is_training"]:
         # y = (x - mean) * inverse * scale + offset, and both statistics are handed on.
@@ -365,16 +371,17 @@ def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 def _fused_grad_gradient(node: Node, *grads: Tensor | None) -> Grads:
     """The second derivative: the gradient written with simple ops, and that differentiated."""
-    y_grad, x, scale, mean, inverse, _ = node.inputs
+    y_grad, x, scale, mean, spread, _ = node.inputs
     data_format, wide = node.attrs["data_format"], scale.dtype.base
     axes = list(_other_axes(data_format))
     sources = [y_grad, x, scale]
     g, values = cast(y_grad, wide), cast(x, wide)
     if node.attrs["is_training"]:
         mean, variance = moments(values, axes)
-        inverse = rsqrt(add(variance, node.attrs["epsilon"]))
     else:
-        sources += [mean, inverse]
+        variance = spread
+        sources += [mean, spread]
+    inverse = rsqrt(add(variance, node.attrs["epsilon"]))
     normal = multiply(subtract(values, _along_channels(mean, data_format)), _along_channels(inverse, data_format))
     for_offset, for_scale = reduce_sum(g, axes), reduce_sum(multiply(g, normal), axes)
     if node.attrs["is_training"]:
