@@ -101,9 +101,7 @@ class Stream:
         return (pairs[:, 0] << _32) | pairs[:, 1]
 
     def uniform(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Floats in [0, 1): every multiple of 2**-p is equally likely, p the precision of the element type in
-        bits.
-        """
+        """Floats in [0, 1): every multiple of 2**-p is equally likely, p the precision of the element type in bits."""
         count = math.prod(shape)
         bits = _PRECISION[dtype.name]
         if dtype.itemsize == 8:
@@ -163,9 +161,7 @@ class Stream:
         return np.asarray(x).astype(dtype).reshape(shape)
 
     def permutation(self, count: int) -> Array:
-        """The numbers 0 .. count-1 (int64) in random order: sorted by 64 random bits each, ties (rare) in
-        order.
-        """
+        """The numbers 0 .. count-1 (int64) in random order: sorted by 64 random bits each, ties (rare) in order."""
         return np.argsort(self.long_words(count), kind="stable")
 
 

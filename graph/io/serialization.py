@@ -159,8 +159,7 @@ def extend_from_bytes(graph: Graph, data: bytes | memoryview) -> list[Node]:
     """Append the nodes that `graph_to_bytes` wrote, to a graph that has exactly the nodes before them.
 
     Raises:
-        InvalidArgumentError: anything is wrong with the data; the text names the node. The graph has not
-            changed then.
+        InvalidArgumentError: anything is wrong with the data; the text names the node. The graph has not changed then.
     """
     reader = Reader(max(len(data), 1))
     reader.feed(data)

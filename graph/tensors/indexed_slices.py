@@ -25,8 +25,7 @@ class IndexedSlices(TensorOperators[Tensor]):
 
     Attributes:
         values: the rows, shape `[n, ...]`.
-        indices: where each belongs along the first axis, shape `[n]`, int32 or int64; repeated indices add
-            up.
+        indices: where each belongs along the first axis, shape `[n]`, int32 or int64; repeated indices add up.
         dense_shape: shape of the whole tensor as an int vector; None when it is unknown.
 
     >>> table_gradient = IndexedSlices(rows, ids, dense_shape=[1000, 16])

@@ -273,8 +273,7 @@ class GlorotNormal(VarianceScaling):
 class Orthogonal(Initializer):
     """A random orthogonal matrix times `gain` (Saxe, McClelland and Ganguli, 2013).
 
-    All axes but the last are rows. With fewer rows than columns the rows are orthonormal, otherwise the
-    columns.
+    All axes but the last are rows. With fewer rows than columns the rows are orthonormal, otherwise the columns.
     """
 
     _config: ClassVar[tuple[str, ...]] = ("gain", "seed", "dtype")

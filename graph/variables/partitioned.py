@@ -426,9 +426,7 @@ class PartitionedVariable(TensorOperators[Tensor]):
     def assign_add(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> list[Any]:
-        """Add a value; arguments and result as of `assign`. Each part changes atomically, the whole does
-        not.
-        """
+        """Add a value; arguments and result as of `assign`. Each part changes atomically, the whole does not."""
         return self._change(lambda part, v: part.assign_add(v, use_locking, name, read_value), value)
 
     def assign_sub(

@@ -151,8 +151,7 @@ def variable_scope(
     """A block that prefixes the names of variables, and of the other nodes made in it.
 
     Args:
-        name_or_scope: a name, added to the open scope's; or a scope object, which is entered again wherever
-            one is.
+        name_or_scope: a name, added to the open scope's; or a scope object, which is entered again wherever one is.
         default_name: a name for `name_or_scope=None`, made unique: `dense`, `dense_1`, ...
         values: tensors that determine the graph.
         initializer: defaults in the block.
@@ -163,8 +162,7 @@ def variable_scope(
         dtype: defaults in the block.
         use_resource: defaults in the block.
         constraint: defaults in the block.
-        reuse: True, False, AUTO_REUSE, or None to inherit. Reuse that is on outside cannot be turned off by
-            False.
+        reuse: True, False, AUTO_REUSE, or None to inherit. Reuse that is on outside cannot be turned off by False.
         auxiliary_name_scope: whether a name scope is opened as well.
 
     Raises:

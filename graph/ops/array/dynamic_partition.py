@@ -239,8 +239,7 @@ define("Unique", unique_rule, lambda x, *, out_idx: uniques(x, out_idx=out_idx)[
 
 
 def unique(x: TensorLike, out_idx: Any = int32, name: str | None = None) -> Unique:
-    """Distinct values of a vector in order of first appearance, and the index of each element's value among
-    them.
+    """Distinct values of a vector in order of first appearance, and the index of each element's value among them.
 
     >>> unique([3, 1, 3])   # y = [3, 1], idx = [0, 1, 0]
     """

@@ -38,8 +38,7 @@ def embedding_lookup(
     """Rows of a table.
 
     Args:
-        params: the table, `[rows, ...]`: a tensor or variable, or a list of shards with equal sizes behind
-            the first.
+        params: the table, `[rows, ...]`: a tensor or variable, or a list of shards with equal sizes behind the first.
         ids: which rows: int32 or int64, any shape, each in [0, rows).
         partition_strategy: which shard of n holds row r: "mod": shard r % n, there row r // n; "div":
             contiguous ranges,

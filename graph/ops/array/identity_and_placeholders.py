@@ -234,8 +234,7 @@ define_on_host("Assert", _assert_rule, _assert)
 def Assert(
     condition: TensorLike, data: Sequence[TensorLike], summarize: int | None = None, name: str | None = None
 ) -> Node:
-    """A node that fails its step with InvalidArgumentError, showing `data`, unless `condition` (a bool
-    scalar) holds.
+    """A node that fails its step with InvalidArgumentError, showing `data`, unless `condition` (a bool scalar) holds.
 
     It must run to check anything: make what depends on it wait, with `control_dependencies([Assert(...)])`.
     """

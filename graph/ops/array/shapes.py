@@ -189,8 +189,7 @@ def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> T
         shape: vector of int32 or int64. One size may be -1: it becomes what the number of elements asks for.
 
     Raises:
-        ValueError: the numbers of elements differ (InvalidArgumentError when only the running graph can
-            know).
+        ValueError: the numbers of elements differ (InvalidArgumentError when only the running graph can know).
     """
     return apply_op("Reshape", name, tensor=tensor, shape=Index(shape))
 

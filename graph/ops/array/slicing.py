@@ -131,8 +131,7 @@ def _kind(masks: Attrs, i: int) -> str:
 
 
 def _sliced_dims(dims: Dims, count: int, masks: Attrs, index: tuple[Subscript, ...] | None) -> Dims:
-    """The shape of a strided slice of `count` specs; `index` is None while begin, end and strides are not all
-    known.
+    """The shape of a strided slice of `count` specs; `index` is None while begin, end and strides are not all known.
 
     Raises:
         ValueError: more specs than dimensions, or an index outside of its dimension.

@@ -104,8 +104,7 @@ def top_k(input: TensorLike, k: TensorLike = 1, sorted: bool = True, name: str |
         sorted: False allows any order; here the order is the same.
 
     Raises:
-        ValueError: `k` exceeds the last dimension (InvalidArgumentError when only the running graph can
-            know).
+        ValueError: `k` exceeds the last dimension (InvalidArgumentError when only the running graph can know).
     """
     return TopK(*apply_op("TopKV2", name, {"sorted": bool(sorted)}, input=input, k=Index(k)).op.outputs)
 
@@ -212,8 +211,7 @@ def in_top_k(predictions: TensorLike, targets: TensorLike, k: TensorLike, name: 
     target class.
 
     Args:
-        targets: class of each row, int32 or int64, shape (batch,). One outside of the classes is never in the
-            top k.
+        targets: class of each row, int32 or int64, shape (batch,). One outside of the classes is never in the top k.
 
     Returns:
         bool, shape (batch,). False for a row that holds an infinity or a NaN.

@@ -290,8 +290,7 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
             Labels missing from the output are summed over; `...` are batch dimensions, which
             broadcast. Without an arrow the output has the labels that occur once, in alphabetical order.
         inputs: numbers of one type, one operand or more. More than two become a chain of pairs.
-        optimize: accepted for TensorFlow's sake; the chain is always chosen greedily, the cheapest pair
-            first.
+        optimize: accepted for TensorFlow's sake; the chain is always chosen greedily, the cheapest pair first.
 
     Raises:
         ValueError: the equation is malformed or does not fit the operands.

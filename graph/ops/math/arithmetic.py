@@ -356,9 +356,7 @@ def _rsqrt_gradient(node: Node, grad: Tensor) -> list[Tensor]:
 
 
 def power(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x ** y (TensorFlow's `pow`). InvalidArgumentError at run time for an integer to a negative integer
-    power.
-    """
+    """x ** y (TensorFlow's `pow`). InvalidArgumentError at run time for an integer to a negative integer power."""
     return binary("Pow", x, y, name or "Pow")
 
 

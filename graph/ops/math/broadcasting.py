@@ -73,8 +73,7 @@ def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
 
 
 def repeated_axes(x: Dims, y: Dims) -> tuple[list[int], list[int]] | None:
-    """Axes of `broadcast(x, y)` over which the gradients of x and y must be summed; None while that is not
-    known.
+    """Axes of `broadcast(x, y)` over which the gradients of x and y must be summed; None while that is not known.
 
     >>> repeated_axes((None, 10), (10,))
     ([], [0])

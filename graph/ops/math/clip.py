@@ -64,8 +64,7 @@ def clip_by_norm(t: TensorLike, clip_norm: TensorLike, axes: Any = None, name: s
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
-    """The L2 norm of all tensors taken together: the root of the sum of all squares. None entries are
-    ignored.
+    """The L2 norm of all tensors taken together: the root of the sum of all squares. None entries are ignored.
 
     Raises:
         TypeError: not a list. ValueError: all entries are None.

@@ -247,9 +247,7 @@ def invert(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x with its bits moved up by y places (`tf.bitwise.left_shift`). Unspecified unless 0 <= y < number of
-    bits.
-    """
+    """x with its bits moved up by y places (`tf.bitwise.left_shift`). Unspecified unless 0 <= y < number of bits."""
     return binary("LeftShift", x, y, name or "LeftShift")
 
 

@@ -52,8 +52,7 @@ def op_scope(name: str | None, default: str, *values: Any) -> AbstractContextMan
 
 
 def index_operand(value: TensorLike, name: str) -> Tensor:
-    """A tensor of int32 or int64 for sizes, axes or indices: numbers, lists (tensors among them), a
-    TensorShape.
+    """A tensor of int32 or int64 for sizes, axes or indices: numbers, lists (tensors among them), a TensorShape.
 
     Raises:
         ValueError: a size in it is unknown. TypeError: not integers.

@@ -110,8 +110,7 @@ def norm(
     Args:
         tensor: of floating type.
         ord: `"euclidean"` (also `"fro"` for matrices), 1, `np.inf`, or for vectors any number above 0.
-        axis: None: the whole tensor as one vector; an int: vectors along that axis; a pair: matrices in these
-            two axes.
+        axis: None: the whole tensor as one vector; an int: vectors along that axis; a pair: matrices in these two axes.
         keepdims: keep the reduced axes with size 1.
 
     Raises:

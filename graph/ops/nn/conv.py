@@ -410,8 +410,7 @@ def depthwise_conv2d_native(
         dilations: as for `conv2d`.
 
     Returns:
-        Images with `channels * multiplier` channels: channel `c * multiplier + m` is channel c under its
-        filter m.
+        Images with `channels * multiplier` channels: channel `c * multiplier + m` is channel c under its filter m.
     """
     with op_scope(name, "DepthwiseConv2dNative", input, filter) as scope:
         x = convert(input, name="input")

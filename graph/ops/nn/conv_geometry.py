@@ -80,9 +80,7 @@ class Window:
         return room // self.strides[axis] + 1
 
     def pads(self, axis: int, length: int) -> tuple[int, int]:
-        """Pixels to add before and after an image axis of that length. SAME puts an odd one after, as
-        TensorFlow does.
-        """
+        """Pixels to add before and after an image axis of that length. SAME puts an odd one after, as TensorFlow does."""
         if self.padding != "SAME":
             return self.explicit[axis]
         count = -(-length // self.strides[axis])
@@ -108,9 +106,7 @@ def patches(x: Array, window: Window, fill: Any = 0) -> Array:
 
 
 def overlay(parts: Array, height: int, width: int, window: Window) -> Array:
-    """The transpose of `patches`: each pixel gets the sum of what the windows hold for it; `[n, height,
-    width, c]`.
-    """
+    """The transpose of `patches`: each pixel gets the sum of what the windows hold for it; `[n, height, width, c]`."""
     n, rows, columns, c, taps_high, taps_wide = parts.shape
     (top, bottom), (left, right) = window.pads(0, height), window.pads(1, width)
     out = np.zeros((n, top + height + bottom, left + width + right, c), parts.dtype)

@@ -89,8 +89,7 @@ def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None
     Args:
         value: rank 2 or more.
         bias: a vector, one number per channel.
-        data_format: where the channels are: "NHWC" (or None, "N...C"): the last axis; "NCHW" ("NC..."): the
-            second.
+        data_format: where the channels are: "NHWC" (or None, "N...C"): the last axis; "NCHW" ("NC..."): the second.
 
     Raises:
         ValueError: bias has another size than the channels.

@@ -430,8 +430,7 @@ def fused_batch_norm(
         exponential_avg_factor: below 1, the statistics that come out are `(1 - f) * given + f * the batch's`.
 
     Returns:
-        (y, mean, variance). While training these are the batch's, the variance divided by n - 1; else the
-        given ones.
+        (y, mean, variance). While training these are the batch's, the variance divided by n - 1; else the given ones.
 
     Raises:
         ValueError: mean and variance are missing where they are needed, or shapes do not fit. TypeError:

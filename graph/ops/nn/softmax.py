@@ -279,9 +279,7 @@ def softmax_cross_entropy_with_logits(
     name: str | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """`softmax_cross_entropy_with_logits_v2` that treats the labels as constants: no gradient flows into
-    them.
-    """
+    """`softmax_cross_entropy_with_logits_v2` that treats the labels as constants: no gradient flows into them."""
     _need_both("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
     with op_scope(name, "softmax_cross_entropy_with_logits_sg", logits, labels) as scope:
         fixed = stop_gradient(convert(labels, name="labels"), name="labels_stop_gradient")
@@ -334,8 +332,7 @@ def sparse_softmax_cross_entropy_with_logits(
     """How unlikely the true class is under softmax(logits): `-log(softmax(logits))[label]`.
 
     Args:
-        labels: the true class of each row, int32 or int64, in [0, classes); shape of the logits without the
-            last axis.
+        labels: the true class of each row, int32 or int64, in [0, classes); shape of the logits without the last axis.
         logits: unnormalised log probabilities, classes along the last axis.
         name: scope of the nodes.
 
@@ -390,8 +387,7 @@ def weighted_cross_entropy_with_logits(
     name: str | None = None,
     targets: TensorLike = None,
 ) -> Tensor:
-    """`sigmoid_cross_entropy_with_logits` in which a missed yes costs `pos_weight` times as much as a false
-    one.
+    """`sigmoid_cross_entropy_with_logits` in which a missed yes costs `pos_weight` times as much as a false one.
 
     Args:
         labels: in [0, 1], of the logits' shape and type.

@@ -168,8 +168,7 @@ def random_normal(
 ) -> Tensor:
     """Normally distributed numbers, new ones in each step.
 
-    `mean` and `stddev` broadcast against the result; `shape`, `dtype`, `seed`, `name` as for
-    `random_uniform`.
+    `mean` and `stddev` broadcast against the result; `shape`, `dtype`, `seed`, `name` as for `random_uniform`.
     """
     return _gaussian("RandomStandardNormal", "random_normal", shape, mean, stddev, dtype, seed, name)
 
@@ -182,8 +181,7 @@ def truncated_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normally distributed numbers no further than two standard deviations from the mean, new ones in each
-    step.
+    """Normally distributed numbers no further than two standard deviations from the mean, new ones in each step.
 
     Arguments as for `random_normal`; `stddev` is that of the whole normal distribution.
     """

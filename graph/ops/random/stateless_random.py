@@ -38,9 +38,7 @@ from .random_common import (
 
 
 def seeded_stream(seed: Array) -> Stream:
-    """Two numbers of 64 bits fill the key (their lower words) and the upper half of the counter (their upper
-    words).
-    """
+    """Two numbers of 64 bits fill the key (their lower words) and the upper half of the counter (their upper words)."""
     a, b = (int(s) % (1 << 64) for s in seed)
     low = 0xFFFFFFFF
     return Stream((a & low, b & low), (a >> 32) | (b >> 32) << 32)
