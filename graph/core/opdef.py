@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -176,6 +176,24 @@ def typed_attr(attrs: Attrs, name: str, kind: type[T]) -> T:
     value = attrs.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise TypeError(f"attr {name} must be {_KINDS[kind]}, not {value!r}")
+    return value
+
+
+def tuple_attr(attrs: Attrs, name: str, kind: type[T], count: int | None = None) -> tuple[T, ...]:
+    """An attribute, checked to be a tuple of this type, and of this length. TypeError: it is not."""
+    value = attrs.get(name)
+    if not isinstance(value, tuple) or not all(isinstance(v, kind) for v in value):
+        raise TypeError(f"attr {name} must be a tuple whose elements are each {_KINDS[kind]}, not {value!r}")
+    if count is not None and len(value) != count:
+        raise TypeError(f"attr {name} must have {count} elements, not {len(value)}")
+    return value
+
+
+def choice_attr(attrs: Attrs, name: str, choices: Iterable[str]) -> str:
+    """An attribute, checked to be one of these texts. ValueError: it is not."""
+    value = attrs.get(name)
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
     return value
 
 

@@ -63,6 +63,13 @@ def merge(a: Dims, b: Dims) -> Dims:
     return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
 
 
+def common(a: Dims, b: Dims) -> Dims:
+    """What two shapes have in common: sizes that differ are unknown; if the ranks differ, the shape is unknown."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
 def broadcast(a: Dims, b: Dims) -> Dims:
     """The shape of an elementwise operation on two operands (NumPy's rule).
 
@@ -346,10 +353,7 @@ class TensorShape:
 
     def most_specific_compatible_shape(self, other: Any) -> TensorShape:
         """The common part of both: sizes that differ are unknown; if the ranks differ, the shape is unknown."""
-        b = as_dims(other)
-        if self.dims_tuple is None or b is None or len(self.dims_tuple) != len(b):
-            return TensorShape(None)
-        return TensorShape([x if x == y else None for x, y in zip(self.dims_tuple, b, strict=True)])
+        return TensorShape(common(self.dims_tuple, as_dims(other)))
 
     def as_proto(self) -> Any:
         """A `TensorShapeProto`."""

@@ -12,7 +12,7 @@ from ...core.constant_value import partly_known, static_value
 from ...core.dtypes import Array
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, choice_attr, define
 from ...core.shape import of_rank, text
 from ..math.common import same_type
 from ..math.reduce import reduce_sum
@@ -137,10 +137,7 @@ MIRROR_OFFSETS = {"REFLECT": 1, "SYMMETRIC": 0}
 
 
 def _mirror_offset(attrs: Attrs) -> int:
-    mode = attrs.get("mode")
-    if mode not in MIRROR_OFFSETS:
-        raise ValueError(f"mode must be REFLECT or SYMMETRIC, not {mode!r}")
-    return MIRROR_OFFSETS[mode]
+    return MIRROR_OFFSETS[choice_attr(attrs, "mode", MIRROR_OFFSETS)]
 
 
 def _mirror_pad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

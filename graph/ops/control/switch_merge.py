@@ -32,9 +32,10 @@ from ...core.dtypes import Array, DType, bool_, int32, resource
 from ...core.errors import InternalError, invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, define, typed_attr
-from ...core.shape import Dims, compatible, text
+from ...core.shape import Dims, common, compatible, text
 from ...resources.resource_manager import DEAD, Context
-from ..math.static_operands import no_cost
+from ..math.common import same_type
+from ..math.static_operands import no_cost, same_rule
 
 
 def _need_bool(pred: Tensor) -> None:
@@ -65,24 +66,10 @@ def _need_ref(data: Tensor) -> None:
 def _merge_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     if not inputs:
         raise ValueError("there must be at least one input")
-    first, *others = inputs
-    dims = first.dims
-    for t in others:
-        if t.dtype.base is not first.dtype.base:
-            raise TypeError(
-                f"all inputs must have one element type, not {first.dtype.base.name} and {t.dtype.base.name}"
-            )
-        dims = _common(dims, t.dims)
-    return [(first.dtype.base, dims), (int32, ())]
-
-
-def _common(a: Dims, b: Dims) -> Dims:
-    """What two shapes have in common: a size in which they differ is unknown."""
-    if a == b:
-        return a
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+    dtype, dims = same_type(inputs), inputs[0].dims
+    for t in inputs[1:]:
+        dims = common(dims, t.dims)
+    return [(dtype, dims), (int32, ())]
 
 
 def _enter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -106,11 +93,6 @@ def _ref_enter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _need_ref(data)
     ((_, dims),) = _enter_rule(inputs, attrs)
     return [(data.dtype, dims)]
-
-
-def _same_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (x,) = inputs
-    return [(x.dtype.base, x.dims)]
 
 
 def _loop_cond_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -156,8 +138,8 @@ define(
     ref_inputs=(0,),
     **_back,
 )
-define("Exit", infer=_same_rule, reference=lambda x: x, **_back)
-define("NextIteration", infer=_same_rule, reference=lambda x: x, **_back)
+define("Exit", infer=same_rule, reference=lambda x: x, **_back)
+define("NextIteration", infer=same_rule, reference=lambda x: x, **_back)
 define("LoopCond", _loop_cond_rule, lambda x: x, cost=no_cost)
 define("ControlTrigger", lambda inputs, attrs: [], lambda: (), cost=no_cost)
 

@@ -267,10 +267,10 @@ def _graph_of(size: Any) -> Graph:
 # --- gradients ------------------------------------------------------------------------------------------------
 
 
-def _gradient_array(node: Node, flow: Tensor, grad: Tensor) -> Any:
-    """The list of gradients of the list that `node` accesses; `flow` is its state."""
+def _gradient_array(node: Node, flow: Tensor, like: Tensor) -> Any:
+    """The list of gradients of the list that `node` accesses; `flow` is its state, `like` a value of its type."""
     array = TensorArray(
-        node.attrs.get("dtype") or grad.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False,
+        node.attrs.get("dtype") or like.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False,
         element_shape=node.attrs.get("element_shape"), colocate_with_first_write_call=False,
     )  # fmt: skip
     return array.grad(node.graph.scopes.gradient_call)
@@ -288,19 +288,12 @@ def _gather_gradient(node: Node, grad: Tensor) -> Sequence[Any]:
 
 def _write_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
     _, index, value, _ = node.inputs
-    return [None, None, _gradient_of_value(node, value, flow).read(index), flow]
+    return [None, None, _gradient_array(node, flow, value).read(index), flow]
 
 
 def _scatter_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
     _, indices, value, _ = node.inputs
-    return [None, None, _gradient_of_value(node, value, flow).gather(indices), flow]
-
-
-def _gradient_of_value(node: Node, value: Tensor, flow: Tensor) -> Any:
-    array = TensorArray(
-        value.dtype.base, handle=node.inputs[0], flow=flow, infer_shape=False, colocate_with_first_write_call=False
-    )
-    return array.grad(node.graph.scopes.gradient_call)
+    return [None, None, _gradient_array(node, flow, value).gather(indices), flow]
 
 
 def _concat_gradient(node: Node, grad: Tensor, _lengths: Any) -> Sequence[Any]:
@@ -310,7 +303,7 @@ def _concat_gradient(node: Node, grad: Tensor, _lengths: Any) -> Sequence[Any]:
 
 def _split_gradient(node: Node, flow: Tensor) -> Sequence[Any]:
     value = node.inputs[1]
-    rows = _gradient_of_value(node, value, flow).concat()
+    rows = _gradient_array(node, flow, value).concat()
     return [None, rows[: shape(value)[0]], None, flow]  # the rows after them were written to further elements
 
 

@@ -19,10 +19,10 @@ import numpy as np
 from ...core.dtypes import Array, DType, float32, int32, int64, resource
 from ...core.errors import InvalidArgumentError, invalid
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, Trait, define, typed_attr
+from ...core.opdef import Attrs, InferRule, Output, Trait, define, typed_attr
 from ...core.shape import Dims, compatible, is_static, merge, text
 from ...resources.resource_manager import Context
-from ..math.static_operands import no_cost
+from ..math.static_operands import need_rank, no_cost
 
 
 class ArrayState:
@@ -118,16 +118,39 @@ class ArrayState:
 # --- rules ----------------------------------------------------------------------------------------------------
 
 
-def _need(tensor: Tensor, dtype: DType, what: str, rank: int | None = 0) -> None:
-    if tensor.dtype.base is not dtype:
-        raise TypeError(f"{what} must be of type {dtype.name}, not {tensor.dtype.base.name}")
-    if rank is not None and tensor.dims is not None and len(tensor.dims) != rank:
-        raise ValueError(f"{what} must have rank {rank}, not shape {text(tensor.dims)}")
+_OPERANDS: dict[str, tuple[tuple[DType, ...], int]] = {
+    "handle": ((resource,), 0),
+    "flow": ((float32,), 0),
+    "size": ((int32,), 0),
+    "index": ((int32,), 0),
+    "indices": ((int32,), 1),
+    "lengths": ((int64, int32), 1),  # int32 in graphs of older versions
+}
+"""Types and ranks of the operands, by name; a `value` may be anything."""
+
+
+def _check(inputs: Sequence[Tensor], *names: str) -> None:
+    """TypeError or ValueError unless the inputs are these operands."""
+    for tensor, name in zip(inputs, names, strict=True):
+        if name != "value":
+            dtypes, rank = _OPERANDS[name]
+            if tensor.dtype.base not in dtypes:
+                raise TypeError(f"{name} must be of type {dtypes[0].name}, not {tensor.dtype.base.name}")
+            need_rank(tensor.dims, rank, name)
+
+
+def _change_rule(*names: str) -> InferRule:
+    """The rule of an op that changes the list, and gives its new flow."""
+
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        _check(inputs, *names)
+        return [(float32, ())]
+
+    return infer
 
 
 def _new_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    (size,) = inputs
-    _need(size, int32, "size")
+    _check(inputs, "size")
     typed_attr(attrs, "dtype", DType)
     for name in ("dynamic_size", "clear_after_read"):
         typed_attr(attrs, name, bool)
@@ -135,66 +158,32 @@ def _new_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _grad_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    handle, flow = inputs
-    _need(handle, resource, "handle")
-    _need(flow, float32, "flow")
+    _check(inputs, "handle", "flow")
     typed_attr(attrs, "source", str)
     return [(resource, ()), (float32, ())]
 
 
-def _write_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    handle, index, _value, flow = inputs
-    _need(handle, resource, "handle")
-    _need(index, int32, "index")
-    _need(flow, float32, "flow")
-    return [(float32, ())]
-
-
-def _scatter_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    handle, indices, _value, flow = inputs
-    _need(handle, resource, "handle")
-    _need(indices, int32, "indices", 1)
-    _need(flow, float32, "flow")
-    return [(float32, ())]
-
-
 def _read_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    handle, index, flow = inputs
-    _need(handle, resource, "handle")
-    _need(index, int32, "index")
-    _need(flow, float32, "flow")
+    _check(inputs, "handle", "index", "flow")
     return [(typed_attr(attrs, "dtype", DType).base, attrs["element_shape"])]
 
 
 def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    handle, indices, flow = inputs
-    _need(handle, resource, "handle")
-    _need(indices, int32, "indices", 1)
-    _need(flow, float32, "flow")
-    dims = attrs["element_shape"]
+    _check(inputs, "handle", "indices", "flow")
+    dims, indices = attrs["element_shape"], inputs[1]
     count = indices.dims[0] if indices.dims is not None else None
     return [(typed_attr(attrs, "dtype", DType).base, None if dims is None else (count, *dims))]
 
 
 def _size_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _need(inputs[0], resource, "handle")
+    _check(inputs, "handle", "flow")
     return [(int32, ())]
 
 
 def _concat_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    _need(inputs[0], resource, "handle")
-    _need(inputs[1], float32, "flow")
+    _check(inputs, "handle", "flow")
     dims = attrs["element_shape"]
     return [(typed_attr(attrs, "dtype", DType).base, None if dims is None else (None, *dims[1:])), (int64, (None,))]
-
-
-def _split_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    handle, _value, lengths, flow = inputs
-    _need(handle, resource, "handle")
-    if lengths.dtype.base is not int32:  # graphs of older versions have those
-        _need(lengths, int64, "lengths", 1)
-    _need(flow, float32, "flow")
-    return [(float32, ())]
 
 
 # --- what they do ---------------------------------------------------------------------------------------------
@@ -264,9 +253,9 @@ define(
     reference=lambda context, array, flow, *, source: (array.gradient(source), _FLOW),
     **_STATE,
 )
-define("TensorArrayWriteV3", infer=_write_rule, reference=_write, **_STATE)
-define("TensorArrayScatterV3", infer=_scatter_rule, reference=_scatter, **_STATE)
-define("TensorArraySplitV3", infer=_split_rule, reference=_split, **_STATE)
+define("TensorArrayWriteV3", _change_rule("handle", "index", "value", "flow"), _write, **_STATE)
+define("TensorArrayScatterV3", _change_rule("handle", "indices", "value", "flow"), _scatter, **_STATE)
+define("TensorArraySplitV3", _change_rule("handle", "value", "lengths", "flow"), _split, **_STATE)
 define(
     "TensorArrayReadV3",
     infer=_read_rule,

@@ -18,7 +18,7 @@ from ...core.dtypes import Array, DType, as_dtype, resource, string, text_array
 from ...core.errors import OpError, PermissionDeniedError, UnknownError, invalid
 from ...core.graph import Tensor
 from ...core.interpreter_state import collector_paused
-from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, define_on_host, nbytes, typed_attr
+from ...core.opdef import ANY, Attrs, Cost, Output, Trait, define, define_on_host, nbytes, tuple_attr, typed_attr
 from ...core.settings import setting
 from ...core.shape import Dims, as_dims
 from ...formats.checkpoints import CheckpointReader, write_manifest, write_shard
@@ -27,15 +27,6 @@ from ...resources.resource_manager import Context
 from ...resources.variable import VariableState, read_together
 from ..state.queues import need_scalar
 from ..state.variables import place_of
-
-
-def _texts(attrs: Attrs, name: str, count: int | None = None) -> tuple[str, ...]:
-    value = attrs.get(name)
-    if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
-        raise TypeError(f"attribute {name} must hold texts, not {value!r}")
-    if count is not None and len(value) != count:
-        raise ValueError(f"attribute {name} must have {count} entries, not {len(value)}")
-    return value
 
 
 def _path(context: Context, prefix: Array) -> str:
@@ -69,8 +60,8 @@ def _read_together(context: Context, *states: VariableState) -> Any:
 def _infer_save(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     prefix, *tensors = inputs
     need_scalar(prefix, (string,), "the prefix")
-    _texts(attrs, "tensor_names", len(tensors))
-    _texts(attrs, "shape_and_slices", len(tensors))
+    tuple_attr(attrs, "tensor_names", str, len(tensors))
+    tuple_attr(attrs, "shape_and_slices", str, len(tensors))
     if any(t.dtype.base is resource for t in tensors):
         raise TypeError("values can be saved, handles cannot")
     if not 0 <= typed_attr(attrs, "shard", int) < typed_attr(attrs, "num_shards", int):
@@ -121,11 +112,9 @@ def _merge(context: Context, prefix: Array, *described: Array) -> tuple[()]:
 def _infer_restore(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (prefix,) = inputs
     need_scalar(prefix, (string,), "the prefix")
-    names = _texts(attrs, "tensor_names")
-    _texts(attrs, "shape_and_slices", len(names))
-    dtypes, shapes = attrs.get("dtypes"), attrs.get("shapes")
-    if not isinstance(dtypes, tuple) or len(dtypes) != len(names) or not all(isinstance(d, DType) for d in dtypes):
-        raise TypeError("attribute dtypes must have one element type per name")
+    names = tuple_attr(attrs, "tensor_names", str)
+    tuple_attr(attrs, "shape_and_slices", str, len(names))
+    dtypes, shapes = tuple_attr(attrs, "dtypes", DType, len(names)), attrs.get("shapes")
     if not isinstance(shapes, tuple) or len(shapes) != len(names):
         raise TypeError("attribute shapes must have one shape per name")
     return [(d, as_dims(s)) for d, s in zip(dtypes, shapes, strict=True)]

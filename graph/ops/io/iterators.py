@@ -33,7 +33,7 @@ from ...core.errors import (
     invalid,
 )
 from ...core.graph import Graph, Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define, typed_attr
+from ...core.opdef import Attrs, Output, Trait, define, tuple_attr, typed_attr
 from ...core.shape import as_dims, compatible, text
 from ...resources.cancellation import check_cancelled, is_cancelled
 from ...resources.resource_manager import Context, Resources
@@ -219,9 +219,7 @@ def _infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 
 def _outputs(attrs: Attrs) -> list[Output]:
-    dtypes, shapes = attrs.get("output_types"), attrs.get("output_shapes")
-    if not isinstance(dtypes, tuple) or not all(isinstance(d, DType) for d in dtypes):
-        raise TypeError("attribute output_types must hold element types")
+    dtypes, shapes = tuple_attr(attrs, "output_types", DType), attrs.get("output_shapes")
     if not isinstance(shapes, tuple) or len(shapes) != len(dtypes):
         raise TypeError("attribute output_shapes must have one shape per component")
     return [(d.base, as_dims(s)) for d, s in zip(dtypes, shapes, strict=True)]

@@ -8,7 +8,7 @@ from typing import Any
 from ...core.build import TensorLike, apply, convert, graph_of
 from ...core.dtypes import FLOAT8, NUMBERS, DType, as_dtype, bool_, float32
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, define
+from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.operators import operators
 from ...core.scalar_math import numpy_math
 from ...tensors.indexed_slices import map_values
@@ -20,10 +20,7 @@ _CASTABLE = (*NUMBERS, bool_, *FLOAT8)
 def _cast_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     (x,) = inputs
     allowed(x.dtype.base, _CASTABLE)
-    target = attrs.get("DstT")
-    if not isinstance(target, DType):
-        raise ValueError(f"attribute DstT must be an element type, not {target!r}")
-    return [(allowed(target, _CASTABLE), x.dims)]
+    return [(allowed(typed_attr(attrs, "DstT", DType), _CASTABLE), x.dims)]
 
 
 def _cast_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:

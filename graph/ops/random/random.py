@@ -10,6 +10,7 @@ The forms that take the seed as a tensor are in `stateless_random`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from .random_common import (
     check_seeds,
     drawing_cost,
     float_attr,
+    gaussian,
     interval,
     scaled,
     seed_attrs,
@@ -170,7 +172,8 @@ def random_normal(
 
     `mean` and `stddev` broadcast against the result; `shape`, `dtype`, `seed`, `name` as for `random_uniform`.
     """
-    return _gaussian("RandomStandardNormal", "random_normal", shape, mean, stddev, dtype, seed, name)
+    seeds = partial(seed_attrs, seed)
+    return gaussian("RandomStandardNormal", "random_normal", {"shape": shape}, mean, stddev, dtype, seeds, name)
 
 
 def truncated_normal(
@@ -185,26 +188,8 @@ def truncated_normal(
 
     Arguments as for `random_normal`; `stddev` is that of the whole normal distribution.
     """
-    return _gaussian("TruncatedNormal", "truncated_normal", shape, mean, stddev, dtype, seed, name)
-
-
-def _gaussian(
-    op: str,
-    default: str,
-    shape: TensorLike,
-    mean: TensorLike,
-    stddev: TensorLike,
-    dtype: Any,
-    seed: int | None,
-    name: str | None,
-) -> Tensor:
-    dtype = as_dtype(dtype).base
-    with op_scope(name, default, shape, mean, stddev) as scope:
-        sizes = index_operand(shape, "shape")
-        center = convert(mean, dtype, name="mean")
-        spread = convert(stddev, dtype, name="stddev")
-        drawn = apply(op, (sizes,), {"dtype": dtype, **seed_attrs(seed)})
-        return scaled(drawn, spread, center, scope)
+    seeds = partial(seed_attrs, seed)
+    return gaussian("TruncatedNormal", "truncated_normal", {"shape": shape}, mean, stddev, dtype, seeds, name)
 
 
 def random_shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:

@@ -7,19 +7,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...core.build import TensorLike, convert
+from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.default_graph import get_default_graph
-from ...core.dtypes import FLOATS, Array, DType, int32, int64, uint32, uint64
+from ...core.dtypes import FLOATS, Array, DType, as_dtype, int32, int64, uint32, uint64
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, default_cost
+from ...core.opdef import Attrs, Cost, default_cost, typed_attr
 from ...core.philox import Stream, key_from
 from ...core.settings import setting
 from ...core.shape import Dims
 from ...resources.resource_manager import Context
 from ..math.arithmetic import add, multiply
 from ..math.common import allowed
-from ..math.static_operands import dims_of, need_index, need_rank
+from ..math.static_operands import dims_of, index_operand, need_index, need_rank, op_scope
 
 Draw: TypeAlias = Callable[[Stream, tuple[int, ...], "np.dtype[Any]"], Array]
 
@@ -90,16 +90,12 @@ def check_seeds(attrs: Attrs) -> None:
 
 def float_attr(attrs: Attrs) -> DType:
     """The floating type that an op makes."""
-    dtype = attrs.get("dtype")
-    if not isinstance(dtype, DType):
-        raise TypeError(f"attr dtype must be an element type, not {dtype!r}")
-    return allowed(dtype, FLOATS)
+    return allowed(typed_attr(attrs, "dtype", DType), FLOATS)
 
 
 def shape_operand(shape: Tensor) -> Dims:
     """The shape that an operand says."""
-    need_index(shape, "the shape")
-    need_rank(shape.dims, 1, "the shape")
+    need_index(shape, "the shape", 1)
     if shape.op.type == "Const":
         return sizes_of(shape.op.attrs["value"])
     return static_dims(shape)
@@ -140,6 +136,25 @@ def bounds_rule(inputs: Sequence[Tensor]) -> DType:
 def scaled(drawn: Tensor, factor: Tensor, offset: Tensor, scope: str) -> Tensor:
     """Numbers with this spread around this middle."""
     return add(multiply(drawn, factor, name="mul"), offset, name=scope)
+
+
+def gaussian(
+    op: str,
+    default: str,
+    operands: dict[str, TensorLike],
+    mean: TensorLike,
+    stddev: TensorLike,
+    dtype: Any,
+    seeds: Callable[[], dict[str, Any]],
+    name: str | None,
+) -> Tensor:
+    """Normally distributed numbers, drawn by an op that takes these operands and, as attributes, the `seeds`."""
+    dtype = as_dtype(dtype).base
+    with op_scope(name, default, *operands.values(), mean, stddev) as scope:
+        indices = [index_operand(value, label) for label, value in operands.items()]
+        center = convert(mean, dtype, name="mean")
+        spread = convert(stddev, dtype, name="stddev")
+        return scaled(apply(op, indices, {"dtype": dtype, **seeds()}), spread, center, scope)
 
 
 def interval(minval: TensorLike, maxval: TensorLike, dtype: DType) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert
+from ...core.build import TensorLike, apply
 from ...core.dtypes import Array, DType, as_dtype, uint64
 from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define
@@ -29,6 +29,7 @@ from .random_common import (
     check_seeds,
     drawing_cost,
     float_attr,
+    gaussian,
     interval,
     scaled,
     shape_operand,
@@ -46,8 +47,7 @@ def seeded_stream(seed: Array) -> Stream:
 
 def check_seed_operand(seed: Tensor) -> None:
     """Check that a tensor can be the seed of a stateless op."""
-    need_index(seed, "the seed")
-    need_rank(seed.dims, 1, "the seed")
+    need_index(seed, "the seed", 1)
     if seed.dims is not None and seed.dims[0] not in (None, 2):
         raise ValueError(f"the seed must hold two numbers, not {seed.dims[0]}")
 
@@ -120,9 +120,8 @@ def stateless_random_normal(
     name: str | None = None,
 ) -> Tensor:
     """Normally distributed numbers: a function of shape and seed alone (see `stateless_random_uniform`)."""
-    return _stateless_gaussian(
-        "StatelessRandomNormal", "stateless_random_normal", shape, seed, mean, stddev, dtype, name
-    )
+    operands = {"shape": shape, "seed": seed}
+    return gaussian("StatelessRandomNormal", "stateless_random_normal", operands, mean, stddev, dtype, dict, name)
 
 
 def stateless_truncated_normal(
@@ -134,27 +133,8 @@ def stateless_truncated_normal(
     name: str | None = None,
 ) -> Tensor:
     """`truncated_normal` as a function of shape and seed alone (see `stateless_random_uniform`)."""
-    return _stateless_gaussian(
-        "StatelessTruncatedNormal", "stateless_truncated_normal", shape, seed, mean, stddev, dtype, name
-    )
-
-
-def _stateless_gaussian(
-    op: str,
-    default: str,
-    shape: TensorLike,
-    seed: TensorLike,
-    mean: TensorLike,
-    stddev: TensorLike,
-    dtype: Any,
-    name: str | None,
-) -> Tensor:
-    dtype = as_dtype(dtype).base
-    with op_scope(name, default, shape, seed, mean, stddev) as scope:
-        sizes, two = index_operand(shape, "shape"), index_operand(seed, "seed")
-        center = convert(mean, dtype, name="mean")
-        spread = convert(stddev, dtype, name="stddev")
-        return scaled(apply(op, (sizes, two), {"dtype": dtype}), spread, center, scope)
+    operands = {"shape": shape, "seed": seed}
+    return gaussian("StatelessTruncatedNormal", "stateless_truncated_normal", operands, mean, stddev, dtype, dict, name)
 
 
 _SCALARS: Sequence[Output] = ((uint64, ()), (uint64, ()))

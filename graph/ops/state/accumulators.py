@@ -15,7 +15,7 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import FLOATS, Array, DType, as_dtype, int32, int64, resource
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Output, Trait, define_on_host, typed_attr
+from ...core.opdef import Attrs, Output, Trait, choice_attr, define_on_host, typed_attr
 from ...core.shape import Dims, as_dims, compatible, text
 from ...resources.accumulator import Accumulator, AccumulatorKind, DenseAccumulator, SparseAccumulator
 from ...resources.queue import Queue
@@ -23,8 +23,9 @@ from ...resources.resource_manager import Context
 from ...tensors.indexed_slices import IndexedSlices
 from ..math.cast import cast
 from ..math.common import allowed
+from ..math.static_operands import no_cost
 from .queue_api import FIFOQueue
-from .queues import as_resource, component_types, define_fact, free, need_handle, need_scalar
+from .queues import as_resource, component_types, define_fact, need_handle, need_scalar
 
 REDUCTIONS = ("MEAN", "SUM")
 ACCUMULATOR, ADDITION = "ResourceConditionalAccumulator", "ResourceAccumulatorApplyGradient"
@@ -34,16 +35,12 @@ ACCUMULATOR, ADDITION = "ResourceConditionalAccumulator", "ResourceAccumulatorAp
 def _infer_accumulator(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _holds(attrs)
     typed_attr(attrs, "shared_name", str)
-    if attrs.get("reduction_type") not in REDUCTIONS:
-        raise ValueError(f"reduction_type must be one of {', '.join(REDUCTIONS)}, not {attrs.get('reduction_type')!r}")
+    choice_attr(attrs, "reduction_type", REDUCTIONS)
     return [(resource, ())]
 
 
 def _holds(attrs: Attrs) -> tuple[DType, Dims]:
-    dtype = attrs.get("dtype")
-    if not isinstance(dtype, DType):
-        raise TypeError(f"attribute dtype must be an element type, not {dtype!r}")
-    return allowed(dtype, FLOATS), as_dims(attrs.get("shape"))
+    return allowed(typed_attr(attrs, "dtype", DType), FLOATS), as_dims(attrs.get("shape"))
 
 
 def _maker(kind_of: type[Accumulator], sparse: bool) -> Any:
@@ -62,7 +59,7 @@ for _op, _kind, _sparse in (
     (ACCUMULATOR, DenseAccumulator, False),
     ("SparseConditionalAccumulator", SparseAccumulator, True),
 ):
-    define_on_host(_op, _infer_accumulator, _maker(_kind, _sparse), cost=free, traits=Trait.STATE_HANDLE)
+    define_on_host(_op, _infer_accumulator, _maker(_kind, _sparse), cost=no_cost, traits=Trait.STATE_HANDLE)
 
 
 def _infer_apply(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -156,7 +153,7 @@ def _one(dtype: np.dtype[Any]) -> Array:
     return one
 
 
-define_on_host("QueueDequeueCounted", _infer_dequeue_counted, _dequeue_counted, cost=free, traits=Trait.BLOCKING)
+define_on_host("QueueDequeueCounted", _infer_dequeue_counted, _dequeue_counted, cost=no_cost, traits=Trait.BLOCKING)
 
 
 def _infer_set_step(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -170,7 +167,7 @@ def _set_step(context: Context, accumulator: Any, step: Array) -> tuple[()]:
     return ()
 
 
-define_on_host("ResourceAccumulatorSetGlobalStep", _infer_set_step, _set_step, cost=free)
+define_on_host("ResourceAccumulatorSetGlobalStep", _infer_set_step, _set_step, cost=no_cost)
 define_fact("ResourceAccumulatorNumAccumulated", Accumulator, int32, lambda accumulator: accumulator.counted())
 
 
@@ -194,8 +191,6 @@ class ConditionalAccumulatorBase:
         name: str = "conditional_accumulator",
         reduction_type: str = "MEAN",
     ) -> None:
-        if reduction_type not in REDUCTIONS:
-            raise ValueError(f"reduction_type must be one of {', '.join(REDUCTIONS)}, not {reduction_type!r}")
         self._dtype = as_dtype(dtype).base
         self._dims: Dims = as_dims(shape)
         attrs = {**self._attrs, "reduction_type": reduction_type, "shared_name": shared_name or ""}

@@ -21,18 +21,29 @@ from ...core.device import canonical_name
 from ...core.dtypes import FLOATS, Array, DType, int64, string
 from ...core.errors import FailedPreconditionError, InternalError, invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, define_on_host, nbytes, size, typed_attr
+from ...core.opdef import (
+    Attrs,
+    Cost,
+    Output,
+    Trait,
+    choice_attr,
+    define,
+    define_on_host,
+    nbytes,
+    size,
+    tuple_attr,
+    typed_attr,
+)
 from ...core.shape import compatible, text
 from ...resources.collective_context import REDUCTIONS, CollectiveCall
 from ...resources.resource_manager import Context
+from ..math.common import same_type
 
 WAYS = ("auto", "ring", "doubling", "nccl")
 
 
 def _check_group(attrs: Attrs) -> int:
-    members, rank = attrs["members"], attrs["rank"]
-    if not isinstance(members, tuple) or not members or not all(isinstance(m, str) for m in members):
-        raise TypeError("attribute members must be a tuple of device names")
+    members, rank = tuple_attr(attrs, "members", str), attrs["rank"]
     if len(set(members)) != len(members):
         raise ValueError("a device is a member twice")
     if not isinstance(rank, int) or not 0 <= rank < len(members):
@@ -42,8 +53,7 @@ def _check_group(attrs: Attrs) -> int:
 
 
 def _check_reduction(attrs: Attrs, dtype: DType) -> None:
-    if attrs["reduction"] not in REDUCTIONS:
-        raise ValueError(f"attribute reduction must be one of {', '.join(REDUCTIONS)}, not {attrs['reduction']!r}")
+    choice_attr(attrs, "reduction", REDUCTIONS)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_complex):
         raise TypeError(f"values of type {dtype.name} cannot be reduced")
     if attrs["reduction"] == "mean" and not (dtype in FLOATS or dtype.is_complex):
@@ -54,12 +64,8 @@ def _infer_reduce(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _check_group(attrs)
     if not inputs:
         raise ValueError("needs at least one value")
-    if attrs["way"] not in WAYS:
-        raise ValueError(f"attribute way must be one of {', '.join(WAYS)}, not {attrs['way']!r}")
-    for t in inputs:
-        if t.dtype.base is not inputs[0].dtype.base:
-            raise TypeError("all values must have one type")
-    _check_reduction(attrs, inputs[0].dtype.base)
+    choice_attr(attrs, "way", WAYS)
+    _check_reduction(attrs, same_type(inputs))
     return [(t.dtype.base, t.dims) for t in inputs]
 
 

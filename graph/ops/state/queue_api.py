@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 from ...core.build import TensorLike, apply, convert, make
 from ...core.default_graph import get_default_graph
 from ...core.dtypes import DType, as_dtype, int32, int64
 from ...core.graph import Node, Tensor
-from ...core.shape import Dims, TensorShape, as_dims, compatible, is_static, text
+from ...core.shape import Dims, TensorShape, as_dims, common, compatible, is_static, text
 from ..random.random_common import get_seed
 from . import queues as _queues  # noqa: F401  (defines the ops)
 
@@ -60,10 +61,8 @@ class QueueBase:
         if any(q.names != first.names for q in queues):
             raise TypeError("Queues do not have matching component names.")
         given = [q._shapes for q in queues if q._shapes is not None]
-        shapes = [_common(dims) for dims in zip(*given, strict=True)] if len(given) == len(queues) else None
-        chosen = make(
-            "SelectHandle", (convert(index, name="index"), *[q._handle for q in queues]), None, "SelectHandle"
-        )
+        shapes = [reduce(common, dims) for dims in zip(*given, strict=True)] if len(given) == len(queues) else None
+        chosen = make("SelectHandle", (convert(index, name="index"), *[q._handle for q in queues]))
         return QueueBase(first._dtypes, shapes, first._names, chosen.outputs[0])
 
     # --- what it is ------------------------------------------------------------------------------------------------
@@ -294,14 +293,6 @@ class FIFOQueue(QueueBase):
         types = _types(dtypes)
         dims = _complete(_shape_list(shapes, len(types)), "FIFOQueue")
         super().__init__(*_make("FIFOQueueV2", capacity, types, dims, names, shared_name, name))
-
-
-def _common(shapes: Sequence[Dims]) -> Dims:
-    """What is the same in all shapes."""
-    known = [dims for dims in shapes if dims is not None]
-    if len(known) < len(shapes) or len({len(dims) for dims in known}) > 1:
-        return None
-    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*known, strict=True))
 
 
 class RandomShuffleQueue(QueueBase):

@@ -7,6 +7,7 @@ A queue lives on a CPU, and the placer puts ops that take its handle there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ import numpy as np
 from ...core.constant_value import static_value
 from ...core.dtypes import Array, DType, bool_, int32, int64, resource
 from ...core.errors import invalid
-from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, Output, Trait, define, define_on_host, typed_attr
+from ...core.graph import Tensor
+from ...core.opdef import Attrs, Output, Trait, define_on_host, tuple_attr, typed_attr
 from ...core.shape import Dims, as_dims
 from ...resources.queue import Queue, QueueKind
 from ...resources.resource_manager import Context, frozen
+from ..math.static_operands import no_cost
 
 KINDS = ("FIFOQueueV2", "RandomShuffleQueueV2", "PaddingFIFOQueueV2", "PriorityQueueV2")
 
@@ -28,9 +30,9 @@ KINDS = ("FIFOQueueV2", "RandomShuffleQueueV2", "PaddingFIFOQueueV2", "PriorityQ
 
 def component_types(attrs: Attrs) -> tuple[DType, ...]:
     """The checked attr `component_types`."""
-    dtypes = attrs.get("component_types")
-    if not isinstance(dtypes, tuple) or not dtypes or not all(isinstance(d, DType) for d in dtypes):
-        raise TypeError(f"attribute component_types must hold element types, not {dtypes!r}")
+    dtypes = tuple_attr(attrs, "component_types", DType)
+    if not dtypes:
+        raise TypeError("attribute component_types must hold at least one element type")
     if any(d.is_ref or d is resource for d in dtypes):
         raise TypeError("components are values: references and handles cannot be kept")
     return dtypes
@@ -58,11 +60,6 @@ def need_scalar(tensor: Tensor, dtypes: tuple[DType, ...], what: str) -> None:
         raise TypeError(f"{what} must be {' or '.join(d.name for d in dtypes)}, not {tensor.dtype.base.name}")
     if tensor.dims not in (None, ()):
         raise ValueError(f"{what} must be a scalar, not of shape {tensor.shape}")
-
-
-def free(node: Node) -> Cost:
-    """No cost: there is no computation and no copy."""
-    return Cost(0.0, 0.0)
 
 
 def as_resource(found: Any, kind: type[Any], context: Context) -> Any:
@@ -112,7 +109,7 @@ def _maker(op: str) -> Any:
 
 
 for _op in KINDS:
-    define_on_host(_op, _infer_queue, _maker(_op), cost=free, traits=Trait.STATE_HANDLE)
+    define_on_host(_op, _infer_queue, _maker(_op), cost=no_cost, traits=Trait.STATE_HANDLE)
 
 
 def _infer_select(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -134,7 +131,7 @@ def _select(context: Context, index: Array, *queues: Any) -> Any:
     return queues[int(index)]
 
 
-define_on_host("SelectHandle", _infer_select, _select, cost=free)
+define_on_host("SelectHandle", _infer_select, _select, cost=no_cost)
 
 
 # --- putting in and taking out ----------------------------------------------------------------------------------------
@@ -205,12 +202,10 @@ def _dequeue(context: Context, queue: Any, *, component_types: tuple[DType, ...]
     return _checked(context, queue, component_types).dequeue()
 
 
-def _dequeue_many(context: Context, queue: Any, count: Array, *, component_types: tuple[DType, ...]) -> Any:
-    return _checked(context, queue, component_types).dequeue_many(int(count))
-
-
-def _dequeue_up_to(context: Context, queue: Any, count: Array, *, component_types: tuple[DType, ...]) -> Any:
-    return _checked(context, queue, component_types).dequeue_many(int(count), fewer=True)
+def _dequeue_many(
+    fewer: bool, context: Context, queue: Any, count: Array, *, component_types: tuple[DType, ...]
+) -> Any:
+    return _checked(context, queue, component_types).dequeue_many(int(count), fewer=fewer)
 
 
 def infer_close(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -228,8 +223,8 @@ for _name, _infer, _reference in (
     ("QueueEnqueueV2", _infer_enqueue, _enqueue),
     ("QueueEnqueueManyV2", _infer_enqueue_many, _enqueue_many),
     ("QueueDequeueV2", _infer_dequeue, _dequeue),
-    ("QueueDequeueManyV2", _infer_dequeue_many, _dequeue_many),
-    ("QueueDequeueUpToV2", _infer_dequeue_up_to, _dequeue_up_to),
+    ("QueueDequeueManyV2", _infer_dequeue_many, partial(_dequeue_many, False)),
+    ("QueueDequeueUpToV2", _infer_dequeue_up_to, partial(_dequeue_many, True)),
     ("QueueCloseV2", infer_close, _close),
 ):
     define_on_host(_name, _infer, _reference, traits=Trait.BLOCKING, internal_attrs=("shapes",))
@@ -247,7 +242,7 @@ def define_fact(
     def reference(context: Context, handle: Any) -> Array:
         return np.asarray(fact(as_resource(handle, kind, context)), dtype.np)
 
-    define(name, infer, reference, cost=free, traits=Trait.STATEFUL | traits, device_types=("CPU",))
+    define_on_host(name, infer, reference, traits, cost=no_cost)
 
 
 define_fact("QueueSizeV2", Queue, int32, len)

@@ -55,7 +55,7 @@ def _slices_dims(indices: Dims, variable: Dims) -> Dims:
     return None if indices is None or variable is None else indices + variable[1:]
 
 
-def _infer_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+def _check_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> None:
     place, indices, updates = inputs
     dtype, dims = place_of(place)
     need_index(indices, "indices")
@@ -67,7 +67,6 @@ def _infer_scatter(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         raise ValueError(
             f"updates must have shape indices.shape + variable.shape[1:] = {text(expected)}, not {text(updates.dims)}"
         )
-    return [(dtype.ref, dims)] if place.dtype.is_ref else []
 
 
 def _set(rows: Array, at: Array, updates: Array) -> None:
@@ -86,24 +85,25 @@ _COMBINE: dict[str, Callable[[Array, Array, Array], None]] = {
 }
 
 
-def _scatter(combine: Callable[[Array, Array, Array], None], is_ref: bool) -> Callable[..., Any]:
-    def reference(context: Context, state: VariableState, indices: Array, updates: Array) -> Any:
-        indices, updates = np.asarray(indices), np.asarray(updates)
-
-        what = f"variable '{state.name}'"
-        with changing([state], indices) as (value,):
-            check_bounds(indices, row_count(value, context.node_name, what), context.node_name, what)
-            expected = indices.shape + value.shape[1:]
-            if updates.ndim and updates.shape != expected:
-                raise invalid(
-                    f"'{context.node_name}': updates have shape {text(updates.shape)}; "
-                    f"indices.shape + variable.shape[1:] is {text(expected)}",
-                    context.node_name,
-                )
-            combine(value, indices, updates)
-        return state if is_ref else ()
-
-    return reference
+def _scatter(
+    combine: Callable[[Array, Array, Array], None],
+    context: Context,
+    state: VariableState,
+    indices: Array,
+    updates: Array,
+) -> None:
+    indices, updates = np.asarray(indices), np.asarray(updates)
+    what = f"variable '{state.name}'"
+    with changing([state], indices) as (value,):
+        check_bounds(indices, row_count(value, context.node_name, what), context.node_name, what)
+        expected = indices.shape + value.shape[1:]
+        if updates.ndim and updates.shape != expected:
+            raise invalid(
+                f"'{context.node_name}': updates have shape {text(updates.shape)}; "
+                f"indices.shape + variable.shape[1:] is {text(expected)}",
+                context.node_name,
+            )
+        combine(value, indices, updates)
 
 
 def _scatter_cost(node: Node) -> Cost:
@@ -112,7 +112,7 @@ def _scatter_cost(node: Node) -> Cost:
 
 
 for _name, _combine in _COMBINE.items():
-    define_change(f"Scatter{_name}", _infer_scatter, partial(_scatter, _combine), _scatter_cost)
+    define_change(f"Scatter{_name}", _check_scatter, partial(_scatter, _combine), _scatter_cost)
 
 
 def scatter(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Tensor | Node:
@@ -122,8 +122,8 @@ def scatter(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name:
     op = f"ResourceScatter{kind}" if place.dtype is resource else f"Scatter{kind}"
     if not (isinstance(indices, Tensor) and isinstance(updates, Tensor)):
         with place.graph.op_scope(name or op) as name:
-            indices = convert(indices, name="indices")
-            updates = convert(updates, dtype, name="updates")
+            indices = index_operand(indices, "indices")
+            updates = updates if isinstance(updates, Tensor) else convert(updates, dtype, name="updates")
     node = make(op, (place, indices, updates), None, name)
     return node.outputs[0] if node.outputs else node
 
@@ -244,39 +244,23 @@ def resource_gather(handle: Tensor, indices: TensorLike, name: str | None = None
 # --- by coordinates --------------------------------------------------------------------------------------------------
 
 
-def _nd_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+def _check_nd(inputs: Sequence[Tensor], attrs: Attrs) -> None:
     place, indices, updates = inputs
     dtype, dims = place_of(place)
     expect_type(updates, dtype, "updates")
     updates_fit(dims, indices, updates)
-    return [(dtype.ref, dims)] if place.dtype.is_ref else []
 
 
-def _scatter_nd_kernel(ufunc: np.ufunc | None, is_ref: bool) -> Callable[..., Any]:
-    def reference(context: Context, state: VariableState, indices: Array, updates: Array) -> Any:
-        with changing([state]) as (value,):
-            at = check_updates(value.shape, indices, updates)
-            made = combine_at(value, at, updates, ufunc, int(np.prod(indices.shape[:-1])))
-            if made is not value:
-                value[...] = made
-        return state if is_ref else ()
-
-    return reference
+def _scatter_nd(ufunc: np.ufunc | None, context: Context, state: VariableState, indices: Array, updates: Array) -> None:
+    with changing([state]) as (value,):
+        at = check_updates(value.shape, indices, updates)
+        made = combine_at(value, at, updates, ufunc, int(np.prod(indices.shape[:-1])))
+        if made is not value:
+            value[...] = made
 
 
 for _name, _ufunc in {"Update": None, "Add": np.add, "Sub": np.subtract}.items():
-    define_change(f"ScatterNd{_name}", _nd_rule, partial(_scatter_nd_kernel, _ufunc), _scatter_cost)
-
-
-def _change(kind: str, ref: Any, indices: TensorLike, updates: TensorLike, name: str | None) -> Any:
-    place = as_place(ref)
-    dtype, _ = place_of(place)
-    op = f"ResourceScatterNd{kind}" if place.dtype is resource else f"ScatterNd{kind}"
-    with place.graph.op_scope(name or op) as scope:
-        coordinates = index_operand(indices, "indices")
-        new = updates if isinstance(updates, Tensor) else convert(updates, dtype, name="updates")
-        node = make(op, (place, coordinates, new), None, scope)
-    return node.outputs[0] if node.outputs else ref._after(node)
+    define_change(f"ScatterNd{_name}", _check_nd, partial(_scatter_nd, _ufunc), _scatter_cost)
 
 
 def scatter_nd_update(
@@ -298,52 +282,47 @@ def scatter_nd_update(
 
     >>> op = scatter_nd_update(v, [[0, 1], [2, 3]], [10.0, 20.0])   # v[0, 1] = 10, v[2, 3] = 20
     """
-    return _change("Update", ref, indices, updates, name)
+    return _public(ref, "NdUpdate", indices, updates, name)
 
 
 def scatter_nd_add(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
     """Add to elements or slices of a variable; see `scatter_nd_update`."""
-    return _change("Add", ref, indices, updates, name)
+    return _public(ref, "NdAdd", indices, updates, name)
 
 
 def scatter_nd_sub(
     ref: Any, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> Any:
     """Subtract from elements or slices of a variable; see `scatter_nd_update`."""
-    return _change("Sub", ref, indices, updates, name)
+    return _public(ref, "NdSub", indices, updates, name)
 
 
 # --- slices -----------------------------------------------------------------------------------------------------------
 
 
-def _slice_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+def _check_slice(inputs: Sequence[Tensor], attrs: Attrs) -> None:
     place, begin, end, strides, value = inputs
     dtype, dims = place_of(place)
     expect_type(value, dtype, "value")
     wanted = sliced_dims(dims, begin, end, strides, attrs)
     if not compatible(value.dims, wanted):
         raise ValueError(f"the slice has shape {text(wanted)}, the value {text(value.dims)}")
-    return [(dtype.ref, dims)] if place.dtype.is_ref else []
 
 
-def _assign(is_ref: bool) -> Callable[..., Any]:
-    def reference(
-        context: Context, state: VariableState, begin: Array, end: Array, strides: Array, value: Array, **masks: int
-    ) -> Any:
-        with changing([state]) as (held,):
-            at = checked_index(held.shape, begin, end, strides, masks)
-            wanted = np.shape(held[at])
-            if wanted != value.shape:
-                raise invalid(f"The slice of the variable has shape {text(wanted)}, the value {text(value.shape)}")
-            held[at] = value[()]  # of one text, the text: an array of objects would hold the array
-        return state if is_ref else ()
-
-    return reference
+def _assign(
+    context: Context, state: VariableState, begin: Array, end: Array, strides: Array, value: Array, **masks: int
+) -> None:
+    with changing([state]) as (held,):
+        at = checked_index(held.shape, begin, end, strides, masks)
+        wanted = np.shape(held[at])
+        if wanted != value.shape:
+            raise invalid(f"The slice of the variable has shape {text(wanted)}, the value {text(value.shape)}")
+        held[at] = value[()]  # of one text, the text: an array of objects would hold the array
 
 
-define_change("StridedSliceAssign", _slice_rule, _assign, lambda node: Cost(0.0, 2 * nbytes(node.inputs[4])))
+define_change("StridedSliceAssign", _check_slice, _assign, lambda node: Cost(0.0, 2 * nbytes(node.inputs[4])))
 
 
 def _assignment(piece: Tensor) -> Callable[..., Tensor]:

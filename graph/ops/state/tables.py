@@ -18,9 +18,9 @@ from ...core.opdef import Attrs, Output, Trait, define_on_host, typed_attr
 from ...core.shape import compatible
 from ...formats.atomic_files import path_of
 from ...resources.resource_manager import Context
-from ..math.static_operands import as_bytes, need_rank
+from ..math.static_operands import as_bytes, need_rank, no_cost
 from ..strings.strings import number_of
-from .queues import as_resource, define_fact, free, need_handle
+from .queues import as_resource, define_fact, need_handle
 
 KEYS, VALUES = (int32, int64, string), (float32, float64, int32, int64, string, bool_)
 
@@ -198,7 +198,7 @@ def _table(context: Context, *, key_dtype: DType, value_dtype: DType, shared_nam
     return found
 
 
-define_on_host("HashTableV2", _infer_table, _table, cost=free, traits=Trait.STATE_HANDLE)
+define_on_host("HashTableV2", _infer_table, _table, cost=no_cost, traits=Trait.STATE_HANDLE)
 
 
 def _infer_mutable(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
@@ -226,7 +226,7 @@ def _mutable(
     return found
 
 
-define_on_host("MutableDenseHashTableV2", _infer_mutable, _mutable, cost=free, traits=Trait.STATE_HANDLE)
+define_on_host("MutableDenseHashTableV2", _infer_mutable, _mutable, cost=no_cost, traits=Trait.STATE_HANDLE)
 
 
 def _insert(context: Context, table: Any, keys: Array, values: Array) -> tuple[()]:

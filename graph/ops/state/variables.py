@@ -23,10 +23,11 @@ from ...core.build import TensorLike, apply, convert, make
 from ...core.dtypes import Array, DType, as_dtype, bool_, int32, int64, resource, text_array
 from ...core.errors import OutOfRangeError, invalid
 from ...core.graph import Node, Tensor
-from ...core.opdef import Attrs, Cost, InferRule, Output, Trait, define, nbytes, size, typed_attr
+from ...core.opdef import Attrs, Cost, Output, Trait, define, nbytes, size, typed_attr
 from ...core.shape import Dims, as_dims, compatible, merge, text
 from ...resources.resource_manager import Context
 from ...resources.variable import VariableState
+from ..math.static_operands import no_cost
 
 # --- rules that the ops share -------------------------------------------------------------------------------
 
@@ -81,11 +82,6 @@ def one_pass(node: Node) -> Cost:
     return Cost(held / dtype.size, 2 * held + sum(nbytes(t) for t in node.inputs[1:]))
 
 
-def _free(node: Node) -> Cost:
-    """No cost: a reference moves no data."""
-    return Cost(0.0, 0.0)
-
-
 # --- places -------------------------------------------------------------------------------------------------
 
 
@@ -114,22 +110,9 @@ def _find_state(context: Context, *, dtype: DType, shared_name: str) -> Variable
     return state
 
 
-define(
-    "VariableV2",
-    _infer_variable,
-    _find_state,
-    cost=_free,
-    traits=Trait.STATEFUL | Trait.STATE_HANDLE,
-    internal_attrs=("shape",),
-)
-define(
-    "VarHandleOp",
-    _infer_handle,
-    _find_state,
-    cost=_free,
-    traits=Trait.STATEFUL | Trait.STATE_HANDLE,
-    internal_attrs=("shape",),
-)
+for _name, _infer in (("VariableV2", _infer_variable), ("VarHandleOp", _infer_handle)):
+    _traits = Trait.STATEFUL | Trait.STATE_HANDLE
+    define(_name, _infer, _find_state, cost=no_cost, traits=_traits, internal_attrs=("shape",))
 
 
 def variable_op_v2(shape: Any, dtype: Any, name: str = "Variable", shared_name: str = "") -> Tensor:
@@ -198,52 +181,61 @@ define("Assign", _infer_assign, _assign, cost=one_pass, traits=Trait.STATEFUL, r
 define("AssignVariableOp", _infer_assign_resource, _assign_resource, cost=one_pass, traits=Trait.STATEFUL)
 
 
-def _infer_accumulate(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+def _check_accumulate(inputs: Sequence[Tensor], attrs: Attrs) -> None:
     place, delta = inputs
     dtype, dims = place_of(place)
     expect_type(delta, dtype, "value")
     if not compatible(dims, delta.dims):
         raise ValueError(f"the variable has shape {text(dims)}, the value {text(delta.dims)}; they must be equal")
-    return [(dtype.ref, dims)] if place.dtype.is_ref else []
 
 
-def _accumulate(combine: Callable[[Array, Array], Any], is_ref: bool) -> Callable[..., Any]:
-    def reference(context: Context, state: VariableState, delta: Array) -> Any:
-        def change(old: Array) -> Any:
-            if old.shape != delta.shape:
-                raise invalid(
-                    f"Variable '{state.name}' has shape {text(old.shape)}, the value {text(delta.shape)}: "
-                    "they must be equal",
-                    context.node_name,
-                )
-            return combine(old, delta)
+def _accumulate(combine: Callable[[Array, Array], Any], context: Context, state: VariableState, delta: Array) -> None:
+    def change(old: Array) -> Any:
+        if old.shape != delta.shape:
+            raise invalid(
+                f"Variable '{state.name}' has shape {text(old.shape)}, the value {text(delta.shape)}: they must be equal",
+                context.node_name,
+            )
+        return combine(old, delta)
 
-        state.update(change)
-        return state if is_ref else ()
-
-    return reference
+    state.update(change)
 
 
 def define_change(
     name: str,
-    infer: InferRule,
-    kernel: Callable[[bool], Callable[..., Any]],
+    check: Callable[[Sequence[Tensor], Attrs], None],
+    kernel: Callable[..., None],
     cost: Callable[[Node], Cost],
     on_handle: str | None = None,
 ) -> None:
     """Define an op that changes a variable, in two forms: `name` takes and gives its reference, `on_handle` takes its handle.
 
     Args:
-        kernel: whether it is the form of the reference -> the kernel.
+        check: raises TypeError or ValueError unless the inputs and attributes fit.
+        kernel: changes the variable: `kernel(context, state, *operands, **attrs)`.
         on_handle: name of the second form; None: `Resource<name>`.
     """
-    for op, is_ref in ((name, True), (on_handle or f"Resource{name}", False)):
-        define(op, infer, kernel(is_ref), cost=cost, traits=Trait.STATEFUL, ref_inputs=(0,) if is_ref else ())
+
+    def infer(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
+        check(inputs, attrs)
+        dtype, dims = place_of(inputs[0])
+        return [(dtype.ref, dims)] if inputs[0].dtype.is_ref else []
+
+    def on_reference(context: Context, state: VariableState, *operands: Array, **attrs: Any) -> VariableState:
+        kernel(context, state, *operands, **attrs)
+        return state
+
+    def on_resource(context: Context, state: VariableState, *operands: Array, **attrs: Any) -> tuple[()]:
+        kernel(context, state, *operands, **attrs)
+        return ()
+
+    define(name, infer, on_reference, cost=cost, traits=Trait.STATEFUL, ref_inputs=(0,))
+    define(on_handle or f"Resource{name}", infer, on_resource, cost=cost, traits=Trait.STATEFUL)
 
 
 for _name, _combine in {"Add": np.add, "Sub": np.subtract}.items():
     _kernel = partial(_accumulate, _combine)
-    define_change(f"Assign{_name}", _infer_accumulate, _kernel, one_pass, f"Assign{_name}VariableOp")
+    define_change(f"Assign{_name}", _check_accumulate, _kernel, one_pass, f"Assign{_name}VariableOp")
 
 
 def as_place(ref: Any) -> Tensor:
@@ -325,8 +317,8 @@ define(
     cost=lambda node: Cost(0.0, nbytes(node.outputs[0])),
     traits=_LOOKS,
 )
-define("IsVariableInitialized", _infer_is_initialized, _is_initialized, cost=_free, traits=_LOOKS, ref_inputs=(0,))
-define("VarIsInitializedOp", _infer_is_initialized, _is_initialized, cost=_free, traits=_LOOKS)
+define("IsVariableInitialized", _infer_is_initialized, _is_initialized, cost=no_cost, traits=_LOOKS, ref_inputs=(0,))
+define("VarIsInitializedOp", _infer_is_initialized, _is_initialized, cost=no_cost, traits=_LOOKS)
 
 
 def is_variable_initialized(variable: Any, name: str | None = None) -> Tensor:
@@ -346,7 +338,7 @@ define(
     "InitializedValue",
     _infer_initialized_value,
     lambda context, state, initial: state.read() if state.is_initialized else initial,
-    cost=_free,
+    cost=no_cost,
     traits=_LOOKS,
     ref_inputs=(0,),
 )

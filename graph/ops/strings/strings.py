@@ -29,7 +29,7 @@ from ...core.dtypes import (
 from ...core.errors import invalid
 from ...core.farmhash import fingerprint, hash64, keyed_hash
 from ...core.graph import Tensor
-from ...core.opdef import Attrs, Output, define, typed_attr
+from ...core.opdef import Attrs, Output, choice_attr, define, typed_attr
 from ..math.static_operands import as_bytes
 
 NUMBERS = (float32, float64, int32, int64)
@@ -224,8 +224,7 @@ def _length(*, unit: str) -> Callable[[bytes], int]:
 
 def check_unit(attrs: Attrs) -> None:
     """ValueError if the unit of lengths is unknown."""
-    if attrs.get("unit") not in ("BYTE", "UTF8_CHAR"):
-        raise ValueError(f"unit must be 'BYTE' or 'UTF8_CHAR', not {attrs.get('unit')!r}")
+    choice_attr(attrs, "unit", ("BYTE", "UTF8_CHAR"))
 
 
 def _check_encoding(attrs: Attrs) -> None:

@@ -14,12 +14,12 @@ from ....graph.core.errors import invalid
 from ....graph.core.graph import Node, Tensor
 from ....graph.core.opdef import Attrs, Output, Trait, define, typed_attr
 from ....graph.core.shape import Dims, as_dims, is_static, text
+from ....graph.ops.math.static_operands import no_cost
 from ....graph.ops.state.queues import (
     as_resource,
     component_shapes,
     component_types,
     define_fact,
-    free,
     infer_close,
     need_handle,
     need_scalar,
@@ -105,7 +105,7 @@ for _name, _infer, _reference, _traits in (
         _name,
         _infer,
         _reference,
-        cost=free,
+        cost=no_cost,
         traits=Trait.STATEFUL | _traits,
         device_types=("CPU",),
         internal_attrs=("shapes",) if _name == "BarrierTakeMany" else (),

@@ -19,7 +19,8 @@ from ....graph.core.graph import Tensor
 from ....graph.core.opdef import Attrs, Output, Trait, define_on_host, typed_attr
 from ....graph.ops.control.python_function import function_of, process_nonce, register
 from ....graph.ops.io.files import as_text, check_own, name_of
-from ....graph.ops.state.queues import as_resource, define_fact, free, need_handle, need_scalar
+from ....graph.ops.math.static_operands import no_cost
+from ....graph.ops.state.queues import as_resource, define_fact, need_handle, need_scalar
 from ....graph.resources.async_request import Request
 from ....graph.resources.queue import Queue
 from ....graph.resources.resource_manager import Context
@@ -125,7 +126,7 @@ def _reader(context: Context, *, token: str, process: str, shared_name: str) -> 
     return found
 
 
-define_on_host("ReaderV2", _infer_reader, _reader, cost=free, traits=Trait.STATE_HANDLE | Trait.HOST_ONLY)
+define_on_host("ReaderV2", _infer_reader, _reader, cost=no_cost, traits=Trait.STATE_HANDLE | Trait.HOST_ONLY)
 
 
 def reader(records_of: Format, shared_name: str | None, name: str) -> Tensor:
@@ -198,6 +199,6 @@ def _reset(context: Context, found: Any) -> tuple[()]:
     return ()
 
 
-define_on_host("ReaderResetV2", _infer_reset, _reset, cost=free, traits=Trait.HOST_ONLY)
+define_on_host("ReaderResetV2", _infer_reset, _reset, cost=no_cost, traits=Trait.HOST_ONLY)
 define_fact("ReaderNumRecordsProducedV2", Reader, int64, lambda reader: reader.produced, Trait.HOST_ONLY)
 define_fact("ReaderNumWorkUnitsCompletedV2", Reader, int64, lambda reader: reader.completed, Trait.HOST_ONLY)
