@@ -13,6 +13,7 @@ other, so they share a module; everything else in `core` is below them or above 
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -143,7 +144,14 @@ class Tensor(TensorOperators["Tensor"]):
         return f"<dt.Tensor '{self.name}' shape={text(self.dims)} dtype={self.dtype.name}>"
 
 
-Grads: TypeAlias = list[Tensor | None]
+class Derivative(enum.Enum):
+    """What a gradient rule may give for an input in place of a tensor."""
+
+    ZERO = 0
+    """The output is constant near each value of the input: `gradients` makes zeros where nothing else reaches an x."""
+
+
+Grads: TypeAlias = list[Tensor | Derivative | None]
 """Gradients, one for each input of a node; None: none flows there."""
 
 

@@ -21,7 +21,7 @@ from ..control_flow.contexts import LoopContext
 from ..core.build import apply, constant, convert
 from ..core.default_graph import get_default_graph
 from ..core.dtypes import DType, int64, resource
-from ..core.graph import Graph, Node, Tensor
+from ..core.graph import Derivative, Graph, Node, Tensor
 from ..core.hooks import hooks
 from ..core.shape import compatible, is_static, merge, text
 from ..ops.array.concat_stack import concat
@@ -105,8 +105,8 @@ def gradients(
         pass_.start(weights)
         pass_.run()
         found = [pass_.total(x) for x in pass_.sources]
-        if graph.has_flow and any(g is None for g in found):
-            zero = pass_.cut_off_at_loops()
+        if any(g is None for g in found):
+            zero = pass_.flat() | (pass_.cut_off_at_loops() if graph.has_flow else set())
             found = [zeros_for(x) if g is None and x in zero else g for x, g in zip(pass_.sources, found, strict=True)]
         if unconnected is UnconnectedGradients.ZERO:
             found = [zeros_for(x) if g is None else g for x, g in zip(pass_.sources, found, strict=True)]
@@ -177,6 +177,7 @@ class ReversePass:
         self.stops = frozenset(stops)
         self.colocate = colocate
         self.received: dict[Tensor, list[Any]] = {}
+        self.constant_near: set[Tensor] = set()  # on which the ys depend in pieces in which they are constant
         self.flow = FlowGradients(graph, self)
 
     def start(self, weights: Sequence[Any]) -> None:
@@ -222,7 +223,10 @@ class ReversePass:
                     f"for the {len(node.inputs)} inputs of '{node.name}'"
                 )
             for t, g in zip(node.inputs, contributions, strict=True):
-                self.receive(node, t, g, on_path)
+                if g is not Derivative.ZERO:
+                    self.receive(node, t, g, on_path)
+                elif self._leads_to_an_x(t, on_path):
+                    self.constant_near.add(t)
 
     def _contributions(self, node: Node, grads: Sequence[Any], on_path: frozenset[Node]) -> Sequence[Any]:
         if node.type in ("Switch", "RefSwitch"):
@@ -310,6 +314,11 @@ class ReversePass:
             if loop is not None:
                 todo.extend(t.op for t in loop.exits if _is_differentiable(t.dtype))
         return above
+
+    def flat(self) -> set[Tensor]:
+        """The xs whose paths to ys may all end at a derivative of zero, such as that of the gradient of `relu`."""
+        found = self._reached_from_xs(self._above([t.op for t in self.constant_near]))
+        return {x for x in self.wanted if x in self.constant_near or any(x in n.inputs for n in found)}
 
     def cut_off_at_loops(self) -> set[Tensor]:
         """The xs whose paths to ys all end in or after a loop (`stop_gradient`), while paths to other variables of the loop do not.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.build import TensorLike, apply, convert
 from ...core.dtypes import FLOATS, NUMBERS
-from ...core.graph import Grads, Node, Tensor
+from ...core.graph import Derivative, Grads, Node, Tensor
 from ...core.opdef import Attrs, Output, default_cost, define, typed_attr
 from ...core.scalar_math import reference_of
 from ..array.concat_stack import concat
@@ -50,7 +50,7 @@ def _from_output(op: str) -> Any:
 
 def _linear_pieces(op: str) -> Any:
     """Gradient rule of a gradient op that depends on x only by the piece that contains x."""
-    return lambda node, grad: [_second(op, node, grad), None]
+    return lambda node, grad: [_second(op, node, grad), Derivative.ZERO]
 
 
 define_elementwise("Relu", lambda m, x: m.maximum(x, 0), NUMBERS, gradient=_from_output("ReluGrad"))

@@ -15,7 +15,7 @@ from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import FLOATS, NUMBERS, Array, DType
 from ...core.errors import UnimplementedError
-from ...core.graph import Grads, Node, Tensor
+from ...core.graph import Derivative, Grads, Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, merge
 from ..array.shapes import reshape, shape, sizes_of
@@ -168,8 +168,8 @@ def _avg_pool_grad(sizes: Array, grad: Array, **attrs: Any) -> Array:
 
 
 def _transposed(op: str) -> Callable[[Node, Tensor], Grads]:
-    """The gradient of an op that is linear in its third operand: the op that is its transpose."""
-    return lambda node, grad: [None, None, apply(op, (*node.inputs[:2], grad), dict(node.attrs))]
+    """The gradient of an op that is linear in its third operand: the op that is its transpose. The others choose the pixels."""
+    return lambda node, grad: [Derivative.ZERO, Derivative.ZERO, apply(op, (*node.inputs[:2], grad), dict(node.attrs))]
 
 
 def _cost(pooled: Any) -> Any:

@@ -20,6 +20,8 @@ from dovetail.graph.ops.math.cast import cast
 from dovetail.graph.ops.math.reduce import reduce_mean, reduce_prod, reduce_sum
 from dovetail.graph.ops.math.scan import argmax
 from dovetail.graph.ops.math.special_functions import xdivy, xlogy
+from dovetail.graph.ops.nn.activations import crelu, leaky_relu, relu, relu6
+from dovetail.graph.ops.nn.pooling import max_pool
 from dovetail.graph.tensors.indexed_slices import IndexedSlices
 from dovetail.graph.variables.variable import Variable
 
@@ -92,6 +94,23 @@ def test_nothing_flows_through_integers_and_choices(graph):
     through_position = cast(argmax(x), "float32")
     assert gradients(through_int * 2.0, x) == [None]
     assert gradients(through_position * 2.0, x) == [None]
+
+
+@pytest.mark.parametrize(
+    "piecewise",
+    [relu, relu6, leaky_relu, crelu, lambda t: max_pool(t, 2, 2, "VALID")],
+    ids=["relu", "relu6", "leaky_relu", "crelu", "max_pool"],
+)
+def test_second_derivatives_of_what_is_linear_in_pieces_are_zeros(graph, piecewise):
+    x, other = constant(np.linspace(-3, 9, 16, dtype=np.float32).reshape(1, 4, 4, 1)), constant(1.0)
+    (first,) = gradients(piecewise(x * 0.5), x)
+    second, not_there = gradients(first * first, [x, other])
+    assert not_there is None
+    np.testing.assert_array_equal(value(second), np.zeros((1, 4, 4, 1)))
+    ((more,), (once,)) = gradients(first * x, x), gradients(first * stop_gradient(x), x)
+    np.testing.assert_array_equal(value(more), value(first))
+    np.testing.assert_array_equal(value(once), np.zeros((1, 4, 4, 1)))
+    assert gradients(first, x, stop_gradients=[first.op.inputs[0]]) == [None]
 
 
 def test_no_ys(graph):
