@@ -110,5 +110,5 @@ def _log_any_gamma64(a):
 
 @vectorisable
 def lgamma32(x):
-    """The logarithm of |gamma(x)|."""
-    return select(fabs(x) == f32(np.inf), x, f32(_log_any_gamma64(f64(x))))  # as SciPy has it
+    """The logarithm of |gamma(x)|; infinite for both infinities, as in C."""
+    return select(fabs(x) == f32(np.inf), fabs(x), f32(_log_any_gamma64(f64(x))))

@@ -288,9 +288,14 @@ def _sizes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _string_array(value: Any, array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
     """An array of bytes: text is encoded in UTF-8. TypeError: an element is no text, or `dtype` is not string."""
+    flat = array.astype(object, copy=False).ravel()
+    if any(hasattr(item, "dense_shape") for item in flat):
+        raise TypeError(
+            f"A tensor is needed here, and {_short(value)} is sparse: use an op of dt.sparse, or dt.nn.embedding_lookup_sparse for ids; or "
+            "make a tensor of it by dt.sparse.to_dense"
+        )
     if dtype not in (None, dtypes.string):
         raise TypeError(f"Expected {dtype.name if dtype else ''}, got {_short(value)}")
-    flat = array.astype(object, copy=False).ravel()
     kinds = set(map(type, flat))
     if kinds <= {bytes}:
         return flat.reshape(array.shape)

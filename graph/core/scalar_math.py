@@ -44,7 +44,7 @@ class NumpyMath:
     isnan, isinf, isfinite = np.isnan, np.isinf, np.isfinite
     logical_and, logical_or, logical_xor, logical_not = np.logical_and, np.logical_or, np.logical_xor, np.logical_not
     erf, erfc = staticmethod(_special("erf")), staticmethod(_special("erfc"))
-    lgamma, digamma = staticmethod(_special("gammaln")), staticmethod(_special("psi"))
+    digamma = staticmethod(_special("psi"))
 
     @staticmethod
     def where(condition: Any, a: Any, b: Any) -> Any:
@@ -75,6 +75,11 @@ class NumpyMath:
     def maximum(a: Any, b: Any) -> Any:
         """The larger; NaN when either is NaN."""
         return np.maximum(a, b)
+
+    @staticmethod
+    def lgamma(x: Any) -> Any:
+        """The logarithm of |gamma(x)|; infinite for both infinities, as in C."""
+        return _special("gammaln")(np.where(np.isinf(x), np.abs(x), x))
 
     @staticmethod
     def rsqrt(x: Any) -> Any:

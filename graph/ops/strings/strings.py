@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -181,12 +182,15 @@ def _as_string(x: Array, *, precision: int, scientific: bool, shortest: bool, wi
     kind = ("e" if scientific else "g" if shortest else "f") if floating else "s" if x.dtype.kind in "bO" else "d"
     form = f"%{fill}{width if width >= 0 else ''}{f'.{precision}' if precision >= 0 else ''}{kind}"
 
-    def plain(value: Any) -> Any:
+    def written(value: Any) -> str:
         if kind == "s":
-            return as_bytes(value).decode() if x.dtype == object else str(bool(value)).lower()
-        return float(value) if floating else int(value)
+            return str(bool(value)).lower() if x.dtype == bool else form % as_bytes(value).decode()
+        if not floating:
+            return form % int(value)
+        number = float(value)
+        return (form if math.isfinite(number) else form.replace("%0", "%")) % number  # zeros go before digits alone
 
-    return text_array(((form % plain(item)).encode() for _, item in np.ndenumerate(x)), x.shape)
+    return text_array((written(item).encode() for _, item in np.ndenumerate(x)), x.shape)
 
 
 define("AsString", _infer_as_string, _as_string, device_types=("CPU",))
@@ -201,7 +205,7 @@ def as_string(
     fill: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Numbers and truth values as text.
+    """Numbers and truth values as text. The words `true` and `false` are not padded.
 
     Args:
         precision: digits after the decimal point; -1: 6.

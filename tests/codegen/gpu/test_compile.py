@@ -381,6 +381,8 @@ def test_functions_have_the_errors_of_vecmath(name: str) -> None:
     with np.errstate(all="ignore"):
         exact = (getattr(np, name, None) or getattr(special, name))(x.astype(np.float64))
         rounded = exact.astype(np.float32)
+    if name == "gammaln":  # SciPy has another value at -inf than C
+        rounded = np.where(np.isneginf(x), np.float32(np.inf), rounded)
     finite = np.isfinite(rounded)
     np.testing.assert_array_equal(mine[~finite], rounded[~finite].astype(np.float64))
     errors = np.abs(mine[finite] - exact[finite]) / np.spacing(np.abs(rounded[finite])).astype(np.float64)

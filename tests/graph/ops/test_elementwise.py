@@ -385,3 +385,9 @@ def test_tensors_in_lists_take_the_type_that_is_asked_for() -> None:
 def test_numbers_of_numpy_in_lists_take_the_types_of_pythons(given, dtype) -> None:
     assert constant(given).dtype.name == dtype
     np.testing.assert_array_equal(value(constant(given)), np.array(given))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_logarithm_of_gamma_is_infinite_at_both_infinities(dtype) -> None:
+    found = value(m.lgamma(constant([-np.inf, np.inf, np.nan, 0.0, -1.0, 3.0], dtype)))
+    np.testing.assert_allclose(found, np.array([np.inf, np.inf, np.nan, np.inf, np.inf, np.log(2)], dtype), rtol=1e-3)

@@ -442,3 +442,14 @@ def test_they_go_through_branches_loops_identity_and_casts(graph):
         tf.convert_to_tensor_or_sparse_tensor(sp, tf.float64)
     with tf.Session():
         assert sp.eval().values.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("values", [[1.0], ["a"]])
+def test_where_a_dense_tensor_is_needed(values) -> None:
+    x = tf.SparseTensor([[0, 0]], values, [1, 1])
+    for build in (
+        lambda: tf.convert_to_tensor(x), lambda: tf.concat([x, x], 0), lambda: tf.nn.embedding_lookup(tf.ones([3, 2]), x),
+        lambda: tf.matmul(x, [[1.0]]), lambda: tf.strings.length(x),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=r"is sparse: .* dt\.sparse\.to_dense"):
+            build()

@@ -33,6 +33,11 @@ ANSWERS = {
     "blanks": (lambda: tf.as_string([3, -4], width=5), [b"    3", b"   -4"]),
     "left": (lambda: tf.as_string(np.array([7]), width=4, fill="-"), [b"7   "]),
     "signed zeros": (lambda: tf.as_string([-5], width=4, fill="0"), [b"-005"]),
+    "zeros before digits": (
+        lambda: tf.as_string([-1.5, float("inf"), -float("inf"), float("nan")], precision=1, width=5, fill="0"),
+        [b"-01.5", b"  inf", b" -inf", b"  nan"],
+    ),
+    "truth is not padded": (lambda: tf.as_string([True, False], width=7), [b"true", b"false"]),
     "numbers": (lambda: tf.string_to_number(["1", "-2.5", " 3 ", "1e3"]), [1.0, -2.5, 3.0, 1000.0]),
     "whole numbers": (lambda: tf.string_to_number(["7"], tf.int64), [7]),
     "no number": (lambda: tf.string_to_number(["x"]), "could not correctly convert string: x"),
