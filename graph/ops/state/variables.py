@@ -14,7 +14,7 @@ programs pass it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -221,10 +221,12 @@ def define_change(
         dtype, dims = place_of(inputs[0])
         return [(dtype.ref, dims)] if inputs[0].dtype.is_ref else []
 
+    @wraps(kernel)  # its signature says which attributes it takes
     def on_reference(context: Context, state: VariableState, *operands: Array, **attrs: Any) -> VariableState:
         kernel(context, state, *operands, **attrs)
         return state
 
+    @wraps(kernel)
     def on_resource(context: Context, state: VariableState, *operands: Array, **attrs: Any) -> tuple[()]:
         kernel(context, state, *operands, **attrs)
         return ()
