@@ -213,11 +213,10 @@ class DistributedVariable(ResourceVariable):
         return f"<dt.distribute.DistributedVariable '{self.name}' shape={self.shape} copies={len(self.values)}>"
 
 
-def _merged_change(
-    strategy: StrategyProtocol, variable: DistributedVariable, op: str, name: str | None, value: Any
-) -> Node:
-    """All replicas change a variable: their values, aggregated, change every copy."""
-    return variable._change_all(op, strategy._aggregated(variable.aggregation, value, variable), name)
+def _merged_change(strategy: StrategyProtocol, variable: DistributedVariable, op: str, name: Any, value: Any) -> Node:
+    """All replicas change a variable: their values, aggregated, change every copy. The node has the first replica's name."""
+    aggregated = strategy._aggregated(variable.aggregation, value, variable)
+    return variable._change_all(op, aggregated, select(0, name))
 
 
 def _not_on_copies(name: str) -> Callable[..., Any]:

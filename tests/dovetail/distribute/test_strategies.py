@@ -790,6 +790,15 @@ def test_keras_models_that_replicas_make_are_copies_of_one(make):
     assert layers.Dense(1).name == "dense_3"
 
 
+def assert_steps(fetches, expected):
+    """A step for each list of values that is expected."""
+    with dt.Session(config=CONFIG) as session:
+        session.run(dt.global_variables_initializer())
+        for values in expected:
+            for found, value in zip(session.run(fetches), values, strict=True):
+                np.testing.assert_allclose(found, value, rtol=1e-5)
+
+
 @pytest.mark.parametrize("make", STRATEGIES)
 @pytest.mark.parametrize("per_replica", [False, True], ids=["one object", "an object per replica"])
 def test_replicas_move_averages_of_variables_together(make, per_replica):
@@ -806,42 +815,38 @@ def test_replicas_move_averages_of_variables_together(make, per_replica):
 
         moved = strategy.group(strategy.run(replica, (strategy.split_batch(dt.constant(rows)),)))
     (of_w,) = (v for v in dt.global_variables() if v.op.name == "w/ExponentialMovingAverage")
-    w, shadow = 1.0, 1.0
-    with dt.Session(config=CONFIG) as session:
-        session.run(dt.global_variables_initializer())
-        for _ in range(3):
-            w -= rows.mean()
-            shadow = 0.75 * shadow + 0.25 * w
-            session.run(moved)
-            copies = session.run(list(of_w.values))
-            np.testing.assert_allclose(copies, np.full(len(copies), shadow), rtol=1e-5)
+    with dt.control_dependencies([moved]):
+        copies = [v.read_value() for v in of_w.values]
+    w, shadow, expected = 1.0, 1.0, []
+    for _ in range(3):
+        w -= rows.mean()
+        shadow = 0.75 * shadow + 0.25 * w
+        expected.append([shadow] * len(copies))
+    assert_steps(copies, expected)
 
 
 @pytest.mark.parametrize("make", STRATEGIES)
 @pytest.mark.parametrize("per_replica", [False, True], ids=["one object", "an object per replica"])
-def test_replicas_move_averages_of_tensors_together(make, per_replica):
+@pytest.mark.parametrize("zero_debias", [False, True])
+def test_replicas_move_averages_of_tensors_together(make, per_replica, zero_debias):
     strategy = make()
     rows = np.arange(6, dtype=np.float32)
     with strategy.scope():
-        shared = dt.train.ExponentialMovingAverage(0.75)
+        shared = dt.train.ExponentialMovingAverage(0.75, zero_debias=zero_debias)
         dt.constant(1.0, name="first")  # the first replica's names are others
 
         def replica(x):
-            average = dt.train.ExponentialMovingAverage(0.75) if per_replica else shared
+            average = dt.train.ExponentialMovingAverage(0.75, zero_debias=zero_debias) if per_replica else shared
             first = dt.reduce_mean(x, name="first")
             second = dt.multiply(first, [1.0, 2.0], name="first")
             with dt.control_dependencies([average.apply([second, first])]):
                 return [dt.identity(average.average(t)) for t in (first, second)]
 
-        moved = [
-            strategy.experimental_local_results(v)
-            for v in strategy.run(replica, (strategy.split_batch(dt.constant(rows)),))
-        ]
-    shadow = 0.0
-    with dt.Session(config=CONFIG) as session:
-        session.run(dt.global_variables_initializer())
-        for _ in range(3):
-            shadow = 0.75 * shadow + 0.25 * rows.mean()
-            for of_first, of_second in zip(*session.run(moved), strict=True):
-                np.testing.assert_allclose(of_first, shadow, rtol=1e-5)
-                np.testing.assert_allclose(of_second, [shadow, 2 * shadow], rtol=1e-5)
+        moved = strategy.run(replica, (strategy.split_batch(dt.constant(rows)),))
+        of_first, of_second = (strategy.experimental_local_results(v) for v in moved)
+    shadow, expected = 0.0, []
+    for step in range(1, 4):
+        shadow = 0.75 * shadow + 0.25 * rows.mean()
+        now = shadow / (1 - 0.75**step if zero_debias else 1)
+        expected.append([now] * len(of_first) + [[now, 2 * now]] * len(of_second))
+    assert_steps([*of_first, *of_second], expected)

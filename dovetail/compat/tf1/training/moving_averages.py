@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....distribute.context import get_replica_context, get_strategy
@@ -99,8 +99,7 @@ class ExponentialMovingAverage:
             first = strategy.experimental_local_results(tensors)[0]
             return create_zeros_slot(first, self._name, colocate_with_primary=False, aggregation=aggregation)
 
-        context = get_replica_context()
-        return make(get_strategy(), tensor) if context is None else context.merge_call(make, (tensor,))
+        return _made_together(make, tensor)
 
     def average(self, var: Any) -> Any:
         """The shadow of a variable or tensor, or None."""
@@ -147,10 +146,16 @@ def assign_moving_average(
         rest = cast(convert(1.0 - decay, name="decay"), variable.dtype.base)
         if not zero_debias:
             return assign_sub(variable, (convert(variable) - value) * rest, name=scope)
-        biased, count = _debiasing(variable)
+        biased, count = _made_together(lambda _, v: _debiasing(v), variable)
         with control_dependencies([assign_sub(biased, (convert(biased) - value) * rest), count.assign_add(1.0)]):
             factor = 1.0 - power(1.0 - rest, count.read_value())
             return assign(variable, biased.read_value() / factor, name=scope)
+
+
+def _made_together(make: Callable[[Any, Any], Any], value: Any) -> Any:
+    """What a function of the strategy and a value makes: in replicas, once for all of them."""
+    context = get_replica_context()
+    return make(get_strategy(), value) if context is None else context.merge_call(make, (value,))
 
 
 def _debiasing(variable: Any) -> tuple[Any, Any]:
@@ -167,7 +172,8 @@ def _debiasing(variable: Any) -> tuple[Any, Any]:
                     number += 1
                     name = f"{base}_{number}"
             return get_variable(
-                name, shape, variable.dtype.base, zeros_initializer(), trainable=False, use_resource=is_resource
-            )
+                name, shape, variable.dtype.base, zeros_initializer(), trainable=False, use_resource=is_resource,
+                aggregation=VariableAggregation.MEAN,
+            )  # fmt: skip
 
         return made("biased", variable.get_shape()), made("local_step", [])
