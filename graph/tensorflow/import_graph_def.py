@@ -14,6 +14,7 @@ from typing import Any
 
 from ..control_flow.recovery import recover_flow
 from ..core.build import convert
+from ..core.constant_value import static_value
 from ..core.default_graph import get_default_graph
 from ..core.dtypes import resource
 from ..core.errors import InvalidArgumentError, UnimplementedError, invalid
@@ -330,6 +331,9 @@ def _stand_in(tensor: Tensor) -> tuple[str, dict[str, Any]]:
             node = node.inputs[0].op
     if node.type in ("Const", "VariableV2", "VarHandleOp"):
         return node.type, dict(node.attrs)
+    value = static_value(tensor)
+    if value is not None:
+        return "Const", {"value": value}
     return "Placeholder", {"dtype": tensor.dtype.base, "shape": tensor.dims}
 
 

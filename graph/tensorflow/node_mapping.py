@@ -30,6 +30,7 @@ from ..ops.nn import resize as resizing
 from ..ops.nn.normalization import local_response_normalization
 from ..ops.state.training import RULES
 from .export_graph_def import EXTRA, OTHERWISE, OWN
+from .read_forms import FUNCTIONS
 from .signatures import REQUIRED, signatures
 
 NEWER = {
@@ -201,7 +202,7 @@ def _texts(tensor: Tensor, what: str) -> tuple[str, ...]:
 
 def _resize(function: str) -> Callable[..., Any]:
     def resize(a: dict[str, Any], image: Tensor, size: Tensor) -> Any:
-        if a["half_pixel_centers"]:
+        if a.get("half_pixel_centers"):
             raise MisfitError("half_pixel_centers=True is not supported")
         return getattr(resizing, function)(image, size, a["align_corners"])
 
@@ -320,6 +321,7 @@ def _ftrl(op: str) -> Callable[..., Any]:
 
 
 COMPOSED: dict[str, Callable[..., Any]] = {
+    **FUNCTIONS,
     **{op: _ftrl(op) for op in ("ApplyFtrl", "ResourceApplyFtrl", "ResourceSparseApplyFtrl", "SparseApplyFtrl")},
     "BatchToSpaceND": _batch_blocks("batch_to_space_nd"),
     "DepthToSpace": _blocks("depth_to_space"),
@@ -339,6 +341,8 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "MatrixSetDiagV3": _diagonal("matrix_set_diag", 2),
     "ReciprocalGrad": lambda a, y, dy: -dy * y * y,
     "ReduceJoin": _reduce_join,
+    "ResizeArea": _resize("resize_area"),
+    "ResizeBicubic": _resize("resize_bicubic"),
     "ResizeBilinear": _resize("resize_bilinear"),
     "ResizeNearestNeighbor": _resize("resize_nearest_neighbor"),
     "RestoreV2": _restore,

@@ -23,7 +23,7 @@ def graph_def(data: bytes) -> Any:
     return found
 
 
-@pytest.mark.parametrize("name", ["images", "loops", "many", "gradients"])
+@pytest.mark.parametrize("name", ["functions", "images", "loops", "many", "gradients"])
 def test_what_tensorflow_wrote_computes_what_tensorflow_did(name: str) -> None:
     told = np.load(RECORDED / f"{name}.npz")
     names = [str(n) for n in told["names"]]

@@ -182,8 +182,9 @@ def _size_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 
 def _concat_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     _check(inputs, "handle", "flow")
-    dims = attrs["element_shape"]
-    return [(typed_attr(attrs, "dtype", DType).base, None if dims is None else (None, *dims[1:])), (int64, (None,))]
+    dims = attrs.get("element_shape")
+    rest = attrs.get("element_shape_except0") if dims is None else dims[1:]  # what TensorFlow's graphs tell
+    return [(typed_attr(attrs, "dtype", DType).base, None if rest is None else (None, *rest)), (int64, (None,))]
 
 
 # --- what they do ---------------------------------------------------------------------------------------------

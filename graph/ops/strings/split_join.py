@@ -188,7 +188,7 @@ def _split(
     for item in x:
         text = as_bytes(item)
         if whole:
-            parts = text.split(ends or None, most)
+            parts = text.split(ends, most) if ends else _words(text, most)
         elif ends:
             parts = re.split(b"[" + re.escape(ends) + b"]", text) if text else []  # no text: no parts, as in TensorFlow
         else:
@@ -198,6 +198,14 @@ def _split(
     indices = np.array([(i, j) for i, row in enumerate(rows) for j in range(len(row))], np.int64).reshape(count, 2)
     values = text_array(part for row in rows for part in row)
     return indices, values, np.array([len(rows), max((len(r) for r in rows), default=0)], np.int64)
+
+
+def _words(text: bytes, most: int) -> list[bytes]:
+    """Words between blanks; after so many splits all the rest, even if it is empty, as in TensorFlow."""
+    if most == 0:
+        return [text]
+    words = text.split(None, most)
+    return [*words, b""] if len(words) == most else words
 
 
 define("StringSplit", _infer_split, _split, device_types=("CPU",))
@@ -211,7 +219,10 @@ def string_split_v2(
     source: TensorLike = None,
     name: str | None = None,
 ) -> SparseTensor:
-    """As Python's `split`: `sep` as a whole is between words, None means any blanks; at most `maxsplit` splits."""
+    """As Python's `split`: `sep` as a whole is between words, None means any blanks; at most `maxsplit` splits.
+
+    With blanks, the last of `maxsplit` splits is followed by the rest, even if it is empty, as in TensorFlow.
+    """
     return splitted(
         input if input is not None else source, "" if sep is None else sep, False, True, maxsplit, name, result_type
     )

@@ -90,6 +90,53 @@ def gradients() -> list[Any]:
     return [loss, *tf1.gradients(loss, [w, f, x])]
 
 
+def functions() -> list[Any]:
+    """Ops that are functions elsewhere, and gradients with ops of their own."""
+    x, i = tf1.placeholder(tf.float32, [4, 6], name="x"), tf1.placeholder(tf.int32, [3], name="i")
+    t, w = tf1.placeholder(tf.string, [3], name="t"), tf.reshape(tf.range(12.0), [6, 2]) / 10
+    sparse = tf.SparseTensor([[0, 2], [2, 0], [2, 1]], x[0, :3], [4, 3])
+    filled, empty = tf.sparse.fill_empty_rows(sparse, 0.5)
+    shaped = tf.sparse.reshape(sparse, [2, -1])
+    rows, ids = tf.constant([1, 0, 3, 1]), tf.constant([0, 0, 1, 3])
+    means = tf1.sparse_segment_mean(x, rows, ids), tf1.sparse_segment_sqrt_n(x, rows, ids, num_segments=5)
+    joined = tf.concat([x[:, :2], tf.square(x)], 1)
+    _, looped = tf1.while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y * y * 0.1 + x), [0, x])
+    frozen = tf1.nn.fused_batch_norm(
+        tf.reshape(x, [2, 2, 3, 2]), [1.0, 2.0], [0.0, 1.0], [0.1, 0.2], [0.5, 4.0], is_training=False
+    )[0]
+    images = tf.reshape(x, [1, 4, 3, 2])
+    hits = tf.raw_ops.ComputeAccidentalHits(
+        true_classes=tf.cast(tf.reshape(i, [3, 1]), tf.int64),
+        sampled_candidates=tf.constant([2, 0], tf.int64),
+        num_true=1,
+    )
+    example = tf.train.Example()
+    example.features.feature["a"].float_list.value.extend([1.5, 2.5])
+    example.features.feature["b"].bytes_list.value.append(b"text")
+    example.features.feature["c"].int64_list.value.extend([7, 8, 9])
+    data = tf.constant([example.SerializeToString(), b""])
+    parsed = tf1.parse_example(data, {
+        "a": tf1.FixedLenFeature([2], tf.float32, [0.0, -1.0]), "b": tf1.VarLenFeature(tf.string),
+        "c": tf1.FixedLenSequenceFeature([], tf.int64, True), "d": tf1.VarLenFeature(tf.float32),
+    })  # fmt: skip
+    words, parts = tf1.string_split(t, " "), tf.raw_ops.StringSplitV2(input=t, sep="", maxsplit=1)
+    outputs = [
+        tf.clip_by_value(x, -0.5, 0.5), tf.reverse_sequence(x, [1, 3, 6, 2], 1), tf.norm(x, axis=1), tf.math.reduce_euclidean_norm(x, 0),
+        tf.math.xlogy(tf.abs(x), tf.abs(x)), tf.math.xdivy(x, x + 3), tf.math.bessel_i0(x), tf.math.bessel_i1(x), *means,
+        filled.indices, filled.values, empty, shaped.indices, shaped.dense_shape, tf.sparse.reorder(sparse).values,
+        tf.sparse.softmax(sparse).values, tf.sparse.sparse_dense_matmul(sparse, w[:3]), looped, frozen, *hits, *parts,
+        tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 0.0, 0.5]), tf.linalg.cross(x[:, :3], x[:, 3:]),
+        tf1.image.resize_bicubic(images, [6, 5]), tf1.image.resize_area(images, [2, 3]),
+        tf1.extract_image_patches(images, [1, 2, 2, 1], [1, 1, 1, 1], [1, 1, 2, 1], "SAME"), words.values, t + ["!", "?", ""],
+        tf1.reduce_join([t, t], 0, separator="-"), tf.raw_ops.EuclideanNorm(input=x, axis=[1], keep_dims=True),
+        parsed["a"], parsed["b"].indices, parsed["b"].values, parsed["b"].dense_shape, parsed["c"], parsed["d"].dense_shape,
+        tf.strings.as_string(x * 100, precision=1, width=8), tf.TensorArray(tf.float32, 4).unstack(x[:, None]).concat(),
+    ]  # fmt: skip
+    for y in (joined, means[0], means[1], filled.values, looped, frozen, tf.reverse_sequence(x, [1, 3, 6, 2], 1)):
+        outputs += tf1.gradients(tf.reduce_sum(tf.sin(y)), x)
+    return [tf.identity(v) for v in outputs]
+
+
 def graph(build: Any, feeds: dict[str, Any]) -> None:
     """Record one graph."""
     with tf1.Graph().as_default() as g:
@@ -180,6 +227,8 @@ if __name__ == "__main__":
     graph(images, {"x:0": rng.standard_normal((2, 28, 28, 1)).astype(np.float32)})
     graph(loops, {"x:0": rng.standard_normal((3, 7, 5)).astype(np.float32)})
     graph(many, {"x:0": rng.standard_normal((4, 6)).astype(np.float32), "i:0": np.array([2, 0, 2], np.int32)})
+    fed = {"x:0": rng.standard_normal((4, 6)).astype(np.float32), "i:0": np.array([2, 0, 2], np.int32)}
+    graph(functions, fed | {"t:0": np.array([b"a b  c", b"", b" d"])})
     graph(gradients, {"x:0": rng.standard_normal((5, 8)).astype(np.float32)})
     checkpoint()
     training()

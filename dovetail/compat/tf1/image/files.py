@@ -237,7 +237,12 @@ define(
     device_types=_CPUS,
 )
 define("DecodeAndCropJpeg", _crop_rule, _crop, device_types=_CPUS)
-define("DecodePng", _decode_rule((0, 1, 2, 3, 4)), _one, device_types=_CPUS)
+define(
+    "DecodePng",
+    _decode_rule((0, 1, 2, 3, 4)),
+    lambda contents, *, channels, dtype: _one(contents, channels, dtype),
+    device_types=_CPUS,
+)
 define(
     "DecodeBmp",
     _decode_rule((0, 3, 4)),
