@@ -6,79 +6,55 @@ servers and sessions; it replaces the few functions that the mechanism is reache
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 NAME = "BENCH_WITHOUT"
 
 
 def _module(path: str) -> Any:
-    return importlib.import_module(f"dovetail.runtime.{path}")
+    return importlib.import_module(f"dovetail.{path}")
 
 
-def _replace(owner: Any, name: str, value: Any) -> None:
-    """Replace what a module or class has under this name. AttributeError: it has no such thing any more."""
-    getattr(owner, name)
-    setattr(owner, name, value)
+def _replace(values: Mapping[str, Any]) -> None:
+    """Replace what modules of Dovetail and their classes have. AttributeError: they have no such thing any more.
+
+    Args:
+        values: by `module:name` or `module:class.name`.
+    """
+    for place, value in values.items():
+        path, _, names = place.partition(":")
+        owner, (*classes, name) = _module(path), names.split(".")
+        for each in classes:
+            owner = getattr(owner, each)
+        getattr(owner, name)
+        setattr(owner, name, value)
 
 
-def _accumulates() -> None:
-    access = importlib.import_module("dovetail.placer.partition.one_sided_access")
-    _replace(access, "direct_additions", lambda *_: [])
+def _never() -> property:
+    """A property that is False, whatever it is set to."""
+    return property(lambda self: False, lambda self, value: None)
 
 
 def _coalescing() -> None:
     """Each tensor leaves at once."""
-    scheduler = _module("worker.step_scheduler")
+    scheduler = _module("runtime.worker.step_scheduler")
 
     def push(self: Any, destination: str, channel: Any, value: Any, more: bool) -> None:
         self._worker.send(scheduler.task_of(destination), self._number, {channel: value})
 
-    _replace(scheduler.StepRunner, "push", push)
-
-
-def _flush_heuristics() -> None:
-    """What a program sends waits for the last one before it pauses; only large tensors leave at once."""
-    _replace(_module("worker.step_scheduler"), "COALESCED_S", float("inf"))
-
-
-def _inline_parts() -> None:
-    _replace(_module("worker.worker"), "only_segment", lambda registered: None)
-
-
-def _inline_segments() -> None:
-    """The pool runs every segment."""
-    _inline_parts()
-    segment = _module("worker.step_scheduler").Segment
-    _replace(segment, "is_short", property(lambda self: False, lambda self, value: None))
-
-
-def _waiting_clients() -> None:
-    """The pool runs the segments that are not short, although a client of the same process waits for them."""
-    segment = _module("worker.step_scheduler").Segment
-    _replace(segment, "is_brief", property(lambda self: False, lambda self, value: None))
-
-
-def _colocated() -> None:
-    _replace(_module("session.cluster_backend"), "find_colocated", lambda address, incarnation: None)
+    _replace({"runtime.worker.step_scheduler:StepRunner.push": push})
 
 
 def _keeping_the_interpreter() -> None:
-    stream = _module("transport.stream")
-    _replace(stream.Stream, "_send_keeping_gil", lambda self, head: self._socket.send(head, stream._NOW))
-
-
-def _waiting_on_the_stream() -> None:
-    _replace(_module("transport.client").Connections, "_waits_on_stream", lambda self, peer, seconds: False)
-
-
-def _busy_polling() -> None:
-    _replace(_module("transport.event_loop").EventLoop, "expect_event", lambda self: None)
+    now = _module("runtime.transport.stream")._NOW
+    _replace({"runtime.transport.stream:Stream._send_keeping_gil": lambda self, head: self._socket.send(head, now)})
 
 
 def _unix_streams() -> None:
     """Peers of one machine have TCP streams, and still map each other's memory."""
-    peers = _module("transport.peers").Peers
+    peers = _module("runtime.transport.peers").Peers
     listen = peers.listen
 
     def begin(self: Any, *arguments: Any) -> int:
@@ -89,67 +65,51 @@ def _unix_streams() -> None:
     peers.listen = begin
 
 
-def _streams() -> None:
-    """All stays with ZeroMQ."""
-    _replace(_module("transport.stream_listener").StreamListener, "offer", lambda self, peer: None)
+def _without(place: str, value: Any) -> Callable[[], None]:
+    return partial(_replace, {place: value})
 
 
-def _overlap() -> None:
-    _replace(_module("master.lowering"), "overlap_collectives", lambda part, cut: list(part.steps))
-
-
-def _result_areas() -> None:
-    _replace(_module("collectives.shared_memory_algorithms").SharedMemoryAllReduce, "has_result_areas", False)
-
-
-def _yields() -> None:
-    """A member sleeps at once, instead of looking a few times first."""
-    _replace(_module("collectives.shared_memory_algorithms"), "YIELDS", 0)
-
-
-def _flat() -> None:
-    """Small values are reduced in shares, too."""
-    _replace(_module("collectives.shared_memory_algorithms"), "FLAT_BYTES", 0)
-
-
-def _shared_gather() -> None:
-    _replace(_module("collectives.launch"), "SharedMemoryGather", lambda value: None)
-
-
-def _shared_scatter() -> None:
-    _replace(_module("collectives.launch"), "SharedMemoryReduceScatter", lambda *arguments: None)
-
-
-def _low_water() -> None:
-    """The kernel wakes the reader of a long message over TCP for each packet."""
-    _replace(_module("transport.stream").Stream, "_gather", lambda self, least: None)
-
+_ONLY_SEGMENT = {"runtime.worker.worker:only_segment": lambda registered: None}
+_ALGORITHMS = "runtime.collectives.shared_memory_algorithms"
 
 MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "nothing": {},
     "one-sided reads": {"DOVETAIL_ONE_SIDED_READS": "0"},
     "one-sided updates": {"DOVETAIL_ONE_SIDED_UPDATES": "0"},
-    "one-sided accumulates": _accumulates,
+    "one-sided accumulates": _without("placer.partition.one_sided_access:direct_additions", lambda *_: []),
     "lent tensors, Unix streams": {"DOVETAIL_SHARED_MEMORY_MB": "0"},
     "Unix streams": _unix_streams,
-    "streams": _streams,
-    "waiting on one stream": _waiting_on_the_stream,
+    # All stays with ZeroMQ.
+    "streams": _without("runtime.transport.stream_listener:StreamListener.offer", lambda self, peer: None),
+    "waiting on one stream": _without(
+        "runtime.transport.client:Connections._waits_on_stream", lambda self, peer, seconds: False
+    ),
     "send coalescing": _coalescing,
-    "send coalescing: flush heuristics": _flush_heuristics,
-    "inline parts": _inline_parts,
-    "inline segments": _inline_segments,
-    "segments of waiting clients": _waiting_clients,
-    "colocated servers": _colocated,
+    # What a program sends waits for the last one before it pauses; only large tensors leave at once.
+    "send coalescing: flush heuristics": _without("runtime.worker.step_scheduler:COALESCED_S", float("inf")),
+    "inline parts": partial(_replace, _ONLY_SEGMENT),
+    # The pool runs every segment.
+    "inline segments": partial(_replace, _ONLY_SEGMENT | {"runtime.worker.step_scheduler:Segment.is_short": _never()}),
+    # The pool runs the segments that are not short, although a client of the same process waits for them.
+    "segments of waiting clients": _without("runtime.worker.step_scheduler:Segment.is_brief", _never()),
+    "colocated servers": _without("runtime.session.cluster_backend:find_colocated", lambda address, incarnation: None),
     "batch scheduling": {"DOVETAIL_SCHED_BATCH": "0"},
-    "busy polling": _busy_polling,
+    "busy polling": _without("runtime.transport.event_loop:EventLoop.expect_event", lambda self: None),
     "keeping the interpreter": _keeping_the_interpreter,
-    "overlapped collectives": _overlap,
-    "result areas of collectives": _result_areas,
-    "yielding before sleep": _yields,
-    "flat all-reduce": _flat,
-    "gather in shared memory": _shared_gather,
-    "reduce-scatter in shared memory": _shared_scatter,
-    "low-water mark of TCP streams": _low_water,
+    "overlapped collectives": _without(
+        "runtime.master.lowering:overlap_collectives", lambda part, cut: list(part.steps)
+    ),
+    "result areas of collectives": _without(f"{_ALGORITHMS}:SharedMemoryAllReduce.has_result_areas", False),
+    # A member sleeps at once, instead of looking a few times first.
+    "yielding before sleep": _without(f"{_ALGORITHMS}:YIELDS", 0),
+    # Small values are reduced in shares, too.
+    "flat all-reduce": _without(f"{_ALGORITHMS}:FLAT_BYTES", 0),
+    "gather in shared memory": _without("runtime.collectives.launch:SharedMemoryGather", lambda value: None),
+    "reduce-scatter in shared memory": _without(
+        "runtime.collectives.launch:SharedMemoryReduceScatter", lambda *arguments: None
+    ),
+    # The kernel wakes the reader of a long message over TCP for each packet.
+    "low-water mark of TCP streams": _without("runtime.transport.stream:Stream._gather", lambda self, least: None),
 }
 """By name: the function that turns it off, or the settings that do."""
 

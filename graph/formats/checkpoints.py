@@ -57,12 +57,6 @@ from .protos import ENUM_NAMES
 from .sstable import TableError
 from .tensor_bundle import is_bundle, read_bundle, read_piece
 
-# Where TensorFlow's enum does not say the type's name.
-_ENUM_NAMES = {
-    "float16": "HALF",
-    "float32": "FLOAT",
-    "float64": "DOUBLE",
-}
 FORMAT = "dovetail checkpoint 1"
 _CHUNK_BYTES = 1 << 16  # that are checked and written at a time
 _REST = 3.0  # how many times as long as it worked a save rests after a chunk while steps run

@@ -25,7 +25,7 @@ from ..array.shapes import shape as shape_of
 from ..array.slicing import slice as slice_of
 from ..math.arithmetic import add, floormod, subtract
 from ..math.common import allowed, unary
-from ..math.static_operands import index_operand, need_rank, op_scope, static_int
+from ..math.static_operands import index_operand, index_type_attr, need_rank, op_scope, static_int
 from .random_common import (
     WORD_FLOPS,
     Draw,
@@ -87,9 +87,7 @@ def _multinomial_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output
     if num_samples.dtype.base is not int32:
         raise TypeError(f"num_samples must be int32, not {num_samples.dtype.base.name}")
     need_rank(num_samples.dims, 0, "num_samples")
-    dtype = attrs.get("output_dtype")
-    if dtype not in (int32, int64):
-        raise TypeError(f"output_dtype must be int32 or int64, not {dtype!r}")
+    dtype = index_type_attr(attrs, "output_dtype")
     rows = logits.dims[0] if logits.dims is not None else None
     return [(dtype, (rows, static_int(num_samples)))]
 

@@ -17,7 +17,7 @@ from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, broadcast, merge
 from ...tensors.sparse_tensor import SparseTensor
-from ..math.static_operands import as_bytes, dims_of, index_operand, need_rank, normal_axis
+from ..math.static_operands import as_bytes, dims_of, index_operand, need_index, need_rank, normal_axis
 from .strings import check_unit, need_text_in, number_of
 
 
@@ -25,8 +25,7 @@ def _infer_substr(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
     x, *numbers = inputs
     need_text_in(x)
     for t in numbers:
-        if t.dtype.base not in (int32, int64):
-            raise TypeError(f"pos and len are int32 or int64, not {t.dtype.base.name}")
+        need_index(t, "pos and len")
     check_unit(attrs)
     return [(string, broadcast(x.dims, merge(*(t.dims for t in numbers))))]
 
@@ -103,8 +102,7 @@ def _infer_reduce_join(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Outpu
     if axes is not None and (not isinstance(axes, tuple) or not all(type(a) is int for a in axes)):
         raise TypeError("attribute axes must be whole numbers")
     for t in given:
-        if t.dtype.base not in (int32, int64):
-            raise TypeError(f"axes are int32 or int64, not {t.dtype.base.name}")
+        need_index(t, "axes")
         keep = x.dims is not None and attrs["keep_dims"]
         return [(string, (None,) * len(x.dims or ()) if keep else None)]
     if x.dims is None:
