@@ -19,6 +19,7 @@ from ..core.hooks import hooks
 from ..formats.protos import message
 from ..formats.record_format import extension
 from ..formats.values import MisfitError, write_attr
+from .loop_order import order_iterations
 from .signatures import REQUIRED, Signature, signatures
 from .written_forms import Form, Part, form_of
 
@@ -88,6 +89,8 @@ def graph_def_of(
     out.versions.producer = PRODUCER
     for node in graph.nodes[from_version:] if nodes is None else nodes:
         out.node.extend(_protos(node, add_shapes))
+    if nodes is None and not from_version:
+        order_iterations(graph, out.node)
     return out
 
 

@@ -223,6 +223,7 @@ FORMS: dict[str, Callable[[Node], Form]] = {
     "ScalarSummary": _summary("tags"),
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,
     "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,
+    "StackV2": lambda node: _as_is(node, (_constant("max_size", -1),), **node.attrs),
     "StringJoin": _join,
     "StringSplit": _string_split,
     "TensorSummaryV2": _tensor_summary,

@@ -139,6 +139,40 @@ def test_rows_that_are_named_twice_are_summed_before_tensorflow_steps(rule: str,
     assert len(update.input) == len(signatures()[update.op].inputs)
 
 
+def test_the_gradient_of_a_loop_is_written() -> None:
+    with tf.Graph().as_default():
+        x = tf.constant([1.5, -0.5])
+        _, y = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * y + x), [0, x])
+        found, wanted, got = again(tf.gradients(y, x))
+    np.testing.assert_array_equal(got[0], wanted[0])
+    stacks = [n for n in found.node if n.op == "StackV2"]
+    assert stacks and all(len(n.input) == 1 for n in stacks)
+    assert not any(op.startswith(OWN) for op in ops_of(found))
+
+
+def test_iterations_that_change_state_are_written_in_order() -> None:
+    """TensorFlow runs iterations side by side: what one pushes must be there before the next one pushes."""
+    with tf.Graph().as_default() as graph:
+        x = tf.constant(1.5)
+
+        def outer(i: Any, y: Any) -> Any:
+            return i + 1, tf.while_loop(lambda j, y: j < 2, lambda j, y: (j + 1, y * y + x), [0, y])[1]
+
+        tf.gradients(tf.while_loop(lambda i, y: i < 3, outer, [0, x])[1], x)
+        tf.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
+        found = graph.as_graph_def()
+    by_name = {node.name: node for node in found.node}
+    orders = {node.name: node for node in found.node if node.op == "ControlTrigger"}
+    pushed = {i[1:] for node in orders.values() for i in node.input if by_name[i[1:]].op.startswith("Stack")}
+    assert pushed >= {n.name for n in found.node if n.op in ("StackPushV2", "StackPopV2")}
+    assert any(
+        by_name[i[1:]].op == "Exit" for node in orders.values() for i in node.input
+    )  # the outer waits for the inner
+    waiting = [n for n in found.node if n.op == "NextIteration" and any(i[1:] in orders for i in n.input)]
+    free = [n for n in found.node if n.op == "NextIteration" and n not in waiting]
+    assert len(orders) == 4 and [n.name.partition("/")[0] for n in free] == ["while_1"]
+
+
 def test_a_part_of_a_node_in_a_branch_runs_there() -> None:
     """A constant without inputs would be outside the branch, and in a loop outside its frame."""
     with tf.Graph().as_default():
