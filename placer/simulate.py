@@ -302,6 +302,7 @@ def step_of(
         order, plan.cluster, feeds=feeds, at_hand=in_place, contended=contended, costs=profile, narrow=narrow,
         sizes=sizes_in(plan, profile), times=times,
         joined=_joined(plan, dict(zip(zip(where, order, strict=True), times, strict=True)) if len(times) else {}),
+        touched={d: working_set(plan.launches(d)) for d in plan.partitions} if len(times) else None,
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None, objective=objective,
     )  # fmt: skip
     if not len(times) or plan.cluster.calibration is None:

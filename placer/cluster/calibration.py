@@ -26,17 +26,18 @@ from ...graph.core.settings import cache_folder, setting
 
 logger = logging.getLogger(__name__)
 
-VERSION = 6
+VERSION = 7
 """That of what is measured: kinds of kernels (`cost/launches.py`) and overheads."""
 KEY = "dovetail calibration"
 """The name of its version in JSON."""
 OVERHEADS = (
-    "launch", "region", "call", "variable", "step", "fed byte", "remote step", "remote fed byte", "task", "transfer", "wake",
+    "launch", "region", "call", "variable", "step", "fed byte", "remote step", "remote fed byte", "task", "transfer", "message", "wake",
     "shared byte", "tcp byte", "read", "update",
 )  # fmt: skip
 """Names of `Calibration.overheads`: seconds of a kernel in a native region, of such a region, of a call from Python, of a variable that a
 step reads, of a step in the client's process and one elsewhere, of each byte fed to either, of each task beyond the first, of a transfer
-between two tasks, of waking one that waits, of a byte in shared memory and over TCP, of a one-sided read and update."""
+between two tasks that do nothing else, of a message for a task that computes, of waking one that waits, of a byte in shared memory and
+over TCP, of a one-sided read and update."""
 
 
 class Point(NamedTuple):

@@ -242,10 +242,9 @@ def _send(
             ):
                 arrives[d] = np.inf  # when its latency is over is not known yet
                 _add_active(a, c, a.host[d], now, begins - now + latency, v, e, 1.0)
-            handled = a.handling[p, q] * (a.alone[v] if len(a.alone) else 1.0)
-            handled += a.value_bytes[v] * a.handling_per_byte[p, q]
-            c.owed[s] += handled
-            c.owed[d] += handled
+            fixed, passing = a.alone[v] if len(a.alone) else 1.0, a.value_bytes[v] * a.handling_per_byte[p, q]
+            c.owed[s] += fixed * a.handling[p, q] + passing
+            c.owed[d] += fixed * a.handling[q, p] + passing
             if travels.shape[1]:
                 travels[0, e], travels[1, e] = leaves, arrives[d]
         if arrives[d] < np.inf:

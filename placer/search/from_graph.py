@@ -7,9 +7,10 @@ not known are taken for loopback between tasks, for memory copies within one (`B
 a node or a link took (../profile.py), that counts.
 
 A transfer between tasks also keeps the processors at both ends busy for a while (`HANDLING`): what a device runs next takes so much
-longer. Moves that gain nothing so cost something. Where the machine was measured, sending and receiving keep each end busy for as long
-as a message takes between two tasks that do nothing else: their caches are warm then, and are not in a step. What remains of a link's
-latency passes beside. The message also wakes a task that waits, and what the tasks of a machine do at once shares its processors.
+longer. Moves that gain nothing so cost something. Where the machine was measured, a message between two tasks that do nothing else keeps
+each end busy for half of the time that it takes. A task whose kernels touch much (`touched`) finds nothing of what handles messages in
+its caches, and takes longer, up to what was measured for tasks that compute. What remains of a link's latency passes beside. The
+message also wakes a task that waits, and what the tasks of a machine do at once shares its processors.
 
 Memory is what the step keeps on a device for good, the state behind variables, and its values as long as they are needed
 (`memory_penalty.py`). A loop counts as one iteration, and the way back to its next one is left out.
@@ -26,7 +27,7 @@ its kernels take as they are fused, a GPU's also without a profile.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -64,6 +65,9 @@ CALIBRATED = Speed((), 0.0, 0.0)  # stands for the class of processors whose tim
 BETWEEN_TASKS = (50e-6, 1e9)  # seconds, bytes per second: ZeroMQ over loopback, with serialising
 WITHIN_TASK = (5e-6, 1e10)
 ONE_SIDED_READ = (2e-6, 1e10)  # seconds, bytes per second: a copy from another task's memory
+COLD_BYTES = (
+    1 << 20
+)  # what a task touches between two messages, and has driven the code that handles them out of its caches
 POLLED = 150e-6  # seconds for which a task polls once it has sent something: `BUSY_POLL_S` of the runtime's event loop
 HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
 _READS = frozenset({"Identity", "ReadVariableOp"})
@@ -89,6 +93,7 @@ def step_problem(
     at_hand: Collection[Tensor] = (),
     times: Sequence[tuple[float, float] | None] = (),
     joined: Collection[str] = (),
+    touched: Mapping[str, float] | None = None,
 ) -> Problem:
     """The problem of placing these nodes on the cluster's devices, in the order of `cluster.devices`.
 
@@ -106,6 +111,7 @@ def step_problem(
         sizes: of values in this plan; None: as far as the graph tells them.
         at_hand: values that are not sent, wherever they are made and used (`partition/one_sided_access.at_hand`).
         times: seconds and cores of each node in its plan, where they are known: a GPU's keep 0 cores busy.
+        touched: device -> bytes that its kernels touch in this plan; None: they all are in its caches.
         joined: names of tensors, and `^node` for control edges, that travel in the message of another one.
     """
     sizes = sizes or Sizes()
@@ -189,9 +195,13 @@ def step_problem(
     )
     host = None if machine is None else hosts_of(cluster)
     between = 1.0 - np.eye(len(latency))
-    handling = between * HANDLING[0]
+    beside, handling = latency, between * HANDLING[0]
     if machine is not None:
-        handling = np.minimum(latency, between * machine.overheads["transfer"])
+        handling, cold = between * machine.overheads["transfer"] / 2, np.zeros(len(latency))
+        for t, device in zip(task, cluster.devices, strict=True):
+            cold[t] = max(cold[t], min((touched or {}).get(str(device.name), 0.0) / COLD_BYTES, 1.0))
+        beside = np.maximum(latency - handling, 0.0)
+        handling += between * np.maximum(machine.overheads["message"] - handling, 0.0) * cold[:, None]
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
     # all of it where a load counts each end by itself.
     part = 1.0 if objective is Objective.THROUGHPUT else 0.5
@@ -211,7 +221,7 @@ def step_problem(
         unit=np.arange(n, dtype=np.int32) if unit is None else unit,
         allowed=np.ones((1, d), bool) if allowed is None else allowed,
         allowed_kind=np.zeros(n, np.int32) if allowed_kind is None else allowed_kind,
-        link_latency=latency if machine is None or objective is Objective.THROUGHPUT else latency - handling,
+        link_latency=latency if objective is Objective.THROUGHPUT else beside,
         link_per_byte=per_byte,
         port_latency=_mean_link(task, latency) * part,
         port_per_byte=_mean_link(task, per_byte) * part,

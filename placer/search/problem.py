@@ -57,8 +57,9 @@ class Problem:
         allowed: (S, D) distinct sets of devices; allowed_kind: (n,) the set that each node may have.
         link_latency, link_per_byte: (P, P) seconds per message and per byte from place to place.
         port_latency, port_per_byte: (D,) the same into or out of a device, whatever is at the other end.
-        handling, handling_per_byte: (P, P) seconds per message and per byte for which a transfer keeps each of its two devices from
-            other work; None: none (makespan only). joined: (V,) values that travel in the message of another one; None: none.
+        handling, handling_per_byte: (P, P) seconds per message and per byte for which a transfer keeps the first of its two devices
+            from other work, whichever sends; None: none (makespan only).
+        joined: (V,) values that travel in the message of another one; None: none.
         contended: whether transfers over the same link wait for each other (makespan only).
         fed_at: (D, n) seconds until a node on each device has what the client feeds to it; None: no time (makespan only).
         back_after: (D, n) seconds until the client has what it fetches from a node on each device; None: no time (makespan only).
