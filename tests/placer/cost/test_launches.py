@@ -189,7 +189,7 @@ def test_a_transfer_takes_what_was_measured() -> None:
 
 @pytest.mark.parametrize(("side", "sent"), [(8, 1e-3), (1024, 7e-3)])
 def test_a_task_that_touches_much_takes_longer_for_a_message(side: int, sent: float) -> None:
-    """Half of the transfer's 2 ms if its caches hold what handles messages; else what a message was measured to cost a task that computes."""
+    """Half of the transfer's 2 ms if its caches hold what handles messages; else what a message costs a task that computes."""
     machine = replace(
         profile(transfer=2e-3, message=7e-3),
         kernels=dict.fromkeys(KINDS, (Point(1.0, 1e-15, 1.0), Point(1e9, 1e-6, 1.0))),
