@@ -646,9 +646,7 @@ class Graph:
     def check_values(self) -> None:
         """FailedPreconditionError if its constants have no values."""
         if self.lacks_values:
-            raise FailedPreconditionError(
-                None,
-                None,
+            raise FailedPreconditionError.of(
                 "This graph was read from a saved plan, which keeps no values of large constants: it can be looked at and placed, but not "
                 "run or exported. Run the program that made it",
             )

@@ -18,7 +18,7 @@ def verify(graph: Graph) -> None:
     faults = list(find_faults(graph))
     if faults:
         shown = "\n  ".join(faults[:20]) + (f"\n  and {len(faults) - 20} more" if len(faults) > 20 else "")
-        raise InternalError(None, None, f"The graph breaks {len(faults)} invariants:\n  {shown}")
+        raise InternalError.of(f"The graph breaks {len(faults)} invariants:\n  {shown}")
 
 
 def find_faults(graph: Graph) -> Iterator[str]:

@@ -52,9 +52,7 @@ def path_of(name: Any) -> Path:
     try:
         from upath import UPath  # fsspec: loaded for remote files only
     except ImportError:
-        raise UnimplementedError(
-            None, None, f"{name} is in a remote file system: pip install 'dovetail[remote]'"
-        ) from None
+        raise UnimplementedError.of(f"{name} is in a remote file system: pip install 'dovetail[remote]'") from None
     return cast(Path, UPath(name, use_listings_cache=False))
 
 
@@ -96,7 +94,7 @@ def write_durably(path: Path, write: Callable[[Path], None], size: int | None = 
             raise
         written = partial.stat().st_size
         partial.unlink(missing_ok=True)
-        raise ResourceExhaustedError(None, None, _full(path, e, written, size)) from None
+        raise ResourceExhaustedError.of(_full(path, e, written, size)) from None
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

@@ -279,11 +279,10 @@ def write_manifest(prefix: str, shards: Sequence[Mapping[str, Any]]) -> None:
         for shard in shards:
             path = path_of(prefix).parent / shard["file"]
             if not path.is_file() or path.stat().st_size != shard["bytes"]:
-                raise FailedPreconditionError(
-                    None, None,
+                raise FailedPreconditionError.of(
                     f"Shard {path}, which another task has just written, is not there: all tasks must share the folder, and no two "
                     "saves may run under one name at a time",
-                )  # fmt: skip
+                )
         write_bytes_durably(_index(prefix), json.dumps(manifest).encode())
         _remove_shards(prefix, keep={s["file"] for s in shards})
 
@@ -355,9 +354,9 @@ class CheckpointReader:
             self._dtypes = {name: as_dtype(t["dtype"]) for name, t in self._tensors.items()}
             self._check()
         except FileNotFoundError:
-            raise NotFoundError(None, None, f"There is no checkpoint '{prefix}': {index} does not exist") from None
+            raise NotFoundError.of(f"There is no checkpoint '{prefix}': {index} does not exist") from None
         except (LookupError, ValueError, TypeError, AttributeError, RecursionError, struct.error) as e:
-            raise DataLossError(None, None, f"The manifest {index} is damaged: {e!r}") from None
+            raise DataLossError.of(f"The manifest {index} is damaged: {e!r}") from None
         self._opened: dict[int, tuple[Path, Any]] = {}
 
     def _check(self) -> None:
@@ -412,9 +411,7 @@ class CheckpointReader:
         found = self._tensors.get(name)
         if found is None:
             close = difflib.get_close_matches(name, self._tensors, n=3) or sorted(self._tensors)[:5]
-            raise NotFoundError(
-                None,
-                None,
+            raise NotFoundError.of(
                 f"Key {name} not found in checkpoint '{self._prefix}'; it has {', '.join(close) or 'nothing'}",
             )
         try:
@@ -434,7 +431,7 @@ class CheckpointReader:
         parts = [(place, piece) for region, piece in pieces if (place := wanted.overlap(region)) is not None]
         missing = math.prod(wanted.shape) - sum(math.prod(s.stop - s.start for s in mine) for (mine, _), _ in parts)
         if missing:
-            raise DataLossError(None, None, f"Checkpoint '{self._prefix}' lacks {missing} elements of '{name}'")
+            raise DataLossError.of(f"Checkpoint '{self._prefix}' lacks {missing} elements of '{name}'")
         out = np.zeros(wanted.shape, dtype.np)
         for (mine, theirs), piece in parts:
             out[mine] = self._read(name, piece, dtype)[theirs]
@@ -450,17 +447,16 @@ class CheckpointReader:
                 return read_piece(path, piece, dtype)
             data = file.get_tensor(piece["key"])
         except (OSError, SafetensorError, TableError) as e:
-            raise DataLossError(None, None, f"Shard {path}, which holds '{name}', cannot be read: {e}") from None
+            raise DataLossError.of(f"Shard {path}, which holds '{name}', cannot be read: {e}") from None
         if _checksum(data) != piece["crc"]:
-            raise DataLossError(
-                None, None,
+            raise DataLossError.of(
                 f"Shard {path} is damaged: the checksum of '{name}' differs. Restore another checkpoint "
                 "(dt.train.get_checkpoint_state lists those that were kept).",
-            )  # fmt: skip
+            )
         try:
             found = _from_plain(data, dtype, piece["shape"])
         except (ValueError, msgpack.UnpackException) as e:
-            raise DataLossError(None, None, f"Shard {path} is damaged at '{name}': {e}") from None
+            raise DataLossError.of(f"Shard {path} is damaged at '{name}': {e}") from None
         return found
 
     def _open(self, number: int, foreign: bool) -> tuple[Path, Any]:
@@ -472,10 +468,10 @@ class CheckpointReader:
         try:
             size = path.stat().st_size
             if size != shard["bytes"]:
-                raise DataLossError(None, None, f"Shard {path} has {size} bytes, not {shard['bytes']}: it is damaged")
+                raise DataLossError.of(f"Shard {path} has {size} bytes, not {shard['bytes']}: it is damaged")
             found = path, None if foreign else _Loaded(path) if is_remote(path) else safe_open(path, framework="numpy")
         except (OSError, ValueError, SafetensorError) as e:
-            raise DataLossError(None, None, f"Shard {path} cannot be read: {e}") from None
+            raise DataLossError.of(f"Shard {path} cannot be read: {e}") from None
         self._opened[number] = found
         return found
 

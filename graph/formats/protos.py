@@ -140,8 +140,8 @@ def message(name: str) -> Any:
     try:
         from google.protobuf import descriptor_pool, message_factory
     except ImportError:
-        raise UnimplementedError(
-            None, None, f"{name} is a protocol buffer of TensorFlow's: pip install 'dovetail[records]'"
+        raise UnimplementedError.of(
+            f"{name} is a protocol buffer of TensorFlow's: pip install 'dovetail[records]'"
         ) from None
     return message_factory.GetMessageClass(_pool(descriptor_pool).FindMessageTypeByName(f"{PACKAGE}.{name}"))
 

@@ -155,7 +155,7 @@ class FlowGradients:
         if found is not None:
             return found
         if isinstance(context, LoopContext):
-            raise InternalError(None, None, f"{context.name} has no backward loop yet")
+            raise InternalError.of(f"{context.name} has no backward loop yet")
         assert isinstance(context, BranchContext)
         around = self.mirror(context.outer)
         if around is context.outer:

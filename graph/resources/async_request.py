@@ -102,7 +102,7 @@ class Request:
                 self.state = RequestState.TAKEN
             self._outcome = None
         if state is RequestState.CANCELLED:
-            raise CancelledError(None, None, f"The wait for {self.what} was cancelled")
+            raise CancelledError.of(f"The wait for {self.what} was cancelled")
         if state is RequestState.REFUSED:
             raise outcome
         return self.finished(outcome)
@@ -163,7 +163,7 @@ class AsyncResource(Generic[R]):
         def event() -> None:
             for request in list(self._waiting()):
                 self._withdraw(request)
-                request.refuse(CancelledError(None, None, f"{request.what}: its container was cleared"))
+                request.refuse(CancelledError.of(f"{request.what}: its container was cleared"))
 
         self.perform(event)
 
@@ -192,7 +192,6 @@ class AsyncResource(Generic[R]):
 def check_room(line: deque[Any], what: str) -> None:
     """ResourceExhaustedError: a queue of waiting requests has reached its bound."""
     if len(line) >= MAX_WAITING:
-        raise ResourceExhaustedError(
-            None, None,
+        raise ResourceExhaustedError.of(
             f"{MAX_WAITING} requests wait for {what} already: whatever should answer them does not run, or is too slow",
-        )  # fmt: skip
+        )

@@ -39,7 +39,7 @@ class Cancellation:
         with _lock:
             if self.error is not None:
                 return
-            self.error = error or CancelledError(None, None, "The work was cancelled")
+            self.error = error or CancelledError.of("The work was cancelled")
             callbacks = list((self._callbacks or {}).values())
         for callback in callbacks:
             callback()

@@ -303,7 +303,7 @@ class Queue(AsyncResource[Any]):
                     if isinstance(request, CloseRequest):
                         request.answer()
                     else:
-                        request.refuse(CancelledError(None, None, "Enqueue operation was cancelled"))
+                        request.refuse(CancelledError.of("Enqueue operation was cancelled"))
                 self.is_closed = True
                 self._serve()
 
@@ -333,12 +333,11 @@ class Queue(AsyncResource[Any]):
         check_room(self._gives, request.what)
         if isinstance(request, EnqueueRequest):
             if self._limit and self._bytes + request.bytes > self._limit:
-                raise ResourceExhaustedError(
-                    None, None,
+                raise ResourceExhaustedError.of(
                     f"{self} holds {self._bytes >> 20} MiB in {len(self._store)} elements, and {request.bytes >> 10} KiB more "
                     f"pass its limit of {self._limit >> 20} MiB (DOVETAIL_QUEUE_MB): give it a smaller capacity, or "
                     "take elements out faster",
-                )  # fmt: skip
+                )
             self._bytes += request.bytes
         self._gives.append(request)
 
@@ -356,7 +355,7 @@ class Queue(AsyncResource[Any]):
                 head.answer()
             elif self.is_closed:
                 self._bytes -= head.bytes
-                head.refuse(CancelledError(None, None, f"{self} is closed."))
+                head.refuse(CancelledError.of(f"{self} is closed."))
             else:
                 while head.left and len(self._store) < self._capacity:
                     components = head.left.popleft()
@@ -392,9 +391,7 @@ class Queue(AsyncResource[Any]):
                 self._put_back(head.held)
                 size = len(self._store)
                 head.refuse(
-                    OutOfRangeError(
-                        None, None,
-                        f"{self} is closed and has insufficient elements (requested {head.count}, current size {size})",
+                    OutOfRangeError.of(f"{self} is closed and has insufficient elements (requested {head.count}, current size {size})",
                     )
                 )  # fmt: skip
             else:

@@ -135,10 +135,9 @@ class VariableState(Publishable):
                 if value is None:
                     raise self._shared.gone()
                 return value
-            raise FailedPreconditionError(
-                None, None,
+            raise FailedPreconditionError.of(
                 f"Attempting to use uninitialized value {self.name}: run its initializer (dt.global_variables_initializer()) first",
-            )  # fmt: skip
+            )
         return self._value
 
     def assign(self, value: Any, dims: Dims = None) -> Array:

@@ -153,7 +153,7 @@ class _Importer:
         if missing:
             listed = ", ".join(f"{op} ({count}; such as '{first[op]}')" for op, count in sorted(missing.items()))
             more = f" It has {functions} functions, which are TensorFlow 2's." if functions else ""
-            raise UnimplementedError(None, None, f"This GraphDef has ops that Dovetail does not have: {listed}.{more}")
+            raise UnimplementedError.of(f"This GraphDef has ops that Dovetail does not have: {listed}.{more}")
 
     def _order(self) -> list[str]:
         """Names in topological order without the back edges of loops; otherwise in the order of the message."""

@@ -87,7 +87,7 @@ def _save(
     try:
         described = write_shard(path, shard, num_shards, tensors, lambda: context.resources.steps_started)
     except OSError as e:
-        raise UnknownError(None, None, f"Checkpoint '{path}' cannot be written: {e}") from None
+        raise UnknownError.of(f"Checkpoint '{path}' cannot be written: {e}") from None
     return text_array([json.dumps(described).encode()], ())
 
 
@@ -105,7 +105,7 @@ def _merge(context: Context, prefix: Array, *described: Array) -> tuple[()]:
     try:
         write_manifest(path, [json.loads(d.item()) for d in described])
     except OSError as e:
-        raise UnknownError(None, None, f"Checkpoint '{path}' cannot be written: {e}") from None
+        raise UnknownError.of(f"Checkpoint '{path}' cannot be written: {e}") from None
     return ()
 
 

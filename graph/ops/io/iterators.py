@@ -130,9 +130,9 @@ class Pipeline:
     def _dataset(self, which: int) -> Elements:
         found = self.datasets.get(which)
         if found is None:
-            raise FailedPreconditionError(
-                None, None, "This task does not know the data set of the iterator's position: run the initializer of its data set"
-            )  # fmt: skip
+            raise FailedPreconditionError.of(
+                "This task does not know the data set of the iterator's position: run the initializer of its data set"
+            )
         return found
 
     def cancel(self, resources: Resources) -> None:
@@ -267,11 +267,10 @@ def _taken(
 ) -> Any:
     """The next element of a pipeline, whose position is `state`. An element that cannot be made is skipped."""
     if not state.is_initialized:
-        raise FailedPreconditionError(
-            None, None,
+        raise FailedPreconditionError.of(
             f"The iterator has not been initialized: run iterator.initializer before the first element ('{context.node_name}' finds no "
             "position)",
-        )  # fmt: skip
+        )
     element: list[Sequence[Array]] = []
     failed: list[OpError] = []
 
@@ -287,7 +286,7 @@ def _taken(
             failed.append(as_op_error(e))
             return np.array(_next_position(position))
         if found is None:
-            raise OutOfRangeError(None, None, "End of sequence")
+            raise OutOfRangeError.of("End of sequence")
         _check(found, output_types, output_shapes)
         element.append(found)
         return np.array(_next_position(position))

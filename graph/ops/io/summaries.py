@@ -35,8 +35,8 @@ def messages() -> Any:
     try:
         from tensorboardX.proto import summary_pb2
     except ImportError:
-        raise UnimplementedError(
-            None, None, "Summaries need tensorboardX where they are made: pip install 'dovetail[tensorboard]'"
+        raise UnimplementedError.of(
+            "Summaries need tensorboardX where they are made: pip install 'dovetail[tensorboard]'"
         ) from None
     return summary_pb2
 

@@ -308,7 +308,7 @@ def _max_over_channels(
             f"Depthwise max pooling requires the depth window to evenly divide the input depth: {window} and {channels}"
         )
     if unable is not None:
-        raise UnimplementedError(None, None, unable)
+        raise UnimplementedError.of(unable)
     assert channels is not None  # else it is unable
     n, height, width, _ = sizes_of(x)
     rows = reshape(x, [n, -1, channels, 1])

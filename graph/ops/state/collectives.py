@@ -309,12 +309,11 @@ def _same(context: Context, sums: Array, *, variables: tuple[str, ...], replicas
     for name, column in zip(variables, sums.T.tolist(), strict=True):
         if len(set(column)) > 1:
             held = ", ".join(f"{replica} has {value:08x}" for replica, value in zip(replicas, column, strict=True))
-            raise InternalError(
-                None, None,
+            raise InternalError.of(
                 f"The copies of the mirrored variable '{name}' differ after {updates} updates, by their checksums: {held}. "
                 "Replicas must apply the same updates to the same values: is a copy changed by itself, or does a worker restore another "
                 "checkpoint, run other steps, or run on another type of processor?",
-            )  # fmt: skip
+            )
     return ()
 
 

@@ -51,15 +51,15 @@ class Table:
                 )
         with self._lock:
             if self._values is not None and self._values != made:
-                raise FailedPreconditionError(None, None, "Table already initialized, with other contents")
+                raise FailedPreconditionError.of("Table already initialized, with other contents")
             self._values = made
 
     @property
     def values(self) -> dict[Any, Any]:
         """What it holds. FailedPreconditionError: it has not been filled."""
         if self._values is None:
-            raise FailedPreconditionError(
-                None, None, "Table not initialized: run its initializer, or tables_initializer(), before looking up"
+            raise FailedPreconditionError.of(
+                "Table not initialized: run its initializer, or tables_initializer(), before looking up"
             )
         return self._values
 
