@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,17 @@ class DistributedDataset:
     """
 
     def __init__(self, strategy: StrategyProtocol, dataset: Any, whole: bool = False) -> None:
+        if not hasattr(dataset, "make_initializable_iterator") and not _is_source(dataset):
+            if whole:
+                text = f"The function of distribute_datasets_from_function must give a dt.data.Dataset, not {dataset!r}"
+            elif callable(dataset):
+                text = f"experimental_distribute_dataset takes a dt.data.Dataset; {dataset!r} is for distribute_datasets_from_function"
+            else:
+                text = (
+                    f"experimental_distribute_dataset takes a dt.data.Dataset whose elements are batches, not {dataset!r}: make one of "
+                    "arrays by dt.data.Dataset.from_tensor_slices(arrays).batch(size)"
+                )
+            raise TypeError(text)
         self._strategy, self._dataset, self._whole = strategy, dataset, whole
 
     def make_initializable_iterator(self, shared_name: str | None = None) -> DistributedIterator:
@@ -39,6 +51,15 @@ class DistributedDataset:
     def make_one_shot_iterator(self) -> DistributedIterator:
         """An iterator that iterates over the dataset once."""
         return DistributedIterator(self._strategy, self._dataset.make_one_shot_iterator(), self._whole)
+
+
+def _is_source(function: Any) -> bool:
+    """Whether it is a function that gives elements: one without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    return True
 
 
 class _Calls:
@@ -81,9 +102,13 @@ class DistributedIterator:
         rank = strategy._first_replica // here
 
         def mine(value: Any) -> Any:
-            if workers == 1:
-                return value
-            return split(convert(value), workers, 0)[rank]
+            tensor = convert(value)
+            if tensor.shape.rank == 0 and workers * here > 1:
+                raise ValueError(
+                    f"{strategy} splits the elements of a data set between replicas, and {tensor!r} has no rows: make batches of the "
+                    "elements, by Dataset.batch(size)"
+                )
+            return tensor if workers == 1 else split(tensor, workers, 0)[rank]
 
         return strategy.split_batch(map_structure(mine, self._iterator.get_next()))
 

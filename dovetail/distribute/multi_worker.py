@@ -17,7 +17,7 @@ from typing import Any
 
 from ..graph.core.build import convert
 from ..graph.core.default_graph import get_default_graph
-from ..graph.core.device import canonical_name
+from ..graph.core.device import DeviceSpec, canonical_name
 from ..graph.core.errors import FailedPreconditionError
 from ..graph.core.graph import Tensor
 from ..graph.ops.array.identity_and_placeholders import no_op
@@ -26,6 +26,7 @@ from ..graph.ops.state import collectives
 from ..graph.ops.state.collectives import are_gpus
 from ..graph.tensors.indexed_slices import IndexedSlices
 from ..placer.cluster.spec import ClusterSpec
+from ..runtime.config import ConfigProto
 from ..runtime.worker.colocated import colocated_servers
 from .mirrored import accelerators
 from .reduction import ReduceOp, all_reduced, buckets, parted, reduction_of, scaled
@@ -113,7 +114,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         task = f"/job:{job}/task:{index}"
         super().__init__([f"{task}{d if d.startswith('/') else '/' + d}" for d in map(_text, local)])
         self._first_replica = self._rank * len(self._devices)
-        self._own = TaskServer(self._spec, job, index, server)
+        self._own = TaskServer(self._spec, job, index, self._devices, server)
         self._task = task
 
     @property
@@ -273,11 +274,14 @@ def _text(device: Any) -> str:
 class TaskServer:
     """The server of a strategy's task: the program's own, or one that is started on first use.
 
-    A program may therefore create its `tf.train.Server` before or after the strategy.
+    A program may therefore create its `tf.train.Server` before or after the strategy. A new one has as many CPU devices as the replicas'
+    devices need.
     """
 
-    def __init__(self, spec: ClusterSpec, job: str, index: int, given: Any = None) -> None:
-        self._task = spec, job, index
+    def __init__(self, spec: ClusterSpec, job: str, index: int, devices: Sequence[str], given: Any = None) -> None:
+        named = [DeviceSpec.from_string(d) for d in devices]
+        cpus = max([1, *(1 + (d.device_index or 0) for d in named if d.device_type == "CPU")])
+        self._task = spec, job, index, cpus
         self._found = given
 
     @property
@@ -291,8 +295,8 @@ class TaskServer:
 _started: dict[str, Any] = {}  # those that have no other owner, by address
 
 
-def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
-    """The server of a task in this process: the one that is running, or a new one."""
+def server_of(spec: ClusterSpec, job: str, index: int, cpus: int = 1) -> Any:
+    """The server of a task in this process: the one that is running, or a new one with so many CPU devices."""
     from ..runtime.server.server import Server  # loads ZeroMQ
 
     address = spec.task_address(job, index)
@@ -303,5 +307,5 @@ def server_of(spec: ClusterSpec, job: str, index: int) -> Any:
             and server.cluster_spec.task_address(job, index) == address
         ):
             return server
-    _started[address] = Server(spec, job, index)
+    _started[address] = Server(spec, job, index, config=ConfigProto(device_count={"CPU": cpus}))
     return _started[address]

@@ -86,7 +86,7 @@ class ParameterServerStrategy(Strategy):
         self._variables_go = replica_device_setter(
             worker_device=self._task, cluster=self._spec, ps_strategy=ps_strategy, ps_ops=["VarHandleOp"]
         )
-        self._own = TaskServer(self._spec, str(job), number, server)
+        self._own = TaskServer(self._spec, str(job), number, self._devices, server)
 
     @property
     def server(self) -> Any:

@@ -307,11 +307,19 @@ class Strategy:
             dataset_fn: function of an `InputContext`, by which it selects this process's shard; returns a `Dataset` of batches for
                 one replica.
 
+        Raises:
+            TypeError: it is no function, or returns something else.
+
         >>> def pipeline(context):
         ...     mine = files.shard(context.num_input_pipelines, context.input_pipeline_id)
         ...     return mine.batch(context.get_per_replica_batch_size(128))
         >>> x = strategy.distribute_datasets_from_function(pipeline).make_one_shot_iterator().get_next()
         """
+        if not callable(dataset_fn):
+            raise TypeError(
+                f"distribute_datasets_from_function takes a function of an InputContext that gives a Dataset, not {dataset_fn!r}: for a "
+                "Dataset itself there is experimental_distribute_dataset"
+            )
         return DistributedDataset(self, dataset_fn(InputContext.of(self)), whole=True)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function

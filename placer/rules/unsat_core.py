@@ -186,6 +186,11 @@ def remedies(core: Sequence[Member], group: Sequence[Member], cluster: Cluster) 
         device, differs = near
         request = m.request.replace(**{f: getattr(device, f) for f in differs})
         cost = sum(FIELDS[f] for f in differs)
+        if differs == ["device_index"] and m.request.device_type == "CPU":
+            count = f'ConfigProto(device_count={{"CPU": {(m.request.device_index or 0) + 1}}})'
+            found.append(
+                (0, f"give {device.task_name} so many CPU devices: {count}, as config= of its server or session")
+            )
         all_of = "it" if len(group) == 1 else f"all {len(group)}"
         found.append((cost, f"request '{request}' for '{m.node.name}': then {all_of} can be on {device}"))
     yield from (text for _, text in sorted(found, key=lambda pair: pair[0]))

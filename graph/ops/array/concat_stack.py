@@ -188,7 +188,12 @@ def _split_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
 def _split(axis: Array, x: Array, *, num_split: int) -> Any:
     at = int(axis.item())
     if not -x.ndim <= at < x.ndim or x.shape[at] % num_split:
-        raise invalid(f"Cannot split shape {text(x.shape)} into {num_split} equal pieces along axis {at}")
+        last = (
+            "; a data set leaves out a last batch that is smaller by batch(size, drop_remainder=True)"
+            if at == 0
+            else ""
+        )
+        raise invalid(f"Cannot split shape {text(x.shape)} into {num_split} equal pieces along axis {at}{last}")
     size = x.shape[at] // num_split
     pieces = _pieces(x, [size] * num_split, at % x.ndim)
     return pieces[0] if num_split == 1 else pieces

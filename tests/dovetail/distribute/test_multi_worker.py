@@ -223,12 +223,30 @@ def test_a_worker_that_drifts_apart_is_named(workers, monkeypatch):
         workers(build)
 
 
+def free_address():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return f"localhost:{s.getsockname()[1]}"
+
+
+def test_a_server_of_a_strategy_has_the_cpu_devices_of_its_replicas():
+    resolver = SimpleClusterResolver(dt.train.ClusterSpec({"worker": [free_address()]}), task_type="worker", task_id=0)
+    with dt.Graph().as_default():
+        strategy = distribute.experimental.MultiWorkerMirroredStrategy(
+            cluster_resolver=resolver, devices=["/cpu:0", "/cpu:1"]
+        )
+        with strategy.scope():
+            v = dt.get_variable("v", initializer=2.0)
+        config = strategy.update_config_proto(dt.ConfigProto())
+        with dt.Session(strategy.session_target, config=config) as session:
+            session.run(v.initializer)
+            assert session.run([copy.value() for copy in v.values]) == [2.0, 2.0]
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("kind", ["mirrored", "ps"])
 def test_the_programs_own_server_is_used(kind, is_first):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        address = f"localhost:{s.getsockname()[1]}"
+    address = free_address()
     spec = dt.train.ClusterSpec({"worker": [address]} | ({"ps": ["localhost:1"]} if kind == "ps" else {}))
     resolver = SimpleClusterResolver(spec, task_type="worker", task_id=0)
     make = (

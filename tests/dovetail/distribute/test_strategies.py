@@ -519,6 +519,31 @@ def test_a_dataset_is_cut_for_the_replicas():
             np.testing.assert_array_equal([*a, *b], [start, start + 2, start + 4, start + 6])
 
 
+def test_what_is_no_data_set_for_replicas():
+    strategy, rows = distribute.MirroredStrategy(TWO), dt.data.Dataset.range(3)
+    for given in (np.arange(4), [1, 2], rows.make_one_shot_iterator()):
+        with pytest.raises(TypeError, match=r"takes a dt.data.Dataset whose elements are batches, not .* make one"):
+            strategy.experimental_distribute_dataset(given)
+    with pytest.raises(TypeError, match="is for distribute_datasets_from_function"):
+        strategy.experimental_distribute_dataset(lambda context: rows)
+    with pytest.raises(
+        TypeError, match="takes a function of an InputContext .* there is experimental_distribute_dataset"
+    ):
+        strategy.distribute_datasets_from_function(rows)
+    with pytest.raises(TypeError, match=r"must give a dt.data.Dataset, not \[1, 2\]"):
+        strategy.distribute_datasets_from_function(lambda context: [1, 2])
+    with pytest.raises(ValueError, match=r"has no rows: make batches of the elements, by Dataset.batch"):
+        strategy.make_dataset_iterator(rows).get_next()
+    x = strategy.experimental_distribute_dataset(rows.batch(3)).make_one_shot_iterator().get_next()
+    with (
+        dt.Session(config=CONFIG) as session,
+        pytest.raises(dt.errors.InvalidArgumentError, match="drop_remainder=True"),
+    ):
+        session.run(strategy.experimental_local_results(x))
+    one = distribute.OneDeviceStrategy("/cpu:0").make_dataset_iterator(rows).get_next()
+    assert one.shape.as_list() == []
+
+
 @pytest.mark.parametrize("devices", [TWO, TWO[:1]])
 def test_a_pipeline_of_ones_own_gives_each_replica_an_element(devices):
     strategy = distribute.MirroredStrategy(devices)

@@ -161,6 +161,17 @@ def test_who_has_its_request_from_another_is_not_blamed():
     assert "  with allow_soft_placement=True the colocation is ignored" in told
 
 
+def test_a_task_may_have_more_cpu_devices():
+    with dt.Graph().as_default() as g, dt.device("/job:ps/task:0/cpu:2"):
+        dt.negative(1.0, name="a")
+    with pytest.raises(InvalidArgumentError) as e:
+        place(g, CLUSTER)
+    wanted = (
+        'give /job:ps/replica:0/task:0 so many CPU devices: ConfigProto(device_count={"CPU": 3}), as config= of its'
+    )
+    assert wanted in str(e.value).split("Possible fixes:\n  ")[1].splitlines()[0]
+
+
 def test_what_soft_placement_would_do_is_true():
     with dt.Graph().as_default() as g, dt.device("/job:worker/task:1/gpu:7"):
         dt.negative(1.0, name="a")
