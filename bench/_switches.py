@@ -86,7 +86,9 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     ),
     "send coalescing": _coalescing,
     # What a program sends waits for the last one before it pauses; only large tensors leave at once.
-    "send coalescing: flush heuristics": _without("runtime.worker.step_scheduler:COALESCED_S", float("inf")),
+    "send coalescing: flush heuristics": partial(
+        _replace, {f"runtime.worker.step_scheduler:{name}": float("inf") for name in ("COALESCED_S", "NEXT_S")}
+    ),
     "inline parts": partial(_replace, _ONLY_SEGMENT),
     # The pool runs every segment.
     "inline segments": partial(_replace, _ONLY_SEGMENT | {"runtime.worker.step_scheduler:Segment.is_short": _never()}),
