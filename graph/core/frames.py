@@ -21,10 +21,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from .errors import InvalidArgumentError
 from .graph import Node, Tensor
+
+T = TypeVar("T")
 
 STEERING = frozenset({"Switch", "RefSwitch", "Merge", "Enter", "RefEnter"})
 """Ops of loops: with one of them among the nodes, a plain list of nodes is not enough."""
@@ -229,10 +231,13 @@ def in_order(nodes: Sequence[Node], before: Callable[[Node], Iterable[Node]]) ->
     return [n for n in order if isinstance(n, Node)]
 
 
-def _sorted(items: Mapping[Item, int], needs: Mapping[Item, Iterable[Item]]) -> list[Item]:
-    """Kahn's algorithm, the lowest number first among those that are ready."""
-    waiting: dict[Item, int] = {}
-    users: dict[Item, list[Item]] = {}
+def topological(items: Mapping[T, int], needs: Mapping[T, Iterable[T]]) -> tuple[list[T], T | None]:
+    """Items in an order in which each comes after those that it needs; and an item that a cycle keeps out of it, or None.
+
+    This is Kahn's algorithm. Of the items that are ready, that with the lowest number comes first.
+    """
+    waiting: dict[T, int] = {}
+    users: dict[T, list[T]] = {}
     for item in items:
         found = [n for n in needs.get(item, ()) if n in items]
         waiting[item] = len(found)
@@ -242,7 +247,7 @@ def _sorted(items: Mapping[Item, int], needs: Mapping[Item, Iterable[Item]]) -> 
     ready = [(items[i], k, i) for k, i in enumerate(items) if not waiting[i]]
     heapq.heapify(ready)
     count = len(items)
-    order: list[Item] = []
+    order: list[T] = []
     while ready:
         item = heapq.heappop(ready)[2]
         order.append(item)
@@ -251,8 +256,12 @@ def _sorted(items: Mapping[Item, int], needs: Mapping[Item, Iterable[Item]]) -> 
             if not waiting[user]:
                 count += 1
                 heapq.heappush(ready, (items[user], count, user))
-    if len(order) < len(items):
-        stuck = next(i for i in items if waiting[i])
+    return order, None if len(order) == len(items) else next(i for i in items if waiting[i])
+
+
+def _sorted(items: Mapping[Item, int], needs: Mapping[Item, Iterable[Item]]) -> list[Item]:
+    order, stuck = topological(items, needs)
+    if stuck is not None:
         node = stuck if isinstance(stuck, Node) else stuck.condition
         raise InvalidArgumentError(
             node, node, f"The graph has a cycle through '{node.name}' (created at {node.source})"

@@ -7,7 +7,6 @@ requests itself wins, field by field. So a model from elsewhere can be split ove
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from ..core.constant_value import static_value
 from ..core.default_graph import get_default_graph
 from ..core.dtypes import resource
 from ..core.errors import InvalidArgumentError, UnimplementedError, invalid
+from ..core.frames import topological
 from ..core.graph import Graph, Node, Tensor
 from ..core.opdef import opdef
 from ..core.scopes import DeviceBlock, requested_device
@@ -157,31 +157,17 @@ class _Importer:
 
     def _order(self) -> list[str]:
         """Names in topological order without the back edges of loops; otherwise in the order of the message."""
-        place = {name: i for i, name in enumerate(self.protos)}
-        waits: dict[str, int] = {}
-        takers: dict[str, list[str]] = {}
+        needs: dict[str, set[str]] = {}
         for name, proto in self.protos.items():
             before = {s for s, _ in map(_split, proto.input) if not self._is_back_edge(proto, s)}
             before -= {s for s, i in map(_split, proto.input) if self._key(s, i) in self.mapped}
             for source in before:
                 if source not in self.protos:
                     raise invalid(f"Node '{name}' ({proto.op}) of this GraphDef takes '{source}', which is not in it")
-                takers.setdefault(source, []).append(name)
-            waits[name] = len(before)
-        ready = [place[n] for n, count in waits.items() if not count]
-        names = list(self.protos)
-        heapq.heapify(ready)
-        order = []
-        while ready:
-            name = names[heapq.heappop(ready)]
-            order.append(name)
-            for taker in takers.get(name, ()):
-                waits[taker] -= 1
-                if not waits[taker]:
-                    heapq.heappush(ready, place[taker])
-        if len(order) < len(names):
-            left = next(n for n, count in waits.items() if count)
-            raise invalid(f"The nodes of this GraphDef form a cycle, at '{left}'")
+            needs[name] = before
+        order, stuck = topological({name: i for i, name in enumerate(self.protos)}, needs)
+        if stuck is not None:
+            raise invalid(f"The nodes of this GraphDef form a cycle, at '{stuck}'")
         return order
 
     def _is_back_edge(self, proto: Any, source: str) -> bool:
