@@ -10,6 +10,7 @@ promised for each argument, since nothing is inferred ahead of time.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import logging
@@ -116,7 +117,9 @@ def _compiled_once(key: str, kernel: TritonKernel, target: Target) -> Binary:
 
 @cache
 def _places() -> Places:
-    return Places(compile_here, cores())
+    places = Places(compile_here, cores())
+    atexit.register(places.close)  # a helper would end by itself, but later than its program
+    return places
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

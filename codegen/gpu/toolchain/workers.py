@@ -142,6 +142,17 @@ class Places:
         finally:
             self._free.put(helper)
 
+    def close(self) -> None:
+        """End the helpers that compile nothing. What is compiled later starts them anew."""
+        idle: list[Helper | None] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                idle.append(self._free.get_nowait())
+        for helper in reversed(idle):
+            if helper is not None:
+                helper.close()
+            self._free.put(helper)
+
 
 # --- in a helper -----------------------------------------------------------------------------------------------------
 

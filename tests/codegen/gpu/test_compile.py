@@ -295,6 +295,21 @@ def test_an_idle_helper_ends_and_is_begun_again(monkeypatch: pytest.MonkeyPatch)
     helper.close()
 
 
+def test_closing_ends_the_helpers_that_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = Binary(b"", "add", (), 4, 0, 0, 0, 1, False, 0, 0, SM90)
+    monkeypatch.setattr(Helper, "_asked", lambda *_: binary)
+    places = Places(lambda kernel, target: binary, 2)
+    here = places._free.get()  # somebody compiles here
+    assert here is None and places.compile(ADD, SM90) is binary
+    helper = places._free.queue[0]
+    assert helper is not None and helper.process is not None
+    process = helper.process
+    assert process.poll() is None
+    places.close()
+    assert process.returncode is not None
+    assert places._free.queue == [helper] and helper.process is None
+
+
 def test_threads_that_want_the_same_kernel_wait_for_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compile, "_binaries", {})
