@@ -248,7 +248,7 @@ def _verify(c: Compilation, name: str) -> None:
         elif c.lowered is None:
             verify_steps(c.graph, c.steps)
     except BrokenPassError as e:
-        raise InternalError(None, None, f"the pass '{name}' is broken, on {c.graph.device}: {e}\n{c}") from None
+        raise InternalError.of(f"the pass '{name}' is broken, on {c.graph.device}: {e}\n{c}") from None
 
 
 # --- passes that all lists share ---------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ class _Home:
         try:
             saver.restore(self.session(), path, partial=partial)
         except NotFoundError as e:
-            raise NotFoundError(None, None, e.message + self.other_scope(path)) from None
+            raise NotFoundError.of(e.message + self.other_scope(path)) from None
 
     def saver(self) -> Saver:
         """A saver of all variables, which keeps all checkpoints. It is reused until a trace creates another variable."""
@@ -216,7 +216,7 @@ class _Home:
                 else f"Start it again with the cluster's method `start(job, task)`, and call `{scope}.close()`; the next call opens a new "
                 "session, in which the variables of that task have their initial values"
             )
-            raise UnavailableError(None, None, f"{ended}. {way_on}, and `{scope}.restore(path)` reads a checkpoint")
+            raise UnavailableError.of(f"{ended}. {way_on}, and `{scope}.restore(path)` reads a checkpoint")
 
     def _target(self) -> str:
         """The target of the session; a described cluster is started."""

@@ -543,9 +543,7 @@ def _device(name: str, cluster: Cluster) -> DeviceName:
     found = cluster.matching(DeviceSpec.from_string(name))
     if len(found) != 1:
         listed = ", ".join(map(str, found or cluster.devices))
-        raise InvalidArgumentError(
-            None,
-            None,
+        raise InvalidArgumentError.of(
             f"'{name}' names {'several devices' if found else 'no device'} of the cluster: {listed}",
         )
     return found[0].name

@@ -211,8 +211,8 @@ def simulate(
     >>> print(simulate(dt.place(graph, {"worker": 2}, fetches=loss)))
     """
     if not any(part.nodes for part in plan.partitions.values()):
-        raise InvalidArgumentError(
-            None, None, "The step runs no node, as all that it fetches is fed: there is no time to predict"
+        raise InvalidArgumentError.of(
+            "The step runs no node, as all that it fetches is fed: there is no time to predict"
         )
     profile = as_profile(costs)
     problem, assignment, names, devices = step_of(plan, contended=contended, costs=profile, client=client)

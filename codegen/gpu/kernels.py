@@ -147,9 +147,9 @@ class GpuKernel:
         expected = expected if len(outputs) != 1 else (expected,)
         for mine, theirs in zip(outputs, expected, strict=True):
             if not agree(np.asarray(mine), np.asarray(on_host(theirs))):
-                raise InternalError(
-                    None, None, f"The GPU's kernel of {self.label} differs from the reference. This is an error in Dovetail."
-                )  # fmt: skip
+                raise InternalError.of(
+                    f"The GPU's kernel of {self.label} differs from the reference. This is an error in Dovetail."
+                )
 
     def _brought(self, position: int, value: Any) -> DeviceArray:
         """An input that is with the host, or another GPU."""
@@ -193,7 +193,7 @@ class GpuKernel:
             except Exception as e:
                 failures.append(self._left_out(e))
         if not runs and all(isinstance(e, InternalError) for e in failures):
-            raise InternalError(None, None, f"No kernel for {self.label} can be used; the log says why")
+            raise InternalError.of(f"No kernel for {self.label} can be used; the log says why")
         if not runs:
             return None
         best = 0

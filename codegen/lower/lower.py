@@ -424,11 +424,10 @@ _LOWERED = _ByType(
 def _reached(found: Any) -> VariableState | RemoteAccumulator:
     """A variable or accumulator of another task; AbortedError if a value came instead."""
     if type(found) is not VariableState and type(found) is not RemoteAccumulator:
-        raise AbortedError(
-            None, None,
+        raise AbortedError.of(
             "The variable cannot be changed any more where this step found it: it was made anew or given another shape, or there is no "
             "room for it. Run again: then its own task changes it.",
-        )  # fmt: skip
+        )
     return found
 
 

@@ -52,9 +52,9 @@ def _read(path: Path, components: Sequence[Component]) -> Walk[Element]:
             records = iter(Reader(MAX_RECORD, file))
             kind, types = next(records)
             if kind != FORMAT or types != tuple([c.dtype for c in components]):
-                raise InvalidArgumentError(
-                    None, None, f"{path} does not hold elements of {[c.dtype.name for c in components]}: delete it, or cache elsewhere"
-                )  # fmt: skip
+                raise InvalidArgumentError.of(
+                    f"{path} does not hold elements of {[c.dtype.name for c in components]}: delete it, or cache elsewhere"
+                )
             for kind, what in records:
                 if kind == "e":
                     count += 1
@@ -62,9 +62,9 @@ def _read(path: Path, components: Sequence[Component]) -> Walk[Element]:
                 else:
                     ended = what == count
     except (MalformedError, ValueError, TypeError, StopIteration, msgpack.UnpackException) as e:
-        raise DataLossError(None, None, f"{path} is damaged: {e}. Delete it") from None
+        raise DataLossError.of(f"{path} is damaged: {e}. Delete it") from None
     if not ended:
-        raise DataLossError(None, None, f"{path} ends too early. Delete it")
+        raise DataLossError.of(f"{path} ends too early. Delete it")
 
 
 __all__ = ["cached_in_file"]

@@ -32,11 +32,9 @@ def decode(description: bytes, arrays: Sequence[Array]) -> Dataset:
         found._sent = True
         return found
     except (OpError, MalformedError, msgpack.UnpackException, RecursionError) as e:
-        raise InvalidArgumentError(None, None, f"Malformed description of a data set: {e}") from None
+        raise InvalidArgumentError.of(f"Malformed description of a data set: {e}") from None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as e:
-        raise InvalidArgumentError(
-            None, None, f"Malformed description of a data set: {type(e).__name__}: {e}"
-        ) from None
+        raise InvalidArgumentError.of(f"Malformed description of a data set: {type(e).__name__}: {e}") from None
 
 
 class _Reader:

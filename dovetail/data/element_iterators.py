@@ -153,7 +153,7 @@ def _take_while(d: Described, at: At, skip: int) -> Walk[Element]:
 def _shuffle(d: Described, at: At, skip: int) -> Walk[Element]:
     size = at.number(d._params["buffer_size"])
     if size < 1:
-        raise InvalidArgumentError(None, None, f"buffer_size must be greater than zero, not {size}")
+        raise InvalidArgumentError.of(f"buffer_size must be greater than zero, not {size}")
     rng = at.random(d._params["seed"], d._params["reshuffle"])
 
     def draw() -> Walk[Element]:
@@ -187,7 +187,7 @@ def _skip(d: Described, at: At, skip: int) -> Walk[Element]:
 def _shard(d: Described, at: At, skip: int) -> Walk[Element]:
     count, index = at.number(d._params["num_shards"]), at.number(d._params["index"])
     if not 0 <= index < count:
-        raise InvalidArgumentError(None, None, f"index must be in [0, {count}), not {index}")
+        raise InvalidArgumentError.of(f"index must be in [0, {count}), not {index}")
     return itertools.islice(d._inputs[0]._walk(at, index + skip * count), 0, None, count)
 
 
@@ -247,7 +247,7 @@ def _prefetch(d: Described, at: At, skip: int) -> Walk[Element]:
     if size == AUTOTUNE or size == 0:
         size = 2  # one that is taken, one that is made
     if size < 1:
-        raise InvalidArgumentError(None, None, f"buffer_size must be >= 0, not {size}")
+        raise InvalidArgumentError.of(f"buffer_size must be >= 0, not {size}")
     return Ahead(d._inputs[0]._walk(at, skip), size)
 
 
@@ -257,7 +257,7 @@ def _prefetch(d: Described, at: At, skip: int) -> Walk[Element]:
 def _rows(d: Described, at: At, skip: int) -> Walk[list[Element]]:
     size, drop = at.number(d._params["batch_size"]), bool(at.number(d._params["drop"]))
     if size < 1:
-        raise InvalidArgumentError(None, None, f"Batch size must be greater than zero, not {size}")
+        raise InvalidArgumentError.of(f"Batch size must be greater than zero, not {size}")
     elements = d._inputs[0]._walk(at, skip * size)
     while rows := list(itertools.islice(elements, size)):
         if drop and len(rows) < size:
@@ -275,12 +275,11 @@ def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
                 continue
             other = next((a for a in column if a.shape != column[0].shape), None)
             if other is not None:
-                raise InvalidArgumentError(
-                    None, None,
+                raise InvalidArgumentError.of(
                     f"Cannot batch tensors with different shapes in component {i}. First element had shape "
                     f"{list(column[0].shape)} and element {next(n for n, a in enumerate(column) if a is other)} had shape "
                     f"{list(other.shape)}.",
-                )  # fmt: skip
+                )
         if not sparse:
             yield [np.stack(column) for column in columns]
             continue
@@ -295,7 +294,7 @@ def _stacked_sparse(indices: Sequence[Array], values: Sequence[Array], shapes: S
     """Stacks sparse arrays along a new first axis; the result has the largest sizes."""
     if len({len(s) for s in shapes}) > 1:
         ranks = sorted({len(s) for s in shapes})
-        raise InvalidArgumentError(None, None, f"Cannot batch sparse tensors of different ranks: {ranks}")
+        raise InvalidArgumentError.of(f"Cannot batch sparse tensors of different ranks: {ranks}")
     numbered = [np.insert(a, 0, i, axis=1) for i, a in enumerate(indices)]
     return [np.concatenate(numbered), np.concatenate(values), np.array([len(shapes), *np.max(shapes, 0)], np.int64)]
 
@@ -308,7 +307,7 @@ def _padded_batch(d: Described, at: At, skip: int) -> Walk[Element]:
     for known in d._params["shapes"]:
         dims = known if known != "given" else [None if n == -1 else int(n) for n in next(late).tolist()]
         if any(n is not None and n < 0 for n in dims or ()):
-            raise InvalidArgumentError(None, None, f"padded_shapes must have sizes of at least 0, or -1, not {dims}")
+            raise InvalidArgumentError.of(f"padded_shapes must have sizes of at least 0, or -1, not {dims}")
         shapes.append(dims)
     values = arrays_of(at, d._params["values"], d._params["values_given"])
     for rows in _rows(d, at, skip):
@@ -320,11 +319,10 @@ def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: A
     rank = arrays[0].ndim
     padded = (None,) * rank if dims is None else tuple(dims)
     if any(a.ndim != len(padded) for a in arrays):
-        raise InvalidArgumentError(
-            None, None,
+        raise InvalidArgumentError.of(
             f"All elements in a batch must have the same rank as the padded shape for component {component}: expected rank "
             f"{len(padded)} but got element with rank {next(a.ndim for a in arrays if a.ndim != len(padded))}",
-        )  # fmt: skip
+        )
     if not padded:
         return np.stack(arrays)
     largest = [max(a.shape[k] for a in arrays) if n is None else n for k, n in enumerate(padded)]
@@ -332,11 +330,10 @@ def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: A
     out.fill(value.item())  # np.full would take bytes of 0 off the end of text
     for row, a in zip(out, arrays, strict=True):
         if any(n > m for n, m in zip(a.shape, largest, strict=True)):
-            raise DataLossError(
-                None, None,
+            raise DataLossError.of(
                 f"Attempted to pad to a smaller size than the input element: an element of shape {a.shape} does not fit into "
                 f"{tuple(largest)}, component {component}",
-            )  # fmt: skip
+            )
         row[tuple(slice(n) for n in a.shape)] = a
     return out
 
@@ -347,9 +344,9 @@ def _unbatch(d: Described, at: At, skip: int) -> Walk[Element]:
         for element in d._inputs[0]._walk(at, 0):
             counts, row = _rows_of(element, d._params.get("sparse", ()))
             if len(counts) != 1 or None in counts:
-                raise InvalidArgumentError(
-                    None, None, f"The components of an element have different numbers of rows: {[a.shape for a in element]}"
-                )  # fmt: skip
+                raise InvalidArgumentError.of(
+                    f"The components of an element have different numbers of rows: {[a.shape for a in element]}"
+                )
             yield from map(row, range(counts.pop() or 0))
 
     return itertools.islice(rows(), skip, None)
@@ -383,7 +380,7 @@ def _interleave(d: Described, at: At, skip: int) -> Walk[Element]:
         cycle = os.cpu_count() or 1
     for name, value in (("cycle_length", cycle), ("block_length", block)):
         if value < 1:
-            raise InvalidArgumentError(None, None, f"`{name}` must be > 0, not {value}")
+            raise InvalidArgumentError.of(f"`{name}` must be > 0, not {value}")
     calls = d._params["calls"]
     parallel = calls is not None and ((number := at.number(calls)) == AUTOTUNE or number > 1)
     walk = _Interleaved(d, at, cycle, block, parallel)
@@ -469,8 +466,8 @@ def _choose(d: Described, at: At, skip: int) -> Walk[Element]:
         walks = [p._walk(at.into(i), 0) for i, p in enumerate(datasets)]
         for (which,) in choice._walk(at.into(len(walks)), 0):
             if not 0 <= which < len(walks):
-                raise InvalidArgumentError(
-                    None, None, f"The choice {which} is none of the {len(walks)} data sets: they count from 0"
+                raise InvalidArgumentError.of(
+                    f"The choice {which} is none of the {len(walks)} data sets: they count from 0"
                 )
             element = next(walks[int(which)], None)
             if element is not None:
@@ -579,7 +576,7 @@ def _single(d: Described, at: At, skip: int) -> Walk[Element]:
     elements = list(itertools.islice(d._inputs[0]._walk(at, 0), 2))
     if len(elements) != 1:
         what = "was empty" if not elements else "had more than one element"
-        raise InvalidArgumentError(None, None, f"Dataset {what}.")
+        raise InvalidArgumentError.of(f"Dataset {what}.")
     return iter(elements[skip:])
 
 

@@ -42,7 +42,7 @@ def files_of(d: Described, at: At) -> list[str]:
     for name in names:
         at.check_file(name)
         if not Path(name).is_file():
-            raise NotFoundError(None, None, f"{name}; No such file or directory")
+            raise NotFoundError.of(f"{name}; No such file or directory")
     return names
 
 
@@ -55,7 +55,7 @@ def _matching(d: Described, at: At, skip: int) -> Walk[Element]:
     for name in found:
         at.check_file(name)
     if not found:
-        raise InvalidArgumentError(None, None, f"No files matched pattern: {', '.join(patterns)}")
+        raise InvalidArgumentError.of(f"No files matched pattern: {', '.join(patterns)}")
     return map(text_element, map(os.fsencode, found[skip:]))
 
 
@@ -70,7 +70,7 @@ def _lines(d: Described, at: At, skip: int) -> Walk[Element]:
                     for line in file:
                         yield text_element(line.rstrip(b"\n").removesuffix(b"\r"))
             except (OSError, EOFError, zlib.error) as e:
-                raise DataLossError(None, None, f"{name} cannot be read as {compression or 'text'}: {e}") from None
+                raise DataLossError.of(f"{name} cannot be read as {compression or 'text'}: {e}") from None
 
     return itertools.islice(lines(), skip, None)
 
@@ -83,7 +83,7 @@ def compression_at(d: Described, at: At) -> str:
     try:
         return compression_of(given)
     except ValueError as e:
-        raise InvalidArgumentError(None, None, str(e)) from None
+        raise InvalidArgumentError.of(str(e)) from None
 
 
 def opened(name: str, compression: str) -> IO[bytes]:
@@ -111,7 +111,7 @@ def npy_files(names: Sequence[str]) -> list[Array]:
     """NumPy's files, whose rows are read lazily. ValueError: rows of different shapes or types."""
     for name in names:
         if not Path(name).is_file():
-            raise NotFoundError(None, None, f"{name}; No such file or directory")
+            raise NotFoundError.of(f"{name}; No such file or directory")
     files: list[Array] = [np.load(name, mmap_mode="r", allow_pickle=False) for name in names]
     kinds = {(f.dtype, f.shape[1:]) for f in files if f.ndim}
     if len(kinds) != 1 or not all(f.ndim for f in files):

@@ -73,7 +73,7 @@ class Function:
                 if ends:
                     raise
                 told = f"Function invocation produced OutOfRangeError: {e.message}"
-                raise InvalidArgumentError(None, None, told) from None
+                raise InvalidArgumentError.of(told) from None
             return [as_array(v, t) for v, t in zip(found, types, strict=False)]
 
         return run

@@ -33,11 +33,10 @@ def _fixed(d: Described, at: At, skip: int) -> Walk[Element]:
             length = Path(name).stat().st_size
         count, rest = divmod(length - before - after, size)
         if rest or count < 0:
-            raise InvalidArgumentError(
-                None, None,
+            raise InvalidArgumentError.of(
                 f"{name} does not hold a whole number of records of {size} bytes: without header and footer it has "
                 f"{length - before - after} bytes",
-            )  # fmt: skip
+            )
         if skip >= count:
             skip -= count
             continue

@@ -70,11 +70,10 @@ class At:
         """The values. FailedPreconditionError: the start has brought none, as after a checkpoint was restored."""
         found = self.values.get(given)
         if found is None:
-            raise FailedPreconditionError(
-                None, None,
+            raise FailedPreconditionError.of(
                 f"The data set is made from {given.name}: run iterator.initializer, and feed what it needs, before the first "
                 "element; an iterator that a checkpoint has restored begins anew with that",
-            )  # fmt: skip
+            )
         return found
 
     def check_file(self, name: str) -> None:
@@ -84,11 +83,10 @@ class At:
             return
         path = Path(name).resolve()
         if not any(path.is_relative_to(Path(folder).resolve()) for folder in folders):
-            raise PermissionDeniedError(
-                None, None,
+            raise PermissionDeniedError.of(
                 f"{name}: this server has no keys, so it uses no files for data sets of other processes but in the folders of "
                 f"DOVETAIL_DATA_FILES ({':'.join(folders) or 'none'}). Start it with that set, or with keys",
-            )  # fmt: skip
+            )
 
     def number(self, number: Number) -> int:
         """A whole number that may come with the start."""

@@ -228,7 +228,7 @@ class ClusterCoordinator:
             while len(self._queue) >= MAX_QUEUED and self._error is None and not self._closed:
                 self._changed.wait(1.0)  # the next call looks for workers
             if self._closed:
-                raise CancelledError(None, None, "The coordinator is closed")
+                raise CancelledError.of("The coordinator is closed")
             self._queue.append(call)
             self._changed.notify_all()
         return call.result
@@ -445,9 +445,9 @@ class ClusterCoordinator:
             except OpError as e:
                 outcome = e
             except Exception as e:  # the session's own complaint, say of a wrong shape
-                outcome = CancelledError(None, None, f"{type(e).__name__}: {e}")
+                outcome = CancelledError.of(f"{type(e).__name__}: {e}")
             if self._closed and outcome is not None:
-                outcome = CancelledError(None, None, CANCELLED)
+                outcome = CancelledError.of(CANCELLED)
             call.result._settle(result, outcome)
             with self._changed:
                 self._running -= 1
@@ -479,7 +479,7 @@ class ClusterCoordinator:
         with self._changed:
             if self._closed:
                 _close(session)
-                raise CancelledError(None, None, CANCELLED)
+                raise CancelledError.of(CANCELLED)
             self._sessions[n] = session
         self._started[n] = 0
 
@@ -491,7 +491,7 @@ class ClusterCoordinator:
 
     def _cancel(self) -> None:
         while self._queue:
-            self._queue.popleft().result._settle(error=CancelledError(None, None, CANCELLED))
+            self._queue.popleft().result._settle(error=CancelledError.of(CANCELLED))
 
     def _raise_error(self) -> None:
         with self._changed:
@@ -564,9 +564,8 @@ def checked_dataset(found: Any, task: str) -> Any:
     try:
         encode(inner)
     except BoundError as e:
-        raise InvalidArgumentError(
-            None, None,
+        raise InvalidArgumentError.of(
             f"The data set cannot run on {task}: it has {e}, which stays in this process. Make it of files, arrays and graph ops; or "
             "keep it here, and hand its elements to the scheduled function as arguments, as arrays",
-        ) from None  # fmt: skip
+        ) from None
     return found

@@ -75,11 +75,10 @@ class TPUStrategy(Strategy):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise UnimplementedError(
-            None, None,
+        raise UnimplementedError.of(
             "TPUStrategy: Dovetail runs on CPUs and GPUs, not on TPUs. Use MirroredStrategy for the devices of one machine, or "
             "MultiWorkerMirroredStrategy for those of several; the model under the strategy's scope stays as it is.",
-        )  # fmt: skip
+        )
 
 
 def accelerators() -> list[str]:

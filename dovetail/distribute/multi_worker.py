@@ -91,11 +91,10 @@ class MultiWorkerMirroredStrategy(Strategy):
         if ":GPU:" in _text(local[0]).upper() and self._communication is not CollectiveCommunication.RING:
             self._meets_on = f"/device:{_text(local[0]).partition('/device:')[2]}"
         elif self._communication is CollectiveCommunication.NCCL:
-            raise FailedPreconditionError(
-                None, None,
+            raise FailedPreconditionError.of(
                 f"Workers reduce by NCCL only between GPUs, and this one's first replica is on {local[0]}: use "
                 "communication=CollectiveCommunication.AUTO or RING",
-            )  # fmt: skip
+            )
         job, index = self._resolver.task_type, self._resolver.task_id
         if not self._spec or job == roles.EVALUATOR or job is None:
             super().__init__(local)

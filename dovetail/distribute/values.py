@@ -225,11 +225,10 @@ def _not_on_copies(name: str) -> Callable[..., Any]:
     def method(self: DistributedVariable, *args: Any, **kwargs: Any) -> Any:
         if len(self.values) == 1:
             return plain(self.values[0], *args, **kwargs)
-        raise UnimplementedError(
-            None, None,
+        raise UnimplementedError.of(
             f"{name} of '{self.name}', of which a strategy keeps {len(self.values)} copies: "
             f"change each copy in strategy.extended.update(variable, lambda copy: copy.{name}(...))",
-        )  # fmt: skip
+        )
 
     method.__doc__ = plain.__doc__
     return method

@@ -29,7 +29,7 @@ def GFile(name: str, mode: str = "r") -> IO[Any]:
     try:
         return path_of(name).open(mode, encoding=None if "b" in mode else "utf-8")
     except FileNotFoundError as e:
-        raise NotFoundError(None, None, f"{name}; No such file or directory") from e
+        raise NotFoundError.of(f"{name}; No such file or directory") from e
 
 
 Open = FastGFile = GFile
@@ -60,7 +60,7 @@ def ListDirectory(dirname: str) -> list[str]:
     try:
         return sorted(p.name for p in path_of(dirname).iterdir())
     except FileNotFoundError as e:
-        raise NotFoundError(None, None, f"Could not find directory {dirname}") from e
+        raise NotFoundError.of(f"Could not find directory {dirname}") from e
 
 
 def Glob(filename: str) -> list[str]:
@@ -76,7 +76,7 @@ def Stat(filename: str) -> FileStatistics:
     try:
         found = path_of(filename).stat()
     except FileNotFoundError as e:
-        raise NotFoundError(None, None, f"{filename}; No such file or directory") from e
+        raise NotFoundError.of(f"{filename}; No such file or directory") from e
     return FileStatistics(found.st_size, found.st_mtime_ns, path_of(filename).is_dir())
 
 
@@ -99,7 +99,7 @@ def Remove(filename: str) -> None:
     try:
         path_of(filename).unlink()
     except FileNotFoundError as e:
-        raise NotFoundError(None, None, f"{filename}; No such file or directory") from e
+        raise NotFoundError.of(f"{filename}; No such file or directory") from e
 
 
 def DeleteRecursively(dirname: str) -> None:
@@ -111,7 +111,7 @@ def DeleteRecursively(dirname: str) -> None:
         else:
             shutil.rmtree(dirname)
     except FileNotFoundError as e:
-        raise NotFoundError(None, None, f"{dirname}; No such file or directory") from e
+        raise NotFoundError.of(f"{dirname}; No such file or directory") from e
 
 
 def Copy(oldpath: str, newpath: str, overwrite: bool = False) -> None:
@@ -142,7 +142,7 @@ def _file_system(name: str) -> tuple[Any, str]:
 
 def _check_free(path: str, overwrite: bool) -> None:
     if not overwrite and path_of(path).exists():
-        raise AlreadyExistsError(None, None, f"file already exists: {path}")
+        raise AlreadyExistsError.of(f"file already exists: {path}")
 
 
 __all__ = [

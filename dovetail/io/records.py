@@ -168,7 +168,7 @@ def tf_record_iterator(path: Any, options: Any = None) -> Iterator[bytes]:
     try:
         file = path_of(path).open("rb")  # noqa: SIM115  (closed below)
     except FileNotFoundError as e:
-        raise NotFoundError(None, None, f"{path}; No such file or directory") from e
+        raise NotFoundError.of(f"{path}; No such file or directory") from e
     source: Any = file
     if compression == "GZIP":
         source = gzip.GzipFile(fileobj=file)
@@ -189,7 +189,7 @@ def _records(source: Any, path: Any) -> Iterator[bytes]:
             (count,) = struct.unpack("<Q", length)
             body = source.read(count + 4)
         except (OSError, EOFError, zlib.error) as e:
-            raise DataLossError(None, None, f"{path}: corrupted record at {at}: {e}") from None
+            raise DataLossError.of(f"{path}: corrupted record at {at}: {e}") from None
         yield _checked(body, count, path, at)
         at += 16 + count
 
@@ -197,12 +197,10 @@ def _records(source: Any, path: Any) -> Iterator[bytes]:
 def _checked(data: bytes, count: int, path: Any, at: int) -> bytes:
     """The bytes before a CRC, if it is theirs."""
     if len(data) < count + 4:
-        raise DataLossError(None, None, f"{path}: truncated record at {at}: the file ends in it")
+        raise DataLossError.of(f"{path}: truncated record at {at}: the file ends in it")
     found = data[:count]
     if masked(found) != data[count:]:
-        raise DataLossError(
-            None, None, f"{path}: corrupted record at {at}: its checksum differs; is the file compressed?"
-        )
+        raise DataLossError.of(f"{path}: corrupted record at {at}: its checksum differs; is the file compressed?")
     return found
 
 

@@ -97,7 +97,7 @@ class Calibration:
         try:
             return Calibration.from_fields(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError) as e:
-            raise InvalidArgumentError(None, None, f"{source}: {e}; measure anew with `dovetail calibrate`") from None
+            raise InvalidArgumentError.of(f"{source}: {e}; measure anew with `dovetail calibrate`") from None
 
     @staticmethod
     def from_fields(data: Any) -> Calibration:

@@ -113,7 +113,7 @@ def _master(text: str, tasks: Sequence[str]) -> str:
     name = f"/job:{spec.job}/replica:{spec.replica or 0}/task:{spec.task or 0}"
     if name not in tasks:
         known = ", ".join(t.replace("/replica:0", "") for t in tasks)
-        raise InvalidArgumentError(None, None, f"The master '{text}' is no task of the cluster; its tasks: {known}")
+        raise InvalidArgumentError.of(f"The master '{text}' is no task of the cluster; its tasks: {known}")
     return name
 
 
@@ -173,9 +173,7 @@ def _device_info(job: str, task: int, given: Any, host: str) -> DeviceInfo:
 def _device_name(job: str, task: int, text: str) -> DeviceName:
     spec = DeviceSpec.from_string(text)
     if spec.device_type is None or spec.device_index is None:
-        raise InvalidArgumentError(
-            None, None, f"'{text}' of job '{job}' names no device; write it as 'cpu:0' or 'gpu:1'"
-        )
+        raise InvalidArgumentError.of(f"'{text}' of job '{job}' names no device; write it as 'cpu:0' or 'gpu:1'")
     return DeviceName(job, 0, task, spec.device_type, spec.device_index)
 
 

@@ -101,7 +101,7 @@ class Profile:
             shapes = {_text(name): as_dims(dims) for name, dims in data.get("shapes", {}).items()}
             return Profile(nodes, tuple(links), _seconds(data["seconds"]), int(data["steps"]), shapes)
         except (ValueError, TypeError, KeyError, AttributeError) as e:
-            raise InvalidArgumentError(None, None, f"{source}: {e}") from None
+            raise InvalidArgumentError.of(f"{source}: {e}") from None
 
     def __or__(self, other: Profile) -> Profile:
         """What both measured: of one step on different devices, say. Where they measured the same, the other one counts."""

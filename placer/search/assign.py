@@ -183,15 +183,12 @@ def _by_function(
     given = np.asarray(strategy(problem))
     name = getattr(strategy, "__name__", repr(strategy))
     if given.shape != (problem.nodes,) or not np.issubdtype(given.dtype, np.integer):
-        raise InvalidArgumentError(
-            None, None,
+        raise InvalidArgumentError.of(
             f"The strategy {name} must return one integer for each of {problem.nodes} nodes, "
             f"not {given.dtype} of shape {given.shape}",
-        )  # fmt: skip
-    if given.min() < 0 or given.max() >= problem.devices:
-        raise InvalidArgumentError(
-            None, None, f"The strategy {name} must return devices from 0 to {problem.devices - 1}"
         )
+    if given.min() < 0 or given.max() >= problem.devices:
+        raise InvalidArgumentError.of(f"The strategy {name} must return devices from 0 to {problem.devices - 1}")
     assignment = np.where(fixed >= 0, fixed, given).astype(np.int32)
     allowed = problem.unit_allowed[problem.unit]
     wrong = np.flatnonzero(~allowed[np.arange(problem.nodes), assignment])
@@ -206,7 +203,7 @@ def _by_function(
         )  # fmt: skip
     broken = problem.violations(assignment)
     if broken:
-        raise InvalidArgumentError(None, None, f"The strategy {name} breaks constraints: {'; '.join(broken)}")
+        raise InvalidArgumentError.of(f"The strategy {name} breaks constraints: {'; '.join(broken)}")
     assignment.flags.writeable = False
     value = problem.evaluate(assignment)
     return Solution(assignment, value, 0.0, (Found(name, value, 0.0),))

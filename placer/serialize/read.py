@@ -66,7 +66,7 @@ def read_plan(path: Path) -> Parts:
         try:
             return parts_of(file)
         except InvalidArgumentError as e:
-            raise InvalidArgumentError(None, None, f"{path}: {e.message}") from None
+            raise InvalidArgumentError.of(f"{path}: {e.message}") from None
 
 
 class _BadError(Exception):
@@ -102,7 +102,7 @@ def parts_of(lines: Iterable[str], graph: Graph | None = None) -> Parts:
         InvalidArgumentError,
     ) as e:
         problem = f"{type(e).__name__}: {e}"
-    raise InvalidArgumentError(None, None, f"Malformed plan, line {number}: {problem}")
+    raise InvalidArgumentError.of(f"Malformed plan, line {number}: {problem}")
 
 
 class _Reader:

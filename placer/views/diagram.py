@@ -100,7 +100,7 @@ def to_svg(plan: PlanData, graphviz: bool | None = None) -> str:
         return _own_svg(plan)
     done = subprocess.run([dot, "-Tsvg"], input=to_dot(plan), capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode:
-        raise InternalError(None, None, f"Graphviz could not draw the plan: {done.stderr.strip()}")
+        raise InternalError.of(f"Graphviz could not draw the plan: {done.stderr.strip()}")
     return done.stdout[done.stdout.index("<svg") :]
 
 

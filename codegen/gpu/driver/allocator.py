@@ -230,7 +230,7 @@ class Pool:
                 continue
             self.reserved += size
             return pointer
-        raise ResourceExhaustedError(None, None, self._no_room(size, label))
+        raise ResourceExhaustedError.of(self._no_room(size, label))
 
     def _no_room(self, size: int, label: str) -> str:
         whom = f" for {label}" if label else ""

@@ -69,9 +69,7 @@ def _letter(parameter: Parameter) -> str:
         return "Q"
     letter = _LETTERS.get(parameter.type)
     if letter is None:
-        raise UnimplementedError(
-            None, None, f"A kernel's number {parameter.name} cannot be a {parameter.type}: pass fp32"
-        )
+        raise UnimplementedError.of(f"A kernel's number {parameter.name} cannot be a {parameter.type}: pass fp32")
     return letter
 
 
@@ -91,7 +89,7 @@ class LoadedKernel:
                 f"{device.block_shared_bytes}"
             )
         if binary.num_ctas != 1:
-            raise UnimplementedError(None, None, f"{binary.entry} wants clusters of {binary.num_ctas} blocks")
+            raise UnimplementedError.of(f"{binary.entry} wants clusters of {binary.num_ctas} blocks")
         self.device = device
         self.binary = binary
         self.arguments = Arguments(binary.parameters)

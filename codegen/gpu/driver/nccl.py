@@ -150,7 +150,7 @@ class NcclLink:
         except _StoppedError:
             error: OpError = _stopped()
         except Exception as e:  # NCCL's own errors have no common class but this one; CudaError; no memory
-            error = e if isinstance(e, OpError) else UnavailableError(None, None, f"NCCL failed: {self._reason(e)}")
+            error = e if isinstance(e, OpError) else UnavailableError.of(f"NCCL failed: {self._reason(e)}")
         self.stop()
         return error
 
@@ -189,8 +189,8 @@ class NcclLink:
             raise _StoppedError
         state = int(nccl.comm_get_async_error(self._communicator))
         if state not in (0, IN_PROGRESS):
-            raise UnavailableError(
-                None, None, f"NCCL failed: {nccl.get_error_string(state)}: {nccl.get_last_error(self._communicator)}"
+            raise UnavailableError.of(
+                f"NCCL failed: {nccl.get_error_string(state)}: {nccl.get_last_error(self._communicator)}"
             )
         return state
 
@@ -223,7 +223,7 @@ class NcclLink:
 
 
 def _stopped() -> OpError:
-    return AbortedError(None, None, "another member has ended it")
+    return AbortedError.of("another member has ended it")
 
 
 def _identity(device: Device) -> tuple[int, int]:

@@ -92,10 +92,10 @@ def triton_version() -> str:
     try:
         return metadata.version("triton")
     except metadata.PackageNotFoundError:
-        raise FailedPreconditionError(
-            None, None, "Kernels for GPUs are compiled by Triton, which is not installed. Install it (pip install triton; "
+        raise FailedPreconditionError.of(
+            "Kernels for GPUs are compiled by Triton, which is not installed. Install it (pip install triton; "
             "there are wheels for Linux on x86-64 and ARM), or run on CPUs."
-        ) from None  # fmt: skip
+        ) from None
 
 
 def key_of(kernel: TritonKernel, target: Target) -> str:
@@ -186,18 +186,17 @@ def compile_here(kernel: TritonKernel, target: Target) -> Binary:
             source = ASTSource(fn=function, signature=signature, constexprs=dict(kernel.constants), attrs=promises)
             made = triton.compile(source, target=GPUTarget("cuda", target.arch, WARP), options=options)
         except Exception as e:
-            raise InternalError(
-                None, None, f"Triton {triton_version()} does not compile {kernel.name} for {target}: {e}\n{kernel.text}"
-            ) from e  # fmt: skip
+            raise InternalError.of(
+                f"Triton {triton_version()} does not compile {kernel.name} for {target}: {e}\n{kernel.text}"
+            ) from e
     image, metadata = bytes(made.asm["cubin"]), made.metadata
     facts = facts_of(image, metadata.name)
     expected = layout(kernel)
     if facts.parameters != expected:
-        raise InternalError(
-            None, None,
+        raise InternalError.of(
             f"Triton {triton_version()} gives {kernel.name} for {target} the parameters {facts.parameters} (offset and size), "
             f"and a launch would pass {expected}.\n{kernel.text}",
-        )  # fmt: skip
+        )
     if facts.stack:
         words = "%s for %s keeps %d bytes of each thread on its stack: they do not fit its registers"
         logger.info(words, kernel.name, target, facts.stack)

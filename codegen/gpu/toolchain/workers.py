@@ -61,9 +61,9 @@ class Helper:
             except (OSError, EOFError, pickle.UnpicklingError):
                 code = self.close()
                 if code in _CRASHES:
-                    raise InternalError(
-                        None, None, f"Triton crashes ({signal.Signals(-code).name}) on {kernel.name} for {target}\n{kernel.text}"
-                    ) from None  # fmt: skip
+                    raise InternalError.of(
+                        f"Triton crashes ({signal.Signals(-code).name}) on {kernel.name} for {target}\n{kernel.text}"
+                    ) from None
                 if code:
                     break
         logger.warning("a process that helps to compile ended with %s", code)
@@ -106,7 +106,7 @@ class Helper:
         process.stdin.flush()
         answer: Binary | str = pickle.load(process.stdout)
         if isinstance(answer, str):
-            raise InternalError(None, None, answer)
+            raise InternalError.of(answer)
         return answer
 
 

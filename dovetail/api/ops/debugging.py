@@ -44,7 +44,7 @@ def _checked(
         shown += [f"{name} ({tensor.name}) = ", tensor]
     if known is not None:
         values = "; ".join(f"{name} ({t.name}) = {static_value(t)}" for name, t in given.items())
-        raise InvalidArgumentError(None, None, f"{text}\n{values}")
+        raise InvalidArgumentError.of(f"{text}\n{values}")
     return Assert(reduce_all(holds), [text, *data] if data is not None else shown, summarize)
 
 

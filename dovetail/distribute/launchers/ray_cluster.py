@@ -399,7 +399,7 @@ class RayCluster(RunningCluster):
         try:
             return list(self._ray.get(calls))
         except self._ray.exceptions.RayActorError as e:
-            raise UnavailableError(None, None, f"A task of the job {job!r} died during its call: {e}") from None
+            raise UnavailableError.of(f"A task of the job {job!r} died during its call: {e}") from None
 
     def kill(self, job: str, task_index: int) -> None:
         """Kill a task's process, to test recovery: Ray restarts it."""
@@ -450,13 +450,12 @@ class RayCluster(RunningCluster):
         try:
             self._ray.get(list(promised), timeout=max(0.0, deadline - began))
         except errors.GetTimeoutError:
-            raise UnavailableError(
-                None, None,
+            raise UnavailableError.of(
                 f"Waited {time.monotonic() - began:.0f} s {what}. Ray has {_counts(self._ray.available_resources())} free of "
                 f"{_counts(self._ray.cluster_resources())}: ask for less (resources=...), add nodes, or wait longer (start_timeout_s=...)",
-            ) from None  # fmt: skip
+            ) from None
         except errors.RayError as e:
-            raise UnavailableError(None, None, f"A task did not start: {e}") from None
+            raise UnavailableError.of(f"A task did not start: {e}") from None
 
 
 class _Elastic(ClusterResolver):

@@ -142,8 +142,8 @@ class SlurmCluster(RunningCluster):
         code = self._step.poll()
         if code is None:
             return ()
-        raise UnavailableError(
-            None, None, f"The step of Slurm {how_it_ended(code)} before all tasks answered; its output says why"
+        raise UnavailableError.of(
+            f"The step of Slurm {how_it_ended(code)} before all tasks answered; its output says why"
         )
 
     @property

@@ -105,7 +105,7 @@ def load(
         arrays = {t.name: array_of(t) for t in graph.initializer}
         types = {i.name: type_of(i) for i in graph.input if i.name not in arrays}
     except UnsupportedError as e:
-        raise UnimplementedError(None, None, f"{called} cannot be imported: {e}") from None
+        raise UnimplementedError.of(f"{called} cannot be imported: {e}") from None
     given = {key: _checked(called, key, value, types[key]) for key, value in (inputs or {}).items()}
 
     def build(problems: dict[str, str] | None, feeds: Mapping[str, Tensor], found: Weights) -> Model:
@@ -127,9 +127,7 @@ def load(
         build(problems, {key: stand_in(t) for key, t in given.items()}, Weights(arrays, *choice, checking=True))
     if problems:
         listed = "".join(f"\n  {node}: {why}" for node, why in problems.items())
-        raise UnimplementedError(
-            None, None, f"{called} cannot be imported, and nothing was added to the graph:{listed}"
-        )
+        raise UnimplementedError.of(f"{called} cannot be imported, and nothing was added to the graph:{listed}")
     return build(None, given, Weights(arrays, *choice))
 
 
@@ -171,9 +169,7 @@ def _check_ops(called: str, nodes: Sequence[Any], opset: int) -> None:
             missing.setdefault(op, []).append(described(node))
     if missing:
         listed = "".join(f"\n  {op}: {', '.join(where)}" for op, where in missing.items())
-        raise UnimplementedError(
-            None,
-            None,
+        raise UnimplementedError.of(
             f"{called} has ops that cannot be imported, so nothing was added to the graph:{listed}",
         )
 

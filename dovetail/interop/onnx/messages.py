@@ -36,19 +36,19 @@ def read_model(model: Any) -> tuple[Any, str]:
             message = package.load(os.fspath(model))
             package.checker.check_model(os.fspath(model))
         except Exception as e:  # protobuf's and the checker's errors are of many kinds
-            raise InvalidArgumentError(None, None, f"{name} is no valid ONNX model: {e}") from None
+            raise InvalidArgumentError.of(f"{name} is no valid ONNX model: {e}") from None
     else:
         message = model
         try:
             package.checker.check_model(message)
         except Exception as e:
-            raise InvalidArgumentError(None, None, f"This is no valid ONNX model: {e}") from None
+            raise InvalidArgumentError.of(f"This is no valid ONNX model: {e}") from None
     version = opset_of(message.opset_import)
     if not OPSETS[0] <= version <= OPSETS[1]:
-        raise InvalidArgumentError(
-            None, None, f"{name} is written in opset {version}; {OPSETS[0]} to {OPSETS[1]} are read. "
+        raise InvalidArgumentError.of(
+            f"{name} is written in opset {version}; {OPSETS[0]} to {OPSETS[1]} are read. "
             "onnx.version_converter can rewrite it",
-        )  # fmt: skip
+        )
     return (onnx("inliner").inline_local_functions(message) if message.functions else message), name
 
 
@@ -157,6 +157,6 @@ def onnx(part: str = "") -> Any:
     except ModuleNotFoundError as e:
         if e.name != "onnx":
             raise
-        raise UnimplementedError(
-            None, None, "Models in ONNX's format need the package onnx: pip install 'dovetail[onnx]'"
+        raise UnimplementedError.of(
+            "Models in ONNX's format need the package onnx: pip install 'dovetail[onnx]'"
         ) from None

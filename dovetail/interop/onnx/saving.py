@@ -124,9 +124,7 @@ def _values(writer: Writer, nodes: Sequence[Node], session: Any) -> None:
         return
     session = session if session is not None else get_default_session()
     if session is None:
-        raise FailedPreconditionError(
-            None,
-            None,
+        raise FailedPreconditionError.of(
             f"The value of the variable '{reads[0].op.name}' is asked of a session: give one, or open `with session:`",
         )
     writer.values.update(zip(reads, session.run([_readable(t) for t in reads]), strict=True))
@@ -139,9 +137,7 @@ def _readable(tensor: Tensor) -> Tensor:
     for reader in tensor.consumers():
         if reader.type == "ReadVariableOp":
             return reader.outputs[0]
-    raise UnimplementedError(
-        None, None, f"The variable '{tensor.op.name}' is read by no node, so its value is not known"
-    )
+    raise UnimplementedError.of(f"The variable '{tensor.op.name}' is read by no node, so its value is not known")
 
 
 def _nodes(writer: Writer, nodes: Sequence[Node], starts: set[Tensor]) -> None:
@@ -171,7 +167,7 @@ def _nodes(writer: Writer, nodes: Sequence[Node], starts: set[Tensor]) -> None:
             if tensor not in writer.names:
                 writer.names[tensor] = key
     if problems:
-        raise UnimplementedError(None, None, f"The graph cannot be written as an ONNX model:{''.join(problems)}")
+        raise UnimplementedError.of(f"The graph cannot be written as an ONNX model:{''.join(problems)}")
 
 
 def _model(writer: Writer, starts: Sequence[tuple[str, Tensor]], ends: Sequence[tuple[str, Tensor]], name: str) -> Any:
@@ -183,7 +179,7 @@ def _model(writer: Writer, starts: Sequence[tuple[str, Tensor]], ends: Sequence[
             there = writer.name(tensor)
             writer.rank(tensor)
         except UnsupportedError as e:
-            raise UnimplementedError(None, None, f"'{key}' cannot be an output of an ONNX model: {e}") from None
+            raise UnimplementedError.of(f"'{key}' cannot be an output of an ONNX model: {e}") from None
         writer.nodes.append(helper.make_node("Identity", [there], [key], writer.fresh(f"{key}/output")))
         writer.makers.append(writer.scope)
     graph = helper.make_graph(
@@ -223,7 +219,7 @@ def _check_types(model: Any, writer: Writer, graph: Graph) -> None:
                 )
                 break
     if problems:
-        raise UnimplementedError(None, None, f"The graph cannot be written as an ONNX model:{''.join(problems)}")
+        raise UnimplementedError.of(f"The graph cannot be written as an ONNX model:{''.join(problems)}")
 
 
 def _described(helper: Any, key: str, tensor: Tensor) -> Any:

@@ -184,9 +184,7 @@ class SessionManager:
             with contextlib.suppress(OpError):
                 sess.close()
             if time.monotonic() + self._wait_s > deadline:
-                raise DeadlineExceededError(
-                    None, None, f"Session was not ready after waiting {max_wait_secs} secs: {problem}"
-                )
+                raise DeadlineExceededError.of(f"Session was not ready after waiting {max_wait_secs} secs: {problem}")
             logger.info("Waiting for model to be ready: %s", problem)
             time.sleep(self._wait_s)
 

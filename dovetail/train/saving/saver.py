@@ -436,9 +436,9 @@ class Saver:
         if not partial:
             text = "\n  ".join([f"Checkpoint '{save_path}' does not fit the graph:", *report.problems])
             if report.missing:
-                raise NotFoundError(None, None, text)
+                raise NotFoundError.of(text)
             if report.mismatched:
-                raise InvalidArgumentError(None, None, text)
+                raise InvalidArgumentError.of(text)
         names = frozenset(report.restored)
         items = [i for i in self._items if names.issuperset(i.needs)]
         if items:

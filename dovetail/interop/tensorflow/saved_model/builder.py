@@ -260,7 +260,7 @@ def _servable(graph_def: Any, ends: Sequence[str]) -> Any:
     needed = needed_by(graph_def, ends)
     absent = sorted(needed - there.keys())
     if absent:
-        raise InvalidArgumentError(None, None, f"A signature names '{absent[0]}', which is not in the graph")
+        raise InvalidArgumentError.of(f"A signature names '{absent[0]}', which is not in the graph")
     own = sorted({there[name].op.removeprefix(OWN) for name in needed if there[name].op.startswith(OWN)})
     if own:
         _LOG.warning(
