@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def load(
             f"MetaGraphDef associated with tags {sorted(wanted)} could not be found in SavedModel {folder}; there are graphs with: {there}"
         )
     meta = found[0]
-    _find_assets(meta, (folder if is_remote(export_dir) else folder.absolute()) / constants.ASSETS_DIRECTORY)
+    with _parsing(folder):
+        _find_assets(meta, (folder if is_remote(export_dir) else folder.absolute()) / constants.ASSETS_DIRECTORY)
     scope = f"{import_scope.strip('/')}/" if import_scope else ""
     with sess.graph.as_default():
         import_tensorflow_meta_graph(meta, import_scope)
@@ -110,7 +112,7 @@ def _find_assets(meta: Any, folder: Path) -> None:
 def _read(folder: Path) -> Any:
     model = message("SavedModel")()
     binary, text = folder / constants.SAVED_MODEL_FILENAME_PB, folder / constants.SAVED_MODEL_FILENAME_PBTXT
-    try:
+    with _parsing(folder):
         if binary.is_file():
             model.ParseFromString(binary.read_bytes())
         elif text.is_file():
@@ -119,11 +121,18 @@ def _read(folder: Path) -> Any:
             Parse(text.read_text(encoding="utf-8"), model, descriptor_pool=model.DESCRIPTOR.file.pool)
         else:
             raise OSError(f"SavedModel file does not exist at: {folder}/{{{binary.name}|{text.name}}}")
+    return model
+
+
+@contextmanager
+def _parsing(folder: Path) -> Iterator[None]:
+    """A block in which another error than an OSError means that the saved model is damaged."""
+    try:
+        yield
     except OSError:
         raise
     except Exception as e:  # protobuf's errors, which have no class without the package
         raise OSError(f"Cannot parse the saved model in {folder}: {e}") from None
-    return model
 
 
 __all__ = ["contains_saved_model", "load", "maybe_saved_model_directory"]

@@ -8,6 +8,7 @@ import pytest
 
 import dovetail as tf
 from dovetail.graph.core.build import make
+from dovetail.graph.formats.protos import message
 
 pytest.importorskip("google.protobuf")
 
@@ -233,3 +234,21 @@ def test_a_saved_model_of_tensorflow_with_assets(tmp_path: Path) -> None:
         meta = tf.saved_model.load(session, ["serve"], RECORDED.parent / "assets" / "saved_model")
         y = meta.signature_def["serving_default"].outputs["y"].name
         assert session.run(y, {"x:0": told["x"].tolist()}).astype(str).tolist() == told["y"].tolist()
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xff", b"\x0a\x05x"])
+def test_a_damaged_asset_is_told(tmp_path: Path, damage: bytes) -> None:
+    folder = tmp_path / "model"
+    with tf.Session(graph=tf.Graph()) as session:
+        builder = tf.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(session, ["serve"])
+        builder.save()
+    file = folder / "saved_model.pb"
+    model = message("SavedModel").FromString(file.read_bytes())
+    model.meta_graphs[0].collection_def["saved_model_assets"].any_list.value.add().value = damage
+    file.write_bytes(model.SerializeToString())
+    with (
+        tf.Session(graph=tf.Graph()) as session,
+        pytest.raises(OSError, match="Cannot parse the saved model in .*model"),
+    ):
+        tf.saved_model.load(session, ["serve"], folder)
