@@ -28,6 +28,7 @@ from ..data.dataset import Dataset
 from ..data.serialize import BoundError, encode
 from ..graph.core.build import placeholder, to_array
 from ..graph.core.default_graph import GraphKeys, get_default_graph
+from ..graph.core.device import DeviceSpec
 from ..graph.core.dtypes import as_dtype, string
 from ..graph.core.errors import AbortedError, CancelledError, InvalidArgumentError, OpError, UnavailableError
 from ..graph.core.graph import Node, Tensor
@@ -47,6 +48,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_QUEUED = 256  # calls that wait for a worker; `schedule` then waits
 RETRY_S = 0.5
+FILLS = frozenset(
+    {"LookupTableImportV2", "InitializeTableV2", "InitializeTableFromTextFileV2"}
+)  # initializers of tables
 CANCELLED = "The corresponding function is cancelled. Please reschedule the function."
 
 
@@ -133,10 +137,12 @@ class ClusterCoordinator:
         # Initializers of what workers hold, in the order in which they run, and how many of them have run there.
         self._per_worker: list[list[Any]] = []
         self._started: list[int] = []
+        self._filled: list[set[Any]] = []  # initializers of tables that have run there
         self._more: list[Callable[[int], None]] = []  # makes what another worker holds
         self._traced: dict[Any, _Traced] = {}
         self._initialized: set[Any] = set()
         self._session: Any = None
+        self._past: list[Any] = []  # sessions of before a parameter server was lost
         self._sessions: list[Any] = []  # of the workers' threads
         self._changed = threading.Condition()
         self._queue: deque[_Call] = deque()
@@ -165,6 +171,7 @@ class ClusterCoordinator:
             self._targets.append((index, target))
             self._per_worker.append([])
             self._started.append(0)
+            self._filled.append(set())
             self._sessions.append(None)
             for make in (*self._more, *(traced.add for traced in self._traced.values())):
                 make(n)
@@ -202,7 +209,7 @@ class ClusterCoordinator:
             kwargs: keyword arguments, likewise.
 
         Raises:
-            TypeError: `fn` is not callable. ValueError: an argument is a `RemoteValue`.
+            TypeError: `fn` is not callable, or returns None. ValueError: an argument is a `RemoteValue`.
             OpError: an earlier call has failed. It is raised once.
         """
         if not callable(fn):
@@ -304,14 +311,13 @@ class ClusterCoordinator:
         found = PerWorkerDataset([], self._iterators)
 
         def make(n: int) -> None:
-            tables = self._graph.get_collection_ref(GraphKeys.TABLE_INITIALIZERS)
-            known, count = set(global_variables()), len(tables)
+            known = set(global_variables())
             with self._graph.as_default(), self._on_worker(n), self._input_of(n):
                 made = dataset_fn() if callable(dataset_fn) else dataset_fn
             found._datasets.append(checked_dataset(made, f"/job:worker/task:{self._targets[n][0]}"))
             mine = [v for v in global_variables() if v not in known]
             self._initialized.update(mine)
-            self._start_on(n, [*tables[count:], *(v.initializer for v in mine)])
+            self._start_on(n, [v.initializer for v in mine])
 
         return self._on_each_worker(make, found)
 
@@ -343,7 +349,10 @@ class ClusterCoordinator:
 
     @property
     def session(self) -> Any:
-        """A session of this client with the parameter servers, for reading and assigning variables."""
+        """A session of this client with the parameter servers, for reading and assigning variables.
+
+        It is another one after a call has failed because a parameter server was lost: restore the variables by it.
+        """
         if self._session is None:
             self._session = Session(self.strategy.session_target, graph=self._graph, config=_config())
         return self._session
@@ -359,8 +368,8 @@ class ClusterCoordinator:
             _close(session)  # what waits in it for ever ends now
         for thread in self._threads:
             thread.join()
-        if self._session is not None:
-            self._session.close()
+        for session in (*self._past, self._session):
+            _close(session)
 
     def __enter__(self) -> ClusterCoordinator:
         return self
@@ -390,7 +399,13 @@ class ClusterCoordinator:
                     mine.append(leaf._values[n] if isinstance(leaf, PerWorkerValues) else leaf)
                 args, kwargs = pack(given, mine)
                 with model_build(self._graph, object()):
-                    return fn(*args, **kwargs), inputs
+                    found = fn(*args, **kwargs)
+                if any(leaf is None for leaf in flatten(found)):
+                    raise TypeError(
+                        f"{fn!r} returns None, and a worker runs only what the function returns and what that needs: return tensors or "
+                        "nodes, such as the node that trains"
+                    )
+                return found, inputs
 
         traced = _Traced(build)
         for n in range(len(self._targets)):
@@ -451,6 +466,10 @@ class ClusterCoordinator:
             call.result._settle(result, outcome)
             with self._changed:
                 self._running -= 1
+                if isinstance(outcome, (UnavailableError, AbortedError)):  # what a parameter server held is lost
+                    self._past.append(self._session)
+                    self._session = None
+                    self._filled = [set() for _ in self._filled]
                 if outcome is not None and self._error is None:
                     self._error = outcome
                     self._cancel()
@@ -482,12 +501,22 @@ class ClusterCoordinator:
                 raise CancelledError.of(CANCELLED)
             self._sessions[n] = session
         self._started[n] = 0
+        self._filled[n] = set()
 
     def _run_initializers(self, n: int) -> None:
-        """Run those that the worker has not run since it is there."""
+        """Run those that the worker has not run since it is there. Tables come first: data sets use them."""
+        kept = self._graph.get_collection(GraphKeys.TABLE_INITIALIZERS)
+        if tables := [t for t in kept if t not in self._filled[n] and self._fills_for(t, n)]:
+            self._sessions[n].run(tables)
+            self._filled[n].update(tables)
         while self._started[n] < len(self._per_worker[n]):
             self._sessions[n].run(self._per_worker[n][self._started[n]])
             self._started[n] += 1
+
+    def _fills_for(self, initializer: Any, n: int) -> bool:
+        """Whether a node fills a table that a worker uses: any but those of other workers."""
+        place = DeviceSpec.from_string(initializer.device or "")
+        return initializer.type in FILLS and (place.job != "worker" or place.task in (None, self._targets[n][0]))
 
     def _cancel(self) -> None:
         while self._queue:

@@ -148,7 +148,54 @@ def test_a_dead_parameter_server_is_the_users_concern(cluster, coordinator):
         coordinator.join()
 
 
+def test_tables_are_filled_on_each_worker(cluster, coordinator):
+    def table():
+        return dt.lookup.StaticHashTable(dt.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), -1)
+
+    with coordinator.strategy.scope():
+        everywhere = table()
+        with dt.device("/job:ps/task:1"):
+            on_a_server = table()
+
+    def step(words):
+        return dt.stack([t.lookup(words) for t in (table(), everywhere, on_a_server)])
+
+    words = np.array(["b", "c", "a"], object)
+    for lost in (None, 0, 1):
+        if lost is not None:
+            cluster.kill("worker", lost)
+            cluster.start("worker", lost)
+        for found in coordinator.fetch([coordinator.schedule(step, (words,)) for _ in range(6)]):
+            np.testing.assert_array_equal(found, [[2, -1, 1]] * 3)
+
+
+def test_variables_of_a_lost_parameter_server_are_restored(cluster, coordinator, tmp_path):
+    with coordinator.strategy.scope():
+        v, w = dt.get_variable("v", initializer=0.0), dt.get_variable("w", initializer=5.0)
+    saver, step = dt.train.Saver(), v.assign_add
+    for _ in range(3):
+        coordinator.schedule(step, (1.0,))
+    coordinator.join()
+    path = saver.save(coordinator.session, str(tmp_path / "model"))
+    coordinator.session.run(w.assign(6.0))
+    cluster.kill("ps", 0)
+    cluster.start("ps", 0)
+    for _ in range(4):  # each worker finds out for itself
+        try:
+            coordinator.schedule(step, (1.0,))
+            coordinator.join()
+        except dt.errors.OpError:
+            saver.restore(coordinator.session, path)
+    coordinator.join()
+    assert coordinator.session.run([v, w])[1] == 5.0
+    before = coordinator.session.run(v)
+    assert before >= 3.0
+    assert coordinator.fetch(coordinator.schedule(step, (1.0,))) == before + 1.0
+
+
 def test_what_cannot_be_scheduled(coordinator):
+    with pytest.raises(TypeError, match="returns None, and a worker runs only what the function returns"):
+        coordinator.schedule(lambda x: None, (1.0,))
     with pytest.raises(TypeError, match="function that builds nodes"):
         coordinator.schedule(5)
     value = coordinator.schedule(lambda: dt.constant(1.0))
