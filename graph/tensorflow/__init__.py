@@ -3,6 +3,8 @@
     import_graph_def, node_mapping       a GraphDef as a graph: which op each node is here
     control_flow_recovery                branches and loops of an imported graph
     export_graph_def                     a graph as a GraphDef
+    written_forms, read_forms            nodes that differ from TensorFlow's: how they are written, and what such nodes are here
+    loop_order                           control edges that keep a written loop's iterations in order
     values, variable_def                 TensorProto, AttrValue and VariableDef
     signatures                           inputs, outputs and attributes of TensorFlow's ops (signatures.jsonl)
     protos                               protocol buffer classes, made at first use
