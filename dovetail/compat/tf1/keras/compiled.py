@@ -100,7 +100,8 @@ class Compiled:
         masks: Sequence[Tensor | None],
         count: Tensor,
         rows: Tensor,
-        added: Sequence[Any],
+        of_rows: Sequence[Any],
+        of_weights: Sequence[Any],
         replicas: int,
     ) -> tuple[Tensor, list[Node]]:
         """What a replica minimises for its rows of a batch, and the nodes that tell the metrics.
@@ -110,7 +111,8 @@ class Compiled:
             real: 1 for each row that counts, 0 for one that fills up; None: all count.
             masks: of the outputs' steps.
             count: how many rows of the replica's count. rows: rows of the whole batch, over the number of replicas.
-            added: what layers add to the loss.
+            of_rows: what layers add to the loss for a row, in the mean of the replica's rows.
+            of_weights: what regularizes weights.
         """
         assert self.total is not None
         nodes, parts = [], iter(self.parts)
@@ -129,7 +131,10 @@ class Compiled:
             for metric, is_weighted in self.metrics[i]:
                 factors = [w for w in (weight if is_weighted else None, real, masks[i]) if w is not None]
                 nodes.append(metric.update_state(targets[i], output, sample_weight=_product(factors, output)))
-        for extra in added:
+        for extra in of_rows:
+            mine = cast(extra, told.dtype)
+            objective, told = objective + (mine if count is rows else mine * div_no_nan(count, rows)), told + mine
+        for extra in of_weights:
             objective, told = objective + cast(extra, objective.dtype), told + cast(extra, told.dtype)
         nodes.append(self.total.update_state(told, count))
         return objective, nodes

@@ -126,8 +126,9 @@ class Step:
         compiled = model._compiled
         compiled.prepare(model._names_of(given), outputs, ys)
         masks = [state.masks.get(y) for y in outputs]
-        added = [*going.losses, *model.losses]
-        objective, nodes = compiled.batch(ys, outputs, ws, real, masks, count, rows, added, self._all)
+        objective, nodes = compiled.batch(
+            ys, outputs, ws, real, masks, count, rows, going.losses, model.losses, self._all
+        )
         if self._mode == "train":
             variables = model.trainable_weights
             if not variables:

@@ -223,6 +223,34 @@ def test_replicas_do_what_one_does_with_the_whole_batch_however_it_is_cut(make) 
         )
 
 
+def test_what_regularizes_outputs_counts_for_each_row_however_a_batch_is_cut() -> None:
+    def trained(strategy: object) -> list[np.ndarray]:
+        with strategy.scope():
+            regular = keras.regularizers.l2(0.3)
+            model = keras.Sequential([keras.layers.Dense(1, activity_regularizer=regular, input_shape=(4,))])
+            model.set_weights([np.ones((4, 1)), [0.5]])
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        # 16, 16, 16 and 2 rows, of which three replicas get 5, 5 and 6, or 0, 1 and 1.
+        losses = model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0).history["loss"]
+        return [*model.get_weights(), np.array(losses)]
+
+    w, b, losses = np.ones((4, 1)), np.array([0.5]), []
+    for _ in range(2):
+        told = []
+        for x, y in [(X[i : i + 16], Y[i : i + 16]) for i in range(0, 50, 16)]:
+            p = x @ w + b
+            told.append(((p - y) ** 2 + 0.3 * p**2).sum())
+            slope = 2 * ((p - y) + 0.3 * p) / len(x)
+            w, b = w - 0.1 * x.T @ slope, b - 0.1 * slope.sum(0)
+        losses.append(sum(told) / 50)
+    for strategy in (
+        dt.distribute.OneDeviceStrategy("/cpu:0"),
+        dt.distribute.MirroredStrategy([f"/cpu:{i}" for i in range(3)]),
+    ):
+        for found, wanted in zip(trained(strategy), (w, b, losses), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_moving_averages_follow_the_mean_over_the_replicas() -> None:
     with dt.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]).scope():
         model = keras.Sequential([BatchNormalization(momentum=0.5, input_shape=(4,)), Dense(1)])
