@@ -21,6 +21,7 @@ from ..formats.record_format import extension
 from ..formats.values import MisfitError, write_attr
 from .loop_order import order_iterations
 from .signatures import REQUIRED, Signature, signatures
+from .update_order import order_updates
 from .written_forms import Form, Part, form_of
 
 
@@ -90,6 +91,7 @@ def graph_def_of(
     for node in graph.nodes[from_version:] if nodes is None else nodes:
         out.node.extend(_protos(node, add_shapes))
     if nodes is None and not from_version:
+        order_updates(graph, {proto.name: proto for proto in out.node})
         order_iterations(graph, out.node)
     return out
 

@@ -136,7 +136,7 @@ def test_rows_that_are_named_twice_are_summed_before_tensorflow_steps(rule: str,
     parts = {n.name: n.op for n in found.node}
     taken = [parts.get(i.partition(":")[0]) for i in update.input]
     assert taken.count("Unique") == 1 and taken.count("UnsortedSegmentSum") == 1
-    assert len(update.input) == len(signatures()[update.op].inputs)
+    assert sum(not i.startswith("^") for i in update.input) == len(signatures()[update.op].inputs)
 
 
 def test_the_gradient_of_a_loop_is_written() -> None:
@@ -169,8 +169,54 @@ def test_iterations_that_change_state_are_written_in_order() -> None:
         by_name[i[1:]].op == "Exit" for node in orders.values() for i in node.input
     )  # the outer waits for the inner
     waiting = [n for n in found.node if n.op == "NextIteration" and any(i[1:] in orders for i in n.input)]
-    free = [n for n in found.node if n.op == "NextIteration" and n not in waiting]
-    assert len(orders) == 4 and [n.name.partition("/")[0] for n in free] == ["while_1"]
+    assert len(waiting) == len(orders) == 4  # one variable of each loop that keeps state
+    for node in found.node:
+        if node.op in ("StackPushV2", "StackPopV2"):
+            assert [i for i in node.input if i.startswith("^") and by_name[i[1:]].op == "Merge"]
+
+
+def test_gradients_are_taken_again_through_a_loop_that_was_written_with_its_gradient() -> None:
+    def loop() -> Any:
+        x = tf.placeholder(tf.float32, [], name="x")
+        return x, tf.identity(tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * y + x), [0, x])[1], name="y")
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        x, y = loop()
+        wanted = session.run(tf.gradients(y, x), {x: 1.5})
+        found = y.graph.as_graph_def()
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        tf.import_graph_def(found, name="")
+        x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
+        assert session.run(tf.gradients(y, x), {x: 1.5}) == wanted
+
+
+def waits_for(found: Any, name: str) -> set[str]:
+    """All nodes that a node of a graph needs."""
+    by_name = {node.name: node for node in found.node}
+    todo, seen = [name], set()
+    while todo:
+        for i in by_name[todo.pop()].input:
+            source = i.removeprefix("^").partition(":")[0]
+            if source not in seen:
+                seen.add(source)
+                todo.append(source)
+    return seen
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_gradients_that_read_a_variable_come_before_its_update(use_resource: bool) -> None:
+    """What reads `u` for the gradient of `w` would see the new `u` in TensorFlow, where a reference is its memory."""
+    with tf.Graph().as_default() as graph:
+        w = tf.get_variable("w", initializer=[[0.5], [0.25]], use_resource=use_resource)
+        u = tf.get_variable("u", initializer=[[2.0]], use_resource=use_resource)
+        tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum([[1.0, 2.0]] @ w @ u), name="step")
+        other = tf.multiply(u, 3.0, name="other")
+        found = graph.as_graph_def()
+    if use_resource:  # whose values stay as they were read
+        assert not any(i.startswith("^") for n in found.node if "ResourceApply" in n.op for i in n.input)
+        return
+    assert "gradients/MatMul_1_grad/MatMul" in waits_for(found, "step/update_u/ApplyGradientDescent")
+    assert other.op.name not in waits_for(found, "step")  # only what the step needs
 
 
 def test_a_part_of_a_node_in_a_branch_runs_there() -> None:
