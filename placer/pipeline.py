@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph.core.argument_names import explains_arguments
+from ..graph.core.argument_names import check_flags, explains_arguments
 from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import ResourceExhaustedError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.interpreter_state import collector_paused
 from ..graph.core.shape import Dims
+from ..graph.core.source_location import shows_users_frames
 from .cluster.calibration import Calibration, own
 from .cluster.load import Devices, Jobs, as_cluster
 from .cluster.spec import Cluster
@@ -78,9 +79,12 @@ class PlanOptions:
     profile: Calibration | str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("allow_soft_placement", "enable_bfloat16_sendrecv", "enable_recv_scheduling", "contended"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        flags = ("allow_soft_placement", "enable_bfloat16_sendrecv", "enable_recv_scheduling", "contended")
+        check_flags(**{name: getattr(self, name) for name in flags})
+        if self.profile is not None and not isinstance(self.profile, (Calibration, str, os.PathLike)):
+            raise TypeError(
+                f"profile must be the path of a machine's profile, a Calibration or 'none', not {self.profile!r}"
+            )
         if not callable(self.strategy) and self.strategy not in STRATEGIES:
             close = difflib.get_close_matches(str(self.strategy).lower(), STRATEGIES, 1)
             meant = f": did you mean {close[0]!r}?" if close else "; strategies: " + ", ".join(STRATEGIES)
@@ -373,6 +377,7 @@ def _placeholders(nodes: Iterable[Node]) -> list[Tensor]:
     return [n.outputs[0] for n in nodes if n.type == "Placeholder"]
 
 
+@shows_users_frames
 @explains_arguments
 def place(
     results: Any = None,

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
-from ..graph.core.argument_names import no_attribute
+from ..graph.core.argument_names import check_flags, no_attribute
 from ..graph.core.device import DeviceName, DeviceSpec
 from ..graph.core.dtypes import bfloat16
 from ..graph.core.errors import InvalidArgumentError
@@ -429,6 +429,7 @@ class Plan:
         >>> for warning in plan.check(fix=True):
         ...     print(warning)
         """
+        check_flags(fix=fix)
         return check(self, tools["place"] if fix else None)
 
     def save(self, path: str | os.PathLike[str]) -> None:

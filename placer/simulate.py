@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..graph.core.argument_names import check_flags
 from ..graph.core.dtypes import bfloat16, float32
 from ..graph.core.errors import InvalidArgumentError
 from ..graph.core.graph import Node, Tensor
@@ -289,6 +290,7 @@ def step_of(
 
     The nodes are numbered in an order that all programs of the plan follow.
     """
+    check_flags(contended=contended, client=client)
     profile = as_profile(costs)
     order, where = _merged({str(device): p.nodes for device, p in plan.partitions.items()})
     feeds = {plan.graph.get_tensor_by_name(name) for name in plan.feeds}

@@ -91,6 +91,13 @@ def check_arguments(
             return
 
 
+def check_flags(**given: object) -> None:
+    """TypeError: an argument that is True or False has another value, such as "no", which Python counts as true."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {value!r}")
+
+
 def no_attribute(owner: object, name: str, instead: Mapping[str, str]) -> AttributeError:
     """The error for an attribute that an object does not have: it says what to use, where `instead` or a close name tells.
 

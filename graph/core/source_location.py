@@ -103,7 +103,9 @@ def hide_own_frames(error: BaseException) -> None:
         shown = None
         for entry in reversed(entries):
             file = entry.tb_frame.f_code.co_filename
-            if is_own(file):
+            # `dataclass` makes methods of its own, whose file is "<string>".
+            made = file == "<string>" and str(entry.tb_frame.f_globals.get("__name__")).startswith("dovetail.")
+            if made or is_own(file):
                 hidden = True
             elif not file.startswith("<frozen "):
                 shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)

@@ -88,6 +88,10 @@ def make_cluster(
             `worker`, else of the first job by name.
         links: what is known of the links between tasks.
     """
+    if devices is not None and not isinstance(devices, Mapping):
+        raise TypeError(
+            f"`devices` must be jobs or tasks with their devices, such as {{'worker': ['cpu:0', 'gpu:0']}}, not {devices!r}"
+        )
     hosts = _hosts(jobs)
     tasks = list(hosts)
     listed = dict(devices or {})
@@ -243,7 +247,10 @@ def _counts_meant(text: str) -> str:
     found = [re.fullmatch(r"(\w+)\s*[=:]\s*([\w.+-]*)", part) for part in parts]
     pairs = [(m[1], m[2]) for m in found if m is not None]
     if len(pairs) != len(parts):
-        return ""
+        bare = next(part for part, m in zip(parts, found, strict=True) if m is None)
+        return (
+            f"{bare!r} has no number of tasks; write {bare}=2" if pairs and re.fullmatch(r"[A-Za-z]\w*", bare) else ""
+        )
     for job, number in pairs:
         if not number.isdecimal():
             return f"{number!r} is no number of tasks; write {job}=2"

@@ -311,10 +311,13 @@ def batch_shapes(
     Raises:
         TypeError: `batch` is no whole number. ValueError: it is less than 1; or there is no open first size.
     """
+    wrong = TypeError(f"batch must be a whole number, not {batch!r}")
+    if isinstance(batch, bool):
+        raise wrong
     try:
         rows = operator.index(batch)
     except TypeError:
-        raise TypeError(f"batch must be a whole number, not {batch!r}") from None
+        raise wrong from None
     if rows < 1:
         raise ValueError(f"batch must be at least 1, not {batch}")
     elements = [t for n in nodes if n.opdef.name.startswith("IteratorGetNext") for t in n.outputs]

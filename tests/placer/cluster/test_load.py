@@ -127,6 +127,7 @@ def test_texts_that_describe_no_cluster_are_refused(given):
     [
         ("ps:1, worker:2", "write ps=1,worker=2"),
         ("worker=two", "'two' is no number of tasks; write worker=2"),
+        ("worker=4,ps", "'ps' has no number of tasks; write ps=2"),
         ("ps=1,worker=-2", "'-2' is no number of tasks; write worker=2"),
         ("localhost:2222", "write zmq://localhost:2222"),
     ],
@@ -135,7 +136,7 @@ def test_numbers_of_tasks_that_are_miswritten_are_corrected(given, told):
     with pytest.raises(ValueError, match=re.escape(told)):
         read_cluster(given)
     with pytest.raises(FileNotFoundError):
-        read_cluster("ps,worker=2")
+        read_cluster("ps,worker")
 
 
 def test_a_file_that_is_not_there():
