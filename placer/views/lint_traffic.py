@@ -147,7 +147,9 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
     links: dict[tuple[str, str], float] = {}
     for c in crossing:
         links[c.source, c.destination] = links.get((c.source, c.destination), 0.0) + _seconds(facts, c)
-    sent, size = max(links.values(), default=0.0), sum(c.bytes for c in crossing)
+    # Links of one direction work at the same time. Gradients leave when the variables have come.
+    sent = sum(max((s for ends, s in links.items() if ends[i] == device), default=0.0) for i in (0, 1))
+    size = sum(c.bytes for c in crossing)
     if sent < 2 * busy or sent < SHARE * facts.seconds:
         return
     needed = -(-int(rows * sent / max(busy, 1e-9)) // rows) * rows

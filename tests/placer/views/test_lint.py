@@ -354,6 +354,7 @@ def test_a_batch_too_small_for_the_link(slow_link, is_open):
     found = only(plan, "small-batch", fix=True)
     assert found.nodes == ("x",) and found.where.line == line("# the batch")
     assert "A batch of 32 keeps /job:worker/task:0/CPU:0 busy for" in found.what
+    assert "(512.0 KiB) takes 54.4 ms for any batch size" in found.what  # at 10 MB/s: variables, then gradients
     needed = int(found.cure.split(" at ")[1].split(" ")[0])
     assert needed % 32 == 0 and "small-batch" not in kinds(build(needed))
     assert "slow-read" not in kinds(plan)  # the other worker reads it, too
