@@ -83,6 +83,7 @@ class Evaluation:
         loads: the load of each device that is used, busiest first.
         hint: a suggestion to use data parallelism, if that would be faster; else None.
         pipeline: the pipeline that the step runs, or None.
+        machine: whose profile the times rest on; '' if none.
         throughput: (seconds between the starts of overlapping steps, their lower bound), if throughput was the objective; else None.
         unknown: why times and bytes are only lower bounds, and what to do about it; '' if all sizes are known.
     """
@@ -97,6 +98,7 @@ class Evaluation:
     pipeline: Bubble | None = None
     unknown: str = ""
     throughput: tuple[float, float] | None = None
+    machine: str = ""
 
     @property
     def gap(self) -> float:
@@ -118,15 +120,18 @@ class Evaluation:
             lines.append(f"predicted throughput: a step every {time_text(every, exact)}, with overlapping steps{limit}")
         lines += [
             f"predicted step time: {time_text(self.objective, exact)}{', slower than one device' * slower}; placed by {self.found_by}"
+            + f"; by the profile of {self.machine}" * bool(self.machine)
         ]
         if self.unknown:
             lines.append(f"  {self.unknown}")
-        elif self.gap < 1e-9:
-            lines.append("  optimal: equal to the lower bound")
         else:
             faster = self.best_single is not None and self.best_single[1] < self.lower_bound
-            which = "any placement that satisfies the device requests" if faster else "any placement"
-            lines.append(f"  lower bound for {which}: {time_text(self.lower_bound)}, at most {self.gap:.0%} less")
+            allowed = " that satisfies the device requests" if faster else ""
+            if self.gap < 1e-9:
+                lines.append(f"  optimal: equal to the lower bound{f' for any placement{allowed}' * faster}")
+            else:
+                least = time_text(self.lower_bound)
+                lines.append(f"  lower bound for any placement{allowed}: {least}, at most {self.gap:.0%} less")
         if self.best_single is not None:
             device, seconds = self.best_single
             ratio = seconds / self.objective if self.objective > 0 else 1.0
@@ -193,6 +198,7 @@ def evaluate(
     found = Evaluation(
         step.makespan, bound, _finder(plan), single, _critical(step),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
+        machine="" if costs is not None or plan.cluster.calibration is None else str(plan.cluster.calibration),
     )  # fmt: skip
     if minimizes_load(plan) and solution is not None:
         found = replace(found, throughput=(solution.objective, min(proven, known)))

@@ -274,6 +274,9 @@ def test_a_plan_names_its_profile_once_beside_the_predicted_time() -> None:
     text = " ".join(str(plan).split())
     assert text.startswith("Plan: predicted step time 2 ms (by the profile of made up, 2 cores, measured 2026-01-02), ")
     assert text.count("profile") == 1 and "per step" in text  # the transfers' times rest on the same
+    first = str(plan.report()).splitlines()[0]
+    assert first.endswith("; placed by the rules; by the profile of made up, 2 cores, measured 2026-01-02")
+    assert "profile" not in str(plan.report(costs=dt.Profile({}, (), 1.0, 1, {})))
 
 
 def test_a_plan_keeps_its_profile(tmp_path: Path) -> None:

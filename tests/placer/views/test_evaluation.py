@@ -83,6 +83,8 @@ def test_a_bound_above_the_step_on_one_device_is_one_of_what_requests_allow(prod
     device = report.best_single[0]
     for seconds, which in ((0.7, "any placement that satisfies the device requests"), (0.9, "any placement")):
         assert f"  lower bound for {which}: 800 ms" in str(replace(report, best_single=(device, seconds)))
+    best = replace(report, objective=0.8, best_single=(device, 0.7))
+    assert "  optimal: equal to the lower bound for any placement that satisfies the device requests\n" in str(best)
 
 
 def test_alternatives_are_what_a_plan_with_that_move_takes(products):
