@@ -11,6 +11,7 @@ A browser is Chromium, its driver and selenium; tests/placer/page_browser.py say
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "placer")]  # a checkout needs no install
+
+os.environ["DOVETAIL_PROFILE"] = "none"  # pictures show the same times on every machine
 
 import page_browser  # noqa: E402
 import page_plans  # noqa: E402
