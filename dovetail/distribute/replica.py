@@ -150,6 +150,7 @@ class _Replica:
         self.result: Any = None
         self.error: BaseException | None = None
         self.merge: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+        self.variable_scope: VariableScope | None = None  # in which it has come to the merge call
 
 
 class _Run:
@@ -267,7 +268,7 @@ class _Run:
                 "merge_call called in a branch or a loop: what all replicas do together (an optimizer's apply_gradients, an "
                 "all_reduce, an assignment that is aggregated) must stand outside `cond` and `while_loop`"
             )
-        replica.merge = fn, args, kwargs
+        replica.merge, replica.variable_scope = (fn, args, kwargs), _open(self.graph).scope
         self._turn_goes(replica, False)
         self._await_turn(replica)
         if self._abandoned:
@@ -307,8 +308,13 @@ class _Run:
         scopes = outer.copy()
         scopes.name, scopes.control = first.scopes.name, first.scopes.control
         self._enter(scopes)
-        with entered(self.strategy, None):
-            result = fn(self.strategy, *args, **kwargs)
+        variables = _open(self.graph)
+        around, variables.scope = variables.scope, first.variable_scope or variables.scope
+        try:
+            with entered(self.strategy, None):
+                result = fn(self.strategy, *args, **kwargs)
+        finally:
+            variables.scope = around
         for r in self._replicas:
             r.merge, r.result = None, select(r.context._local_id, result)
 

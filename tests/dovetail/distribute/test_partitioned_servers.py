@@ -105,7 +105,12 @@ def test_checkpoints_have_the_slots_of_parts_as_slices(optimizer, tmp_path):
             dt.variable_scope("net", partitioner=dt.fixed_size_partitioner(2)),
         ):
             table = dt.get_variable("table", initializer=np.arange(6, dtype=np.float32).reshape(3, 2))
-            train = strategy.run(lambda: optimizer.minimize(dt.reduce_sum(dt.square(table))))
+
+            def replica():
+                with dt.variable_scope("inner"):
+                    return optimizer.minimize(dt.reduce_sum(dt.square(table)))
+
+            train = strategy.run(replica)
             saver = dt.train.Saver()
             with dt.Session(config=dt.ConfigProto(device_count={"CPU": 2})) as session:
                 session.run(dt.global_variables_initializer())
