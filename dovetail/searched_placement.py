@@ -153,10 +153,10 @@ def search_progress() -> Iterator[None]:
     begin, end = ("\r\x1b[K", "") if in_place else ("", "\n")
     shown = ""
 
-    def show(best: Solution, spent: float) -> None:
+    def show(best: Solution, spent: float, exact: bool) -> None:
         nonlocal shown
         bound = f", at least {time_text(best.lower_bound)}" if best.lower_bound else ""
-        text = f"best so far {time_text(best.objective)}{bound}"
+        text = f"best so far {time_text(best.objective, exact)}{bound}"
         new = f"{text}; {spent:.0%} of the budget used" if in_place else text
         if new != shown:
             print(f"{begin}{new}; Ctrl-C keeps it", end=end, file=sys.stderr, flush=True)

@@ -345,7 +345,6 @@ def _search(step: _Step, kept: Kept, solutions: list[Solution], in_place: bool =
 
     graph, cluster, options, sizes = step.graph, step.cluster, step.options, step.sizes
     feeds, fetches, running = step.feeds, step.fetches, step.nodes
-    unknown: Sequence[Tensor] = ()
     if kept.later_steps:
         feeds, fetches = _placeholders(graph.nodes), ()
         if options.costs is not None:
@@ -354,22 +353,19 @@ def _search(step: _Step, kept: Kept, solutions: list[Solution], in_place: bool =
             once = initializers(graph.nodes)
             running = [n for n in graph.nodes if n not in once] or graph.nodes
         sizes = plan_sizes(running, NO_SHAPES, options.costs)
-        unknown = sizes.unknown(running, set(feeds))
-        if unknown:
-            logger.warning(
-                "The search for the session's placement counts unknown sizes as 1: %s. Measure a step, and pass its profile: "
-                "ConfigProto(placement_costs=dt.profile(session, fetches, feeds))", listed_tensors(unknown, sizes),
-            )  # fmt: skip
-
-    def keep(found: Solution) -> None:
-        solutions.append(replace(found, lower_bound=0.0) if unknown else found)  # nothing is proven of unknown sizes
+    unknown = sizes.unknown(sorted(running, key=lambda n: n.index), set(feeds))
+    if unknown and kept.later_steps:
+        logger.warning(
+            "The search for the session's placement counts unknown sizes as 1: %s. Measure a step, and pass its profile: "
+            "ConfigProto(placement_costs=dt.profile(session, fetches, feeds))", listed_tensors(unknown, sizes),
+        )  # fmt: skip
 
     return searching(
         cluster, options.strategy, running=running, feeds=feeds, budget_s=options.budget_s, seed=options.seed,
-        costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=keep, contended=options.contended,
+        costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=solutions.append, contended=options.contended,
         objective=_minimized(options),
         fetches=fetches if options.objective == "latency" else None, sizes=sizes,
-        at_hand=at_hand(running, cluster, step.access, set(feeds), in_place),
+        at_hand=at_hand(running, cluster, step.access, set(feeds), in_place), exact=not unknown,
     )  # fmt: skip
 
 

@@ -60,6 +60,7 @@ def assign(
     contended: bool = True,
     sizes: Sizes | None = None,
     at_hand: Collection[Tensor] = (),
+    exact: bool = True,
 ) -> tuple[Ints, npt.NDArray[np.bool_], Solution]:
     """A device for each node, and what the search says about it.
 
@@ -69,7 +70,7 @@ def assign(
         running: the nodes that the step runs; None: all. feeds: the tensors that it is given.
         strategy: a name (`SEARCHES`), or a function from the problem to an assignment of nodes
             (what it says about nodes that the step does not run is not used).
-        budget_s, seed: see `search`. costs, narrow, fetches, contended, sizes, at_hand: see `step_problem`.
+        budget_s, seed, exact: see `search`. costs, narrow, fetches, contended, sizes, at_hand: see `step_problem`.
 
     Returns:
         (len(nodes),) numbers of `cluster.devices`; whether there was a choice for each; and the solution of
@@ -117,10 +118,10 @@ def assign(
                 "Searching for a placement (%s): %s on %s, budget %g s",
                 strategy, count_text(problem.nodes, "node"), count_text(problem.devices, "device"), budget_s,
             )  # fmt: skip
-            solution = search(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts)
+            solution = search(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts, exact=exact)
             logger.info(
-                "Found a placement (%s): %s predicted, lower bound %s",
-                solution.history[-1].by, time_text(solution.objective), time_text(solution.lower_bound),
+                "Found a placement (%s): %s predicted%s", solution.history[-1].by, time_text(solution.objective, exact),
+                f", lower bound {time_text(solution.lower_bound)}" if exact else "",
             )  # fmt: skip
             check_assignment(problem, solution.assignment)
         except PeakError as e:
@@ -138,6 +139,7 @@ def searching(
     budget_s: float = 5.0, seed: int = 0, costs: Profile | None = None, narrow: bool = False,
     objective: Objective = Objective.MAKESPAN, fetches: Collection[Tensor] | None = None, contended: bool = True,
     on_solution: Callable[[Solution], None] | None = None, sizes: Sizes | None = None, at_hand: Collection[Tensor] = (),
+    exact: bool = True,
 ) -> Search | None:  # fmt: skip
     """`assign` as what `placer.rules.place.place` takes for `search`; None for the strategy "rules".
 
@@ -152,7 +154,7 @@ def searching(
         devices, chosen, solution = assign(
             nodes, cluster, groups, by_rules, running=running, feeds=feeds, strategy=strategy, budget_s=budget_s,
             seed=seed, costs=costs, narrow=narrow, objective=objective, fetches=fetches, contended=contended,
-            sizes=sizes, at_hand=at_hand,
+            sizes=sizes, at_hand=at_hand, exact=exact,
         )  # fmt: skip
         if on_solution is not None:
             on_solution(solution)

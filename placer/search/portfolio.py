@@ -31,6 +31,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
+from typing import TypeAlias
 
 import numpy as np
 
@@ -77,13 +78,15 @@ PASS_NODES = 1000  # of a step from which on passes within windows come before w
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
 
-_watcher: ContextVar[Callable[[Solution, float], None] | None] = ContextVar("watcher", default=None)
+Watcher: TypeAlias = Callable[[Solution, float, bool], None]
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
 @contextmanager
-def watched(show: Callable[[Solution, float], None]) -> Iterator[None]:
-    """Give `show` the best answer of a search and the part of the budget that is spent, whenever one of them changes.
+def watched(show: Watcher) -> Iterator[None]:
+    """Call `show(best, spent, exact)` whenever a search has a better answer, or has spent more of its budget.
 
+    `spent` is a part of the budget. `exact` is False where sizes are unknown: `best` then has a time that counts them as 1, and no bound.
     An interrupt (Ctrl-C) ends the search with the best so far.
     """
     token = _watcher.set(show)
@@ -100,6 +103,7 @@ def search(
     seed: int = 0,
     strategy: str = "auto",
     starts: Sequence[tuple[str, Ints]] = (),
+    exact: bool = True,
 ) -> Solution:
     """The best assignment found.
 
@@ -109,6 +113,7 @@ def search(
         strategy: one of `SEARCHES`: all of the portfolio, or one part of it.
         starts: names and assignments of units (m,) to be considered first; those that break constraints
             are passed over.
+        exact: whether all sizes are known; if not, nothing is proven.
 
     Raises:
         InfeasibleError: the hard constraints cannot be met.
@@ -116,7 +121,9 @@ def search(
     """
     solution = None
     try:
-        for better in improvements(problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts):
+        for better in improvements(
+            problem, budget_s=budget_s, seed=seed, strategy=strategy, starts=starts, exact=exact
+        ):
             solution = better
     except KeyboardInterrupt:
         if _watcher.get() is None or solution is None:
@@ -135,11 +142,12 @@ def improvements(
     seed: int = 0,
     strategy: str = "auto",
     starts: Sequence[tuple[str, Ints]] = (),
+    exact: bool = True,
 ) -> Iterator[Solution]:
     """The answers of `search` one by one, each better than those before; stop when time is up."""
     if strategy not in SEARCHES:
         raise ValueError(f"There is no search {strategy!r}; searches: {', '.join(SEARCHES)}")
-    of_step = _Search(problem, budget_s, seed)
+    of_step = _Search(problem, budget_s, seed, exact=exact)
     steps = of_step.run(strategy, starts)
     at_once = strategy in ("auto", "local-search") and is_first_call(run, of_step.problem.nodes)
     while True:
@@ -169,8 +177,10 @@ class _Chain:
 class _Search:
     """The best so far, and what was spent."""
 
-    def __init__(self, problem: Problem, budget_s: float, seed: int, is_merged: bool = False) -> None:
-        self.given, self.problem = problem, problem.of_step()
+    def __init__(
+        self, problem: Problem, budget_s: float, seed: int, is_merged: bool = False, exact: bool = True
+    ) -> None:
+        self.given, self.problem, self.exact = problem, problem.of_step(), exact
         self.seed, self.left, self.is_merged = seed, budget_s, is_merged
         self.started = time.perf_counter()
         self.best: Ints | None = None  # device of each unit
@@ -233,12 +243,14 @@ class _Search:
     def _tell(self) -> None:
         """Tell the watcher, if there is one, what was found last."""
         if self.show is not None:
-            self.show(self._solution(), min(1.0, max(0.0, 1 - self.left / self.whole)) if self.whole else 1.0)
+            spent = min(1.0, max(0.0, 1 - self.left / self.whole)) if self.whole else 1.0
+            self.show(self._solution(), spent, self.exact)
 
     def _solution(self) -> Solution:
         assignment = self._chosen()[self.given.unit]
         assignment.flags.writeable = False
-        return Solution(assignment, self.value, min(self.bound, self.value), tuple(self.history))
+        bound = min(self.bound, self.value) if self.exact else 0.0
+        return Solution(assignment, self.value, bound, tuple(self.history))
 
     def _chosen(self) -> Ints:
         assert self.best is not None

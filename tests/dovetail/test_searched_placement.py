@@ -131,6 +131,17 @@ def test_progress_is_shown_on_a_terminal_only(slow, monkeypatch):
         assert ("best so far" in stream.getvalue() and "of the budget used" in stream.getvalue()) is shows
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_progress_marks_what_depends_on_unknown_sizes(known, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    with dt.Graph().as_default(), searched_placement.search_progress():
+        x = dt.placeholder(dt.float32, [None, 64], name="x")
+        y = dt.matmul(x, dt.ones([64, 64]))
+        dt.place(y, {"worker": 2}, strategy="auto", budget_s=0.1, shapes={x: (32, 64)} if known else None)
+    told = stream.getvalue()
+    assert "best so far" in told and ("best so far ≥ " in told) is not known and (", at least" in told) is known
+
+
 @pytest.mark.parametrize(
     ("given", "error", "text"),
     [

@@ -127,7 +127,8 @@ def test_a_watched_search_shows_what_it_finds_and_keeps_the_best_when_it_is_inte
     p = random_problem(3, 60, capacity=[np.inf] * 3)
     seen, parts = [], []
 
-    def stop(solution, spent):
+    def stop(solution, spent, exact):
+        assert exact
         seen.append(solution)
         parts.append(spent)
         if spent > 0.1:
