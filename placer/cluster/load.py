@@ -239,7 +239,7 @@ def described_by(given: str | os.PathLike[str]) -> Any:
 
 
 def _counts_meant(text: str) -> str:
-    """How to write numbers of tasks that are written as `ps:1,worker:2`, `worker=two` or `2 workers`; '' if it is nothing like them."""
+    """How to write numbers of tasks that are written as `ps:1,worker:2`, `worker=two`, `2 workers` or `worker4`; '' if not like these."""
     parts = [part.strip() for part in text.split(",")]
     if all(words := [re.fullmatch(r"(\d+)\s+([A-Za-z]\w*)", part) for part in parts]):  # `2 workers`
         jobs = [(m[2] if m[2] == "ps" else m[2].removesuffix("s"), m[1]) for m in words if m is not None]
@@ -247,6 +247,8 @@ def _counts_meant(text: str) -> str:
     found = [re.fullmatch(r"(\w+)\s*[=:]\s*([\w.+-]*)", part) for part in parts]
     pairs = [(m[1], m[2]) for m in found if m is not None]
     if len(pairs) != len(parts):
+        if re.fullmatch(r"\w+", text):
+            return f"There is no file {text!r}; numbers of tasks are written worker=4,ps=2"
         bare = next(part for part, m in zip(parts, found, strict=True) if m is None)
         return (
             f"{bare!r} has no number of tasks; write {bare}=2" if pairs and re.fullmatch(r"[A-Za-z]\w*", bare) else ""

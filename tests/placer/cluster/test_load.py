@@ -130,6 +130,7 @@ def test_texts_that_describe_no_cluster_are_refused(given):
         ("worker=4,ps", "'ps' has no number of tasks; write ps=2"),
         ("ps=1,worker=-2", "'-2' is no number of tasks; write worker=2"),
         ("localhost:2222", "write zmq://localhost:2222"),
+        ("worker4", "There is no file 'worker4'; numbers of tasks are written worker=4,ps=2"),
     ],
 )
 def test_numbers_of_tasks_that_are_miswritten_are_corrected(given, told):
