@@ -1,4 +1,4 @@
-"""The demo from start to end, and what it says and leaves then: the plan, what crosses which wire, and two files."""
+"""The demo from start to end, and what it says and leaves then: the plan, what each link carries, and two files."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _summarize(console: Console, settings: Settings, plan: Plan, apart: Plan) ->
 
 
 PLAN_FILE, GRAPH_FILE = "plan.txt", "graph.dtg"
-WIRES = "What crosses which wire when each task is on a machine of its own"
+WIRES = "What each link carries if each task is on a machine of its own"
 
 
 def plan_of_step(session: tf.Session, replicas: Iterable[Replica], shared_memory: bool | None = None) -> Plan:
