@@ -80,6 +80,11 @@ class KernelInfo:
         return sum(self.sizes.cost(n).flops for n in self.group.nodes)
 
     @property
+    def exact(self) -> bool:
+        """Whether the sizes of all its values are known; if not, its bytes and operations are lower bounds."""
+        return _are_known(self.group.nodes, self.sizes)
+
+    @property
     def loops(self) -> str:
         """The computation in loop IR; for a product, its prologues and epilogue."""
         if isinstance(self.group, EpilogueKernel):
@@ -112,9 +117,8 @@ class KernelInfo:
         return self.gpu.seconds(self.group.nodes, self.bytes_read + self.bytes_written, self.sizes.cost, self.tf32)
 
     def __str__(self) -> str:
-        moved = f"reads {_bytes(self.bytes_read)}, writes {_bytes(self.bytes_written)}, {self.flops:,.0f} flops"
         took = "" if self.seconds is None else f", at least {self.seconds * 1e6:.3g} µs"
-        return f"kernel {self.number}: {moved}{took}\n  " + ", ".join(self.nodes)
+        return f"kernel {self.number}: {_does(self)}{took}\n  " + ", ".join(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ class OwnKernelInfo:
         bytes_written: bytes of its outputs, and of the variables that it changes.
         flops: arithmetic operations of one run.
         source: the source text that is compiled.
+        exact: whether the sizes of all its values are known.
     """
 
     nodes: tuple[str, ...]
@@ -136,10 +141,10 @@ class OwnKernelInfo:
     bytes_written: int
     flops: float
     source: str
+    exact: bool
 
     def __str__(self) -> str:
-        moved = f"reads {_bytes(self.bytes_read)}, writes {_bytes(self.bytes_written)}, {self.flops:,.0f} flops"
-        return f"{' with '.join(self.ops)}: {moved}\n  " + ", ".join(self.nodes)
+        return f"{' with '.join(self.ops)}: {_does(self)}\n  " + ", ".join(self.nodes)
 
 
 def _own_info(nodes: Sequence[Node], source: str, sizes: TensorSizes) -> OwnKernelInfo:
@@ -150,8 +155,19 @@ def _own_info(nodes: Sequence[Node], source: str, sizes: TensorSizes) -> OwnKern
     written = sum(sizes.bytes(t) for t in made - taken if not t.dtype.is_ref)
     return OwnKernelInfo(
         tuple(n.name for n in nodes), tuple(n.type for n in nodes), sum(_value_bytes(t, sizes) for t in read),
-        written + changed, sum(sizes.cost(n).flops for n in nodes), source,
+        written + changed, sum(sizes.cost(n).flops for n in nodes), source, _are_known(nodes, sizes),
     )  # fmt: skip
+
+
+def _are_known(nodes: Sequence[Node], sizes: TensorSizes) -> bool:
+    return all(sizes.is_known(t) for n in nodes for t in (*n.inputs, *n.outputs))
+
+
+def _does(kernel: KernelInfo | OwnKernelInfo) -> str:
+    """Bytes and operations of a kernel, after `≥` where they depend on an unknown size."""
+    least = "" if kernel.exact else "≥ "
+    read, written = _bytes(kernel.bytes_read), _bytes(kernel.bytes_written)
+    return f"reads {least}{read}, writes {least}{written}, {least}{kernel.flops:,.0f} flops"
 
 
 def _value_bytes(tensor: Tensor, sizes: TensorSizes) -> int:

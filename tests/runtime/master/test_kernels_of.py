@@ -82,6 +82,10 @@ def test_bytes_and_operations_are_those_of_the_plan_s_sizes() -> None:
         ]  # fmt: skip
 
     assert told(plan_for(None, shapes={"x": (64, 16)})) == told(plan_for(64))
+    for plan, marked in ((plan_for(64), False), (plan_for(None), True)):
+        text = "\n".join(str(plan.kernels(d)) for d in plan.partitions)
+        kernels = re.findall("reads .* flops", text)
+        assert len(kernels) == 3 and [line.count("≥ ") for line in kernels] == [3 * marked] * 3
     (made,) = [k for d in plan_for(64).partitions for k in plan_for(64).kernels(d) if "y" in k.nodes[-1]]
     assert (made.bytes_read, made.bytes_written) == (64 * 8 * 4, 64 * 8 * 4)
 
