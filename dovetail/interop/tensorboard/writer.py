@@ -91,7 +91,7 @@ class FileWriter:
             record_writer.register_writer_factory(self._logdir.partition(":")[0], self)
         # Files of one second and one process need different names.
         return self._writer.EventsWriter(
-            str(path_of(self._logdir) / "events"), f".{os.getpid()}.{next(_files)}{self._suffix}"
+            str(path_of(self._logdir) / "events"), f".{os.getpid()}.{next(_files):06}{self._suffix}"
         )
 
     def open(self, path: str) -> _RemoteFile:

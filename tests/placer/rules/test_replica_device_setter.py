@@ -234,7 +234,7 @@ def test_without_parameter_servers_there_is_no_setter(arguments):
     [
         ({"ps_tasks": 2, "ps_strategy": 17}, TypeError, "ps_strategy must be callable"),
         ({"cluster": 3}, TypeError, r"`cluster` must be numbers of tasks \(.*a ClusterSpec, a path"),
-        ({"cluster": "ps"}, FileNotFoundError, "'ps'"),
+        ({"cluster": "ps"}, ValueError, "There is no file 'ps'; numbers of tasks"),
         ({"cluster": {"ps": 1.5}}, ValueError, "whole number of tasks"),
         ({"cluster": {"ps": "a:1"}}, TypeError, "or a list of addresses, not 'a:1'"),
         ({"ps_tasks": 2, "ps_ops": "Variable"}, TypeError, "ps_ops"),

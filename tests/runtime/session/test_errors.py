@@ -40,7 +40,7 @@ class Timed:
 def test_an_error_of_numpy_tells_what_the_kernel_took() -> None:
     x = tf.placeholder(tf.float32, None)
     with tf.Session() as session:
-        for made in (tf.matrix_diag(x), tf.nn.top_k(x, 1)[0], tf.matrix_inverse(x)):
+        for made in (tf.matrix_diag(x), tf.nn.top_k(x, 1)[0]):
             with pytest.raises(
                 tf.errors.InvalidArgumentError, match=r"; its inputs: float32 \(\).*\n  node '.*test_errors"
             ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 import dovetail as tf
+from dovetail.interop.tensorboard import writer as writer_module
 
 pytest.importorskip("tensorboardX")
 from event_files import events  # noqa: E402
@@ -144,7 +146,9 @@ def test_a_writer_writes_summaries_graphs_and_plans(tmp_path: Path, graph):
     assert text.summary.value[0].metadata.plugin_data.plugin_name == "text"
 
 
-def test_a_closed_writer_goes_on_in_a_new_file(tmp_path: Path):
+def test_a_closed_writer_goes_on_in_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its name comes after that of the first, which readers sort as texts, also where it is a process's hundredth."""
+    monkeypatch.setattr(writer_module, "_files", itertools.count(99))
     writer = tf.summary.FileWriter(str(tmp_path))
     writer.add_scalar("x", 1, 1)
     writer.close()
