@@ -29,6 +29,7 @@ from dovetail.codegen.ir import index_maps
 from dovetail.graph.core.build import TensorLike
 from dovetail.graph.core.dtypes import NUMBERS
 from dovetail.graph.core.graph import Tensor
+from dovetail.graph.core.opdef import define
 from dovetail.graph.ops.math import reduce
 
 
@@ -40,7 +41,7 @@ def _rule(builder, node, inputs):
     return [builder.reduce("sum", builder.apply("mul", inputs[0], inputs[0]))]
 
 
-reduce._define("SumOfSquares", NUMBERS, reduce._reduction(_squares, True))
+define("SumOfSquares", reduce._reduction_rule(NUMBERS), reduce._reduction(_squares, True))
 index_maps.REDUCTIONS |= {"SumOfSquares"}
 op_rules._rules["SumOfSquares"] = _rule
 
