@@ -24,7 +24,7 @@ from ..graph.core.dtypes import bfloat16, float32
 from ..graph.core.errors import InvalidArgumentError
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.opdef import Trait
-from .cost.launches import device_times, working_set
+from .cost.launches import Launch, device_times, working_set
 from .cost.profile import Profile, as_profile
 from .cost.shapes import Sizes, plan_sizes
 from .cost.static import state_bytes
@@ -299,12 +299,14 @@ def step_of(
     )
     read, sent = ({c.name for c in plan.channels if not c.control and c.direct is direct} for direct in (True, False))
     in_place = [plan.graph.get_tensor_by_name(name) for name in read - sent]
-    times = _times(plan, order, where) if profile is None else ()
+    launches = _launches(plan, len(order)) if profile is None else {}
+    touched = {device: working_set(calls) for device, calls in launches.items()}
+    times = _times(plan, order, where, launches, touched) if launches else ()
     problem = step_problem(
         order, plan.cluster, feeds=feeds, at_hand=in_place, contended=contended, costs=profile, narrow=narrow,
         sizes=sizes_in(plan, profile), times=times,
-        joined=_joined(plan, dict(zip(zip(where, order, strict=True), times, strict=True)) if len(times) else {}),
-        touched={d: working_set(plan.launches(d)) for d in plan.partitions} if len(times) else None,
+        joined=_joined(plan, dict(zip(zip(where, order, strict=True), times, strict=True))) if launches else (),
+        touched=touched,
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None, objective=objective,
     )  # fmt: skip
     if not len(times) or plan.cluster.calibration is None:
@@ -323,27 +325,39 @@ COALESCED = 100e-6
 LAUNCHED = 20_000
 
 
-def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Sequence[tuple[float, float] | None]:
+def _gpus(plan: PlanData) -> set[str]:
+    return {str(d.name) for d in plan.cluster.devices if d.gpu is not None} & plan.partitions.keys()
+
+
+def _launches(plan: PlanData, nodes: int) -> dict[str, Sequence[Launch]]:
+    """The launches of devices whose times are known: a GPU's by its maker's figures, a processor's by the machine's profile.
+
+    Empty: none are, or the plan has too many `nodes`.
+    """
+    if nodes > LAUNCHED:
+        return {}
+    timed = _gpus(plan) if plan.cluster.calibration is None else plan.partitions
+    launches = {d: plan.launches(d) for d in timed}
+    return launches if any(launches.values()) else {}
+
+
+def _times(
+    plan: PlanData, order: Sequence[Node], where: Sequence[str], launches: Mapping[str, Sequence[Launch]],
+    touched: Mapping[str, float],
+) -> Sequence[tuple[float, float] | None]:  # fmt: skip
     """Seconds and cores of each node in its plan: kernels as they are fused, and one-sided reads and updates.
 
-    A GPU's are known by its maker's figures, a processor's by the machine's profile. Empty: neither is, or the plan is too large.
+    Args:
+        touched: bytes that the launches of a device touch.
     """
-    machine = plan.cluster.calibration
-    gpus = {str(d.name) for d in plan.cluster.devices if d.gpu is not None} & plan.partitions.keys()
-    launches = (
-        {d: plan.launches(d) for d in plan.partitions if machine is not None or d in gpus}
-        if len(order) <= LAUNCHED
-        else {}
-    )
-    if not any(launches.values()):
-        return ()
+    machine, gpus = plan.cluster.calibration, _gpus(plan)
     if machine is None:
         on_gpu = {d: device_times(plan.partitions[d].nodes, found, None, 0.0) for d, found in launches.items()}
         return [on_gpu[d].get(n, (0.0, 0.0)) if d in on_gpu else None for n, d in zip(order, where, strict=True)]
     hosts = dict(zip((str(d.name) for d in plan.cluster.devices), hosts_of(plan.cluster).tolist(), strict=True))
     working = Counter[int]()  # the working sets of tasks of one machine share its last cache
-    for device, calls in launches.items():
-        working[hosts[device]] += round(working_set(calls))
+    for device, size in touched.items():
+        working[hosts[device]] += round(size)
     found = {
         d: dict(device_times(p.nodes, launches[d], machine, working[hosts[d]])) for d, p in plan.partitions.items()
     }
@@ -366,10 +380,10 @@ def _times(plan: PlanData, order: Sequence[Node], where: Sequence[str]) -> Seque
 def _joined(plan: PlanData, times: Mapping[tuple[str, Node], tuple[float, float] | None]) -> set[str]:
     """What travels in the message of another value, as the runtime coalesces sends: names of channels.
 
-    A tensor waits for the next one for the same task, if that comes before a pause and soon. Without `times` none is known to.
+    A tensor waits for the next one for the same task, if that comes before a pause and soon.
     """
     alone, joined = set[str](), set[str]()
-    for device, part in plan.partitions.items() if times else ():
+    for device, part in plan.partitions.items():
         until_end, following = 0.0, dict[str, float]()  # task -> when what follows is sent
         for kind, what in reversed(part.steps):
             if isinstance(what, Node):

@@ -48,9 +48,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_QUEUED = 256  # calls that wait for a worker; `schedule` then waits
 RETRY_S = 0.5
-FILLS = frozenset(
-    {"LookupTableImportV2", "InitializeTableV2", "InitializeTableFromTextFileV2"}
-)  # initializers of tables
+FILLS = frozenset({"InitializeTableFromTextFileV2", "InitializeTableV2", "LookupTableImportV2"})
+"""Initializers of tables."""
 CANCELLED = "The corresponding function is cancelled. Please reschedule the function."
 
 
@@ -467,8 +466,9 @@ class ClusterCoordinator:
             with self._changed:
                 self._running -= 1
                 if isinstance(outcome, (UnavailableError, AbortedError)):  # what a parameter server held is lost
-                    self._past.append(self._session)
-                    self._session = None
+                    if self._session is not None:
+                        self._past.append(self._session)
+                        self._session = None
                     self._filled = [set() for _ in self._filled]
                 if outcome is not None and self._error is None:
                     self._error = outcome

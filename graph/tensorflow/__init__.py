@@ -4,7 +4,7 @@
     control_flow_recovery                branches and loops of an imported graph
     export_graph_def                     a graph as a GraphDef
     written_forms, read_forms            nodes that differ from TensorFlow's: how they are written, and what such nodes are here
-    loop_order                           control edges that keep a written loop's iterations in order
+    loop_order, update_order             control edges of written graphs: iterations in order, reads before updates
     values, variable_def                 TensorProto, AttrValue and VariableDef
     signatures                           inputs, outputs and attributes of TensorFlow's ops (signatures.jsonl)
     protos                               protocol buffer classes, made at first use

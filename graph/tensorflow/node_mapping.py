@@ -28,7 +28,7 @@ from ..ops.array.shapes import shape
 from ..ops.math import arithmetic
 from ..ops.nn import resize as resizing
 from ..ops.nn.normalization import local_response_normalization
-from ..ops.state.training import RULES
+from ..ops.state.training import RULES, update_op
 from .export_graph_def import EXTRA, OTHERWISE, OWN
 from .read_forms import FUNCTIONS
 from .signatures import REQUIRED, signatures
@@ -46,10 +46,10 @@ _HARMLESS = frozenset(("use_cudnn_on_gpu", "validate_indices", "allowed_devices"
 
 Inputs = Sequence[Tensor]
 _FLAGS = {
-    f"{place}{rows}Apply{rule.name}": frozenset(rule.flags)
+    update_op(rule.name, is_ref=is_ref, is_sparse=is_sparse): frozenset(rule.flags)
     for rule in RULES.values()
-    for place in ("", "Resource")
-    for rows in ("", "Sparse")
+    for is_ref in (False, True)
+    for is_sparse in (False, True)
 }
 """The attributes of updates of variables."""
 

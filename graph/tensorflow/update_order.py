@@ -23,9 +23,7 @@ def order_updates(graph: Graph, protos: Mapping[str, Any]) -> None:
     takers: dict[Node, list[Node]] = {}
     updates = []
     for node in graph.nodes:
-        for before in dict.fromkeys([t.op for t in node.inputs]):
-            takers.setdefault(before, []).append(node)
-        for before in node.controls:
+        for before in (*dict.fromkeys([t.op for t in node.inputs]), *node.controls):
             takers.setdefault(before, []).append(node)
         if "Apply" in node.type and node.inputs[0].dtype.is_ref:
             updates.append(node)

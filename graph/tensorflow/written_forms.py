@@ -15,7 +15,7 @@ from ..core.dtypes import DType, int32, string
 from ..core.graph import Node, Tensor
 from ..core.shape import is_static
 from ..formats.values import MisfitError
-from ..ops.state.training import RULES
+from ..ops.state.training import RULES, update_op
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +208,8 @@ _ROWS_OF: dict[str, tuple[int, int]] = {}
 """Which inputs of an update are the gradient's rows and their indices."""
 for _rule in RULES.values():
     _at = 1 + len(_rule.slots) + len(_rule.before)
-    for _place in ("", "Resource"):
-        _ROWS_OF[f"{_place}SparseApply{_rule.name}"] = (_at, _at + 1)
+    for _is_ref in (False, True):
+        _ROWS_OF[update_op(_rule.name, is_ref=_is_ref, is_sparse=True)] = (_at, _at + 1)
 
 FORMS: dict[str, Callable[[Node], Form]] = {
     "DepthwiseConv2dNativeBackpropFilter": _undilated,

@@ -112,7 +112,7 @@ def seconds_of(launch: Launch, machine: Calibration, working: float = 0.0) -> tu
     if launch.seconds is not None:
         return gpu_seconds(launch, machine), 0.0
     seconds, cores, streams = 0.0, 1.0, False
-    function = "function in short rows" if _has_short_rows(launch) else "function"
+    size = launch.bytes
     passes = 1 + sum(node.type in REDUCTIONS for node in launch.nodes[:-1])
     for node in launch.nodes:
         passes -= node.type in REDUCTIONS
@@ -120,24 +120,21 @@ def seconds_of(launch: Launch, machine: Calibration, working: float = 0.0) -> tu
             continue
         view: Any = launch.sizes.node(node)
         found = _own_time(view, machine)
+        if node.type.startswith(SCATTERS):  # a row that is written is read in any case
+            size = min(size, 8.0 * _count(_rows(view).dims))
         if found is None:
             streams = True
             if node.type in FUNCTIONS:  # what comes behind each further reduction computes them again
-                found = machine.at(function, passes * _count(view.inputs[0].dims))
+                kind = "function in short rows" if _has_short_rows(launch) else "function"
+                found = machine.at(kind, passes * _count(view.inputs[0].dims))
         if found is not None:
             seconds, cores = seconds + found[0], max(cores, found[1])
-    size = min(launch.bytes, *(_rows_changed(launch.sizes.node(n)) for n in launch.nodes))
     moving, busy = _moving(size, working, machine, streams or cores > 1.0)
     if streams:
         seconds, cores = seconds + moving, max(cores, busy)
     elif seconds and not any(n.type in CONVOLUTIONS or n.type in BY_BYTES for n in launch.nodes):
         seconds = max(seconds, moving)
     return seconds + machine.overheads["launch" if launch.native else "call"], cores
-
-
-def _rows_changed(view: Any) -> float:
-    """Bytes that a node moves which changes rows of a table: a row that is written is read in any case. Of another one: infinity."""
-    return 8.0 * _count(_rows(view).dims) if view.opdef.name.startswith(SCATTERS) else math.inf
 
 
 def _rows(view: Any) -> Any:

@@ -30,7 +30,7 @@ from ...graph.core.frames import is_steered
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import OpDef, Trait
 from ...graph.core.shape import element_count
-from ...graph.ops.state.training import RULES
+from ...graph.ops.state.training import RULES, update_op
 from ...graph.ops.state.variables import place_of
 from ..cluster.spec import Cluster
 from .control_edges import passed_over, through
@@ -39,7 +39,9 @@ from .one_sided_reads import VARIABLES, Place, place_at
 from .partitioned_graph import Partition, task_of
 
 _ACCUMULATES = frozenset(f"Assign{how}{kind}" for how in ("Add", "Sub") for kind in ("", "VariableOp"))
-_UPDATES = _ACCUMULATES | {f"{kind}Apply{rule.name}" for kind in ("", "Resource") for rule in RULES.values()}
+_UPDATES = _ACCUMULATES | {
+    update_op(rule, is_ref=is_ref, is_sparse=False) for rule in RULES for is_ref in (False, True)
+}
 _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 _HANDS_ON = frozenset(("Identity", "ReadVariableOp", "NoOp", "Const"))
 

@@ -111,10 +111,10 @@ def step_problem(
         sizes: of values in this plan; None: as far as the graph tells them.
         at_hand: values that are not sent, wherever they are made and used (`partition/one_sided_access.at_hand`).
         times: seconds and cores of each node in its plan, where they are known: a GPU's keep 0 cores busy.
-        touched: device -> bytes that its kernels touch in this plan; None: they all are in its caches.
+        touched: device -> bytes that its kernels touch in this plan; None: all is in its caches.
         joined: names of tensors, and `^node` for control edges, that travel in the message of another one.
     """
-    sizes = sizes or Sizes()
+    sizes, touched = sizes or Sizes(), touched or {}
     n, d = len(nodes), len(cluster.devices)
     place = {node: i for i, node in enumerate(nodes)}
     if len(place) < n:
@@ -189,6 +189,10 @@ def step_problem(
         device_class = np.arange(d, dtype=np.int32)
         if runs is not None:
             seconds = seconds * np.array([node in runs for node in nodes])
+    is_joined = None
+    if joined:
+        names = [f"^{nodes[i].name}" if t is None else t.name for i, t in zip(sources, values, strict=True)]
+        is_joined = np.array([name in joined for name in names], bool)
     task, latency, per_byte = links_of(cluster)
     fed_at, back_after = (
         (None, None) if fetches is None else _client_times(nodes, cluster, busy, fed, set(fetches), sizes)
@@ -199,7 +203,7 @@ def step_problem(
     if machine is not None:
         handling, cold = between * machine.overheads["transfer"] / 2, np.zeros(len(latency))
         for t, device in zip(task, cluster.devices, strict=True):
-            cold[t] = max(cold[t], min((touched or {}).get(str(device.name), 0.0) / COLD_BYTES, 1.0))
+            cold[t] = max(cold[t], min(touched.get(str(device.name), 0.0) / COLD_BYTES, 1.0))
         beside = np.maximum(latency - handling, 0.0)
         handling += between * np.maximum(machine.overheads["message"] - handling, 0.0) * cold[:, None]
     # Ports stand for links where both ends are not known: half of a mean link at each end of a transfer, or
@@ -228,9 +232,7 @@ def step_problem(
         contended=contended,
         handling=handling,
         handling_per_byte=between / HANDLING[1] if machine is None else None,
-        joined=np.array(
-            [(f"^{nodes[i].name}" if t is None else t.name) in joined for i, t in zip(sources, values, strict=True)], bool
-        ) if joined else None,
+        joined=is_joined,
         fed_at=fed_at,
         back_after=back_after,
         used=used,

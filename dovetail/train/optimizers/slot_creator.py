@@ -26,16 +26,8 @@ def create_slot(
     aggregation: VariableAggregation | None = None,
 ) -> Any:
     """A slot with the initial value `val`. `aggregation`: how values that replicas assign are combined."""
-    with _slot_scope(primary, name), _beside(primary, colocate_with_primary):
-        slot = get_variable(
-            "",
-            initializer=val,
-            trainable=False,
-            use_resource=isinstance(primary, ResourceVariable),
-            validate_shape=val.get_shape().is_fully_defined(),
-            aggregation=aggregation,
-        )
-    return _sliced_like(primary, slot)
+    is_full = val.get_shape().is_fully_defined()
+    return _created(primary, name, colocate_with_primary, aggregation, initializer=val, validate_shape=is_full)
 
 
 def create_slot_with_initializer(
@@ -48,17 +40,8 @@ def create_slot_with_initializer(
     aggregation: VariableAggregation | None = None,
 ) -> Any:
     """A slot of that shape and type, with the value of an initializer."""
-    with _slot_scope(primary, name), _beside(primary, colocate_with_primary):
-        slot = get_variable(
-            "",
-            shape=shape,
-            dtype=dtype,
-            initializer=initializer,
-            trainable=False,
-            use_resource=isinstance(primary, ResourceVariable),
-            aggregation=aggregation,
-        )
-    return _sliced_like(primary, slot)
+    made = {"initializer": initializer, "shape": shape, "dtype": dtype}
+    return _created(primary, name, colocate_with_primary, aggregation, **made)
 
 
 def create_zeros_slot(
@@ -78,6 +61,14 @@ def create_zeros_slot(
         return create_slot_with_initializer(primary, made, dims, dtype, name, colocate_with_primary, aggregation)
     value = primary.initialized_value() if isinstance(primary, Variable) else primary
     return create_slot(primary, zeros(shape(value), dtype), name, colocate_with_primary, aggregation)
+
+
+def _created(primary: Any, name: str, colocate: bool, aggregation: VariableAggregation | None, **arguments: Any) -> Any:
+    """A slot; `arguments`: those of `get_variable` that say what is in it."""
+    is_resource = isinstance(primary, ResourceVariable)
+    with _slot_scope(primary, name), _beside(primary, colocate):
+        slot = get_variable("", trainable=False, use_resource=is_resource, aggregation=aggregation, **arguments)
+    return _sliced_like(primary, slot)
 
 
 @contextmanager

@@ -151,14 +151,16 @@ def _product_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [where_v2(equal(other_zeros, 0), factors, 0), *[None] * (1 + len(count))]
 
 
-for _kind, _gradient in (
-    ("Sum", _unsorted_sum_gradient),
-    ("Max", _unsorted_extreme_gradient),
-    ("Min", _unsorted_extreme_gradient),
-    ("Prod", _product_gradient),
-):
-    _reference = partial(_unsorted_reference, _kind)
-    define(f"UnsortedSegment{_kind}", _unsorted_rule, _reference, gradient=_gradient, cost=input_cost(1.0))
+def _define(prefix: str, rule: Any, reference: Any, **gradients: Any) -> None:
+    """The ops of one form, by their kinds."""
+    for kind, gradient in gradients.items():
+        define(f"{prefix}{kind}", rule, partial(reference, kind), gradient=gradient, cost=input_cost(1.0))
+
+
+_define(
+    "UnsortedSegment", _unsorted_rule, _unsorted_reference, Sum=_unsorted_sum_gradient, Max=_unsorted_extreme_gradient,
+    Min=_unsorted_extreme_gradient, Prod=_product_gradient,
+)  # fmt: skip
 
 
 def _unsorted(op: str, data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None) -> Tensor:
@@ -285,15 +287,10 @@ def _segment_extreme_gradient(node: Node, grad: Any) -> Sequence[Any]:
     return [where_v2(is_winner, shared, zeros_like(shared)), None]
 
 
-for _kind, _gradient in (
-    ("Sum", lambda node, grad: [gather(grad, node.inputs[1]), None]),
-    ("Mean", _segment_mean_gradient),
-    ("Max", _segment_extreme_gradient),
-    ("Min", _segment_extreme_gradient),
-    ("Prod", _product_gradient),
-):
-    _reference = partial(_segment_reference, _kind)
-    define(f"Segment{_kind}", _segment_rule, _reference, gradient=_gradient, cost=input_cost(1.0))
+_define(
+    "Segment", _segment_rule, _segment_reference, Sum=lambda node, grad: [gather(grad, node.inputs[1]), None],
+    Mean=_segment_mean_gradient, Max=_segment_extreme_gradient, Min=_segment_extreme_gradient, Prod=_product_gradient,
+)  # fmt: skip
 
 
 def _segment(op: str, data: TensorLike, segment_ids: TensorLike, name: str | None) -> Tensor:

@@ -398,11 +398,16 @@ def _cost(rule: UpdateRule, is_sparse: bool) -> Callable[[Node], Cost]:
     return cost
 
 
+def update_op(rule: str, *, is_ref: bool, is_sparse: bool) -> str:
+    """The op that changes a variable by a rule: a reference or a resource, by a dense gradient or by rows of it."""
+    return f"{'' if is_ref else 'Resource'}{'Sparse' if is_sparse else ''}Apply{rule}"
+
+
 for _rule in RULES.values():
     for _is_sparse in (False, True):
         for _is_ref in (False, True):
             define(
-                f"{'' if _is_ref else 'Resource'}{'Sparse' if _is_sparse else ''}Apply{_rule.name}",
+                update_op(_rule.name, is_ref=_is_ref, is_sparse=_is_sparse),
                 _infer(_rule, _is_sparse, _is_ref),
                 _reference(_rule, _is_sparse, _is_ref),
                 cost=_cost(_rule, _is_sparse),
@@ -436,7 +441,7 @@ def apply_update(
     held = [as_place(p) for p in places]
     dtype, _ = place_of(held[0])
     is_ref = held[0].dtype is not resource
-    op = f"{'' if is_ref else 'Resource'}{'' if indices is None else 'Sparse'}Apply{rule}"
+    op = update_op(rule, is_ref=is_ref, is_sparse=indices is not None)
     with held[0].graph.op_scope(name or op) as scope:
         given = {n: convert(v, dtype, name=n) for n, v in scalars.items()}
         given[found.gradient] = convert(gradient, dtype, name=found.gradient)
