@@ -13,6 +13,7 @@ The last rows are an ablation of the model: the median error of all steps, with 
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -256,7 +257,17 @@ def stepped(processes: int, batches: Sequence[int] = BATCHES) -> Iterator[tuple[
 
 
 def _without_working_set(plan: Any) -> float:
-    with mock.patch("dovetail.placer.simulate.working_set", lambda launches: 0.0):
+    from dovetail.placer.simulate import device_times
+
+    def alone(nodes: Any, launches: Any, machine: Any, working: float) -> Any:
+        return device_times(nodes, launches, machine, 0.0)
+
+    with mock.patch("dovetail.placer.simulate.device_times", alone):
+        return float(plan.simulate(client=True).makespan)
+
+
+def _without_cold_messages(plan: Any) -> float:
+    with mock.patch("dovetail.placer.search.from_graph.COLD_BYTES", math.inf):
         return float(plan.simulate(client=True).makespan)
 
 
@@ -278,6 +289,7 @@ MODEL: dict[str, Callable[[Any], float]] = {
     "the cache that holds the working set": _without_working_set,
     "what the client does": lambda plan: float(plan.simulate().makespan),
     "cores that tasks share": partial(_without, host=None, used=None),
+    "messages of tasks that compute": _without_cold_messages,
     "waking tasks that wait": partial(_without, wake=0.0),
 }
 """Parts of the model -> the predicted step without them."""
