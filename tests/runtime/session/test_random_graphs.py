@@ -63,7 +63,7 @@ def test_one_process_gives_the_reference_s_numbers(program: Program) -> None:
     check(program, "")
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(programs())
 def test_a_trace_has_exactly_the_transfers_of_the_plan(target: str, program: Program) -> None:
     with tf.Session(target, graph=program.graph, config=tf.ConfigProto(isolate_session_state=True)) as session:
@@ -73,3 +73,4 @@ def test_a_trace_has_exactly_the_transfers_of_the_plan(target: str, program: Pro
             session.run(fetches, feeds, tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), metadata)
             if metadata.trace is not None:  # else all that is fetched is fed, and nothing runs
                 assert_transfers_are_planned(metadata.trace)
+                assert_placed_alike(metadata.trace.plan, JOBS, devices=DEVICES)
