@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ...codegen.ir.partition import PartitionGraph
-from ...graph.core.errors import AbortedError, OpError, invalid
+from ...graph.core.errors import AbortedError, invalid
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.interpreter_state import collector_paused
 from ...placer.cluster.spec import Cluster
@@ -75,7 +75,6 @@ class MasterSession:
     solution: Solution | None = None  # of the search that found it
     # Devices of stateful nodes, if only the nodes that a run needs are placed.
     assigned: dict[str, str] = field(default_factory=dict)
-    programs: dict[str, set[str]] = field(default_factory=dict)  # task -> handles registered there
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> its plan
     # (owner, reader) -> whether the reader can read the owner's memory.
     reachable: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -189,8 +188,6 @@ class Master:
                 )
                 for task, units in by_task.items()
             }  # fmt: skip
-            for task in by_task:
-                session.programs.setdefault(task, set()).add(program)
             incarnations = self._workers.register(registrations)
             session.plans[program] = plan
             return [
@@ -280,17 +277,6 @@ class Master:
         for task in session.cluster.tasks:
             self._workers.close_session(task, session.handle)
 
-    def release(self, handle: str, program: str) -> None:
-        """Release the programs of one signature on all tasks."""
-        session = self._sessions.get(handle)
-        if session is None:
-            return
-        session.plans.pop(program, None)
-        for task, known in session.programs.items():
-            if program in known:
-                known.discard(program)
-                self._workers.release(task, [program])
-
     def reset(self, containers: Iterable[str], config: ConfigProto) -> None:
         """Clear containers on all tasks that the config admits, and close all sessions of this master."""
         cluster = self._workers.devices(config)
@@ -298,14 +284,6 @@ class Master:
             self._workers.reset(task, list(containers), list(self._sessions), config.peer_timeout_s)
         for handle in list(self._sessions):
             self.close_session(handle)
-
-    def close(self) -> None:
-        """Close all sessions."""
-        for handle in list(self._sessions):
-            try:
-                self.close_session(handle)
-            except OpError as e:
-                logger.warning("closing session %s: %s", handle, e)
 
 
 class FoundAccess:

@@ -201,13 +201,6 @@ class Workers:
         reply = self._call(task, "publish", fields, "published", peer_timeout_s).fields
         return reply["incarnation"], reply["places"]
 
-    def release(self, task: str, programs: Sequence[str]) -> None:
-        """Release programs; a task that cannot be reached is no error."""
-        if task == self._worker.task:
-            self._worker.release(programs)
-        else:
-            self._tell(task, Message("release", {"programs": list(programs)}))
-
     def close_session(self, task: str, session: str) -> None:
         """Forget a session; a task that cannot be reached is no error: it has nothing to forget, or forgets when it restarts."""
         if task == self._worker.task:

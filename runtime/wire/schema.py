@@ -232,7 +232,6 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
         wide=True,
     ),
     _row("registered", 1, "worker > master", "request int, incarnation int"),
-    _row("release", 1, "master > worker", "programs str[]"),
     _row("expose_memory", 4, "master > worker: memory_exposed", "request int"),
     _row("memory_exposed", 4, "worker > master", "request int, page? reference"),
     _row("map_memory", 4, "master > worker: memory_mapped", "request int, page reference"),

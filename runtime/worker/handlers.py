@@ -2,8 +2,8 @@
 
 `StepHandlers` starts and aborts parts of steps for clients, and reports their end.
 
-`WorkerHandlers` handles requests of the masters of this and other servers: register and release programs, close sessions, publish
-variables for one-sided access.
+`WorkerHandlers` handles requests of the masters of this and other servers: register programs, close sessions, publish variables for
+one-sided access.
 """
 
 from __future__ import annotations
@@ -156,10 +156,6 @@ class WorkerHandlers:
             )  # fmt: skip
         self._worker.register(registration)
         return message.reply("registered", incarnation=self._incarnation)
-
-    def on_release(self, peer: bytes, message: Message) -> None:
-        """Forget programs."""
-        self._worker.release(message.fields["programs"])
 
     def on_forget_session(self, peer: bytes, message: Message) -> None:
         """Forget a session."""

@@ -176,12 +176,6 @@ class Worker:
             nothing, cpu_backend(options), lambda node: Context(node.name, "", self.resources, self._make_state(0))
         )
 
-    def release(self, handles: Iterable[str]) -> None:
-        """Forget programs."""
-        with self._lock:
-            for handle in handles:
-                self._registered.pop(handle, None)
-
     def close_session(self, handle: str, why: Callable[[], OpError] = closed) -> None:
         """Forget a session: its programs, and its running steps, which end with that error."""
         with self._lock:

@@ -192,9 +192,6 @@ class _Peers:
     def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
         return False
 
-    def release(self, task: str, programs: Sequence[str]) -> None:
-        self._world.workers[task].release(programs)
-
     def close_session(self, task: str, session: str) -> None:
         self._world.workers[task].close_session(session)
 

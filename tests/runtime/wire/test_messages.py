@@ -353,7 +353,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("bad utf-8", [raw([], b"\x93\xa5touch\x81\xa7session\xa2\xff\xff\x90")], "not msgpack"),
     ("nested key of bytes", [header(V, "create_session", {"request": 1, "config": {"a": [{b"k": 1}]}}, [])], "key b'k'"),
     ("too deep", [header(V, "create_session", {"request": 1, "config": {"a": nested(MAX_DEPTH)}}, [])], "deeper"),
-    ("an element of another type", [header(V, "release", {"programs": ["a", 1]}, [])], r"got `int` - at `\$\.programs\[1\]`"),
+    ("an element of another type", [header(V, "waiting", {"request": 1, "tasks": ["a", 1]}, [])], r"got `int` - at `\$\.tasks\[1\]`"),
     ("a record of another type", [header(V, "published", {"request": 1, "incarnation": 1, "places": [None, {}]}, [])],
      r"Expected `array \| null`, got `object` - at `\$\.places\[1\]`"),
     ("a record that is too short", [header(V, "map_memory", {"request": 1, "page": [1, 2]}, [])], "at least length 5, got 2"),
@@ -366,8 +366,8 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("a record in a record", [header(V, "publish", {"request": 1, "session": "", "seed": 1, "isolated": True, "changed": True,
      "names": [["", "v", None], ["", "a", ["float32", [2, "x"], "mean"]]]}, [])],
      r"Expected `int`, got `str` - at `\$\.names\[1\]\[2\]\[1\]\[1\]`"),
-    ("far too deep", [raw([], b"\x93\xa7release\x81\xa8programs" + b"\x91" * 9_999 + b"\x90\x90")], "not msgpack"),
-    ("announces too much", [raw([], b"\x93\xa7release\x81\xa8programs\xdd\xff\xff\xff\xff\x90")], "not msgpack"),
+    ("far too deep", [raw([], b"\x93\xa7waiting\x81\xa5tasks" + b"\x91" * 9_999 + b"\x90\x90")], "not msgpack"),
+    ("announces too much", [raw([], b"\x93\xa7waiting\x81\xa5tasks\xdd\xff\xff\xff\xff\x90")], "not msgpack"),
     ("header too large", [header(V, "abort", {"reason": "r" * wire.MAX_HEADER}, [])], "larger"),
     ("wide header too large", [header(V, "devices", {"x": bytes(wire.MAX_WIDE_HEADER)}, [])], "larger"),
     ("tensor for ping", [header(V, "ping", {"seq": 1}, [["int8", [1]]]), b"1"], "carries no tensors"),
@@ -463,7 +463,7 @@ def test_the_error_names_the_request_when_it_can_be_read() -> None:
 
 
 def test_a_hostile_header_costs_little_time() -> None:
-    frames = [raw([], b"\x93\xa7release\x81\xa8programs\x90" + b"\x90" * (wire.MAX_HEADER - 100))]
+    frames = [raw([], b"\x93\xa7waiting\x81\xa5tasks\x90" + b"\x90" * (wire.MAX_HEADER - 100))]
     start = time.perf_counter()
     with pytest.raises(WireError):
         decode(frames)
