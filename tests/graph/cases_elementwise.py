@@ -204,6 +204,15 @@ CASES = [
     OpCase("TruncateDiv", a.truncatediv, [whole(2, 3, seed=1), _nonzero(2, 3, seed=2)], _c_quotient, SIGNED),
     OpCase("TruncateMod", a.truncatemod, [whole(2, 3, seed=1), _nonzero(2, 3, seed=2)], _c_remainder, SIGNED),
     OpCase(
+        "TruncateMod",
+        a.truncatemod,
+        [np.array([7.3, -7.3]), np.array([2.0, 3.1])],
+        np.fmod,
+        FLOATS,
+        label="floats",
+        grad=True,
+    ),
+    OpCase(
         "Pow",
         a.power,
         [whole(2, 3, low=-3, high=4), _small(3)],

@@ -203,11 +203,11 @@ define_elementwise(
     arity=2,
     reference=_checks_divisor(reference_of(_truncated_quotient)),
 )
-define_elementwise(
+_define(
     "TruncateMod",
     None,
     NUMBERS,
-    arity=2,
+    lambda g, x, y: (g, multiply(g, real_divide(subtract(truncatemod(x, y), x), y))),
     reference=lambda x, y: np.fmod(x, y) if x.dtype.kind in "fV" else _checks_divisor(np.fmod)(x, y),
 )
 

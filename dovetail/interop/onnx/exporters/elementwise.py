@@ -20,9 +20,6 @@ def _squared(w: Writer, x: str) -> str:
 
 exports_composed(
     Erfc=lambda w, node, x: w.emit("Sub", w.like(1, node.inputs[0]), w.emit("Erf", x)),
-    # exp(x) - 1 and log(1 + x) are less exact near 0 than here.
-    Expm1=lambda w, node, x: w.emit("Sub", w.emit("Exp", x), w.like(1, node.inputs[0])),
-    Log1p=lambda w, node, x: w.emit("Log", w.emit("Add", x, w.like(1, node.inputs[0]))),
     IdentityN=lambda w, node, *xs: [w.emit("Identity", x) for x in xs],
     IsFinite=lambda w, node, x: w.emit("Not", w.emit("Or", w.emit("IsInf", x), w.emit("IsNaN", x))),
     LeakyRelu=lambda w, node, x: w.emit("LeakyRelu", x, alpha=float(node.attrs["alpha"])),
@@ -44,22 +41,43 @@ def div_no_nan(w: Writer, node: Node) -> Names:
     return w.emit("Where", w.emit("Equal", y, zero), zero, w.emit("Div", x, y))
 
 
+@exports("Expm1")
+def expm1(w: Writer, node: Node) -> Names:
+    """Exports exp(x) - 1 as tanh(x / 2) * (exp(x) + 1), which is exact near 0, too."""
+    x, one, two = w.input(node, 0), w.like(1, node.inputs[0]), w.like(2, node.inputs[0])
+    return w.emit("Mul", w.emit("Tanh", w.emit("Div", x, two)), w.emit("Add", w.emit("Exp", x), one))
+
+
+@exports("Log1p")
+def log1p(w: Writer, node: Node) -> Names:
+    """Exports log(1 + x). What the sum 1 + x loses of a small x is added, divided by the logarithm's slope."""
+    x, one = w.input(node, 0), w.like(1, node.inputs[0])
+    near = w.emit("Clip", x, w.like(-0.5, node.inputs[0]), one)  # elsewhere the loss does not matter
+    total = w.emit("Add", near, one)
+    lost = w.emit("Sub", near, w.emit("Sub", total, one))
+    return w.emit("Add", w.emit("Log", w.emit("Add", x, one)), w.emit("Div", lost, total))
+
+
 @exports("FloorDiv")
 def floor_div(w: Writer, node: Node) -> Names:
-    """Exports a division that rounds down."""
+    """Exports a division that rounds down: one less than one toward zero where the two remainders differ."""
     x, y = w.input(node, 0), w.input(node, 1)
-    if node.inputs[0].dtype.base.is_integer:
-        return w.emit("Div", w.emit("Sub", x, w.emit("Mod", x, y)), y)
-    return w.emit("Floor", w.emit("Div", x, y))
+    made, dtype = w.emit("Div", x, y), node.inputs[0].dtype.base
+    if not dtype.is_integer:
+        return w.emit("Floor", made)
+    same = w.emit("Equal", w.emit("Mod", x, y), w.emit("Mod", x, y, fmod=1))
+    return w.emit("Sub", made, w.cast(w.emit("Not", same), dtype))
 
 
 @exports("FloorMod")
 def floor_mod(w: Writer, node: Node) -> Names:
-    """Exports a remainder that has the divisor's sign."""
+    """Exports a remainder that has the divisor's sign. The standard's own, of floats, has the dividend's."""
     x, y = w.input(node, 0), w.input(node, 1)
     if node.inputs[0].dtype.base.is_integer:
         return w.emit("Mod", x, y)
-    return w.emit("Sub", x, w.emit("Mul", y, w.emit("Floor", w.emit("Div", x, y))))
+    made, zero = w.emit("Mod", x, y, fmod=1), w.like(0, node.inputs[0])
+    wrong = w.emit("Less", w.emit("Mul", w.emit("Sign", made), w.emit("Sign", y)), zero)
+    return w.emit("Where", wrong, w.emit("Add", made, y), made)
 
 
 @exports("Select")

@@ -125,7 +125,10 @@ def one_hot(w: Writer, node: Node) -> Names:
     at = w.sizes(places)
     inside = w.emit("Where", w.emit("Less", at, w.int64s(0)), many, at)
     values = w.emit("Concat", *(w.emit("Reshape", w.name(v), w.int64s([1])) for v in (off, on)), axis=0)
-    return w.emit("OneHot", inside, many, values, axis=int(node.attrs["axis"]))
+    if w.rank(places):
+        return w.emit("OneHot", inside, many, values, axis=int(node.attrs["axis"]))
+    row = w.emit("OneHot", w.emit("Reshape", inside, w.int64s([1])), many, values)  # the standard has no single index
+    return w.emit("Squeeze", row, w.int64s([0]))
 
 
 _SCATTERS = {

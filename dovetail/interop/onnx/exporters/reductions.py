@@ -26,9 +26,9 @@ def reduction(w: Writer, node: Node) -> Names:
 
 @exports("All", "Any")
 def logic(w: Writer, node: Node) -> Names:
-    """Exports `all` and `any` as the minimum and the maximum of 0 and 1."""
+    """Exports `all` as the minimum of 0 and 1, and `any` as their sum: no numbers have the maximum -2^31, which is not 0."""
     numbers = w.cast(w.input(node, 0), int32)
-    op = "ReduceMin" if node.type == "All" else "ReduceMax"
+    op = "ReduceMin" if node.type == "All" else "ReduceSum"
     axes = w.int64s(w.numbers(node, 1, "the axes"))
     return w.cast(w.emit(op, numbers, axes, keepdims=int(node.attrs["keep_dims"]), noop_with_empty_axes=1), bool_)
 

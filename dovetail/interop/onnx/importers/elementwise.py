@@ -13,7 +13,6 @@ from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.math.arithmetic import truncatediv, truncatemod
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import left_shift, right_shift, where_v2
-from ....graph.ops.math.elementwise import trunc
 from ..messages import element_type
 from ..registry import Call, UnsupportedError, imports, imports_by
 
@@ -51,11 +50,7 @@ def div(call: Call, x: Tensor, y: Tensor) -> Tensor:
 @imports("Mod")
 def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
     """Imports a remainder that has the divisor's sign, or with `fmod` the dividend's."""
-    if not call.attr("fmod", 0):
-        return math.floormod(x, y)
-    return (
-        truncatemod(x, y) if x.dtype.base.is_integer else math.subtract(x, math.multiply(y, trunc(math.divide(x, y))))
-    )
+    return truncatemod(x, y) if call.attr("fmod", 0) else math.floormod(x, y)
 
 
 @imports("Pow")

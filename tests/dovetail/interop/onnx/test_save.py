@@ -161,6 +161,39 @@ def test_the_placeholders_are_the_inputs_unless_others_are_given() -> None:
         dt.onnx.export([y, y])
 
 
+_WHOLE = np.array([-(2**31), 2**31 - 1, -7, 7, -6], np.int32), np.array([3, -5, 2, -2, 3], np.int32)
+_REAL = np.array([-1.0, 1.0, -7.5, 7e6, 6.0], np.float32), np.array([np.inf, -np.inf, 2.0, 0.1, -3.0], np.float32)
+_SMALL = np.array([1e-9, -3e-8, 1e-4, -0.75, 3.0, 1e30, np.inf], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "wanted"),
+    [
+        (dt.floordiv, _WHOLE, _WHOLE[0] // _WHOLE[1]),
+        (dt.floormod, _REAL, np.mod(*_REAL)),
+        (dt.truncatemod, _REAL, np.fmod(*_REAL)),
+        (dt.math.log1p, [_SMALL], np.log1p(_SMALL.astype(float))),
+        (dt.math.expm1, [-_SMALL], np.expm1(-_SMALL.astype(float))),
+        (dt.math.expm1, [_SMALL[:-2]], np.expm1(_SMALL[:-2].astype(float))),
+        (lambda x: dt.reduce_any(x, 0), [np.zeros((0, 2), bool)], np.zeros(2, bool)),
+        (lambda x: dt.reduce_all(x, 0), [np.zeros((0, 2), bool)], np.ones(2, bool)),
+        (lambda x: dt.one_hot(x, 3), [np.array(1)], np.array([0, 1, 0], np.float32)),
+    ],
+)
+def test_limits_of_the_numbers_are_written_as_computed(function: Any, inputs: Any, wanted: Any) -> None:
+    places = [dt.placeholder(as_dtype(a.dtype), a.shape, name=f"i{i}") for i, a in enumerate(inputs)]
+    model = dt.onnx.export({"y": function(*places)}, places)
+    feeds = {f"i{i}": a for i, a in enumerate(inputs)}
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of infinities, in the package's evaluator
+        (theirs,) = reference.ReferenceEvaluator(model).run(None, feeds)
+        loaded = dt.onnx.load(model, {k: dt.constant(a) for k, a in feeds.items()})
+        again = Interpreter(dt.get_default_graph()).run(loaded.outputs["y"])
+    for got in (np.asarray(theirs), again):
+        assert got.shape == wanted.shape
+        np.testing.assert_allclose(got, wanted.astype(got.dtype), rtol=1e-5)
+
+
 def test_all_nodes_without_a_counterpart_are_named_with_their_lines() -> None:
     x = dt.placeholder("float32", [2, 2])
     y = dt.matrix_inverse(dt.atan2(x, x, name="angle") + 1.0)
