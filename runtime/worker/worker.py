@@ -408,10 +408,11 @@ class Worker:
         """End a step, if it runs here; refuse its late tensors in any case."""
         with self._lock:
             step = self._steps.get(number)
+            if step is None:  # under the same lock: it may be about to start
+                self._early.pop(number, None)
+                self._note_end(number, from_code(code, reason))
         if step is not None:
             step.abort(reason, code)
-        else:
-            self._forget(number, from_code(code, reason))
 
     def compresses(self, number: int) -> bool:
         """Whether a step's tensors to other machines are compressed."""
@@ -446,7 +447,7 @@ class Worker:
         """The steps that can be ended. The caller holds the lock."""
         return [*self._steps.values(), *list(self._inline_steps.values())]
 
-    def _forget(self, number: int, aborted: OpError | None = None) -> None:
+    def _forget(self, number: int) -> None:
         self.direct.forget(number)
         with self._lock:
             self._steps.pop(number, None)
@@ -454,7 +455,7 @@ class Worker:
                 self._sent.pop(number, None)
             if self._early:
                 self._early.pop(number, None)
-            self._note_end(number, aborted)
+            self._note_end(number)
 
     def _note_end(self, number: int, aborted: OpError | None = None) -> None:
         """Remember that a step has ended, or was aborted before it began. The caller holds the lock."""

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dovetail.graph.ops.all  # noqa: F401
-from dovetail.codegen.ir.partition import PartitionGraph, SendTensor
+from dovetail.codegen.ir.partition import PartitionGraph, RecvTensor, SendTensor
 from dovetail.graph.core.build import placeholder
-from dovetail.graph.core.errors import FailedPreconditionError, InternalError, OpError
+from dovetail.graph.core.errors import CancelledError, FailedPreconditionError, InternalError, OpError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.variables.variable import Variable
 from dovetail.placer.cluster.spec import local_devices
@@ -119,6 +119,26 @@ def test_what_ended_it_before_it_began_is_told(is_inline: bool) -> None:
     told = letters.kept[-1].fields
     assert (told["request"], told["code"], told["message"]) == (1, "RESOURCE_EXHAUSTED", "too large")
     assert not worker.running() and not steps.running and steps.quota.taken() == (0, 0)
+
+
+def test_an_abort_that_comes_while_the_step_starts_ends_it() -> None:
+    worker, _ = made(PartitionGraph(HERE, (RecvTensor(1, None, THERE),), (), ()))
+    lock, ends = worker._lock, []
+
+    class Meanwhile:
+        """The worker's lock; when it is released first, another thread starts the step."""
+
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *exc: object) -> None:
+            lock.release()
+            worker._lock = lock
+            worker.start(1, "p", {}, ends.append)
+
+    worker._lock = Meanwhile()  # type: ignore[assignment]
+    worker.abort(1, "the client has gone")
+    assert isinstance(ends[0], CancelledError) and not worker.running()
 
 
 def test_it_is_refused_to_a_client_that_has_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
