@@ -74,10 +74,9 @@ class ConnectionPool:
 
     def give_back(self, connections: Connections) -> None:
         """Return a set of connections."""
+        self._idle.append(connections)
         if self._closed:
-            connections.close()
-        else:
-            self._idle.append(connections)
+            self.close()
 
     def close(self) -> None:
         """Close the idle connections now, and the others when they are returned."""

@@ -9,8 +9,9 @@ import pytest
 
 from dovetail.graph.core.errors import DeadlineExceededError, UnavailableError
 from dovetail.runtime.rpc import pending_call
-from dovetail.runtime.rpc.pending_call import PendingReplies
+from dovetail.runtime.rpc.pending_call import ConnectionPool, PendingReplies
 from dovetail.runtime.timeouts import PING_S
+from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.wire.messages import Message
 
 ADDRESS = "localhost:1"
@@ -149,3 +150,17 @@ def test_a_step_whose_time_is_over_names_what_each_task_waits_for(
     assert "and for /job:b/task:0 at localhost:2, which has been silent for 4.0 s" in text
     assert text.endswith("and for /job:c/task:0 at localhost:4: CPU:0 waits for c")
     assert "and for /job:b/task:1 at localhost:3, which has not begun, or has just ended" in text
+
+
+def test_connections_that_come_back_while_their_pool_is_closed_are_closed() -> None:
+    pool = ConnectionPool()
+
+    class Idle(list[Connections]):
+        def append(self, item: Connections) -> None:
+            pool.close()
+            super().append(item)
+
+    pool._idle = Idle()
+    connections = pool.take()
+    pool.give_back(connections)
+    assert connections.closed
