@@ -329,7 +329,7 @@ class OwnSharedVariable(SharedVariable):
                     self._lock(0.0 if _stuck else CLOSE_LOCK_TIMEOUT_S)
                 except UnavailableError:
                     self.is_stuck = True
-                    _stuck.append((self, layout))
+                    _stuck[self] = layout
             self.words[VERSION] = layout.version + 1
         value = shared_storage.kept_copy(layout.buffers[self.words[TURN] & 1])
         self._locked, self._layout = (), None
@@ -348,13 +348,14 @@ class OwnSharedVariable(SharedVariable):
         return True
 
 
-_stuck: list[tuple[OwnSharedVariable, Layout]] = []
+_stuck: dict[OwnSharedVariable, Layout] = {}  # threads add to it at any time
 
 
 def release_stuck() -> None:
     """Release memory that stopped processes could have written to."""
-    if _stuck:
-        _stuck[:] = [(shared, layout) for shared, layout in list(_stuck) if not shared.try_to_settle()]
+    for shared in list(_stuck):
+        if shared.try_to_settle():
+            _stuck.pop(shared, None)
 
 
 PAGE: Final = 4096

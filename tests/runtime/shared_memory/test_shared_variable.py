@@ -434,6 +434,24 @@ def test_memory_is_kept_as_long_as_a_stopped_process_could_write_there(writers, 
     assert task.open() is not None
 
 
+def test_what_gets_stuck_while_another_is_released_is_kept():
+    class Stuck:
+        def __init__(self, meanwhile=lambda: None):
+            self.meanwhile = meanwhile
+
+        def try_to_settle(self):
+            self.meanwhile()
+            return True
+
+    second = Stuck()
+    first = Stuck(lambda: module._stuck.update({second: None}))
+    module._stuck[first] = None
+    module.release_stuck()
+    assert list(module._stuck) == [second]
+    module.release_stuck()
+    assert not module._stuck
+
+
 def test_a_change_is_one_count():
     task = Task([1], [2])
     words = [task.reach(i).value.words for i in range(2)]
