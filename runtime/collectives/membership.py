@@ -414,6 +414,8 @@ class MembershipService:
             self._messenger.send(task, "end", membership, reason=error.summary, code=error.code)
         requests, membership.by_message, membership.in_memory = membership.requests, {}, {}
         membership.early.clear()
+        for queue in membership.queues.values():
+            queue.waiting.clear()  # a run that ends now passes the buffer on
         membership.queues = {}
         for request in requests:
             stop_link(request)

@@ -163,6 +163,28 @@ def test_a_step_that_was_woken_and_never_went_on_fails_the_others():
     assert isinstance(again.result, AbortedError)
 
 
+def test_a_failure_while_a_run_passes_the_buffer_on_leaves_its_result():
+    net = Net()
+    net.play([net.ask(i, [0.0]) for i in range(2)])
+    first, second = (net.ask(0, [float(run)], run) for run in (1, 2))
+    net.play([net.ask(1, [1.0], 1)])
+    coordinator = net.coordinators[0]
+    perform = coordinator.perform
+
+    def fail_first(event):
+        coordinator.perform = perform
+        (membership,) = coordinator.memberships.active()
+        perform(lambda: coordinator.memberships.fail(membership, AbortedError.of("another task was killed")))
+        perform(event)
+
+    coordinator.perform = fail_first
+    assert first.is_ready()
+    first.go_on()
+    assert first.result == [2.0]
+    second.go_on()
+    assert isinstance(second.result, AbortedError)
+
+
 def test_a_dead_member_is_noticed():
     net = Net()
     net.play([net.ask(i, [0.0]) for i in range(2)])
