@@ -290,7 +290,8 @@ class Stream:
 
     def close(self) -> None:
         """Close this end. Data that the kernel has accepted still arrives."""
-        self._socket.close()
+        with self._lock:  # another thread must not write to a descriptor that is another file's by then
+            self._socket.close()
 
 
 def _rest(buffers: list[memoryview], sent: int) -> list[memoryview]:

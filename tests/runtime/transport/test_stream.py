@@ -150,6 +150,34 @@ def test_threads_may_send_at_once() -> None:
     b.close()
 
 
+def test_a_stream_is_not_closed_while_a_thread_writes() -> None:
+    """The kernel could give the descriptor to another file meanwhile."""
+    began, may_end, closed = (threading.Event() for _ in range(3))
+
+    class Slow:
+        def send(self, data: bytes, flags: int) -> int:
+            began.set()
+            may_end.wait()
+            return len(data)
+
+        def close(self) -> None:
+            closed.set()
+
+    a, b = pair()
+    a.close()
+    a._socket = Slow()  # type: ignore[assignment]
+    threads = [threading.Thread(target=a.send, args=([b"x"],)), threading.Thread(target=a.close)]
+    threads[0].start()
+    began.wait()
+    threads[1].start()
+    assert not closed.wait(0.2)
+    may_end.set()
+    for t in threads:
+        t.join()
+    assert closed.is_set()
+    b.close()
+
+
 # --- meeting -----------------------------------------------------------------------------------------------------------
 
 
