@@ -22,12 +22,19 @@ def _curved(x: Tensor, alpha: float) -> Tensor:
     return where_v2(math.greater(x, 0), x, math.multiply(math.subtract(math.exp(math.minimum(x, 0)), 1), alpha))
 
 
+def _continuous(x: Tensor, alpha: float) -> Tensor:
+    """Returns `max(0, x) + min(0, alpha * (exp(x / alpha) - 1))`. The standard's definition by other ops is of float32 alone."""
+    below = math.minimum(math.multiply(math.expm1(math.divide(x, alpha)), alpha), 0)
+    return math.add(math.maximum(x, 0), below)
+
+
 def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
     """Returns `alpha * x + beta`, clipped to [0, 1]."""
     return math.maximum(math.minimum(math.add(math.multiply(x, alpha), beta), 1), 0)
 
 
 imports_by(
+    Celu=lambda call, x: _continuous(x, call.attr("alpha", 1.0)),
     CastLike=lambda call, x, like: _converted(call, x, like.dtype.base),
     Cast=lambda call, x: _converted(call, x, element_type(call.attr("to"))),
     Gelu=lambda call, x: nn.gelu(x, call.only("approximate", "none", "tanh") == "tanh"),

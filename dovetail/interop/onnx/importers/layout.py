@@ -9,7 +9,7 @@ import numpy as np
 
 from ....graph.core.build import constant
 from ....graph.core.constant_value import static_dims, static_value
-from ....graph.core.dtypes import float32, int32, int64
+from ....graph.core.dtypes import float32, int16, int32, int64
 from ....graph.core.graph import Tensor
 from ....graph.core.shape import is_static, merge
 from ....graph.ops.array.concat_stack import concat, split
@@ -21,9 +21,10 @@ from ....graph.ops.array.padding import pad, tile
 from ....graph.ops.array.ranges import range as range_
 from ....graph.ops.array.sequences import reverse_sequence
 from ....graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, size, squeeze, transpose
+from ....graph.ops.math.arithmetic import maximum, minimum
 from ....graph.ops.math.broadcasting import broadcast_dynamic_shape
 from ....graph.ops.math.cast import cast
-from ....graph.ops.math.compare import equal, greater_equal, where_v2
+from ....graph.ops.math.compare import equal, greater, greater_equal, where_v2
 from ....graph.ops.math.reduce import reduce_prod
 from ....graph.ops.random.random import random_normal, random_uniform
 from ..messages import element_type
@@ -32,7 +33,6 @@ from ..registry import Call, UnsupportedError, imports, imports_by, int64s, posi
 imports_by(
     Concat=lambda call, *xs: concat(list(xs), call.attr("axis")),
     ConstantOfShape=lambda call, dims: fill(dims, constant(call.attr("value", np.zeros(1, np.float32)).reshape(()))),
-    Range=lambda call, start, limit, delta: range_(reshape(start, []), reshape(limit, []), reshape(delta, [])),
     ReverseSequence=lambda call, x, lengths: reverse_sequence(
         x, lengths, seq_axis=call.attr("time_axis", 0), batch_axis=call.attr("batch_axis", 1)
     ),
@@ -40,6 +40,17 @@ imports_by(
     Tile=lambda call, x, repeats: tile(x, repeats),
     Transpose=lambda call, x: transpose(x, call.attr("perm")),  # without `perm`, the axes in reverse order
 )
+
+
+@imports("Range")
+def range__(call: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    """Imports a range, which is empty where the steps lead away from the limit; the graph's own refuses them."""
+    dtype = start.dtype.base
+    first, end, step = (cast(reshape(t, []), int32 if dtype is int16 else dtype) for t in (start, limit, delta))
+    made: Tensor = cast(
+        range_(first, where_v2(greater(step, 0), maximum(end, first), minimum(end, first)), step), dtype
+    )
+    return made
 
 
 @imports("Reshape")

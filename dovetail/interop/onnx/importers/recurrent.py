@@ -34,34 +34,33 @@ WRITTEN_OUT = 32
 Function = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]
 
-# Name -> (function of x, alpha, beta; default alpha, default beta)
-_ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], float, float]] = {
-    "relu": (lambda x, a, b: relu(x), 0, 0),
-    "tanh": (lambda x, a, b: tanh(x), 0, 0),
-    "sigmoid": (lambda x, a, b: sigmoid(x), 0, 0),
-    "affine": (lambda x, a, b: add(multiply(x, a), b), 1, 0),
-    "leakyrelu": (lambda x, a, b: leaky_relu(x, a), 0.01, 0),
-    "thresholdedrelu": (lambda x, a, b: where_v2(greater(x, a), x, zeros_like(x)), 1, 0),
-    "scaledtanh": (lambda x, a, b: multiply(tanh(multiply(x, b)), a), 1, 1),
-    "hardsigmoid": (lambda x, a, b: maximum(minimum(add(multiply(x, a), b), 1), 0), 0.2, 0.5),
-    "elu": (lambda x, a, b: elu(x) if a == 1 else where_v2(greater(x, 0), x, multiply(elu(x), a)), 1, 0),
-    "softsign": (lambda x, a, b: softsign(x), 0, 0),
-    "softplus": (lambda x, a, b: softplus(x), 0, 0),
+# Name -> (function of x and of the parameters that it takes; their defaults: of alpha, then of beta)
+_ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
+    "relu": (relu, ()),
+    "tanh": (tanh, ()),
+    "sigmoid": (sigmoid, ()),
+    "affine": (lambda x, a, b: add(multiply(x, a), b), (1.0, 0.0)),
+    "leakyrelu": (leaky_relu, (0.01,)),
+    "thresholdedrelu": (lambda x, a: where_v2(greater(x, a), x, zeros_like(x)), (1.0,)),
+    "scaledtanh": (lambda x, a, b: multiply(tanh(multiply(x, b)), a), (1.0, 1.0)),
+    "hardsigmoid": (lambda x, a, b: maximum(minimum(add(multiply(x, a), b), 1), 0), (0.2, 0.5)),
+    "elu": (lambda x, a: elu(x) if a == 1 else where_v2(greater(x, 0), x, multiply(elu(x), a)), (1.0,)),
+    "softsign": (softsign, ()),
+    "softplus": (softplus, ()),
 }
 
 
 def _activations(call: Call, defaults: Sequence[str], directions: int) -> list[list[Function]]:
     """Returns the activation functions of each direction."""
     names = call.attr("activations") or list(defaults) * directions
-    alphas, betas = list(call.attr("activation_alpha") or ()), list(call.attr("activation_beta") or ())
+    given = [list(call.attr(name) or ()) for name in ("activation_alpha", "activation_beta")]
     found: list[Function] = []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
             raise UnsupportedError(f"the activation {name}")
-        function, alpha, beta = _ACTIVATIONS[name.lower()]
-        a = alphas.pop(0) if alphas and alpha else alpha
-        b = betas.pop(0) if betas and beta else beta
-        found.append(lambda x, f=function, a=a, b=b: f(x, a, b))  # type: ignore[misc]
+        function, defaults_of = _ACTIVATIONS[name.lower()]
+        own = [left.pop(0) if left else default for left, default in zip(given, defaults_of, strict=False)]
+        found.append(lambda x, f=function, own=own: f(x, *own))  # type: ignore[misc]
     each = len(found) // directions
     return [found[i * each : (i + 1) * each] for i in range(directions)]
 

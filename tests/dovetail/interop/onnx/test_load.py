@@ -275,6 +275,41 @@ def test_batch_normalization_adds_the_models_own_epsilon(epsilon: float | None) 
     np.testing.assert_allclose(run(made.outputs["y"]).ravel(), wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["int16", "int32", "float32"])
+@pytest.mark.parametrize("numbers", [(5, 2, 2), (2, 5, 2), (-1, 3, -1), (3, -1, -3)])
+def test_a_range_is_empty_where_its_steps_lead_away_from_the_limit(dtype: str, numbers: Any) -> None:
+    arrays = {k: np.array(n, dtype) for k, n in zip("abc", numbers, strict=True)}
+    types = {k: value(k, dtype=helper.np_dtype_to_tensor_dtype(a.dtype)) for k, a in arrays.items()}
+    end = value("y", None, dtype=helper.np_dtype_to_tensor_dtype(arrays["a"].dtype))
+    made = dt.onnx.load(model([helper.make_node("Range", list("abc"), ["y"])], list(types.values()), [end]))
+    got = run(made.outputs["y"], {made.inputs[k]: a for k, a in arrays.items()})
+    np.testing.assert_array_equal(got, np.arange(*numbers, dtype=dtype))
+
+
+def test_activations_of_a_layer_take_their_own_parameters() -> None:
+    weights = {"w": np.array([[[2.0]], [[1.0]]], np.float32), "r": np.zeros((2, 1, 1), np.float32)}
+    how = {"activations": ["Affine", "HardSigmoid"], "activation_alpha": [3.0, 0.5], "activation_beta": [7.0, 0.125]}
+    node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=1, direction="bidirectional", **how)
+    made = dt.onnx.load(model([node], [value("x", 1, 1, 1)], [value("y", 1, 2, 1, 1)], **weights))
+    got = run(made.outputs["y"], {made.inputs["x"]: [[[0.25]]]})
+    np.testing.assert_allclose(got.ravel(), [3 * 0.5 + 7, 0.5 * 0.25 + 0.125])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("alpha", [0.5, -2.0])
+def test_celu_is_by_its_formula_in_all_types(dtype: str, alpha: float) -> None:
+    x = np.array(-0.75, dtype), np.array(1.5, dtype)
+    for each in x:
+        kind = helper.np_dtype_to_tensor_dtype(each.dtype)
+        net = model(
+            [helper.make_node("Celu", ["x"], ["y"], alpha=alpha)], [value("x", dtype=kind)], [value("y", dtype=kind)]
+        )
+        made = dt.onnx.load(net)
+        got = run(made.outputs["y"], {made.inputs["x"]: each})
+        np.testing.assert_allclose(got, max(0, each) + min(0, alpha * np.expm1(each / alpha)), rtol=1e-5)
+        assert (got.shape, got.dtype) == ((), np.dtype(dtype))
+
+
 def test_a_picture_is_resized_to_nothing() -> None:
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
     scales = np.array([1, 1, 0.8, 2], np.float32)
