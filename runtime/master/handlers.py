@@ -54,7 +54,9 @@ class MasterHandlers:
         owner = self._responder.owner(peer)
 
         def tell(missing: Sequence[str]) -> None:
-            self._responder.reply(peer, message.reply("waiting", tasks=list(missing)))
+            self._responder.reply(
+                peer, Message("waiting", {"request": message.fields["request"], "tasks": list(missing)})
+            )
 
         def create(message: Message) -> Message:
             return self._create_session(message, peer, owner, tell)
@@ -103,7 +105,7 @@ class MasterHandlers:
             self._closed(session.handle)
         self._leases.seen(session.handle, peer, time.monotonic())
         return message.reply(
-            "session_created", session=session.handle, devices=[device_fields(d) for d in session.cluster.devices],
+            session=session.handle, devices=[device_fields(d) for d in session.cluster.devices],
             limit_ms=config.operation_timeout_in_ms, peer_timeout_s=config.peer_timeout_s,
             is_replicated=setting("DOVETAIL_PS_REPLICAS") > 1,
         )  # fmt: skip
@@ -116,10 +118,9 @@ class MasterHandlers:
 
     def _check_cluster(self, said: ClusterSpec) -> None:
         """InvalidArgumentError unless the client's cluster is the server's."""
-        peers, tasks = self._responder.peers, addresses_of(said)
-        for task in sorted({*peers.tasks(), *tasks}):
-            here = peers.address(task) if peers.knows(task) else "no task of the server's"
-            there = tasks.get(task, "not there")
+        ours, theirs = self._responder.addresses, addresses_of(said)
+        for task in sorted({*ours, *theirs}):
+            here, there = ours.get(task, "no task of the server's"), theirs.get(task, "not there")
             if here != there:
                 raise invalid(
                     f"ConfigProto.cluster_def is not the cluster of the server of {self._responder.task}: {task} is {there} in "
@@ -136,24 +137,24 @@ class MasterHandlers:
                     f"The session's graph has version {session.graph.version}; the client expected {fields['from_version']}",
                 )
             extend_from_bytes(session.graph, fields["graph"])
-            return message.reply("extended", version=session.graph.version)
+            return message.reply(version=session.graph.version)
 
     def _prepare(self, message: Message) -> Message:
         fields = message.fields
         how = bool(fields.get("warm")), bool(fields.get("deterministic"))
         parts = self._master.prepare(fields["session"], _signature(message), *how)
-        address = self._responder.peers.address
-        return message.reply("prepared", parts=[asdict(p) | {"address": address(p.task)} for p in parts])
+        address = self._responder.addresses
+        return message.reply(parts=[asdict(p) | {"address": address[p.task]} for p in parts])
 
     def _plan(self, message: Message) -> Message:
         fields = message.fields
         plan = self._master.plan(fields["session"], _signature(message), fields["program"])
         text = "\n".join(plan_lines(plan, with_graph=False))
-        return message.reply("planned", plan=text.encode())
+        return message.reply(plan=text.encode())
 
     def _close_session(self, message: Message) -> Message:
         self._master.close_session(message.fields["session"])
-        return message.reply("closed")
+        return message.reply()
 
     def _reset(self, message: Message) -> Message:
         try:
@@ -161,7 +162,7 @@ class MasterHandlers:
         except TypeError as e:
             raise invalid(f"Malformed config: {e}") from None
         self._master.reset(message.fields["containers"], config)
-        return message.reply("closed")
+        return message.reply()
 
 
 def _signature(message: Message) -> Signature:

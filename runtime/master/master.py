@@ -281,7 +281,8 @@ class Master:
         """Clear containers on all tasks that the config admits, and close all sessions of this master."""
         cluster = self._workers.devices(config)
         for task in cluster.tasks:
-            self._workers.reset(task, list(containers), list(self._sessions), config.peer_timeout_s)
+            names, sessions = list(containers), list(self._sessions)
+            self._workers.call(task, "reset_containers", config.peer_timeout_s, containers=names, sessions=sessions)
         for handle in list(self._sessions):
             self.close_session(handle)
 
@@ -307,21 +308,22 @@ class FoundAccess:
         """Whether a task can read the memory of another one; remembered for the session."""
         reachable, pair = self._session.reachable, (owner, task)
         if pair not in reachable:
-            reachable[pair] = self._workers.sees(task, owner, self._session.config.peer_timeout_s)
+            call, patience = self._workers.call, self._session.config.peer_timeout_s
+            page = call(owner, "expose_memory", patience)["page"]
+            reachable[pair] = page is not None and call(task, "map_memory", patience, page=page)["readable"]
         return reachable[pair]
 
     def publishes(self, owner: str, wanted: Sequence[SharedNode], writable: bool) -> Sequence[bool]:
         """Whether the owner publishes each of these, for changes by others if `writable`."""
         new = {place: node for node, place in wanted if (place, writable) not in self._asked}
         if new:
-            session = self._session
-            names = [name_of(node, *place[1:]) for place, node in new.items()]
-            incarnation, addresses = self._workers.post(
-                owner, session.handle, session.seed, session.config.isolate_session_state, names,
-                session.config.peer_timeout_s, writable,
+            session, config = self._session, self._session.config
+            found = self._workers.call(
+                owner, "publish", config.peer_timeout_s, session=session.handle, seed=session.seed, changed=writable,
+                isolated=config.isolate_session_state, names=[name_of(node, *place[1:]) for place, node in new.items()],
             )  # fmt: skip
-            for place, address in zip(new, addresses, strict=True):
+            for place, address in zip(new, found["places"], strict=True):
                 self._asked[place, writable] = address is not None
                 if address is not None:
-                    self.published[place] = incarnation, tuple(address)
+                    self.published[place] = found["incarnation"], tuple(address)
         return [self._asked[place, writable] for _, place in wanted]

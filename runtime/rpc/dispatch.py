@@ -11,10 +11,10 @@ import math
 import os
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import add, gt, sub
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...graph.core.errors import AbortedError, InternalError, OpError, ResourceExhaustedError, UnavailableError
 from ...graph.core.settings import setting
@@ -24,29 +24,20 @@ from ..wire.messages import Message
 from ..wire.schema import WireError
 
 
-class AddressBook(Protocol):
-    """The addresses of a cluster's tasks: `/job:worker/replica:0/task:1` -> `host:port`."""
-
-    def address(self, task: str, /) -> str: ...  # raises KeyError for an unknown task
-    def knows(self, task: str, /) -> bool: ...
-    def tasks(self) -> Collection[str]: ...
-
-
 class Responder:
     """Sends a server's replies, errors, and messages to other tasks. Any thread may use it.
 
     Attributes:
         task: the server's task.
-        peers: the addresses of the other tasks.
+        addresses: of the cluster's tasks: `/job:worker/replica:0/task:1` -> `host:port`.
         endpoint: None before the server listens.
         heard: connection of a client -> time of its last sign of life: a `run`, a call for a session, or a `ping`. For the I/O thread.
         is_stopping: whether the server is stopping. It sends nothing to other tasks then.
     """
 
-    peers: AddressBook
-
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, addresses: Mapping[str, str] | None = None) -> None:
         self.task = task
+        self.addresses = dict(addresses or {})
         self.endpoint: Endpoint | None = None
         self.heard: dict[bytes, float] = {}
         self.is_stopping = False
@@ -90,21 +81,21 @@ class Responder:
         endpoint = self.endpoint
         if endpoint is None or self.is_stopping:
             raise AbortedError.of(f"The server of {self.task} is stopping")
-        endpoint.send(self.peers.address(task), message, compressed)
+        endpoint.send(self.addresses[task], message, compressed)
 
     def tell(self, task: str, message: Message) -> None:
         """Send a message that may be lost: unknown tasks and a stopping server are ignored."""
-        if self.endpoint is not None and self.peers.knows(task):
-            self.endpoint.send(self.peers.address(task), message)
+        if self.endpoint is not None and task in self.addresses:
+            self.endpoint.send(self.addresses[task], message)
 
     def is_near(self, task: str) -> bool:
         """Whether a task maps this process's memory, which makes sending large tensors cheap."""
-        return self.endpoint is not None and self.endpoint.is_near(self.peers.address(task))
+        return self.endpoint is not None and self.endpoint.is_near(self.addresses[task])
 
     def lives(self, task: str, since: float) -> bool:
         """Whether a task's process has run since then, even if it does not answer. For the I/O thread."""
         endpoint = self.endpoint
-        return endpoint is not None and self.peers.knows(task) and endpoint.lives(self.peers.address(task), since)
+        return endpoint is not None and task in self.addresses and endpoint.lives(self.addresses[task], since)
 
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client's connection is gone. For the I/O thread."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -31,8 +32,10 @@ from ..transport.client import Connections
 from ..transport.keys import Keys
 from ..wire.messages import Message
 from ..wire.reassembly import TooLargeError
-from ..wire.schema import WireError
+from ..wire.schema import KINDS, WireError
 from .failure_detection import FailureDetector
+
+logger = logging.getLogger(__name__)
 
 child_processes: dict[str, Callable[[], str | None]] = {}
 """Address of a task whose process this process started -> how that ended; None while it runs. Silence proves it only after the peer
@@ -87,19 +90,19 @@ class ConnectionPool:
 
 
 def call(
-    connections: Connections, address: str, name: str, message: Message, answer: str, peer_timeout_s: float,
-    limit_s: float | None, told: Callable[[Message], None] | None = None,
+    connections: Connections, address: str, name: str, message: Message, peer_timeout_s: float, limit_s: float | None,
+    told: Callable[[Message], None] | None = None,
 ) -> Message:  # fmt: skip
-    """Send a request and wait for its reply of kind `answer`. `told` gets other messages about it that come earlier.
+    """Send a request and wait for its reply. `told` gets other messages about it that come earlier.
 
     Without a limit it waits as long as the other side shows signs of life: placing a large graph may take a while. Raises as `call_all`.
     """
-    return call_all(connections, {address: (name, message)}, answer, peer_timeout_s, limit_s, told)[address]
+    return call_all(connections, {address: (name, message)}, peer_timeout_s, limit_s, told)[address]
 
 
 def call_all(
-    connections: Connections, requests: Mapping[str, tuple[str, Message]], answer: str, peer_timeout_s: float,
-    limit_s: float | None, told: Callable[[Message], None] | None = None, meanwhile: Callable[[], None] | None = None,
+    connections: Connections, requests: Mapping[str, tuple[str, Message]], peer_timeout_s: float, limit_s: float | None,
+    told: Callable[[Message], None] | None = None, meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, Message]:  # fmt: skip
     """Send requests of one kind and number to several servers at once, and wait for all replies; see `call`.
 
@@ -126,7 +129,7 @@ def call_all(
                 continue  # the late reply to an abandoned call
             if reply.kind == "error":
                 raise error_of(reply)
-            if reply.kind == answer:
+            if reply.kind == KINDS[message.kind].reply:
                 replies[address] = reply
                 wait.settled(address)
             elif told is not None:
@@ -134,7 +137,41 @@ def call_all(
     return replies
 
 
-_numbers = itertools.count(1)  # of this process's pings
+AGAIN_S = 0.5  # between two questions to a server that does not answer
+
+_numbers = itertools.count(1)  # of this process's pings and inquiries
+
+
+class Inquiry:
+    """A question to several servers, which need not have started: those that have not answered are asked again and again.
+
+    Attributes:
+        waiting: address of each server that is asked -> when to ask it next. The caller removes those that have answered.
+    """
+
+    def __init__(self, connections: Connections, addresses: Iterable[str], kind: str) -> None:
+        self.waiting = dict.fromkeys(addresses, 0.0)
+        self._connections = connections
+        self._message = Message(kind, {"request": next(_numbers)})
+
+    def look(self, seconds: float) -> list[tuple[str, Message]]:
+        """The answers that have come, after up to `seconds`. UnavailableError: a server has another version."""
+        now = time.monotonic()
+        for address in [a for a, due in self.waiting.items() if now >= due]:
+            self.waiting[address] = now + AGAIN_S
+            try:
+                self._connections.send(address, self._message)
+            except OSError as e:  # it cannot be reached
+                self._connections.forget(address)
+                logger.info("%s: %s", address, e)
+        try:
+            arrived = self._connections.poll(seconds)
+        except WireError as e:
+            raise _not_ours(e) from None
+        request, reply = self._message.fields["request"], KINDS[self._message.kind].reply
+        return [
+            (a, m) for a, m in arrived if a in self.waiting and (m.kind, m.fields.get("request")) == (reply, request)
+        ]
 
 
 class PendingReplies:
@@ -201,7 +238,7 @@ class PendingReplies:
                 return []  # the late reply to an abandoned request
             raise ResourceExhaustedError.of(f"The answer to this {self._what}: {e}") from None
         except WireError as e:
-            raise UnavailableError.of(f"What came from a server is no message of this version: {e}") from None
+            raise _not_ours(e) from None
         detector.now = time.monotonic()
         out, pongs = [], []
         for address, message in arrived:
@@ -326,6 +363,10 @@ class PendingReplies:
             f"{_who(self._owing[address], address)} was restarted during this {self._what}. What it held is lost. "
             "If it held variables, restore or initialise them; then run again."
         )
+
+
+def _not_ours(error: WireError) -> UnavailableError:
+    return UnavailableError.of(f"What came from a server is no message of this version: {error}")
 
 
 def error_of(reply: Message) -> OpError:

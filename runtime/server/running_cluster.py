@@ -7,7 +7,6 @@ side effects.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import time
 from collections.abc import Collection, Mapping
@@ -16,16 +15,15 @@ from typing import Any, Self
 
 from ...graph.core.errors import UnavailableError
 from ...placer.cluster.spec import ClusterSpec, DeviceInfo, masters_job, task_addresses
-from ..rpc.pending_call import ConnectionPool, call
+from ..rpc.pending_call import AGAIN_S, Inquiry, call, call_all
 from ..transport.client import Connections
 from ..transport.keys import Keys, client_keys
 from ..wire.messages import Message
-from ..wire.schema import WireError
 from ..worker.registration import device_from_fields
 
 ANSWER_S = 5.0  # timeout for an answer; a running task answers at once
 STATUS_S = 2.0  # the same for the state of all tasks, which people wait for
-LOOK_S, AGAIN_S = 0.05, 0.5  # between two questions to a task that is waited for: since its answer, and without one
+LOOK_S = 0.05  # between the answer of a task that is waited for and the next question to it
 
 
 class RunningCluster:
@@ -60,13 +58,13 @@ class RunningCluster:
         Raises:
             UnavailableError: a task does not answer.
         """
-        found: list[DeviceInfo] = []
-        pool = ConnectionPool(self.keys)
-        with contextlib.closing(pool), pool.borrow() as connections:
-            for number, ((job, i), address) in enumerate(task_addresses(self.cluster_spec).items()):
-                asked = Message("status", {"request": number})
-                reply = call(connections, address, f"/job:{job}/task:{i}", asked, "devices", ANSWER_S, ANSWER_S)
-                found += [device_from_fields(d) for d in reply.fields["devices"]]
+        asked = {
+            address: (f"/job:{job}/task:{i}", Message("status", {"request": 0}))
+            for (job, i), address in task_addresses(self.cluster_spec).items()
+        }
+        with Connections(self.keys) as connections:
+            replies = call_all(connections, asked, ANSWER_S, ANSWER_S)
+        found = [device_from_fields(d) for reply in replies.values() for d in reply.fields["devices"]]
         first = masters_job(self.cluster_spec.jobs)
         return sorted(found, key=lambda d: (d.name.job != first, d.name))
 
@@ -86,29 +84,24 @@ class RunningCluster:
         Raises:
             UnavailableError: a task has ended, or does not answer in time.
         """
-        waiting = {address: task for task, address in task_addresses(self.cluster_spec).items()}
+        tasks = {address: task for task, address in task_addresses(self.cluster_spec).items()}
         deadline = time.monotonic() + timeout_s
-        pool = ConnectionPool(self.keys)
         figures: dict[str, Mapping[str, Any]] = {}  # of the tasks that have answered, by address
-        ask_at = dict.fromkeys(waiting, 0.0)  # a task that does not answer, or not as it should, is asked again
-        with contextlib.closing(pool), pool.borrow() as connections:
-            while waiting:
-                now = time.monotonic()
-                for address in [a for a in waiting if now >= ask_at[a]]:
-                    connections.send(address, Message("stats", {"request": 0}))
-                    ask_at[address] = now + AGAIN_S
-                for address, reply in connections.poll(LOOK_S):
-                    figures[address] = reply.fields.get("figures", {})
-                    ask_at[address] = time.monotonic() + LOOK_S
+        with Connections(self.keys) as connections:
+            inquiry = Inquiry(connections, tasks, "stats")
+            while waiting := inquiry.waiting:
+                for address, reply in inquiry.look(LOOK_S):
+                    figures[address] = reply.fields["figures"]
+                    waiting[address] = time.monotonic() + LOOK_S  # it may not have answered as it should
                 incarnations = {found.get("incarnation") for found in figures.values()}
                 # Its backup may have been started again, which it may not know yet.
                 for address, found in figures.items():
                     if found.get("replicated_by") in (None, *incarnations):
                         waiting.pop(address, None)
-                for address in self._finished(waiting):
+                for address in self._finished({a: tasks[a] for a in waiting}):
                     del waiting[address]
                 if waiting and time.monotonic() > deadline:
-                    names = ", ".join(f"/job:{job}/task:{i} at {a}" for a, (job, i) in waiting.items())
+                    names = ", ".join(f"/job:{job}/task:{i} at {a}" for a in waiting for job, i in [tasks[a]])
                     raise UnavailableError.of(f"No answer within {timeout_s:.0f} s from {names}")
 
     def _finished(self, waiting: Mapping[str, tuple[str, int]]) -> Collection[str]:
@@ -159,13 +152,12 @@ class ClusterMonitor:
     """
 
     def __init__(self, address: str, keys: str | None = None) -> None:
-        self._requests = itertools.count(1)
         self._connections = Connections(client_keys(keys))
         try:
-            asked = Message("stats", {"request": next(self._requests)})
+            asked = Message("stats", {"request": 0})
             name = f"the server at {address}"
             try:
-                reply = call(self._connections, address, name, asked, "figures", STATUS_S, STATUS_S * 2)
+                reply = call(self._connections, address, name, asked, STATUS_S, STATUS_S * 2)
             except UnavailableError:
                 raise UnavailableError.of(
                     f"No server answers at {address}, within {STATUS_S:.0f} s: it is dead, stopped, cut off or not started. "
@@ -179,32 +171,18 @@ class ClusterMonitor:
 
     def look(self) -> list[TaskStatus]:
         """Query all tasks. The status of a task that does not answer in time has no figures."""
-        asked: dict[int, str] = {}
-        for task, address in self._addresses.items():
-            request = next(self._requests)
-            asked[request] = task
-            try:
-                self._connections.send(address, Message("stats", {"request": request}))
-            except OSError:  # it cannot be reached
-                self._connections.forget(address)
-        found: dict[str, TaskStatus] = {}
+        inquiry = Inquiry(self._connections, self._addresses.values(), "stats")
+        found: dict[str, tuple[dict[str, Any] | None, float]] = {}
         deadline = time.monotonic() + STATUS_S
-        while len(found) < len(self._addresses) and time.monotonic() < deadline:
-            try:
-                arrived = self._connections.poll(max(0.0, deadline - time.monotonic()))
-            except WireError:  # that task has another version
-                continue
-            for address, message in arrived:
-                task = asked.get(message.fields.get("request", 0), "")
-                if message.kind == "figures" and self._addresses.get(task) == address:
-                    found[task] = TaskStatus(task, address, message.fields["figures"], time.monotonic())
-        for task, address in self._addresses.items():
-            if task not in found:
-                self._connections.forget(address)  # the next query connects again
-        now = time.monotonic()
-        return [
-            found.get(task) or TaskStatus(task, address, None, now) for task, address in sorted(self._addresses.items())
-        ]
+        while inquiry.waiting and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(UnavailableError):  # a task has another version
+                for address, message in inquiry.look(min(left, AGAIN_S)):
+                    found[address] = message.fields["figures"], time.monotonic()
+                    del inquiry.waiting[address]
+        for address in inquiry.waiting:
+            self._connections.forget(address)  # the next query connects again
+        silent = None, time.monotonic()
+        return [TaskStatus(task, at, *found.get(at, silent)) for task, at in sorted(self._addresses.items())]
 
     def why_silent(self, address: str) -> str | None:
         """An explanation why a task does not answer, if keys are the reason."""

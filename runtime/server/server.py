@@ -15,7 +15,6 @@ single client's read of a variable takes up to 40 microseconds longer (150 inste
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import threading
@@ -52,7 +51,6 @@ from ..observability.metrics import (
 )
 from ..observability.step_notes import clock
 from ..rpc.dispatch import RequestExecutor, Responder
-from ..rpc.pending_call import ConnectionPool, call
 from ..shared_memory.pool import borrowed, share_variables
 from ..transport.endpoint import Endpoint
 from ..transport.keys import part_of, serve_with, served_with, server_keys
@@ -184,13 +182,12 @@ class Server:
                 f"DOVETAIL_PS_REPLICAS=2 keeps what is in the host's memory, and {self.task} has GPUs: start it with "
                 "CUDA_VISIBLE_DEVICES= (empty)"
             )
-        self._responder = Responder(self.task)
+        self._responder = Responder(self.task, addresses_of(self.cluster_spec))
         self._process = process_id()
         self._stopped = threading.Event()
         self._metrics: MetricsServer | None = None
         self._next_look = 0.0
         self._ticked = time.monotonic()
-        self._replica_requests = itertools.count(1)
         self._stalled = 0  # steps that were reported to make no progress
         if start:
             self.start()
@@ -220,7 +217,7 @@ class Server:
                     f"/job:{job}/task:{i} is at {here}, not at {there}: remaining tasks must keep their addresses"
                 )
         self.cluster_spec = spec
-        self._workers.set_cluster(spec)
+        self._responder.addresses = addresses_of(spec) | {self.task: self._address}
 
     def start(self) -> None:
         """Listen for connections. Does nothing if the server listens already.
@@ -254,24 +251,25 @@ class Server:
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
         self._load = Load()
-        self._workers = responder.peers = Workers(
-            self._worker, self.incarnation, self.cluster_spec, self._keys, lambda: responder.endpoint
-        )
+        self._workers = workers = Workers(self._worker, self.incarnation, responder, self._keys)
         self._master = Master(self.task, self._workers)
         self._master_handlers = MasterHandlers(self._master, self._executor, responder, self.config)
         self._copies = CopyHandlers(self._executor, responder, self.incarnation)
         self._handlers = self._table()
-        if self._backup:
-            self._worker.replicator = Replicator(
-                self.task, self._backup, self.incarnation, self._worker.resources, self._call_backup
-            )
+        if backup := self._backup:
+            patience_s = self.config.peer_timeout_s
+
+            def call(message: Message) -> Message:
+                return workers.call_all({backup: message}, patience_s, None)[backup]
+
+            self._worker.replicator = Replicator(self.task, backup, self.incarnation, self._worker.resources, call)
         try:
             responder.endpoint = Endpoint(
                 self._listen, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys
             )
         except AddressInUse as e:
             raise UnknownError.of(f"The server of {self.task} cannot start: {e}") from None
-        self._address = responder.endpoint.address
+        self._address = responder.addresses[self.task] = responder.endpoint.address
         responder.endpoint.call_soon(ignore_numpy_warnings)
         # Otherwise the first step would wait for it, in all tasks at once.
         self._executor.worker.submit(self._worker.warm_up, self.config.kernel_options())
@@ -286,16 +284,7 @@ class Server:
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
         colocated.add_server(self._address, self, self._worker)
         if self._worker.replicator is not None:
-            self._replica_connections = ConnectionPool(self._keys)
             self._worker.replicator.start()
-
-    def _call_backup(self, message: Message, answer: str) -> Message:
-        """Call the task that keeps this one's variables; of the replicator's thread."""
-        assert self._backup is not None
-        message.fields["request"] = next(self._replica_requests)
-        address = self._workers.address(self._backup)
-        with self._replica_connections.borrow() as connections:
-            return call(connections, address, self._backup, message, answer, self.config.peer_timeout_s, None)
 
     @property
     def address(self) -> str:
@@ -403,10 +392,10 @@ class Server:
         if replicator is not None and not replicator.is_ready:
             return  # it waits for its variables' values; the master asks again
         devices = [device_fields(d) for d in self.devices]
-        self._responder.reply(peer, message.reply("devices", devices=devices, incarnation=self.incarnation))
+        self._responder.reply(peer, message.reply(devices=devices, incarnation=self.incarnation))
 
     def _on_stats(self, peer: bytes, message: Message) -> None:
-        self._responder.reply(peer, message.reply("figures", figures=self.figures()))
+        self._responder.reply(peer, message.reply(figures=self.figures()))
 
     def _not_live(self) -> str:
         """Why this task cannot work any more; empty: it can."""

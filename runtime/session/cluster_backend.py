@@ -77,7 +77,7 @@ class ClusterBackend(Backend):
         wait = config.wait_for_cluster_s + config.peer_timeout_s
         try:
             fields = {"request": 0, "config": config.to_fields(), "client": this_client()}
-            reply = self._call(Message("create_session", fields), "session_created", wait, _say_missing)
+            reply = self._call(Message("create_session", fields), wait, _say_missing)
         except BaseException:  # the caller has no object to close
             self._connections.close()
             raise
@@ -98,19 +98,19 @@ class ClusterBackend(Backend):
                 graph, self._sent_version, None if task is None else lambda node: attrs_at(node, task)
             )
             fields = {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}
-            self._call(Message("extend", fields), "extended")
+            self._call(Message("extend", fields))
             self._sent_version = version
 
     def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
         fields = self._fields(signature) | {"warm": warm, "deterministic": deterministic}
-        reply = self._call(Message("prepare", fields), "prepared")
+        reply = self._call(Message("prepare", fields))
         self._addresses.update((p["task"], p["address"]) for p in reply.fields["parts"])
         return msgspec.convert(reply.fields["parts"], list[TaskPart])
 
     def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
         """The master's answer refers to nodes by number; this process has the same numbers."""
         fields = self._fields(signature) | {"program": program}
-        text = bytes(self._call(Message("plan", fields), "planned").fields["plan"]).decode("utf-8", "replace")
+        text = bytes(self._call(Message("plan", fields)).fields["plan"]).decode("utf-8", "replace")
         return Plan(**parts_of(text.splitlines(), graph)._asdict())
 
     def _fields(self, signature: Signature) -> dict[str, Any]:
@@ -118,9 +118,8 @@ class ClusterBackend(Backend):
         return {"request": 0, "session": self._handle, **dict(names)}
 
     def _call(
-        self, message: Message, answer: str, timeout_s: float | None = None,
-        told: Callable[[Message], None] | None = None,
-    ) -> Message:  # fmt: skip
+        self, message: Message, timeout_s: float | None = None, told: Callable[[Message], None] | None = None
+    ) -> Message:
         """Send a request to the master and wait for its answer.
 
         Without a limit it waits as long as the master sends heartbeats: placing a large graph may take a while.
@@ -129,7 +128,7 @@ class ClusterBackend(Backend):
             message.fields["request"] = next(self._requests)
             name = f"the server at {self._address}"
             silence_s, limit_s = self._config.peer_timeout_s, self._limit(timeout_s)
-            return call(connections, self._address, name, message, answer, silence_s, limit_s, told)
+            return call(connections, self._address, name, message, silence_s, limit_s, told)
 
     def _limit(self, timeout_s: float | None) -> float | None:
         if timeout_s is None or self._limit_s is None:
@@ -180,7 +179,7 @@ class ClusterBackend(Backend):
             return
         self._closed = True
         with contextlib.suppress(OpError):
-            self._call(Message("close_session", {"request": 0, "session": self._handle}), "closed", CLOSE_S)
+            self._call(Message("close_session", {"request": 0, "session": self._handle}), CLOSE_S)
         self._connections.close()
 
 
@@ -210,7 +209,7 @@ def reset_cluster(address: str, containers: Sequence[str], config: ConfigProto) 
     with Connections(client_keys(config.keys)) as connections:
         message = Message("reset", {"request": 1, "containers": list(containers), "config": config.to_fields()})
         limit = config.operation_timeout_in_ms / 1e3 or None
-        call(connections, address, f"the server at {address}", message, "closed", config.peer_timeout_s, limit)
+        call(connections, address, f"the server at {address}", message, config.peer_timeout_s, limit)
 
 
 ColocatedPart: TypeAlias = tuple[Worker, str, TaskPart]

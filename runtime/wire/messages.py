@@ -100,9 +100,9 @@ class Message:
     fields: dict[str, Any] = field(default_factory=dict)
     tensors: tuple[Tensor, ...] = ()
 
-    def reply(self, kind: str, /, tensors: tuple[Tensor, ...] = (), **fields: Any) -> Message:
-        """The reply of this kind to this request."""
-        return Message(kind, {"request": self.fields["request"], **fields}, tensors)
+    def reply(self, tensors: tuple[Tensor, ...] = (), /, **fields: Any) -> Message:
+        """The reply to this request, of the kind that the table says."""
+        return Message(KINDS[self.kind].reply, {"request": self.fields["request"], **fields}, tensors)
 
     def __repr__(self) -> str:
         parts = [repr(self.kind)]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...codegen.ir.partition import PartitionGraph, RecvTensor, SendTensor
 from ...graph.core.errors import OpError, invalid
@@ -19,6 +20,7 @@ from ...graph.core.settings import setting
 from ...placer.partition.partitioned_graph import task_of
 from ..observability.step_notes import Recorder
 from ..rpc.dispatch import Limit, Quota, RequestExecutor, Responder
+from ..shared_memory.remote_variables import VariableName
 from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from .executor import Outcome
@@ -128,64 +130,83 @@ class StepHandlers:
                 self._worker.abort(step, why)
 
 
+class WorkerRequests:
+    """What masters ask of a worker: a method for each kind of message, from its fields to those of the reply."""
+
+    def __init__(self, worker: Worker, incarnation: int) -> None:
+        self.worker = worker
+        self._incarnation = incarnation
+
+    def reset_containers(self, containers: Sequence[str], sessions: Sequence[str]) -> dict[str, Any]:
+        """Clear containers, and forget sessions."""
+        self.worker.reset(containers, sessions)
+        return {}
+
+    # One-sided access: see `shared_memory/remote_variables.py`.
+
+    def expose_memory(self) -> dict[str, Any]:
+        """The address at which others can try to read this process's memory."""
+        return {"page": self.worker.direct.page()}
+
+    def map_memory(self, page: Sequence[int]) -> dict[str, Any]:
+        """Try to read the memory of another process."""
+        return {"readable": self.worker.direct.sees(page)}
+
+    def publish(
+        self, session: str, seed: int, isolated: bool, names: Sequence[VariableName], changed: bool
+    ) -> dict[str, Any]:
+        """Publish variables of a session for others to read, or also to update if `changed`."""
+        worker = self.worker
+        resources = worker.open_session(session, seed, isolated).resources
+        places = worker.direct.publish(session, resources, names, changed, keeps=worker.replicator is not None)
+        return {"incarnation": self._incarnation, "places": [place and list(place) for place in places]}
+
+
 class WorkerHandlers:
-    """Requests of masters. A thread pool compiles programs and publishes variables."""
+    """The messages of masters. A thread pool compiles programs and publishes variables."""
 
     def __init__(self, worker: Worker, executor: RequestExecutor, responder: Responder, incarnation: int) -> None:
-        self._worker = worker
+        self._requests = WorkerRequests(worker, incarnation)
         self._executor = executor
         self._responder = responder
         self._incarnation = incarnation
 
-    def on_register(self, peer: bytes, message: Message) -> None:
-        """Register the programs of a run signature."""
-        self._executor.answer(self._executor.worker, peer, message, self._register)
+    def on_request(self, peer: bytes, message: Message) -> None:
+        """Do at once what a master asks for."""
+        self._responder.reply(peer, self._answer(message))
 
-    def _register(self, message: Message) -> Message:
-        registration = Registration.from_fields(message.fields)
-        known = {str(d.name) for d in self._worker.devices}
-        for unit in registration.units:
-            if unit.device not in known:
-                task, has = self._responder.task, ", ".join(sorted(known))
-                raise invalid(f"{unit.device} is no device of {task}; it has {has}")
-        strangers = sorted({t for t in _partners(registration.units) if not self._responder.peers.knows(t)})
-        if strangers:
-            raise invalid(
-                f"{self._responder.task} is to exchange tensors with {', '.join(strangers)}, and was started with a cluster that has no "
-                "such task. Start all tasks with the same cluster",
-            )  # fmt: skip
-        self._worker.register(registration)
-        return message.reply("registered", incarnation=self._incarnation)
+    on_reset_containers = on_expose_memory = on_map_memory = on_request
+
+    def on_slow_request(self, peer: bytes, message: Message) -> None:
+        """Have the pool do what a master asks for."""
+        work = self._register if message.kind == "register" else self._answer
+        self._executor.answer(self._executor.worker, peer, message, work)
+
+    on_register = on_publish = on_slow_request
 
     def on_forget_session(self, peer: bytes, message: Message) -> None:
         """Forget a session."""
-        self._worker.close_session(message.fields["session"])
+        self._requests.worker.close_session(message.fields["session"])
 
-    def on_reset_containers(self, peer: bytes, message: Message) -> None:
-        """Clear containers, and forget sessions."""
-        self._worker.reset(message.fields["containers"], message.fields["sessions"])
-        self._responder.reply(peer, message.reply("closed"))
+    def _answer(self, message: Message) -> Message:
+        fields = {name: value for name, value in message.fields.items() if name != "request"}
+        return message.reply(**getattr(self._requests, message.kind)(**fields))
 
-    # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
-
-    def on_expose_memory(self, peer: bytes, message: Message) -> None:
-        """Reply with the address at which others can try to read this process's memory."""
-        self._responder.reply(peer, message.reply("memory_exposed", page=self._worker.direct.page()))
-
-    def on_map_memory(self, peer: bytes, message: Message) -> None:
-        """Try to read the memory of another process."""
-        readable = self._worker.direct.sees(message.fields["page"])
-        self._responder.reply(peer, message.reply("memory_mapped", readable=readable))
-
-    def on_publish(self, peer: bytes, message: Message) -> None:
-        """Publish variables for others to read, or to update."""
-        self._executor.answer(self._executor.worker, peer, message, self._publish)
-
-    def _publish(self, message: Message) -> Message:
-        fields = message.fields
-        places = self._worker.post(*(fields[name] for name in ("session", "seed", "isolated", "names", "changed")))
-        found = [p if p is None else list(p) for p in places]
-        return message.reply("published", incarnation=self._incarnation, places=found)
+    def _register(self, message: Message) -> Message:
+        worker, task = self._requests.worker, self._responder.task
+        registration = Registration.from_fields(message.fields)
+        known = {str(d.name) for d in worker.devices}
+        for unit in registration.units:
+            if unit.device not in known:
+                raise invalid(f"{unit.device} is no device of {task}; it has {', '.join(sorted(known))}")
+        strangers = sorted({t for t in _partners(registration.units) if t not in self._responder.addresses})
+        if strangers:
+            raise invalid(
+                f"{task} is to exchange tensors with {', '.join(strangers)}, and was started with a cluster that has no such task. "
+                "Start all tasks with the same cluster",
+            )  # fmt: skip
+        worker.register(registration)
+        return message.reply(incarnation=self._incarnation)
 
 
 def _partners(units: Iterable[PartitionGraph]) -> Iterator[str]:

@@ -64,8 +64,8 @@ Key: TypeAlias = tuple[str, str]
 """The container and name of a variable."""
 Entry: TypeAlias = tuple[Key, Array | None, Array]
 """A variable, the rows of it that are given (None: all), and their values."""
-Call: TypeAlias = Callable[[Message, str], Message]
-"""Sends a request to the backup, and gives its reply, of the kind that the second argument says. OpError: there is none."""
+Call: TypeAlias = Callable[[Message], Message]
+"""Sends a request to the backup, and gives its reply. OpError: there is none."""
 
 
 def backup_of(cluster: ClusterSpec, job: str, index: int) -> str | None:
@@ -216,12 +216,12 @@ class CopyHandlers:
         self._executor.answer(self._pool, peer, message, self._recover)
 
     def _replicate(self, message: Message) -> Message:
-        return message.reply("replicated", whole=self._copies.take(message), incarnation=self._incarnation)
+        return message.reply(whole=self._copies.take(message), incarnation=self._incarnation)
 
     def _recover(self, message: Message) -> Message:
         whole, last, part = self._copies.claim(message)
         entries, tensors = packed(part)
-        return message.reply("recovered", tensors, whole=whole, last=last, entries=entries)
+        return message.reply(tensors, whole=whole, last=last, entries=entries)
 
     def close(self) -> None:
         """Serve no more."""
@@ -360,8 +360,8 @@ class Replicator:
         """Take the values from the backup."""
         found: list[tuple[Entry, str]] = []
         for part in itertools.count():
-            fields = {"request": 0, "task": self._task, "incarnation": self._incarnation, "part": part}
-            reply = self._call(Message("recover", fields), "recovered")
+            fields = {"task": self._task, "incarnation": self._incarnation, "part": part}
+            reply = self._call(Message("recover", fields))
             found += unpacked(reply)
             if reply.fields["last"]:
                 break
@@ -392,10 +392,10 @@ class Replicator:
         for index in itertools.count():
             described, tensors = packed(part)
             fields = {
-                "request": 0, "task": self._task, "incarnation": self._incarnation, "number": number, "part": index,
+                "task": self._task, "incarnation": self._incarnation, "number": number, "part": index,
                 "last": following is None, "whole": whole, "entries": described,
             }  # fmt: skip
-            reply = self._call(Message("replicate", fields, tensors), "replicated").fields
+            reply = self._call(Message("replicate", fields, tensors)).fields
             if not reply["whole"]:
                 self.confirmed_by = 0
                 return False

@@ -129,7 +129,7 @@ class TensorExchange:
         """Ask for tensors that are overdue, and end steps whose tensors are lost."""
         asks, lost = self._overdue.look(now, self.worker.waiting(), self._responder.lives)
         for step, task, channels in asks:
-            if self._responder.peers.knows(task):
+            if task in self._responder.addresses:
                 self._tell(task, "missing", {"step": step, "task": self._responder.task, "channels": list(channels)})
                 self.worker.want_again(step, channels)
         for one in lost:
@@ -138,7 +138,7 @@ class TensorExchange:
     def _lose(self, lost: Lost | None) -> None:
         """End a step whose tensor is lost."""
         if lost is not None:
-            mine, who = self._responder.task, f"{lost.task} at {self._responder.peers.address(lost.task)}"
+            mine, who = self._responder.task, f"{lost.task} at {self._responder.addresses[lost.task]}"
             waited = f"{mine} waited {lost.waited_s:.1f} s for a tensor of this step"
             error = UnavailableError.of(f"{waited}. {who} {lost.why} {mine}. Run the step again.")
             self.worker.fail(lost.step, error)
@@ -151,9 +151,9 @@ class TensorExchange:
         except ValueError:  # not a channel key
             return
         responder, endpoint = self._responder, self._responder.endpoint
-        if endpoint is None or not responder.peers.knows(task):
+        if endpoint is None or task not in responder.addresses:
             return
-        left = endpoint.bytes_left(responder.peers.address(task))
+        left = endpoint.bytes_left(responder.addresses[task])
         fields = {"step": step, "task": responder.task, "known": known, "channels": sent, "left": left}
         responder.reply(peer, Message("coming", fields))
         if sent:
@@ -176,17 +176,16 @@ class TensorExchange:
     # --- one-sided access: see `shared_memory/remote_variables.py` ----------------------------------------------------
 
     def want(self, task: str, incarnation: int, step: int, session: str, wants: Sequence[Want]) -> None:
-        """Request variables of another task that could not be read in its memory. KeyError: the cluster has no such task."""
-        mine, endpoint = self._responder.task, self._responder.endpoint
+        """Request variables of another task that could not be read in its memory. Raises as `Responder.send`."""
+        mine = self._responder.task
         fields = {"step": step, "task": mine, "session": session, "incarnation": incarnation, "wants": list(wants)}
-        if endpoint is not None:
-            endpoint.send(self._responder.peers.address(task), Message("want", fields))
+        self._responder.send(task, Message("want", fields))
 
     def on_want(self, peer: bytes, message: Message) -> None:
         """Another task requests variables of this one."""
         fields = message.fields
         step, task, wants = fields["step"], fields["task"], fields["wants"]
-        if not self._responder.peers.knows(task):
+        if task not in self._responder.addresses:
             return
         try:
             session = fields["session"] if fields["incarnation"] == self._incarnation else ""

@@ -30,8 +30,7 @@ from ..collectives.coordinator import Coordinator
 from ..observability.metrics import StepTimes
 from ..observability.step_notes import Recorder
 from ..rpc.failure_detection import AwaitedTensors
-from ..shared_memory.remote_variables import RemoteVariables, VariableName, Want
-from ..shared_memory.shared_variable import RecordAddress
+from ..shared_memory.remote_variables import RemoteVariables, Want
 from ..wire.messages import ChannelKey
 from .executor import Finish, Outcome, ignore_numpy_warnings
 from .registration import Registration
@@ -324,13 +323,6 @@ class Worker:
             self._early.popitem(last=False)
 
     # --- one-sided access to variables -------------------------------------------------------------------------------
-
-    def post(
-        self, handle: str, seed: int, isolated: bool, names: Sequence[VariableName], changed: bool = False
-    ) -> list[RecordAddress | None]:
-        """Publish variables of a session for other tasks to read or also update: see `RemoteVariables.publish`."""
-        resources = self.open_session(handle, seed, isolated).resources
-        return self.direct.publish(handle, resources, names, changed, keeps=self.replicator is not None)
 
     def look(self) -> None:
         """Check for gradients that other tasks have added to accumulators here: one has said so, or was killed before it."""

@@ -189,14 +189,12 @@ class _Peers:
             self._world.workers[task].register(replace(registration, kernels=KernelOptions()))  # NumPy, node by node
         return {task: self._world.workers[task].devices[0].incarnation for task in registrations}
 
-    def sees(self, task: str, owner: str, peer_timeout_s: float) -> bool:
-        return False
+    def call(self, task: str, kind: str, patience_s: float, **fields: Any) -> dict[str, Any]:
+        assert kind == "expose_memory"
+        return {"page": None}
 
     def close_session(self, task: str, session: str) -> None:
         self._world.workers[task].close_session(session)
-
-    def reset(self, task: str, containers: Sequence[str], peer_timeout_s: float) -> None:
-        self._world.workers[task].reset(containers)
 
 
 @dataclass

@@ -13,7 +13,7 @@ class Pair:
         self.ps = Server({"ps": ["localhost:0"], "worker": ["localhost:1"]}, "ps", 0)
         jobs = {"ps": [self.ps.address], "worker": ["localhost:0"]}
         self.worker = Server(jobs, "worker", 0)
-        self.ps._workers._addresses["/job:worker/replica:0/task:0"] = self.worker.address
+        self.ps._responder.addresses["/job:worker/replica:0/task:0"] = self.worker.address
         self.wants: list[int] = []
 
     def session(self, **config) -> tf.Session:

@@ -14,8 +14,9 @@ import pytest
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError
-from dovetail.placer.cluster.spec import ClusterSpec
+from dovetail.placer.cluster.spec import ClusterSpec, addresses_of
 from dovetail.runtime.master.workers import Workers
+from dovetail.runtime.rpc.dispatch import Responder
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker.registration import Registration
@@ -36,7 +37,7 @@ class Tasks:
         for index in range(1, count):
             addresses.append(stack.enter_context(self._task(index)).address)
         worker: Any = SimpleNamespace(task=OWN, register=lambda registration: self._came())
-        self.workers = Workers(worker, 1, ClusterSpec({"worker": addresses}))
+        self.workers = Workers(worker, 1, Responder(OWN, addresses_of(ClusterSpec({"worker": addresses}))))
         stack.callback(self.workers.close)
         self.registrations = {
             f"/job:worker/replica:0/task:{index}": Registration("p", "s", (), seed=1) for index in range(count)

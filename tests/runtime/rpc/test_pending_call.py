@@ -9,10 +9,11 @@ import pytest
 
 from dovetail.graph.core.errors import DeadlineExceededError, UnavailableError
 from dovetail.runtime.rpc import pending_call
-from dovetail.runtime.rpc.pending_call import ConnectionPool, PendingReplies
+from dovetail.runtime.rpc.pending_call import AGAIN_S, ConnectionPool, Inquiry, PendingReplies
 from dovetail.runtime.timeouts import PING_S
 from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.schema import WireError
 
 ADDRESS = "localhost:1"
 
@@ -164,3 +165,24 @@ def test_connections_that_come_back_while_their_pool_is_closed_are_closed() -> N
     connections = pool.take()
     pool.give_back(connections)
     assert connections.closed
+
+
+def test_a_server_that_has_not_answered_is_asked_again(clock: list[float]) -> None:
+    played = Played()
+    inquiry = Inquiry(played, [ADDRESS], "status")  # type: ignore[arg-type]
+    for asked in (1, 1, 2):
+        clock.append(clock[-1] + AGAIN_S / 2)
+        assert inquiry.look(0.0) == [] and len(played.sent) == asked
+    fields = {"devices": [], "incarnation": 1}
+    late, reply = (Message("devices", {"request": played.sent[0].fields["request"] + i, **fields}) for i in (1, 0))
+    played.coming += [late, reply]
+    assert inquiry.look(0.0) == [] and inquiry.look(0.0) == [(ADDRESS, reply)]
+
+
+def test_a_server_of_another_version_is_unavailable() -> None:
+    class Other(Played):
+        def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
+            raise WireError("the peer speaks version 7")
+
+    with pytest.raises(UnavailableError, match="no message of this version: the peer speaks version 7"):
+        Inquiry(Other(), [ADDRESS], "stats").look(0.0)  # type: ignore[arg-type]

@@ -14,8 +14,10 @@ from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import AbortedError, OpError, UnavailableError
 from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing
+from dovetail.runtime.server.local_cluster import port_of, reserved_port
 from dovetail.runtime.server.running_cluster import RunningCluster
 from dovetail.runtime.transport.client import Connections
+from dovetail.runtime.transport.zmq_sockets import open_connections
 from dovetail.runtime.wire.messages import Message, decode, encode
 from dovetail.runtime.worker import replication
 from dovetail.runtime.worker.replication import Copies, Entry, Replicator, packed, unpacked
@@ -91,7 +93,7 @@ def test_a_process_that_was_replaced_confirms_nothing() -> None:
 class Primary:
     """A task's state, and its replicator."""
 
-    def __init__(self, incarnation: int, call: Callable[[Message, str], Message]) -> None:
+    def __init__(self, incarnation: int, call: Callable[[Message], Message]) -> None:
         self.resources = Resources(default_container="ps")
         self.replicator = Replicator(PS, "/job:ps/replica:0/task:1", incarnation, self.resources, call)
         self.replicator.start()
@@ -121,10 +123,11 @@ class Backup:
         self.open.set()
         self.error: OpError | None = None
 
-    def __call__(self, message: Message, answer: str) -> Message:
+    def __call__(self, message: Message) -> Message:
         self.open.wait(20.0)
         if self.error is not None:
             raise self.error
+        message.fields["request"] = 1
         message = decode(encode(message))
         if message.kind == "replicate":
             return Message("replicated", {"request": 1, "whole": self.copies.take(message), "incarnation": 9})
@@ -218,6 +221,25 @@ def test_what_cannot_be_kept_is_refused_before_anything_starts(monkeypatch: pyte
     with pytest.raises(tf.errors.InvalidArgumentError, match="a job ps of 2 tasks or more, not 2 with 1"):
         tf.train.Server({"ps": ["localhost:0"]}, start=False)
     tf.train.Server({"worker": ["localhost:0"]}, start=False)  # which has nothing to keep
+
+
+def test_a_primary_that_is_stopped_closes_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOVETAIL_PS_REPLICAS", "2")
+    before = set(open_connections)
+    with reserved_port() as first, reserved_port() as second:
+        jobs = {"ps": [f"localhost:{port_of(port)}" for port in (first, second)]}
+        servers = [tf.train.Server(jobs, "ps", i) for i in range(2)]
+        replicators = [server._worker.replicator for server in servers]
+        deadline = time.monotonic() + 20.0
+        while not all(r is not None and r.confirmed_by for r in replicators) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        for server in servers:
+            server.stop()
+    for replicator in replicators:
+        assert replicator is not None
+        replicator._thread.join(20.0)
+    opened = set(open_connections) - before
+    assert opened and all(connections.closed for connections in opened)
 
 
 @pytest.mark.slow
