@@ -26,6 +26,7 @@ from ..core.build import apply, constant, convert, make
 from ..core.constant_value import static_value
 from ..core.dtypes import resource
 from ..core.errors import InternalError
+from ..core.frames import topological
 from ..core.graph import Graph, Node, Tensor
 from ..core.shape import TensorShape, is_static, merge
 from ..ops.array.creation import zeros, zeros_like
@@ -142,6 +143,9 @@ class FlowGradients:
             self._chain.append(context)
             context = context.outer
         self._mirrors: dict[FlowContext, FlowContext] = {}
+        self._turns: dict[
+            Node, int
+        ] = {}  # where the nodes of a level stand in its order; the last one is visited first
         self._halves: dict[Node, Any] = {}  # a Switch -> the gradient of its sibling, which came first
 
     # --- contexts ---------------------------------------------------------------------------------------------
@@ -205,10 +209,14 @@ class FlowGradients:
     def last_first(
         self, nodes: Sequence[Node], level: LoopContext | None
     ) -> Iterator[Node | tuple[LoopContext, list[Node]]]:
-        """The nodes of one level, and the loops directly in it with all their nodes, in the order of the pass."""
-        plain: list[tuple[int, Any]] = []
+        """The nodes of one level, and the loops directly in it with all their nodes, in the order of the pass: users first.
+
+        Nodes follow in the order of their creation. The nodes of a loop need not be created before those that take its results: in a
+        graph that was read, its last nodes may wait for the gradient of another call. So the order of data decides among loops.
+        """
+        item_of: dict[Node, Node | LoopContext] = {}
         loops: dict[LoopContext, list[Node]] = {}
-        for node in nodes:
+        for node in sorted(nodes, key=lambda n: n.index):  # for an order that is the same in all clients
             loop = self.loop_of(node)
             while loop is not None and loop is not level and loop not in self._chain:
                 around = loop.outer.loop if loop.outer is not None else None
@@ -216,13 +224,22 @@ class FlowGradients:
                     break
                 loop = around
             if loop is None or loop is level or loop in self._chain:
-                plain.append((node.index, node))
+                item_of[node] = node
             else:
                 loops.setdefault(loop, []).append(node)
-        for inner in loops.values():
-            inner.sort(key=lambda n: n.index)  # for an order that is the same in all clients
-        plain += [(inner[-1].index, (loop, inner)) for loop, inner in loops.items()]
-        return iter([item for _, item in sorted(plain, key=lambda pair: pair[0], reverse=True)])
+                item_of[node] = loop
+        numbers = {item: item.index if isinstance(item, Node) else loops[item][-1].index for item in item_of.values()}
+        if not loops:
+            order = sorted(numbers, key=numbers.__getitem__)
+        else:
+            needs: dict[Node | LoopContext, dict[Node | LoopContext, None]] = {item: {} for item in numbers}
+            for node, item in item_of.items():
+                needs[item].update((item_of[t.op], None) for t in node.inputs if item_of.get(t.op, item) is not item)
+            order, stuck = topological(numbers, needs)
+            if stuck is not None:
+                raise InternalError.of(f"{stuck!r} takes what depends on it")
+        self._turns.update((item, i) for i, item in enumerate(order) if isinstance(item, Node))
+        return iter([item if isinstance(item, Node) else (item, loops[item]) for item in reversed(order)])
 
     # --- branches ---------------------------------------------------------------------------------------------
 
@@ -247,7 +264,7 @@ class FlowGradients:
         value = node.inputs[0]
         grad = _dense(grads[branch.branch])
         theirs = sibling.stand_ins.get(value)
-        if theirs is not None and theirs.op.index < node.index and theirs.op in on_path:
+        if theirs is not None and theirs.op in on_path and self._turns[theirs.op] < self._turns[node]:
             self._halves[theirs.op] = grad  # one Merge for both, made when the sibling is visited
             return [None, None]
         half = self._halves.pop(node, None)

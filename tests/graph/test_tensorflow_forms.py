@@ -190,6 +190,42 @@ def test_gradients_are_taken_again_through_a_loop_that_was_written_with_its_grad
         assert session.run(tf.gradients(y, x), {x: 1.5}) == wanted
 
 
+@pytest.mark.parametrize("order", ["NextIteration last", "backwards"])
+def test_gradients_of_loops_do_not_depend_on_the_order_of_a_graphs_nodes(order: str) -> None:
+    def body(i: Any, a: Any) -> Any:
+        inner = tf.while_loop(lambda j, b: j < 2, lambda j, b: (j + 1, b * x), [0, a])[1]
+        return i + 1, tf.cond(i < 1, lambda: inner * w, lambda: tf.sin(inner) + x)
+
+    with tf.Graph().as_default() as graph:
+        x, w = (tf.placeholder(tf.float64, [], name=n) for n in "xw")
+        out = tf.while_loop(lambda i, a: i < 3, body, [0, x])[1]
+        tf.cond(w > 0.0, lambda: out * out * w, lambda: out + x, name="y")
+        y = tf.identity(tf.get_default_graph().get_tensor_by_name("y/Merge:0"), name="end")
+        found = graph.as_graph_def()
+
+    def value(at: Any) -> float:
+        a = at[0]
+        for i in range(3):
+            a = a * at[0] ** 2
+            a = a * at[1] if i < 1 else np.sin(a) + at[0]
+        return a * a * at[1]
+
+    nodes = list(found.node)
+    keys = [n.op == "NextIteration" for n in nodes] if order == "NextIteration last" else range(len(nodes), 0, -1)
+    moved = [
+        type(n).FromString(n.SerializeToString()) for _, n in sorted(zip(keys, nodes, strict=True), key=lambda p: p[0])
+    ]
+    del found.node[:]
+    found.node.extend(moved)
+    at, step = np.array([0.7, 1.3]), 1e-6
+    wanted = [(value(at + d) - value(at - d)) / (2 * step) for d in np.eye(2) * step]
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        tf.import_graph_def(found, name="")
+        x, w, y = (graph.get_tensor_by_name(f"{name}:0") for name in ("x", "w", "end"))
+        got = session.run([y, *tf.gradients(y, [x, w])], {x: at[0], w: at[1]})
+    np.testing.assert_allclose(got, [value(at), *wanted], rtol=1e-6)
+
+
 def waits_for(found: Any, name: str) -> set[str]:
     """All nodes that a node of a graph needs."""
     by_name = {node.name: node for node in found.node}
