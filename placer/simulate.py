@@ -310,7 +310,7 @@ def step_of(
         fetches=[plan.graph.get_tensor_by_name(name) for name in plan.fetches] if client else None, objective=objective,
     )  # fmt: skip
     if not len(times) or plan.cluster.calibration is None:
-        reads = _reads(plan)
+        reads = one_sided_reads(plan)
         problem = replace(
             problem, seconds=problem.seconds + [reads.get(key, 0.0) for key in zip(where, order, strict=True)]
         )
@@ -371,7 +371,7 @@ def _times(
         for node in p.nodes:
             if node in plan.decisions and node.opdef.changes_state and task_of(plan.decisions.device_of(node)) != task:
                 add(device, node, machine.overheads["update"])
-    for (device, reader), seconds in _reads(plan).items():
+    for (device, reader), seconds in one_sided_reads(plan).items():
         add(device, reader, seconds)
     nothing = {d: (0.0, 0.0 if d in gpus else 1.0) for d in plan.partitions}
     return [found[device].get(node, nothing[device]) for node, device in zip(order, where, strict=True)]
@@ -399,7 +399,7 @@ def _joined(plan: PlanData, times: Mapping[tuple[str, Node], tuple[float, float]
     return joined - alone
 
 
-def _reads(plan: PlanData) -> dict[tuple[str, Node], float]:
+def one_sided_reads(plan: PlanData) -> dict[tuple[str, Node], float]:
     """(device, node) -> seconds for which it copies what it reads in other tasks' memory."""
     out: dict[tuple[str, Node], float] = {}
     machine, (latency, rate) = plan.cluster.calibration, ONE_SIDED_READ

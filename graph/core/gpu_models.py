@@ -62,6 +62,8 @@ class GpuModel:
 
         `flops`: operations per second of float32 products. The other rates change in proportion.
         """
+        if not flops and not bytes_per_second:
+            return self
         share = flops / self.rates[Work.FLOAT32] if flops else 1.0
         rates = tuple(rate * share for rate in self.rates)
         return replace(self, rates=rates, bytes_per_second=bytes_per_second or self.bytes_per_second)

@@ -94,8 +94,9 @@ def table(
 ) -> str:
     """Columns of text: words to the left, numbers to the right; '' when there are no rows.
 
-    A list of more than `limit` rows is cut, and the rest counted (or told by `rest`). Texts that are too long lose their middle,
-    the widest first, until the table fits; those of the column `whole` only when the others are as narrow as can be.
+    A list of more than `limit` rows is cut, and the others are counted, unless `rest` tells what the table leaves out. Texts that are
+    too long lose their middle, the widest first, until the table fits; those of the column `whole` only when the others are as narrow as
+    can be.
     """
     if not rows:
         return ""
@@ -113,7 +114,7 @@ def table(
         cells = [fitted(c, w) for c, w in zip(row, widths, strict=True)]
         cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(cells, widths, numeric, strict=True)]
         lines.append("  ".join(cells).rstrip())
-    if len(rows) > len(shown):
+    if rest or len(rows) > len(shown):
         lines.append(rest or f"... and {len(rows) - len(shown)} more")
     return "\n".join(lines)
 

@@ -68,9 +68,11 @@ def _forced_travel(problem: Problem) -> Floats:
 
 def _forced(problem: Problem) -> float:
     """The largest load that devices must have: of units that can be nowhere else, and of values that must come or go."""
-    units = np.flatnonzero(problem.unit_allowed.sum(axis=1) == 1)
+    first, kind = problem.alike
+    allowed = problem.allowed_on(first)
+    units = np.flatnonzero(allowed @ np.bincount(kind) == 1)
     only = np.full(problem.units, -1, np.int64)
-    only[units] = problem.unit_allowed[units].argmax(axis=1)
+    only[units] = first[allowed[units].argmax(axis=1)]
     here = only[problem.unit]
     nodes = np.flatnonzero(here >= 0)
     load = np.bincount(here[nodes], problem.seconds[problem.device_class[here[nodes]], nodes], problem.devices)
@@ -80,7 +82,7 @@ def _forced(problem: Problem) -> float:
     value = np.repeat(np.arange(len(a.value_source)), np.diff(a.value_start))
     ends = problem.unit[a.value_source[value]], problem.unit[a.value_target]
     for end, other in (ends, ends[::-1]):
-        crosses = (only[end] >= 0) & ~problem.unit_allowed[other, only[end]]
+        crosses = (only[end] >= 0) & ~allowed[other, kind[only[end]]]
         charged.append(np.stack([value[crosses], only[end[crosses]]]))
     v, d = np.unique(np.concatenate(charged, axis=1), axis=1)
     port = problem.port_latency[d] + problem.value_bytes[v] * problem.port_per_byte[d]
@@ -89,28 +91,27 @@ def _forced(problem: Problem) -> float:
 
 def _fastest(problem: Problem) -> Floats:
     """(n,) the least time of each node on a device that it may have."""
-    best = np.full(problem.nodes, np.inf)
-    for d in range(problem.devices):
-        may = problem.unit_allowed[problem.unit, d]
-        np.minimum(best, problem.seconds[problem.device_class[d]], out=best, where=may)
+    best, first = np.full(problem.nodes, np.inf), problem.alike[0]
+    for d, may in zip(first, problem.allowed_on(first).T, strict=True):
+        np.minimum(best, problem.seconds[problem.device_class[d]], out=best, where=may[problem.unit])
     return best
 
 
 def _balance(problem: Problem) -> float:
-    time = np.full((problem.devices, problem.units), np.inf)
-    for d in range(problem.devices):
-        total = np.bincount(problem.unit, problem.seconds[problem.device_class[d]], problem.units)
-        may = problem.unit_allowed[:, d]
-        time[d, may] = total[may]
+    first, kind = problem.alike
+    time = np.full((len(first), problem.units), np.inf)
+    for row, d, may in zip(time, first, problem.allowed_on(first).T, strict=True):
+        row[may] = np.bincount(problem.unit, problem.seconds[problem.device_class[d]], problem.units)[may]
     if problem.objective is Objective.MAKESPAN:
-        time /= problem.slots[:, None]
+        time /= problem.slots[first, None]
     else:
         largest = float(time.min(axis=0).max())
     # Devices with the same row share a weight, so equal devices need not be told apart.
     like: dict[bytes, list[int]] = {}
-    for d in range(problem.devices):
-        like.setdefault(time[d].tobytes(), []).append(d)
-    rows, count = time[[same[0] for same in like.values()]], np.array([len(same) for same in like.values()])
+    for k, row in enumerate(time):
+        like.setdefault(row.tobytes(), []).append(k)
+    rows = time[[same[0] for same in like.values()]]
+    count = np.array([np.bincount(kind)[same].sum() for same in like.values()])
     # Any weights prove a bound, so for many units they are sought on some of them.
     sample = rows[:, :: max(rows.shape[1] // SAMPLE, 1)]
     uniform = np.full(len(rows), 1.0 / count.sum())

@@ -28,17 +28,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...graph.core.dtypes import float32, resource
 from ...graph.core.gpu_models import Work, work_of
 from ...graph.core.graph import Node, Tensor
-from ...graph.core.opdef import Cost, OpDef, Trait
+from ...graph.core.opdef import OpDef, Trait
 from ..cluster.calibration import Calibration
 from ..cluster.spec import Cluster, DeviceInfo
-from ..cost.launches import GPU_LAUNCH, node_seconds
+from ..cost.launches import GPU_LAUNCH, REDUCTIONS, node_seconds
 from ..cost.shapes import Sizes
 from ..cost.static import state_bytes
 from .problem import Objective, Problem
@@ -46,6 +46,8 @@ from .types import Flags, Floats, Ints
 
 if TYPE_CHECKING:
     from ..cost.profile import Profile
+
+T = TypeVar("T")
 
 
 class Speed(NamedTuple):
@@ -70,6 +72,8 @@ COLD_BYTES = (
 )  # what a task touches between two messages, and has driven the code that handles them out of its caches
 POLLED = 150e-6  # seconds for which a task polls once it has sent something: `BUSY_POLL_S` of the runtime's event loop
 HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
+STORED = 100_000_000
+"""Devices times nodes up to which the times of a client are stored for each device and node: 800 MB."""
 _READS = frozenset({"Identity", "ReadVariableOp"})
 IN_PROCESS = "/job:localhost/replica:0/task:0"  # the task of a session without a target, which runs in its process
 CLIENT = "/job:client"  # what links call the process that runs sessions; no task of a cluster should have that name
@@ -133,7 +137,7 @@ def step_problem(
     no_copy = np.zeros(n, bool)  # the node hands out the state of a variable on its device
     edges: tuple[list[int], list[int], list[int]] = [], [], []  # source, output or -1 for control, consumer
     from_node, from_output, to_node = (column.append for column in edges)
-    cost_of = _Costs(sizes)
+    cost_of = _PerKind(sizes.cost, sizes)
     for i, node in enumerate(nodes):
         opdef = node.opdef
         handle = handles.get(opdef)
@@ -249,14 +253,18 @@ def _calibrated(
     nodes: Sequence[Node], busy: Flags, sizes: Sizes, machine: Calibration, times: Sequence[tuple[float, float] | None]
 ) -> tuple[Floats, Floats]:
     """(n,) seconds and cores of nodes on a calibrated processor."""
-    known: dict[Node, tuple[float, float]] = {}
+
+    def timed(node: Node) -> tuple[float, float]:
+        return node_seconds(node, sizes, machine)
+
+    alike = _PerKind(timed, sizes)
     seconds, used = np.zeros(len(nodes)), np.ones(len(nodes))
     for i, node in enumerate(nodes):
         found = times[i] if times else None
         if found is None:
             if not busy[i]:
                 continue
-            found = known.get(node) or known.setdefault(node, node_seconds(node, sizes, machine))
+            found = timed(node) if node.opdef.name in REDUCTIONS else alike(node)  # which depend on the values of axes
         seconds[i], used[i] = found[0], found[1] or 1.0
     return seconds, used
 
@@ -289,28 +297,28 @@ def _values(edges: Iterable[list[int]], n: int) -> tuple[Ints, list[int], Ints, 
     return sources, (value % outputs - 1).tolist(), starts, targets
 
 
-class _Costs:
-    """What nodes cost; those that are alike are asked once. Costs follow from types, shapes and attrs, and from a variable's place."""
+class _PerKind(Generic[T]):
+    """A function of nodes that follows from types, shapes and attrs, and from a variable's place: it is called once for those alike."""
 
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
-        self._known: dict[object, Cost] = {}
+    def __init__(self, of: Callable[[Node], T], sizes: Sizes) -> None:
+        self._of, self._sizes = of, sizes
+        self._known: dict[object, T] = {}
 
-    def __call__(self, node: Node) -> Cost:
-        opdef, node = node.opdef, self._sizes.node(node)
-        for t in node.inputs:
+    def __call__(self, node: Node) -> T:
+        view = self._sizes.node(node)
+        for t in view.inputs:
             if t.dtype is resource:
-                return opdef.cost_of(node)
+                return self._of(node)
         try:
             key = (
-                opdef.name, *[(t.dtype.name, t.dims) for t in node.inputs], *[(t.dtype.name, t.dims) for t in node.outputs],
+                node.opdef.name, *[(t.dtype.name, t.dims) for t in view.inputs], *[(t.dtype.name, t.dims) for t in view.outputs],
                 *node.attrs.items(),
             )  # fmt: skip
             found = self._known.get(key)
         except TypeError:  # an attr is an array
-            return opdef.cost_of(node)
+            return self._of(node)
         if found is None:
-            found = self._known[key] = opdef.cost_of(node)
+            found = self._known[key] = self._of(node)
         return found
 
 
@@ -328,7 +336,10 @@ def _client_times(
     fetched: set[Tensor],
     sizes: Sizes,
 ) -> tuple[Floats, Floats]:
-    """(D, n) seconds until a node has what it is fed, and until the client has what it takes from a node, on each device."""
+    """(D, n) seconds until a node has what it is fed, and until the client has what it takes from a node, on each device.
+
+    Large ones store one row if that holds for all devices. Loops are compiled once more for these.
+    """
     given, taken = np.zeros(len(nodes)), np.zeros(len(nodes))
     for i, node in enumerate(nodes):
         given[i] = sum(sizes.bytes(t) for t in dict.fromkeys(node.inputs) if t in fed)
@@ -340,9 +351,15 @@ def _client_times(
             usual = cost["step"] / 2, 1 / max(cost["fed byte"], 1e-15)
         else:
             usual = (cost["remote step"] + cost["task"] * (len(tasks) - 1)) / 2, 1 / max(cost["remote fed byte"], 1e-15)
-    links = [_link(cluster, CLIENT, device.name.task_name, usual) for device in cluster.devices]
-    latency, per_byte = np.array(links).T[:, :, None]
-    return (latency + given * per_byte) * busy, (latency + taken * per_byte) * busy
+    links = np.array([_link(cluster, CLIENT, device.name.task_name, usual) for device in cluster.devices])
+    shape = len(links), len(nodes)
+    if shape[0] * shape[1] > STORED and (links == links[0]).all():
+        links = links[:1]
+    latency, per_byte = links.T[:, :, None]
+    fed_at, back_after = ((latency + moved * per_byte) * busy for moved in (given, taken))
+    if len(links) < shape[0]:
+        return np.broadcast_to(fed_at, shape), np.broadcast_to(back_after, shape)
+    return fed_at, back_after
 
 
 def _link(cluster: Cluster, a: str, b: str, usual: tuple[float, float]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .clock import MOMENT
-from .problem import InfeasibleError, Problem, summed
+from .problem import InfeasibleError, Problem, starts, summed
 from .types import Floats, Ints
 
 
@@ -82,14 +82,13 @@ class LiveValues:
 
     def over_time(self, devices: int) -> list[tuple[Floats, Floats]]:
         """For each device, the times at which its live bytes change, and the live bytes from each time on."""
-        found = []
-        for d in range(devices):
-            rows = np.flatnonzero((self.device == d) & (self.size > 0))
-            size = np.concatenate([self.size[rows], -self.size[rows]])
-            time = np.concatenate([self.since[rows], self.until[rows]])
-            order = np.lexsort((size, time))  # at one moment what ends goes first
-            found.append((time[order], np.cumsum(size[order])))
-        return found
+        rows = np.flatnonzero(self.size > 0)
+        device = np.tile(self.device[rows], 2)
+        size = np.concatenate([self.size[rows], -self.size[rows]])
+        time = np.concatenate([self.since[rows], self.until[rows]])
+        order = np.lexsort((size, time, device))  # at one moment what ends goes first
+        ends = starts(device, devices)
+        return [(time[at], np.cumsum(size[at])) for at in map(order.__getitem__, map(slice, ends[:-1], ends[1:]))]
 
     def alive(self, device: int, at: float) -> Ints:
         """The values that are live on a device at a time."""

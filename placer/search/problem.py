@@ -128,7 +128,7 @@ class Problem:
             raise ValueError("value_source must ascend")
         if np.isnan(self.seconds).any() or self.seconds.min() < 0 or self.memory.min() < 0:
             raise ValueError("Execution times and memory must be numbers, and none negative")
-        if not np.any(self.allowed[self.allowed_kind], axis=1).all():
+        if not np.asarray(self.allowed.any(axis=1))[self.allowed_kind].all():
             raise ValueError("There is a node that no device may have")
         if len(self.topological) != n:
             raise ValueError("The nodes depend on each other in a cycle")
@@ -215,14 +215,27 @@ class Problem:
     @cached_property
     def unit_allowed(self) -> Flags:
         """(units, D) the devices that all nodes of a unit may have."""
-        out = np.ones((self.units, self.devices), bool)
+        return self.allowed_on(np.arange(self.devices))
+
+    def allowed_on(self, devices: npt.NDArray[Any]) -> Flags:
+        """(units, len(devices)) which of these devices all nodes of a unit may have."""
+        allowed, out = self.allowed[:, devices], np.ones((self.units, len(devices)), bool)
         # Units of one node, the most, are one copy; the others meet their members' sets one by one.
         size = np.bincount(self.unit, minlength=self.units)
         alone = size[self.unit] == 1
-        out[self.unit[alone]] = self.allowed[self.allowed_kind[alone]]
+        out[self.unit[alone]] = allowed[self.allowed_kind[alone]]
         rest = np.flatnonzero(~alone)
-        np.logical_and.at(out, self.unit[rest], self.allowed[self.allowed_kind[rest]])
+        np.logical_and.at(out, self.unit[rest], allowed[self.allowed_kind[rest]])
         return out
+
+    @cached_property
+    def alike(self) -> tuple[Ints, Ints]:
+        """Devices that differ in nothing but memory and links: (R,) the first of each kind, and (D,) the kind of each device."""
+        kinds: dict[tuple[int, int, bytes], int] = {}
+        columns = np.ascontiguousarray(self.allowed.T)
+        keys = zip(self.device_class.tolist(), self.slots.tolist(), map(bytes, columns), strict=True)
+        of = np.array([kinds.setdefault(key, len(kinds)) for key in keys], np.int32)
+        return np.unique(of, return_index=True)[1].astype(np.int32), of
 
     @cached_property
     def unit_memory(self) -> Floats:

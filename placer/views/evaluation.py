@@ -183,7 +183,7 @@ def evaluate(
         return Evaluation(0.0, 0.0, _finder(plan), None, (), (), None)
     problem, assignment, names, devices = step_of(plan, costs=costs, contended=contended, client=client)
     step = plan_timeline(plan, problem, assignment, names, devices)
-    single = fastest_alone(problem, plan, as_profile(costs), client)
+    single = fastest_alone(problem, names, plan, as_profile(costs), client)
     known = step.makespan
     if single is not None and _may_have_all(plan, single[0]):
         known = min(known, single[1])
@@ -213,7 +213,9 @@ def evaluate(
 
 def _may_have_all(plan: PlanData, device: str) -> bool:
     """Whether each node of the step may be on this device."""
-    return all(device in plan.decisions.decision(n).candidates for p in plan.partitions.values() for n in p.nodes)
+    reasons, number = plan.decisions.reasons, plan.decisions.devices.index(device)
+    used = np.unique(reasons.demand_of[[n.index for p in plan.partitions.values() for n in p.nodes]])
+    return all(number in reasons.demands[k].candidates for k in used.tolist())
 
 
 def _unknown(plan: PlanData) -> str:

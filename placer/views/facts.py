@@ -5,7 +5,7 @@ Times are predicted with the costs that `simulate` uses. They are not used if si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +29,7 @@ from ..search.memory_penalty import ROUNDING
 from ..search.memory_profile import check_assignment
 from ..search.problem import InfeasibleError, Objective, Problem
 from ..search.types import Ints
-from ..simulate import Timeline, is_exact, plan_timeline, read_in_place, step_of, timeline
+from ..simulate import LAUNCHED, Timeline, is_exact, one_sided_reads, plan_timeline, read_in_place, seconds_of, step_of
 
 SLOWER = 1.1
 """A plan is called slower than one device from this ratio on: predictions are not so good that less would mean anything."""
@@ -133,10 +133,15 @@ class Facts:
             return True
         return bool((np.array(self.timeline.peak) <= room).all())
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """The predicted time of the step."""
-        return 0.0 if self.timeline is None else self.timeline.makespan
+        if self.problem is None:
+            return 0.0
+        if "timeline" in vars(self):  # else it is not made for its length alone, which takes long for a large graph
+            made: Timeline = vars(self)["timeline"]
+            return made.makespan
+        return seconds_of(*self.problem[:2], in_order=True)
 
     @cached_property
     def lower_bound(self) -> float:
@@ -169,7 +174,7 @@ class Facts:
         """
         if not self.is_exact or self.problem is None or minimizes_load(self.plan):
             return None
-        alone = fastest_alone(self.problem[0], self.plan)
+        alone = fastest_alone(self.problem[0], self.problem[2], self.plan)
         steps = 1 if self.one_worker is None else 1 + len(self.one_worker.others)
         return None if alone is None or steps * alone[1] * SLOWER > self.seconds else alone
 
@@ -180,14 +185,15 @@ def minimizes_load(plan: PlanData) -> bool:
 
 
 def fastest_alone(
-    problem: Problem, plan: PlanData, costs: Profile | None = None, client: bool = False
+    problem: Problem, names: Sequence[str], plan: PlanData, costs: Profile | None = None, client: bool = False
 ) -> tuple[str, float] | None:
     """(name, seconds) of the device that runs the whole step fastest by itself; None if no device can.
 
-    The time is that of `plan.all_on(device)`, whose kernels are fused across the plan's partitions, and which has no transfers.
+    The time is that of `plan.all_on(device)`, whose kernels are fused across the plan's partitions, and which has no transfers. Nodes of
+    a large plan count one by one in any case, and this plan is not made.
 
     Args:
-        problem: the plan's step.
+        problem: the plan's step. names: its nodes.
         costs: the costs of the problem, as in `step_of`.
         client: as in `step_of`.
     """
@@ -204,9 +210,12 @@ def fastest_alone(
         whole = np.full(problem.nodes, d, np.int32)
         if fits(problem, whole):
             name = str(plan.cluster.devices[d].name)
+            if problem.nodes > LAUNCHED and costs is None and not client:
+                once = list(dict(zip(names, range(problem.nodes), strict=True)).values())
+                return name, float(problem.seconds[like[0], once].sum()) - sum(one_sided_reads(plan).values())
             if set(plan.partitions) != {name}:
                 problem, whole, *_ = step_of(plan.all_on(name), costs=costs, client=client)
-            return name, timeline(problem, whole, in_order=True).makespan
+            return name, seconds_of(problem, whole, in_order=True)
     return None
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from heapq import nsmallest
 
+from ...graph.core.interpreter_state import collector_paused
 from ...graph.ops.state.accumulators import ACCUMULATOR
 from ..cluster.spec import Cluster
-from ..cost.static import Traffic, repeated
+from ..cost.static import Traffic, repeated, work
 from ..partition.partitioned_graph import Channel, task_of
 from ..plan_data import PlanData
 from ..render.text import (
@@ -35,13 +38,15 @@ NAME = 48  # columns of their names
 
 def render(plan: PlanData) -> str:
     """The tables of `print(plan)`: devices, links, scopes, and requests that were not satisfied."""
-    parts = [
-        heading(plan),
-        table(*devices_table(plan)),
-        table(*links_table(plan)),
-        table(*scopes_table(plan), whole=2),
-    ]
-    return "\n\n".join(p for p in [*parts, _relaxations(plan)] if p)
+    with collector_paused():
+        parts = [
+            heading(plan),
+            table(*devices_table(plan)),
+            table(*links_table(plan)),
+            table(*scopes_table(plan), whole=2),
+            _relaxations(plan),
+        ]
+    return "\n\n".join(filter(None, parts))
 
 
 def heading(plan: PlanData) -> str:
@@ -61,7 +66,7 @@ def _time_text(facts: Facts) -> str:
     if facts.nodes > (PREDICTED if len(plan.partitions) > 1 else FEW):
         return ""
     with without_compiling(plan):
-        if facts.timeline is None:
+        if facts.problem is None:
             return ""
         text = f"predicted step time {time_text(facts.seconds, facts.is_exact)}{facts.time_source}"
         if len(plan.partitions) > 1 and facts.slower_than is not None:
@@ -77,9 +82,9 @@ def _transfers_text(plan: PlanData) -> str:
     for c in plan.channels:
         if not c.control:
             values.setdefault((c.name, c.source), []).append(c)
-    found = sorted(values.items(), key=lambda item: (-sum(c.bytes for c in item[1]), item[0]))
+    found = nsmallest(TRANSFERS, values.items(), lambda item: (-sum(c.bytes for c in item[1]), item[0]))
     texts = []
-    for (name, _), channels in found[:TRANSFERS]:
+    for (name, _), channels in found:
         size = size_text(channels[0].bytes, channels[0].is_exact and channels[0].id not in inside)
         each = f" to each of {len(channels)} devices" if len(channels) > 1 else ""
         texts.append(f"{fitted(name, NAME)} ({size}{each})")
@@ -137,11 +142,12 @@ def _access_text(plan: PlanData) -> str:
     return text
 
 
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+Table = tuple[tuple[str, ...], list[tuple[str, ...]], str]
+"""What `table` takes: the head, rows, and what is left out."""
 
 
 def devices_table(plan: PlanData) -> Table:
-    """A row for each device that is used: its nodes, variables, their memory, its operations."""
+    """A row for each of the first devices that are used: its nodes, variables, their memory, its operations. The others are counted."""
     emulated = {str(d.name) for d in plan.cluster.devices if d.emulated}
     rows: list[tuple[str, ...]] = [
         (
@@ -151,20 +157,27 @@ def devices_table(plan: PlanData) -> Table:
             size_text(r.variable_bytes, r.exact),
             number_text(*_flops(plan, r.device)),
         )
-        for r in plan.loads
+        for r in plan.loads[:ROWS]
     ]
-    return ("device", "nodes", "variables", "memory", "flop"), rows
+    return ("device", "nodes", "variables", "memory", "flop"), rows, _left_out(plan.loads)
+
+
+def _left_out(rows: Sequence[object]) -> str:
+    """The line that counts the rows for which a table has no room."""
+    return f"... and {len(rows) - ROWS} more" if len(rows) > ROWS else ""
 
 
 def _flops(plan: PlanData, device: str) -> tuple[float, bool]:
     """Arithmetic operations of one step on a device, and whether they depend on no unknown size."""
     part = plan.partitions.get(device)
-    return (0.0, True) if part is None else (plan.cost[device].flops, plan.sizes.is_exact(part.nodes))
+    if part is None:
+        return 0.0, True
+    return work(part.nodes, plan.sizes.cost).flops, plan.sizes.is_exact(part.nodes)
 
 
 def links_table(plan: PlanData) -> Table:
-    """A row for each pair of devices with traffic, with times for known links."""
-    found = plan.traffic
+    """A row for each of the first pairs of devices with traffic, with times for known links. The others are counted."""
+    found = plan.traffic[:ROWS]
     times = [link_seconds(t, plan.cluster) for t in found]
     header: tuple[str, ...] = ("link", "tensors", "control", "per step")
     rows: list[tuple[str, ...]] = [
@@ -179,7 +192,7 @@ def links_table(plan: PlanData) -> Table:
     if any(s is not None for s in times):
         header = (*header, "time")
         rows = [(*r, "" if s is None else seconds_text(s, t.exact)) for r, s, t in zip(rows, times, found, strict=True)]
-    return header, rows
+    return header, rows, _left_out(plan.traffic)
 
 
 def link_seconds(crossing: Traffic, cluster: Cluster) -> float | None:
@@ -189,11 +202,11 @@ def link_seconds(crossing: Traffic, cluster: Cluster) -> float | None:
     return None if link is None else link.seconds(crossing.bytes)
 
 
-def scopes_table(plan: PlanData) -> tuple[tuple[str, ...], list[tuple[str, ...]], str]:
+def scopes_table(plan: PlanData) -> Table:
     """The nodes folded by name (`scope_tree.py`), and a line that counts omitted rows."""
     rows = fold(((n.name, device) for device, p in plan.partitions.items() for n in p.nodes), ROWS)
     left = rows[ROWS:]
-    rest = f"... and {len(left)} more with {count_text(sum(len(r.nodes) for r in left), 'node')}"
+    rest = f"... and {len(left)} more with {count_text(sum(len(r.nodes) for r in left), 'node')}" if left else ""
     return ("scope", "nodes", "where"), [(r.label, str(len(r.nodes)), where(r.devices)) for r in rows], rest
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import sys
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, strategies as st
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError
+from dovetail.placer import simulate
 from dovetail.placer.cluster.load import make_cluster
 from dovetail.placer.cost.static import device_loads, state_bytes, traffic
 from dovetail.placer.pipeline import place
@@ -18,6 +20,7 @@ from dovetail.placer.render.page import packed
 from dovetail.placer.render.text import ROWS, WIDTH, filled, size_text, table, where
 from dovetail.placer.render.timeline import time_text
 from dovetail.placer.serialize.write import plan_lines
+from dovetail.placer.views import facts
 from dovetail.placer.views.page_data import contents
 from dovetail.placer.views.scope_tree import fold
 
@@ -402,6 +405,41 @@ def test_twice_the_devices_are_twice_the_work():
         sizes.append([len(gzip.decompress(data)), sum(map(len, lines))])
     assert (np.divide(*work[::-1]) < 2.1).all(), work
     assert (np.divide(*sizes[::-1]) < 2.1).all(), sizes
+
+
+def chain(nodes, tasks, each):
+    """A plan of a chain that changes device at every node, on devices of which most do nothing."""
+    with dt.Graph().as_default() as g:
+        x = dt.ones([8, 8])
+        while len(g.nodes) < nodes:
+            with dt.device(f"/job:w/task:{len(g.nodes) % tasks}/cpu:0"):
+                x = dt.tanh(x)
+    return place(g, {"w": tasks}, devices={"w": [f"cpu:{i}" for i in range(each)]})
+
+
+def test_predictions_take_no_memory_for_each_node_on_each_device():
+    nodes, peaks = 3000, []
+    for each in (5, 500):
+        plan = chain(nodes, 4, each)
+        tracemalloc.start()
+        plan.report()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 3 * nodes * 4 * 500, peaks  # bytes; a number for each would take 8
+
+
+def test_the_text_of_a_large_plan_is_made_of_little(monkeypatch):
+    """The time on one device is that of a plan for it, which is not made; and nothing is computed for rows that are not shown."""
+    plan, again = (chain(90, 30, 1) for _ in range(2))
+    for module in (facts, simulate):
+        monkeypatch.setattr(module, "LAUNCHED", 0)
+    device, seconds = facts.Facts(plan).slower_than
+    assert seconds == pytest.approx(plan.all_on(device).simulate().makespan)
+    monkeypatch.setattr(dt.Plan, "all_on", None)
+    monkeypatch.setattr(facts, "plan_timeline", None)
+    text = str(again)
+    assert "slower than one device: " + time_text(seconds) in " ".join(text.split()) and "... and 6 more" in text
+    assert "cost" not in vars(again)  # of all devices
 
 
 def test_refusals_name_all_devices_when_asked_for():

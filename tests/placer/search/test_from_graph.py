@@ -9,7 +9,9 @@ import pytest
 
 import dovetail as dt
 from dovetail.placer.cluster.spec import Link
+from dovetail.placer.search import from_graph
 from dovetail.placer.search.from_graph import CLIENT, HANDLING
+from dovetail.placer.simulate import step_of
 
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"
 SLOW = {"w": [{"name": "cpu:0", "flops": 1e9}]}
@@ -113,3 +115,21 @@ def test_a_profile_may_be_made_of_several() -> None:
     assert (both.links, both.seconds, both.steps) == (one.links, 2.0, 9)
     assert dt.Profile.from_text(both.to_text()) == both
     assert np.isfinite(both.seconds)
+
+
+def test_a_client_as_near_to_all_devices_takes_a_row_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [256, 256])
+        with dt.device("/job:w/task:1"):
+            y = dt.matmul(x, x)
+        with dt.device("/job:w/task:2"):
+            z = dt.reduce_sum(y)
+        plan = dt.place([y, z], {"w": 3})
+    stored, whole = step_of(plan, client=True)[0], dt.simulate(plan, client=True)
+    monkeypatch.setattr(from_graph, "STORED", 0)
+    shared, again = step_of(plan, client=True)[0], dt.simulate(plan, client=True)
+    assert again == whole and whole.makespan > dt.simulate(plan).makespan
+    for a, b in ((stored.fed_at, shared.fed_at), (stored.back_after, shared.back_after)):
+        assert a is not None and b is not None and b.strides[0] == 0 and np.array_equal(a, b) and a.any()
+    near = step_of(plan, client=True, costs=profile(Link(CLIENT, "/job:w/task:1", 1e-6, 1e9)))[0]
+    assert near.fed_at is not None and near.fed_at[1].max() < near.fed_at[0].max()
