@@ -327,7 +327,7 @@ def replaced(where: str, what: Any) -> Callable[[], AbstractContextManager[Any]]
     return lambda: patch(f"{CODEGEN}.{where}", what)
 
 
-def _alone(table: Any, threads: int, goes_on: bool) -> bool:
+def _alone(table: Any, threads: int) -> bool:
     """Run a launch table without helper threads."""
     from dovetail.codegen.cpu.native.worker_pool import run
 

@@ -163,12 +163,9 @@ def shared(table, at, memory, board):
     return count_now(memory, board + t.FAILED)
 
 
-@njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER}, {_NUMBER})", error_model="numpy", nogil=True, cache=True)
-def run(table, memory, board, goes_on):
-    """Run a table's records, with helpers if there is a board (not -1). 0: all succeeded.
-
-    `goes_on`: another table follows immediately, so helpers go on looking for launches.
-    """
+@njit(f"int64({_WORDS}, {_WORDS}, {_NUMBER})", error_model="numpy", nogil=True, cache=True)
+def run(table, memory, board):
+    """Run a table's records, with helpers if there is a board (not -1). 0: all succeeded."""
     at = status = 0
     if board >= 0:
         memory[board + t.RUNNING] = 1
@@ -180,7 +177,7 @@ def run(table, memory, board, goes_on):
             status = call_record(table, at, t.HEAD)
         at += table[at]
     if board >= 0:
-        memory[board + t.RUNNING] = goes_on
+        memory[board + t.RUNNING] = 0
     return status
 
 

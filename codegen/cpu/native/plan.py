@@ -98,11 +98,8 @@ class Plan:
         """Whether the values for which the plan is specialized are those of these inputs."""
         return all(inputs[i].tobytes() == value for i, value in self.looked_at)
 
-    def run(self, inputs: tuple[Any, ...], goes_on: bool = False) -> list[Any] | None:
-        """Run it and return its outputs. None: the arrays do not fit the plan, or a kernel failed; nothing has changed.
-
-        `goes_on`: another plan with work for several threads follows immediately.
-        """
+    def run(self, inputs: tuple[Any, ...]) -> list[Any] | None:
+        """Run it and return its outputs. None: the arrays do not fit the plan, or a kernel failed; nothing has changed."""
         if self.looked_at and not self.knows(inputs):
             return None
         made = [_memory(*x) for x in self._made]
@@ -117,7 +114,7 @@ class Plan:
         except IndexError:
             table = self._table.copy()
         fits = self._begin(id(arrays), self._binding, table) < 0
-        done = fits and run(table, self._threads, goes_on)
+        done = fits and run(table, self._threads)
         self._tables.append(table)
         if not done:
             return None

@@ -54,19 +54,18 @@ class PlanCache:
         with self._lock:
             return tuple([p.arena_bytes for plans in self._plans.values() for p in plans])
 
-    def run(self, inputs: tuple[Any, ...], at_once: bool, goes_on: bool = False) -> list[Any] | None:
+    def run(self, inputs: tuple[Any, ...], at_once: bool) -> list[Any] | None:
         """Run by a plan, which is made if there is none.
 
         Args:
             inputs: the arrays. at_once: compile what a new plan needs and wait for it; else it is compiled in the background.
-            goes_on: see `Plan.run`.
 
         Returns:
             The outputs; None if there is no plan for these inputs now, or if a kernel failed: then nothing has changed.
         """
         plan = self._last
         if plan is not None:
-            outputs = plan.run(tuple(map(in_order, inputs)) if self._puts_in_order else inputs, goes_on)
+            outputs = plan.run(tuple(map(in_order, inputs)) if self._puts_in_order else inputs)
             if outputs is not None:
                 return outputs
         if not all(isinstance(x, (np.ndarray, np.generic)) and not x.dtype.hasobject for x in inputs):
@@ -76,7 +75,7 @@ class PlanCache:
         if key in self._refused:
             return None
         for plan in self._plan_for(key, ordered, at_once):
-            outputs = plan.run(ordered, goes_on)
+            outputs = plan.run(ordered)
             if outputs is not None:
                 self._last = plan
                 self._puts_in_order = any(x is not y for x, y in zip(inputs, ordered, strict=True))

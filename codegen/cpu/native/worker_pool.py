@@ -2,7 +2,7 @@
 
 Waking a thread takes about 70 microseconds. The launches of a table follow each other immediately. So a helper that has worked looks for
 the next launch, on shared memory and without Python (`launch_source`), for `PATIENCE_NS`; it yields the core now and then. It sleeps as
-soon as no table runs any more, unless another one is known to follow. A caller that needs more helpers wakes those that sleep.
+soon as no table runs any more. A caller that needs more helpers wakes those that sleep.
 
 A *board* is the piece of that memory where a caller writes its launches; each run takes one, so several threads may run tables at once.
 All use the same helpers. The caller never waits for a helper that has not started: on a machine whose other cores are busy it does
@@ -65,14 +65,14 @@ class WorkerPool:
     def _serve(self) -> None:
         launches.loops()["serve"](self.memory, self._size)
 
-    def run(self, table: Array, goes_on: bool) -> bool:
+    def run(self, table: Array) -> bool:
         """Run a table; see `run` below."""
         try:
             board = self._boards.pop()
         except IndexError:
             board = -1
         self._leave_core_of_caller()
-        failed = self._run(table, self.memory, board, int(goes_on))
+        failed = self._run(table, self.memory, board)
         if board >= 0:
             self._boards.append(board)
         return not failed
@@ -115,16 +115,11 @@ def most_threads() -> int:
     return min(cores(), MOST_HELPERS) + 1
 
 
-def run(table: Array, threads: int = 1, goes_on: bool = False) -> bool:
-    """Run a launch table. False: a kernel failed.
-
-    Args:
-        table: its records. threads: the most that any of them is for, the caller among them.
-        goes_on: another table for several threads follows at once: helpers go on to spin for its launches.
-    """
+def run(table: Array, threads: int = 1) -> bool:
+    """Run a launch table. False: a kernel failed. `threads`: the most that any of its records is for, the caller among them."""
     if threads > 1:
-        return pool(os.getpid()).run(table, goes_on)
-    return not launches.loops()["run"](table, _NO_POOL, -1, 0)
+        return pool(os.getpid()).run(table)
+    return not launches.loops()["run"](table, _NO_POOL, -1)
 
 
 def share(function: Callable[..., Any], arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:

@@ -126,7 +126,6 @@ def _gathered(
                     continue
             window.out.append(step)
     window.close()
-    _let_threads_stay(window.out)
     return window.out
 
 
@@ -234,18 +233,6 @@ class _Window:
             kernel.enter_region()
         run = region_of(calls, self.constants, self.sent)
         return [run.as_call(NativeRegion(run, launching, self.at_once), f"Region of {launching} {what}")]
-
-
-def _let_threads_stay(steps: Sequence[Instruction]) -> None:
-    """Let the threads of a region stay for a large update that follows it."""
-    before: NativeRegion | None = None
-    for step in steps:
-        if type(step) is not Call:
-            before = None
-        elif isinstance(step.kernel, NativeRegion):
-            if before is not None and is_large_update(step.kernel.calls[0]):
-                before.goes_on = True
-            before = step.kernel
 
 
 def _only_computes(call: Call) -> bool:

@@ -44,7 +44,6 @@ class NativeRegion:
 
     Attributes:
         calls: the calls that it runs. launches: how many of them are launches. replays: how many runs used a plan.
-        goes_on: whether another run with work for several threads follows immediately.
         unfolds: whether a program may run the calls instead of the region, as when each is timed.
     """
 
@@ -54,7 +53,6 @@ class NativeRegion:
         self.region = region
         self.calls = region.calls
         self.launches = launches
-        self.goes_on = False
         self.replays = 0
         self._at_once = at_once
         self._plans = PlanCache(
@@ -110,14 +108,14 @@ class NativeRegion:
         for i in self._read:
             arrays[i] = arrays[i].read() if arrays[i].is_initialized else None
         if not self._changed:
-            return self._plans.run(tuple(arrays), self._at_once, self.goes_on)
+            return self._plans.run(tuple(arrays), self._at_once)
         states: list[VariableState] = [inputs[i] for i in self._changed]
         if not self._are_distinct or len(set(states)) < len(states) or not all(s.is_initialized for s in states):
             return None
         with changing(states) as values:
             for i, value in zip(self._changed, values, strict=True):
                 arrays[i] = value
-            made = self._plans.run(tuple(arrays), self._at_once, self.goes_on)
+            made = self._plans.run(tuple(arrays), self._at_once)
         left = iter(made or ())
         return None if made is None else [inputs[at] if at >= 0 else next(left) for at in self._results]
 

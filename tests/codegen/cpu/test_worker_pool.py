@@ -82,7 +82,7 @@ def test_each_range_is_done_once_in_many_launches_on_end() -> None:
     numbers = np.zeros(1000, np.int64)
     table, _held = _ranges(numbers, [(i, i + 100) for i in range(0, 1000, 100)])
     for done in range(1, 2001):
-        assert run(table, 2, goes_on=done % 7 > 0)
+        assert run(table, 2)
         assert (numbers == done).all()  # all of it, as soon as the table is done
 
 
@@ -91,7 +91,7 @@ def test_each_unit_is_done_once_in_many_launches_on_end(threads: int) -> None:
     numbers, counters = np.zeros(64, np.int64), np.zeros((threads + 1) * LINE, np.int64)
     table = _units(numbers, counters, 64, threads)
     for done in range(1, 1001):
-        assert run(table, threads, goes_on=done % 3 > 0)
+        assert run(table, threads)
         assert (numbers == done).all()
 
 
@@ -131,14 +131,12 @@ def test_several_threads_run_tables_at_once() -> None:
     assert [int(numbers.min()) for numbers in each] == [300] * 4
 
 
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_helpers_sleep_when_the_table_is_done_and_wake_for_the_next(goes_on: bool) -> None:
-    """Also when the table that should follow does not come."""
+def test_helpers_sleep_when_the_table_is_done_and_wake_for_the_next() -> None:
     numbers = np.zeros(100, np.int64)
     table, _held = _ranges(numbers, [(0, 50), (50, 100)])
     helpers = pool(os.getpid())
     for done in range(1, 4):
-        assert run(table, 2, goes_on)
+        assert run(table, 2)
         assert (numbers == done).all()
         until = time.monotonic() + PATIENT
         while helpers.memory[launches.SLEEPING] < helpers.threads - 1:
