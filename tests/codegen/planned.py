@@ -4,14 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dovetail.codegen.cpu.native.plan_cache import PlanCache
-from dovetail.codegen.cpu.native.recorder import record_by
 
 
 def by_plan(call: Callable[..., Any], *arrays: Any, known: int = -1) -> Any:
-    """What `call(recorder, *arrays)` gives, an array or several; None where the kernel does not support these arrays.
+    """What `call(planner, *arrays)` gives, an array or several; None where the kernel does not support these arrays.
 
     `known`: the input whose value it reads.
     """
-    plans = PlanCache(lambda planner, inputs: record_by(planner, call, inputs, known), "a test")
+    plans = PlanCache(lambda planner, inputs: planner.trace(call, inputs, known), "a test")
     outputs = plans.run(arrays, True)
     return outputs[0] if outputs is not None and len(outputs) == 1 else outputs

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...target import L2_BYTES
 from ..jit import Function
-from ..native.recorder import Recorder
+from ..native.planner import Planner
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Jumps: TypeAlias = "tuple[int, ...]"
@@ -87,7 +87,7 @@ def part_of(length: int, most: int) -> int:
 
 
 def contract(
-    recorder: Recorder,
+    planner: Planner,
     function: Function,
     threads: int,
     x: Array,
@@ -120,6 +120,6 @@ def contract(
     slab = 0 if is_inside else boxes.seen
     if x_jumps[3] != 1:
         slab = -(-math.prod(boxes.box[:3]) // MR) * MR * min(image[2], STEPS)
-    room = recorder.empty((threads * -(-(boxes.panels + slab) // 16) * 16,), x.dtype)  # whole lines
+    room = planner.empty((threads * -(-(boxes.panels + slab) // 16) * 16,), x.dtype)  # whole lines
     numbers = (image, result, window, x_jumps, w_jumps, y_jumps, boxes.box, counts, x_stack, w_stack)
-    recorder.share_units(function, (x, w, y, room), numbers, boxes.units, threads)
+    planner.share_units(function, (x, w, y, room), numbers, boxes.units, threads)

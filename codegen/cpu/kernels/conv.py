@@ -28,7 +28,7 @@ from ....graph.resources.buffer_pool import LARGE
 from ...target import L2_BYTES
 from ..emit.instantiate import text_of
 from ..jit import Function
-from ..native.recorder import Recorder
+from ..native.planner import Planner
 from ..work_ranges import ranges_of
 from .contraction import FUNCTIONS, NS_PER_FLOP, WORTH_HELP_NS, contract, part_of
 
@@ -44,24 +44,24 @@ _FEW = 8  # channels that fill half a tile
 # --- ops ---------------------------------------------------------------------------------------------------------------
 
 
-def conv(recorder: Recorder, functions: Functions, threads: int, attrs: Any, x: Array, w: Array) -> Array | None:
+def conv(planner: Planner, functions: Functions, threads: int, attrs: Any, x: Array, w: Array) -> Array | None:
     """`Conv2D`."""
     image, window = channels_last(x, attrs["data_format"]), window_of(attrs, w.shape[:2])
     rows, columns = _positions(window, image.shape)
     if image.shape[3] != w.shape[2] or 0 in (x.size, w.size, rows, columns):
         return None
-    y = recorder.empty((image.shape[0], rows, columns, w.shape[3]), x.dtype)
+    y = planner.empty((image.shape[0], rows, columns, w.shape[3]), x.dtype)
     top, left = _before(window, image.shape)
-    own = recorder.ordered(w)
+    own = planner.ordered(w)
     convolve(
-        recorder, functions["contract"], threads, recorder.ordered(image), own, y, (rows, columns),
+        planner, functions["contract"], threads, planner.ordered(image), own, y, (rows, columns),
         taps=own, strides=window.strides, dilations=window.dilations, begin=(-top, -left),
     )  # fmt: skip
-    return _as_layout(recorder, y, attrs["data_format"])
+    return _as_layout(planner, y, attrs["data_format"])
 
 
 def conv_input(
-    recorder: Recorder, functions: Functions, threads: int, attrs: Any, sizes: Array, w: Array, grad: Array
+    planner: Planner, functions: Functions, threads: int, attrs: Any, sizes: Array, w: Array, grad: Array
 ) -> Array | None:
     """`Conv2DBackpropInput`."""
     y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
@@ -72,29 +72,29 @@ def conv_input(
         return None
     if inner > _FEW and window.strides != (1, 1) and window.dilations != (1, 1):
         return None
-    x = recorder.empty(shape, grad.dtype)
-    own, y = recorder.ordered(w), recorder.ordered(y)
+    x = planner.empty(shape, grad.dtype)
+    own, y = planner.ordered(w), planner.ordered(y)
     if inner <= _FEW:
         arguments = (
             y.ravel(), own.ravel(), x.ravel(), shape[1:], y.shape[1:],
             (*window.taps, *window.strides, *_before(window, shape)), window.dilations,
         )  # fmt: skip
         time = y.size * w.size // w.shape[3] * (2 * NS_PER_FLOP + _NS_PER_PART / w.shape[3])
-        recorder.share(functions["overlay"], arguments, ranges_of(n, time, threads), threads)
-        return _as_layout(recorder, x, attrs["data_format"])
+        planner.share(functions["overlay"], arguments, ranges_of(n, time, threads), threads)
+        return _as_layout(planner, x, attrs["data_format"])
     if any(window.strides[i] > window.span(i) for i in range(2)):
-        recorder.clear(x)  # there are pixels that no tap meets
+        planner.clear(x)  # there are pixels that no tap meets
     turned = own.transpose(0, 1, 3, 2)
     for p in phases_of(window, (height, width)):
         convolve(
-            recorder, functions["contract"], threads, y, own, x, p.count,
+            planner, functions["contract"], threads, y, own, x, p.count,
             taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
         )  # fmt: skip
-    return _as_layout(recorder, x, attrs["data_format"])
+    return _as_layout(planner, x, attrs["data_format"])
 
 
 def conv_filter(
-    recorder: Recorder, functions: Functions, threads: int, attrs: Any, x: Array, sizes: Array, grad: Array
+    planner: Planner, functions: Functions, threads: int, attrs: Any, x: Array, sizes: Array, grad: Array
 ) -> Array | None:
     """`Conv2DBackpropFilter`."""
     image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
@@ -105,7 +105,7 @@ def conv_filter(
     fits = y.shape == (image.shape[0], *_positions(window, image.shape), channels) and inner == image.shape[3]
     if not fits or 0 in (x.size, y.size):
         return None
-    return filter_gradient(recorder, functions["convolve_filter"], threads, window, image, y)
+    return filter_gradient(planner, functions["convolve_filter"], threads, window, image, y)
 
 
 def _positions(window: Window, shape: Sequence[int]) -> tuple[int, int]:
@@ -118,9 +118,9 @@ def _before(window: Window, shape: Sequence[int]) -> tuple[int, int]:
     return window.pads(0, shape[1])[0], window.pads(1, shape[2])[0]
 
 
-def _as_layout(recorder: Recorder, x: Array, data_format: str) -> Array:
+def _as_layout(planner: Planner, x: Array, data_format: str) -> Array:
     """An image `[n, h, w, c]` in the order of `data_format`."""
-    return recorder.ordered(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x
+    return planner.ordered(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x
 
 
 OPS: dict[str, tuple[Callable[..., Array | None], str, dict[str, Any]]] = {
@@ -153,9 +153,9 @@ def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | No
             only = "overlay" if dims[2] <= _FEW else "contract"
             functions = {only: functions[only]}
 
-    def call(compiled: Any, recorder: Recorder, *inputs: Array) -> Array | None:
+    def call(compiled: Any, planner: Planner, *inputs: Array) -> Array | None:
         each = compiled if isinstance(compiled, tuple) else (compiled,)
-        return run(recorder, dict(zip(functions, each, strict=True)), threads, node.attrs, *inputs)
+        return run(planner, dict(zip(functions, each, strict=True)), threads, node.attrs, *inputs)
 
     return text_of(f"kernels/{file}", functions, dtype.name), call
 
@@ -164,7 +164,7 @@ def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | No
 
 
 def convolve(
-    recorder: Recorder,
+    planner: Planner,
     function: Function,
     threads: int,
     x: Array,
@@ -190,7 +190,7 @@ def convolve(
     if (high, wide, *strides, *apart, *begin, *count) == (1, 1, 1, 1, 1, 1, 0, 0, height, width):
         n, rows, columns, height, width = 1, 1, n * height * width, 1, n * height * width  # all pixels are one row
     contract(
-        recorder, function, threads, x.ravel(), w.ravel(), y.ravel(),
+        planner, function, threads, x.ravel(), w.ravel(), y.ravel(),
         image=(height, width, inner), result=(n, rows, columns, channels),
         window=(high, wide, *strides, *dilations, -begin[0], -begin[1]), x_jumps=(height * width * inner, width * inner, inner, 1),
         w_jumps=tuple(jump // w.itemsize for jump in (taps.ctypes.data - w.ctypes.data, *taps.strides)),
@@ -268,20 +268,20 @@ def _box(result: tuple[int, ...], most: int) -> tuple[tuple[int, int, int], tupl
     return (deep, tall, broad), (-(-images // deep), -(-rows // tall), -(-columns // broad))
 
 
-def filter_gradient(recorder: Recorder, function: Function, threads: int, window: Window, x: Array, y: Array) -> Array:
+def filter_gradient(planner: Planner, function: Function, threads: int, window: Window, x: Array, y: Array) -> Array:
     """The gradient `[taps high, taps wide, channels of x, channels of y]`.
 
     Args:
         x: the image `[n, height, width, channels]`. y: the gradient of the result, likewise.
     """
-    x, y = recorder.ordered(x), recorder.ordered(y)
+    x, y = planner.ordered(x), planner.ordered(y)
     (high, wide), inner, channels = window.taps, x.shape[3], y.shape[3]
     cuts = cuts_of(y.shape, inner, window, x.itemsize)
     from .microkernel import NR  # loads numba
 
     lanes = NR[x.dtype.name]
     jumps = (x.shape[1] * x.shape[2] * inner, x.shape[2] * inner, inner)
-    w = recorder.empty((high, wide, inner, channels), x.dtype)
+    w = planner.empty((high, wide, inner, channels), x.dtype)
     pieces = -(-inner // cuts.inner) * -(-channels // cuts.columns)
     units = cuts.chunks * pieces
     time = 2.0 * w.size * math.prod(y.shape[:3]) * NS_PER_FLOP * x.itemsize / 4
@@ -289,16 +289,16 @@ def filter_gradient(recorder: Recorder, function: Function, threads: int, window
     slab = -(-cuts.box[0] * cuts.seen[0] * cuts.seen[1] * cuts.inner // lanes) * lanes
     # Large memory begins with a line.
     room = max(threads * (slab + -(-cuts.columns // lanes) * lanes * math.prod(cuts.box)), LARGE // x.itemsize)
-    parts = recorder.empty((cuts.chunks, w.size), x.dtype) if cuts.chunks > 1 else w
-    done = recorder.empty((pieces,), np.dtype(np.int64))
-    recorder.clear(done)
+    parts = planner.empty((cuts.chunks, w.size), x.dtype) if cuts.chunks > 1 else w
+    done = planner.empty((pieces,), np.dtype(np.int64))
+    planner.clear(done)
     numbers = (
         (x.shape[1], x.shape[2], inner), jumps, y.shape,
         (high, wide, *window.strides, *window.dilations, *_before(window, x.shape)),
         (*cuts.box, *cuts.seen), cuts.boxes, (cuts.chunks, cuts.inner, cuts.columns),
     )  # fmt: skip
-    arrays = (x.ravel(), y.ravel(), w.ravel(), parts.ravel(), recorder.empty((room,), x.dtype), done)
-    recorder.share_units(function, arrays, numbers, units, threads)
+    arrays = (x.ravel(), y.ravel(), w.ravel(), parts.ravel(), planner.empty((room,), x.dtype), done)
+    planner.share_units(function, arrays, numbers, units, threads)
     return w
 
 

@@ -33,7 +33,7 @@ from ...ir.partition import PartitionGraph
 from ...ir.program import Kernel
 from ...reference import NumpyBackend, one_by_one
 from ..emit.nest import PART, PARTS, ROWS, NumbaSource, source_of
-from ..native.planner import LEAST, NotPlannableError, Planner, Value
+from ..native.planner import LEAST, NotPlannableError, Planner
 from ..work_ranges import PARALLEL_NS, TOGETHER_NS, nanoseconds, ranges_of
 from .node import PlannedKernel, RecordableKernel
 from .rows import ranges_of_rows
@@ -107,32 +107,30 @@ class CpuFusedKernel(PlannedKernel):
             self._compare(given, made if isinstance(made, tuple) else (made,))
         return made
 
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Put its launch into a native plan, in which the inputs that are variables are their values."""
         function = planner.compiled(self.text)
-        given = [planner.in_order(v) for v in inputs[: self._loaded]]
+        given = [planner.ordered(planner.in_memory(x)) for x in inputs[: self._loaded]]
         types = [t.dtype.base.np for t in self.group.inputs]
         for i in self.variables:
             types[i] = next(v.dtype.np for v in self.group.loops.values if v.op in READS and v.data == i)
-        if any(v.array.dtype != dtype for v, dtype in zip(given, types, strict=True)):
+        if any(x.dtype != dtype for x, dtype in zip(given, types, strict=True)):
             raise NotPlannableError("an array of another type")
         values = tuple(tuple(np.ravel(planner.known(inputs[i])).tolist()) for i in self._assumed)
-        shapes = [v.array.shape for v in given]
-        launch = launch_of(self.group, shapes, self._threads, self.source.split, values)
+        launch = launch_of(self.group, [x.shape for x in given], self._threads, self.source.split, values)
         if launch is None:
             raise NotPlannableError("sizes that fusion did not foresee")
         for i, limit in launch.limits:
             planner.check(given[i], limit)
         for i, limit in launch.below:
             planner.check(given[i], limit, LEAST)
-        outputs = [planner.made(shape, dtype) for shape, dtype in launch.outputs]
+        outputs = [planner.empty(shape, dtype) for shape, dtype in launch.outputs]
         arrays = given + outputs
         if self.source.partial:
-            arrays += [planner.made((launch.pieces,), dtype.np) for dtype in self.source.partial]
-            arrays.append(planner.made((1,), np.dtype(np.int64)))
-            planner.fill(arrays[-1])
-        vectors = [word for v in arrays for word in planner.vector(v)]
-        planner.launch(function, [*vectors, *launch.sizes], launch.ranges, self._threads, launch.together)
+            arrays += [planner.empty((launch.pieces,), dtype.np) for dtype in self.source.partial]
+            arrays.append(planner.empty((1,), np.dtype(np.int64)))
+            planner.clear(arrays[-1])
+        planner.share(function, [*arrays, *launch.sizes], launch.ranges, self._threads, launch.together)
         return outputs
 
     def _compare(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -259,9 +257,9 @@ class RegionOnlyKernel(RecordableKernel):
         self.kernel = CpuFusedKernel(group, **self._options)
         self._order = tuple(taken.index(t) for t in (*group.inputs, *group.shapes))
 
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Put its launch into a native plan."""
         if self.kernel is None:
             raise NotPlannableError("a node that is in no region")
-        made: Sequence[Value] = self.kernel.record_into(planner, [inputs[i] for i in self._order])
+        made: Sequence[Any] = self.kernel.record_into(planner, [inputs[i] for i in self._order])
         return made

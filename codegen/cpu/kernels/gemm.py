@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import as_strided
 from ....graph.core.graph import Node
 from ...ir.program import Kernel
 from ..emit.instantiate import text_of
-from ..native.recorder import Recorder
+from ..native.planner import Planner
 from .contraction import FUNCTIONS, contract
 from .node import NodeKernel
 
@@ -48,7 +48,7 @@ class ProductKernel(NodeKernel):
         """Become part of a region: products of all sizes are done here, also while the region runs one by one."""
         self._smallest = 0
 
-    def _record(self, function: Any, recorder: Recorder, a: Array, b: Array) -> Array | None:
+    def _record(self, function: Any, planner: Planner, a: Array, b: Array) -> Array | None:
         """The product as a contraction of one row of pixels; None where BLAS, by way of the reference, must do it."""
         flip_a, flip_b = (bool(self.node.attrs[name]) for name in OPS[self.node.type])
         a, b = (a.swapaxes(-1, -2) if flip_a else a), (b.swapaxes(-1, -2) if flip_b else b)
@@ -65,14 +65,14 @@ class ProductKernel(NodeKernel):
                 return None
             a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
         if len(stack) > 3:
-            a, b = (_as_stack(recorder, x) for x in (a, b))
-        out = recorder.empty((*stack, rows, columns), a.dtype)
+            a, b = (_as_stack(planner, x) for x in (a, b))
+        out = planner.empty((*stack, rows, columns), a.dtype)
         if (rows if columns > 1 else columns) == 1 and _is_column_major(b if columns > 1 else a):
             # The transposed product reads such a matrix along its contiguous axis.
             a, b, rows, columns = b.swapaxes(-1, -2), a.swapaxes(-1, -2), columns, rows
-        (a, a_jumps), (b, b_jumps) = (_as_vector(x if _is_vector(x) else recorder.ordered(x)) for x in (a, b))
+        (a, a_jumps), (b, b_jumps) = (_as_vector(x if _is_vector(x) else planner.ordered(x)) for x in (a, b))
         contract(
-            recorder, function, self._threads, a, b, out.reshape(-1),
+            planner, function, self._threads, a, b, out.reshape(-1),
             image=(1, rows, inner), result=(1, 1, rows, columns), window=(1, 1, 1, 1, 1, 1, 0, 0),
             x_jumps=(0, 0, *a_jumps[3:]), w_jumps=(0, 0, 0, *b_jumps[3:]), y_jumps=(0, 0, 0, columns),
             counts=(1,) * (3 - len(stack)) + stack if len(stack) <= 3 else (1, 1, math.prod(stack)),
@@ -91,10 +91,10 @@ def _is_column_major(matrix: Array) -> bool:
     return matrix.strides[-2] == matrix.itemsize != matrix.strides[-1]
 
 
-def _as_stack(recorder: Recorder, x: Array) -> Array:
+def _as_stack(planner: Planner, x: Array) -> Array:
     """A stack of matrices with one axis before the last two."""
     made = x.reshape(-1, *x.shape[-2:])
-    return made if np.may_share_memory(made, x) else recorder.ordered(x).reshape(made.shape)
+    return made if np.may_share_memory(made, x) else planner.ordered(x).reshape(made.shape)
 
 
 def _is_vector(x: Array) -> bool:

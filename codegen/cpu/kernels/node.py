@@ -1,8 +1,8 @@
 """`PlannedKernel`: a compiled kernel that runs by plans. `NodeKernel`: that of a single node, written by hand.
 
-A hand-written kernel is a source text with a compiled function, and a Python function `call(function, recorder, *inputs)` around it. The
-call allocates memory, makes arrays contiguous, adds padding and shares the work among threads. It does so through a recorder
-(`native.recorder`), once for arrays of the same shapes: what it asks for becomes a plan, which then runs, alone or in a region.
+A hand-written kernel is a source text with a compiled function, and a Python function `call(function, planner, *inputs)` around it. The
+call allocates memory, makes arrays contiguous, adds padding and shares the work among threads. It does so by methods of a `Planner`, once
+for arrays of the same shapes: what it asks for becomes a plan, which then runs, alone or in a region.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from ...check import compare
 from ...ir.program import Kernel
 from ...lower.region import one_or_all
 from ..native.plan_cache import PlanCache
-from ..native.planner import Planner, Value
-from ..native.recorder import record_by
+from ..native.planner import Planner
 from ..tiering import TieredKernel
 
 
@@ -41,7 +40,7 @@ class RecordableKernel:
         """Become part of a region."""
 
     @abstractmethod
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record its launches into a native plan, in which variables are their values; gives its outputs.
 
         Raises:
@@ -72,7 +71,7 @@ class NodeKernel(PlannedKernel):
     Args:
         node: the node that it runs. reference: the op's reference, attributes bound; it does the work until the kernel is compiled, and
             where `call` returns None.
-        text: the source text. call: `call(function, recorder, *inputs)` returns the outputs, or None for unsupported sizes.
+        text: the source text. call: `call(function, planner, *inputs)` returns the outputs, or None for unsupported sizes.
         check: compare with the reference at every run. known_input: the input whose value `call` reads, such as a shape; -1: none.
     """
 
@@ -98,6 +97,6 @@ class NodeKernel(PlannedKernel):
             compare("The compiled kernel of", self.node, *((made, wanted) if several else ([made], [wanted])))
         return made
 
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record its launches into a native plan."""
-        return record_by(planner, partial(self._call, planner.compiled(self.text)), inputs, self._known_input)
+        return planner.trace(partial(self._call, planner.compiled(self.text)), inputs, self._known_input)

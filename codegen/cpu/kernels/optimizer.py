@@ -35,7 +35,7 @@ from ...ir.program import Kernel
 from ..emit.nest import source_of
 from ..jit import Function, compile_now
 from ..native.plan_cache import PlanCache
-from ..native.planner import NotPlannableError, Planner, Value
+from ..native.planner import NotPlannableError, Planner
 from ..native.worker_pool import share
 from ..tiering import TieredKernel
 from ..work_ranges import nanoseconds, ranges_of
@@ -114,23 +114,22 @@ class UpdateKernel(VariableKernel):
     def _change(self, values: Sequence[Array], inputs: Sequence[Any]) -> bool:
         return self._plans.run((*values, *inputs[self.places :]), self.is_awaited) is not None
 
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record its launch in a native plan, whose first inputs are the variables' values, and which has no outputs."""
         function = planner.compiled(self.text)
         places = self.places
-        values, given = inputs[:places], [planner.in_order(v) for v in inputs[places:]]
-        array = given[self.gradient].array
+        values, given = inputs[:places], [planner.ordered(planner.in_memory(x)) for x in inputs[places:]]
+        array = given[self.gradient]
         self.check_fit(values, array.shape)
         size = array.size
         ranges = ranges_of(size, nanoseconds(self.loops, (size,)), self._threads)
-        vectors = [word for v in (*values, *given, *values) for word in planner.vector(v)]
-        planner.launch(function, [*vectors, size], ranges, self._threads)
+        planner.share(function, [*values, *given, *values, size], ranges, self._threads)
         return ()
 
-    def check_fit(self, values: Sequence[Value], shape: tuple[int, ...]) -> None:
+    def check_fit(self, values: Sequence[Array], shape: tuple[int, ...]) -> None:
         """NotPlannableError unless the kernel supports the variables' values, for a gradient of this shape."""
         for v, loaded in zip(values, self.loops.loads, strict=False):
-            if v.array.shape != shape or v.array.dtype != loaded.dtype.np:
+            if v.shape != shape or v.dtype != loaded.dtype.np:
                 raise NotPlannableError("a value of another shape than its gradient")
 
 

@@ -18,7 +18,7 @@ from ....graph.core.dtypes import float32, float64, int32, int64
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
 from ..emit.instantiate import text_of
-from ..native.recorder import Recorder
+from ..native.planner import Planner
 from ..native.worker_pool import share
 from ..work_ranges import Ranges, ranges_of
 
@@ -62,15 +62,15 @@ def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array
     if node.type not in TOP or node.outputs[0].dtype.base not in _TYPES:
         return None
 
-    def top(function: Any, recorder: Recorder, x: Array, k: Array) -> tuple[Array, Array] | None:
+    def top(function: Any, planner: Planner, x: Array, k: Array) -> tuple[Array, Array] | None:
         count, length = int(k), x.shape[-1]
         if not 0 < count <= min(length, MOST) or not x.size:
             return None
         rows, shape = x.size // length, (*x.shape[:-1], count)
-        values, places = recorder.empty(shape, x.dtype), recorder.empty(shape, np.dtype(np.int32))
+        values, places = planner.empty(shape, x.dtype), planner.empty(shape, np.dtype(np.int32))
         time = x.size * _NS_PER_NUMBER + rows * count * _NS_PER_FOUND
-        arrays = recorder.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
-        recorder.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
+        arrays = planner.ordered(x).reshape(-1), values.reshape(-1), places.reshape(-1)
+        planner.share(function, (*arrays, (length, count)), ranges_of(rows, time, threads), threads)
         return values, places
 
     return text_of("kernels/topk_source", {"top": ("rwp", (2,))}, node.outputs[0].dtype.name), top

@@ -16,7 +16,7 @@ from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import height_and_width, layout, window_of
 from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names
 from ..emit.nest import joined, source_of
-from ..native.recorder import Recorder
+from ..native.planner import Planner
 from ..work_ranges import nanoseconds, ranges_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -53,7 +53,7 @@ def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
     nests = [make(dtype, static, *multiplier, data_format) for make, _, _ in op.steps]
     sources = [source_of(nest, split=split) for nest in nests]
 
-    def call(compiled: Any, recorder: Recorder, *inputs: Array) -> Array | None:
+    def call(compiled: Any, planner: Planner, *inputs: Array) -> Array | None:
         found = op.sizes(node.attrs, [tuple(x.tolist()) if i == op.told else x.shape for i, x in enumerate(inputs)])
         if found is None or found[0] != static or (multiplier and found[2]["filter"][3:] != multiplier):
             return None
@@ -62,12 +62,12 @@ def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
         # None where memory is laid out only.
         functions = compiled if isinstance(compiled, tuple) else (compiled,) * len(sources)
         for (_, which, space), nest, source, function in zip(op.steps, nests, sources, functions, strict=True):
-            arrays = [made if i == CHOSEN else recorder.ordered(inputs[i]) for i in which]
-            made = recorder.empty(shapes[space], nest.values[nest.stores[0].value].dtype.np)
+            arrays = [made if i == CHOSEN else planner.ordered(inputs[i]) for i in which]
+            made = planner.empty(shapes[space], nest.values[nest.stores[0].value].dtype.np)
             lengths = [sizes[name] for name in axis_names(space, window, data_format, op.is_depthwise)]
             numbers = (*lengths, *(sizes[name] for name in source.sizes))
             ranges = ranges_of(lengths[source.split or 0], nanoseconds(nest, lengths), threads)
-            recorder.share(function, (*(a.reshape(-1) for a in (*arrays, made)), *numbers), ranges, threads)
+            planner.share(function, (*(a.reshape(-1) for a in (*arrays, made)), *numbers), ranges, threads)
         return made
 
     return joined(tuple(sources)), call

@@ -1,8 +1,7 @@
 """Native plans: launches of compiled kernels in a table that compiled code runs, without Python or its lock in between.
 
     plan_cache     runs kernels and regions by plans, which it makes and keeps by shapes
-    recorder       what hand-written kernels ask for while they are recorded into a plan
-    planner        traces calls with placeholder arrays, and lays out memory and records
+    planner        traces calls with placeholder arrays, on which kernels ask for launches; lays out memory and records
     plan           a plan for one set of shapes, ready to run
     worker_pool    the helper threads: they share launches, and spin between those of one table
     table          the words of the launch table, and its trampolines

@@ -12,7 +12,7 @@ import numpy as np
 from ..jit import compile_now, compile_soon
 from . import table as launches
 from .plan import Plan
-from .planner import KNOWN, NotCompiledError, NotPlannableError, Planner, Value, is_dense, stand_in
+from .planner import KNOWN, NotCompiledError, NotPlannableError, Planner, is_dense, stand_in
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ MOST_PLANS = 64  # of a kernel or region, for as many sets of shapes; with more 
 MOST_MET = 256  # sets of shapes that are counted; a program of ever new ones starts over
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...] | None, np.dtype[Any]], ...]
-Record: TypeAlias = Callable[[Planner, Sequence[Value]], Sequence[Value]]
+Record: TypeAlias = Callable[[Planner, Sequence[Any]], Sequence[Any]]
 
 
 class PlanCache:

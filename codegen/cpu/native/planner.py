@@ -2,7 +2,11 @@
 
 A `Planner` traces the calls once, with placeholder arrays for all tensors: the inputs, and arrays without contents for the outputs of
 launches. Each kernel records its launches and returns its outputs. The ops' own references make views (reshape, transpose, slice) of
-the placeholders, so their addresses give the offsets. Values that depend only on shapes are computed at once and are constants.
+the placeholders, so their addresses tell which placeholder they belong to, and the offset in it. Values that depend only on shapes are
+computed at once and are constants: arrays that belong to no placeholder.
+
+A hand-written kernel is more than one compiled function: it allocates, puts arrays in order, adds padding and shares its work among
+threads. It does so with the same methods.
 
 Tensors that neither enter nor leave share the arena (`memory.plan`): two that are needed at the same time do not overlap, others
 may.
@@ -10,8 +14,9 @@ may.
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
 from typing import Any, TypeAlias
@@ -48,11 +53,12 @@ class Memory:
     """A piece of memory of a plan.
 
     Attributes:
-        array: its placeholder. kind: whether it is an input, a constant, or made by a launch.
+        begin: the address of its placeholder. array: this. kind: whether it is an input, a constant, or made by a launch.
         number: its number among the inputs.
         first, last: its live range, in launches. leaves: whether it is live after the plan. is_sent: whether another task uses it.
     """
 
+    begin: int
     array: Array
     kind: str
     number: int = -1
@@ -60,14 +66,6 @@ class Memory:
     last: int = -1
     leaves: bool = False
     is_sent: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Value:
-    """A tensor of a plan: a view of a placeholder; or a known value, which has no memory."""
-
-    array: Any
-    memory: Memory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,64 +105,66 @@ class Planner:
     _records: list[_Record] = field(default_factory=list)
     _launches: int = 0
     _memories: list[Memory] = field(default_factory=list)
+    _by_address: list[Memory] = field(default_factory=list)
 
     # --- tensors ---------------------------------------------------------------------------------------------------
 
-    def given(self, number: int, array: Array) -> Value:
-        """An input of the plan."""
-        return Value(array, self._memory(array, "given", number))
+    def given(self, number: int, array: Array) -> Array:
+        """An input of the plan, for which this array stands."""
+        return self._placed(array, "given", number)
 
-    def made(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Value:
-        """An output of a launch."""
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """A tensor that launches fill, in memory that may have been used before."""
         if 0 in shape:
             raise NotPlannableError("a tensor without elements")
-        array = stand_in(shape, dtype)
-        return Value(array, self._memory(array, "made"))
+        return self._placed(stand_in(tuple(shape), dtype), "made")
 
-    def _memory(self, array: Array, kind: str, number: int = -1) -> Memory:
+    def _placed(self, array: Array, kind: str, number: int = -1) -> Array:
         if array.dtype.hasobject or not is_dense(array):
             raise NotPlannableError("an array that kernels do not take")
-        self._memories.append(Memory(array, kind, number))
-        return self._memories[-1]
+        self._memories.append(Memory(begin_of(array), array, kind, number))
+        if array.size:
+            bisect.insort(self._by_address, self._memories[-1], key=_begin)
+        return array
 
-    def known(self, value: Value) -> Any:
+    def memory_of(self, x: Any) -> Memory | None:
+        """The memory that a tensor is in; None: its value is known."""
+        if not isinstance(x, np.ndarray) or not x.size:
+            return None
+        low, high = np.lib.array_utils.byte_bounds(x)
+        at = bisect.bisect(self._by_address, low, key=_begin) - 1
+        found = self._by_address[at] if at >= 0 else None
+        return found if found is not None and high <= found.begin + found.array.nbytes else None
+
+    def known(self, x: Any) -> Any:
         """The content of a tensor. Reading an input specializes the plan for its current value.
 
         Raises:
             NotPlannableError: it is made by a launch.
         """
-        if value.memory is None:
-            return value.array
-        memory = value.memory
+        memory = self.memory_of(x)
+        if memory is None:
+            return x
         if self.is_dry:
             raise NotPlannableError("what a kernel needs to know is not known before the step")
-        if memory.kind != "given" or value.array is not memory.array or value.array.nbytes > KNOWN:
+        if memory.kind != "given" or x is not memory.array or x.nbytes > KNOWN:
             raise NotPlannableError("a kernel needs to know a value beforehand that another one makes")
-        self.looked_at[memory.number] = value.array.copy()
+        self.looked_at[memory.number] = x.copy()
         return self.looked_at[memory.number]
 
-    def in_memory(self, value: Value) -> Value:
-        """The same value in memory, where kernels can read it."""
-        if value.memory is not None:
-            return value
-        array = np.ascontiguousarray(value.array).reshape(np.shape(value.array))
-        return Value(array, self._memory(array, "fixed"))
+    def in_memory(self, x: Any) -> Array:
+        """A tensor in memory, where kernels can read it."""
+        if self.memory_of(x) is not None:
+            return x  # type: ignore[no-any-return]
+        return self._placed(np.ascontiguousarray(x).reshape(np.shape(x)), "fixed")
 
-    def in_order(self, value: Value) -> Value:
-        """The same value in contiguous memory."""
-        value = self.in_memory(value)
-        if value.array.flags.c_contiguous:
-            return value
-        out = self.made(value.array.shape, value.array.dtype)
-        self.copy(value, out)
+    def ordered(self, x: Array) -> Array:
+        """A tensor in memory itself if it is contiguous, else a contiguous copy."""
+        if x.flags.c_contiguous:
+            return x
+        out = self.empty(x.shape, x.dtype)
+        self.copy(x, out)
         return out
-
-    def view(self, array: Any, of: Value) -> Value | None:
-        """What a reference made of a value without writing anything; None: it is in memory of its own."""
-        if of.memory is None or not isinstance(array, np.ndarray) or not array.size or array.dtype != of.array.dtype:
-            return None
-        (low, high), (begin, end) = map(np.lib.array_utils.byte_bounds, (array, of.memory.array))
-        return Value(array, of.memory) if begin <= low and high <= end else None
 
     # --- functions -------------------------------------------------------------------------------------------------
 
@@ -175,71 +175,102 @@ class Planner:
             raise NotCompiledError(text)
         return function
 
+    def trace(self, call: Callable[..., Any], inputs: Sequence[Any], known: int = -1) -> Sequence[Array]:
+        """The outputs of a hand-written kernel, which asks for its launches.
+
+        Args:
+            call: `call(planner, *arrays)` returns an array or several, or None for unsupported arrays.
+            known: the input whose value it reads, if there is one.
+        """
+        given = [np.asarray(self.known(x)) if i == known else self.in_memory(x) for i, x in enumerate(inputs)]
+        made = call(self, *given)
+        if made is None:
+            raise NotPlannableError("sizes that the kernel does not take")
+        outputs = made if isinstance(made, tuple) else (made,)
+        if any(self.memory_of(x) is None for x in outputs):
+            raise NotPlannableError("an array that NumPy has copied")
+        return outputs
+
     # --- launches --------------------------------------------------------------------------------------------------
 
-    def vector(self, value: Value, elements: int | None = None) -> list[Any]:
-        """A tensor's memory as a kernel's argument; `elements`: not all of them, or more, as far as jumps lead."""
-        count, size = value.array.size if elements is None else elements, value.array.itemsize
-        words: list[Any] = list(launches.vector(count, size))
-        words[launches.ADDRESS] = self.at(value)
+    def _words(self, arguments: Sequence[Any]) -> list[Any]:
+        """Arguments of a kernel: tensors, whose memory is given, integers, and tuples of these."""
+        words: list[Any] = []
+        for x in arguments:
+            words += self._vector(x, x.size) if isinstance(x, np.ndarray) else launches.flat([x])
         return words
 
-    def at(self, value: Value) -> Address:
+    def _vector(self, x: Array, elements: int) -> list[Any]:
+        """A tensor's memory as a kernel's argument; `elements`: how many, as far as jumps lead."""
+        words: list[Any] = list(launches.vector(elements, x.itemsize))
+        words[launches.ADDRESS] = self._at(x)
+        return words
+
+    def _at(self, x: Array) -> Address:
         """Where a tensor begins."""
-        assert value.memory is not None
-        if not value.array.size:
-            raise NotPlannableError("a tensor without elements")
-        return Address(value.memory, begin_of(value.array) - begin_of(value.memory.array))
+        memory = self.memory_of(x)
+        if memory is None:
+            raise NotPlannableError("an array that NumPy has copied" if x.size else "a tensor without elements")
+        return Address(memory, begin_of(x) - memory.begin)
 
-    def launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int, together: Ranges = ()) -> None:
-        """A kernel's launch for ranges of its work, the last two arguments.
+    def share(
+        self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int, together: Ranges = ()
+    ) -> None:
+        """Have a compiled `function(*arguments, lo, hi)` called for all ranges, on up to `threads` threads.
 
-        `together`: those for threads that stay together, where there is one range for others.
+        `together`: the ranges for threads that stay together, where there is one range for others.
         """
+        self._launch(function, self._words(arguments), ranges, threads, together)
+
+    def _launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int, together: Ranges) -> None:
         is_light = len(ranges) == 1 and len(together) > 1
         whole = ranges[0][0], ranges[-1][1]
         ranges = together if is_light else ranges
         threads = min(threads, len(ranges), most_threads())
         self._record(function, [*words, *whole], threads=threads, ranges=ranges, is_light=is_light)
 
-    def launch_units(
-        self, function: Any, before: Sequence[Any], behind: Sequence[Any], units: int, threads: int
+    def share_units(
+        self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
     ) -> None:
-        """Launch a kernel whose threads take units of work (`share_units`). `before`, `behind`: arguments around the counters."""
+        """Have a compiled `function(*arrays, counters, *numbers, thread, units)` called on up to `threads` threads.
+
+        Each takes units until none is left. `thread` is the number of the thread; the caller's is 0. The threads count taken and finished
+        units in `counters`, without the GIL. So units can be small, and the caller continues as soon as the last one is finished.
+        """
         threads = max(1, min(threads, units, most_threads()))
-        counters = self.made(((threads + 1) * LINE,), np.dtype(np.int64))
-        self.fill(counters)
-        words = [*before, *self.vector(counters), *behind, 0, units]
+        counters = self.empty(((threads + 1) * LINE,), np.dtype(np.int64))
+        self.clear(counters)
+        before = self._words(arrays)
+        words = [*before, *self._words([counters, *numbers]), 0, units]
         self._record(function, words, threads=threads, units=units, counters=len(before) + launches.ADDRESS)
 
-    def fill(self, value: Value, byte: int = 0) -> None:
-        """Fill a contiguous tensor with a byte."""
-        self._record(None, launches.assistance(launches.FILL, self.at(value), byte, value.array.nbytes))
+    def clear(self, x: Array) -> None:
+        """Fill a tensor with zeros."""
+        if x.flags.c_contiguous:
+            self._record(None, launches.assistance(launches.FILL, self._at(x), 0, x.nbytes))
+        else:
+            self.copy(np.broadcast_to(self.in_memory(np.zeros(1, x.dtype)), x.shape), x)
 
-    def check(self, value: Value, limit: int, least: int = 0) -> None:
-        """Fail the run unless all numbers are at least `least`, and below a limit."""
-        value = self.in_order(value)
-        x = value.array
-        self._record(None, launches.assistance(launches.CHECK, self.at(value), x.size, x.itemsize, least, limit))
+    def check(self, x: Array, limit: int, least: int = 0) -> None:
+        """Fail the run unless all numbers of a contiguous tensor are at least `least`, and below a limit."""
+        self._record(None, launches.assistance(launches.CHECK, self._at(x), x.size, x.itemsize, least, limit))
 
-    def copy(self, value: Value, into: Value, threads: int = 1) -> None:
-        """Copy a tensor, also a strided one. `threads`: the most threads that may share it."""
-        value = self.in_memory(value)
-        x, out = value.array, into.array
+    def copy(self, x: Array, out: Array, threads: int = 1) -> None:
+        """Copy a tensor in memory, also a strided one. `threads`: the most threads that may share it."""
         if x.flags.c_contiguous and out.flags.c_contiguous:
             function, length = None, x.nbytes
-            words = launches.assistance(launches.COPY, self.at(into), self.at(value))[:-2]
+            words = launches.assistance(launches.COPY, self._at(out), self._at(x))[:-2]
         else:
             sizes, jumps, out_jumps = joined_axes(x, out)
             try:
                 function, length = self.compiled(copy_source(x.itemsize)), sizes[0]
             except ValueError as e:
                 raise NotPlannableError(str(e)) from None
-            words = [*self.vector(value, _span(sizes, jumps)), *self.vector(into, _span(sizes, out_jumps))]
+            words = [*self._vector(x, _span(sizes, jumps)), *self._vector(out, _span(sizes, out_jumps))]
             words += launches.flat((sizes, jumps, out_jumps))
         time = x.nbytes * NS_PER_COPIED
         ranges, together = (ranges_of(length, time, threads, 1, worth) for worth in (PARALLEL_NS, TOGETHER_NS))
-        self.launch(function, words, ranges, threads, together)
+        self._launch(function, words, ranges, threads, together)
 
     def _record(self, function: Any, arguments: Sequence[Any], **named: Any) -> None:
         """Add a launch: the fields of a `_Record`."""
@@ -257,12 +288,12 @@ class Planner:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def arena_bytes(self, outputs: Sequence[Value], largest: int | None = None) -> int:
+    def arena_bytes(self, outputs: Sequence[Any], largest: int | None = None) -> int:
         """The size of the arena of the recorded launches; `largest`: as for `finish`."""
         return self._laid_out(outputs, (), largest)[-1]
 
     def finish(
-        self, given: int, outputs: Sequence[Value], sent: Collection[int] = (), largest: int | None = None
+        self, given: int, outputs: Sequence[Any], sent: Collection[int] = (), largest: int | None = None
     ) -> Plan:
         """The plan of the recorded launches, with `given` inputs.
 
@@ -286,7 +317,7 @@ class Planner:
             table += launches.head(r.function or assist, len(r.arguments), *sharing)
             for word in r.arguments:
                 if type(word) is Address and word.memory.kind == "fixed":
-                    word = begin_of(word.memory.array) + word.offset
+                    word = word.memory.begin + word.offset
                 elif type(word) is Address:
                     number, offset = where[id(word.memory)]
                     patches.append((len(table), number, offset + word.offset))
@@ -300,20 +331,20 @@ class Planner:
             [arrays[i] for i in range(given)],
             tuple((m.array.shape, m.array.dtype, m.is_sent) for m in leaving),
             size,
-            tuple(_output(v, numbers) for v in outputs),
+            tuple(_output(x, self.memory_of(x), numbers) for x in outputs),
             tuple(self.looked_at.items()),
             tuple(held),
             max((r.threads for r in self._records if is_shared), default=1),
         )
 
     def _laid_out(
-        self, outputs: Sequence[Value], sent: Collection[int], largest: int | None
+        self, outputs: Sequence[Any], sent: Collection[int], largest: int | None
     ) -> tuple[list[Memory], list[Memory], tuple[int, ...], int]:
         """(memories of the outputs, memories in the arena, their offsets in it, the size of the arena)."""
-        for i, value in enumerate(outputs):
-            if value.memory is not None and value.memory.kind == "made":
-                value.memory.leaves = True
-                value.memory.is_sent |= i in sent
+        for i, memory in enumerate(map(self.memory_of, outputs)):
+            if memory is not None and memory.kind == "made":
+                memory.leaves = True
+                memory.is_sent |= i in sent
         made = [m for m in self._memories if m.kind == "made" and m.first >= 0]
         leaving = [m for m in made if m.leaves]
         staying = [m for m in made if not m.leaves]
@@ -374,18 +405,19 @@ def _span(sizes: Sequence[int], jumps: Sequence[int]) -> int:
     return 1 + sum((n - 1) * max(0, j) for n, j in zip(sizes, jumps, strict=True))
 
 
-def _output(value: Value, numbers: dict[int, int]) -> Output:
-    """Where an output is; `numbers`: of the memories that leave."""
-    if value.memory is None:
-        return Output(known=value.array)
-    memory, x = value.memory, value.array
+def _begin(memory: Memory) -> int:
+    return memory.begin
+
+
+def _output(x: Any, memory: Memory | None, numbers: dict[int, int]) -> Output:
+    """Where an output in this memory is; `numbers`: of the memories that leave."""
+    if memory is None or memory.kind == "fixed":
+        return Output(known=x)
     view = None
     # Strides of axes of one element do not matter.
     is_ordered = x.flags.c_contiguous and memory.array.flags.c_contiguous
     if x.shape != memory.array.shape or x.strides != memory.array.strides and not is_ordered:
         size = x.itemsize
-        offset = (begin_of(x) - begin_of(memory.array)) // size
+        offset = (begin_of(x) - memory.begin) // size
         view = offset, x.shape, None if x.flags.c_contiguous else tuple(s // size for s in x.strides)
-    if memory.kind == "fixed":
-        return Output(known=x)
     return Output(memory.number, view=view) if memory.kind == "given" else Output(made=numbers[id(memory)], view=view)

@@ -13,9 +13,10 @@ import numpy as np
 from ...ir.program import Call
 from ..kernels.copy import Pack
 from ..kernels.node import RecordableKernel
-from ..native.planner import KNOWN, NotPlannableError, Planner, Value
+from ..native.planner import KNOWN, NotPlannableError, Planner
 
-Put: TypeAlias = Callable[[Planner, Call, Sequence[Value]], Sequence[Value]]
+Array: TypeAlias = np.ndarray[Any, Any]
+Put: TypeAlias = Callable[[Planner, Call, Sequence[Any]], Sequence[Any]]
 
 SHAPE_OPS = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 """Ops whose outputs depend on the shapes of their inputs alone."""
@@ -74,7 +75,7 @@ def work_of(call: Call) -> float:
     return sum((c.flops + c.bytes for c in costs), 0.0)
 
 
-def record(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+def record(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     """Record a call into a plan; gives its outputs.
 
     Raises:
@@ -83,8 +84,8 @@ def record(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Va
     kernel = kernel_of(call)
     if kernel is not None:
         return kernel.record_into(planner, inputs)
-    if call.op in SHAPE_OPS or call.op in _OF_KNOWN and all(v.memory is None for v in inputs):
-        return [_small(x) for x in _made(call, [v.array for v in inputs])]
+    if call.op in SHAPE_OPS or call.op in _OF_KNOWN and all(planner.memory_of(x) is None for x in inputs):
+        return _small(_made(call, inputs))
     if call.op in _VIEWS:
         return _record_view(planner, call, inputs)
     return _JOINED[call.op](planner, call, inputs)
@@ -96,38 +97,36 @@ def _made(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
     return (result,) if len(call.outputs) == 1 else result
 
 
-def _small(x: Any) -> Value:
-    if x.nbytes > KNOWN:
+def _small(values: Sequence[Any]) -> Sequence[Any]:
+    """Values that shapes tell, which are kept with the plan."""
+    if any(x.nbytes > KNOWN for x in values):
         raise NotPlannableError("what shapes tell is large")
-    return Value(x)
+    return values
 
 
-def _record_view(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+def _record_view(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     which = _VIEWS[call.op]
-    values = [v if i == which else Value(planner.known(v)) for i, v in enumerate(inputs)]
-    if values[which].memory is None:
-        return [_small(x) for x in _made(call, [v.array for v in values])]
+    values = [x if i == which else planner.known(x) for i, x in enumerate(inputs)]
+    if planner.memory_of(values[which]) is None:
+        return _small(_made(call, values))
     for _ in range(2):
-        shown = [planner.view(x, values[which]) for x in _made(call, [v.array for v in values])]
-        if None not in shown:
-            return shown  # type: ignore[return-value]
-        values[which] = planner.in_order(values[which])  # these strides allow no view: copy to contiguous memory first
+        shown = _made(call, values)
+        if all(planner.memory_of(x) is not None for x in shown):
+            return shown
+        values[which] = planner.ordered(values[which])  # these strides allow no view: copy to contiguous memory first
     raise NotPlannableError(f"{call.op} copies")
 
 
-def _join(planner: Planner, parts: Sequence[Value], axis: int) -> Value:
+def _join(planner: Planner, parts: Sequence[Any], axis: int) -> Array:
     """Concatenate parts along one of their axes."""
-    first = parts[0].array
-    along = sum(p.array.shape[axis] for p in parts)
+    first, begin = parts[0], 0
+    if any(p.dtype != first.dtype or _without(p.shape, axis) != _without(first.shape, axis) for p in parts):
+        raise NotPlannableError("parts that do not fit")
+    along = sum(p.shape[axis] for p in parts)
+    out = planner.empty((*first.shape[:axis], along, *first.shape[axis + 1 :]), first.dtype)
     for p in parts:
-        if p.array.dtype != first.dtype or _without(p.array.shape, axis) != _without(first.shape, axis):
-            raise NotPlannableError("parts that do not fit")
-    out = planner.made((*first.shape[:axis], along, *first.shape[axis + 1 :]), first.dtype)
-    begin = 0
-    for p in parts:
-        end = begin + p.array.shape[axis]
-        place = out.array[(*(slice(None),) * axis, slice(begin, end))]
-        planner.copy(p, Value(place, out.memory))
+        end = begin + p.shape[axis]
+        planner.copy(planner.in_memory(p), out[(*(slice(None),) * axis, slice(begin, end))])
         begin = end
     return out
 
@@ -136,21 +135,20 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _record_concat(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
+def _record_concat(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     *parts, along = inputs
-    axis, rank = int(planner.known(along)), parts[0].array.ndim
+    axis, rank = int(planner.known(along)), parts[0].ndim
     if not -rank <= axis < rank:
         raise NotPlannableError("an axis that is not there")
     return [_join(planner, parts, axis % rank)]
 
 
-def _record_pack(planner: Planner, call: Call, inputs: Sequence[Value]) -> Sequence[Value]:
-    kernel, arrays = call.kernel, [v.array for v in inputs]
-    if not isinstance(kernel, Pack) or any(x.shape != arrays[0].shape for x in arrays):
+def _record_pack(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
+    kernel, shape = call.kernel, inputs[0].shape
+    if not isinstance(kernel, Pack) or any(x.shape != shape for x in inputs):
         raise NotPlannableError("parts that do not fit")
-    axis = kernel.axis % (arrays[0].ndim + 1)
-    parts = [planner.in_memory(v) for v in inputs]
-    return [_join(planner, [Value(np.expand_dims(v.array, axis), v.memory) for v in parts], axis)]
+    axis = kernel.axis % (len(shape) + 1)
+    return [_join(planner, [np.expand_dims(x, axis) for x in inputs], axis)]
 
 
 _JOINED: dict[str, Put] = {"ConcatV2": _record_concat, "Pack": _record_pack}

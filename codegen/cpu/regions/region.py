@@ -26,7 +26,7 @@ from ...memory.plan import Arena
 from ..kernels.fused import RegionOnlyKernel
 from ..kernels.optimizer import UpdateKernel
 from ..native.plan_cache import PlanCache
-from ..native.planner import NotPlannableError, Planner, Value, stand_in
+from ..native.planner import NotPlannableError, Planner, stand_in
 from ..tiering import COMPILE_AFTER_S, LOAD_AFTER_S, TieredKernel
 from .lowering import record, variables_of
 
@@ -89,11 +89,10 @@ class NativeRegion:
         """Bytes of the arenas of the plans that there are, one for each set of shapes."""
         return self._plans.arenas
 
-    def record_into(self, planner: Planner, inputs: Sequence[Value]) -> Sequence[Value]:
+    def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record all calls into a plan, in which variables are their values; gives what leaves, without the variables."""
         region = self.region
-        values = {i: Value(value) for i, value in region.constants.items()}
-        values.update(zip(region.given, inputs, strict=True))
+        values = {**region.constants, **dict(zip(region.given, inputs, strict=True))}
         for call in self.calls:
             taken = [values[i] for i in call.inputs]
             if is_update(call):

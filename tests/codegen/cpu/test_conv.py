@@ -51,11 +51,11 @@ def forward(window: Window, x: Any, w: Any, threads: int) -> Any:
     count = tuple(window.positions(i, x.shape[1 + i]) or 0 for i in range(2))
     begin = tuple(-window.pads(i, x.shape[1 + i])[0] for i in range(2))
 
-    def call(recorder: Any, x: Any, w: Any) -> Any:
-        y = recorder.empty((x.shape[0], *count, w.shape[3]), x.dtype)
-        recorder.copy(np.broadcast_to(recorder.fixed(np.full(1, np.nan, x.dtype)), y.shape), y)
+    def call(planner: Any, x: Any, w: Any) -> Any:
+        y = planner.empty((x.shape[0], *count, w.shape[3]), x.dtype)
+        planner.copy(np.broadcast_to(planner.in_memory(np.full(1, np.nan, x.dtype)), y.shape), y)
         convolve(
-            recorder, function(x.dtype.name), threads, x, w, y, count,  # type: ignore[arg-type]
+            planner, function(x.dtype.name), threads, x, w, y, count,  # type: ignore[arg-type]
             taps=w, strides=window.strides, dilations=window.dilations, begin=begin,  # type: ignore[arg-type]
         )  # fmt: skip
         return y
@@ -66,16 +66,16 @@ def forward(window: Window, x: Any, w: Any, threads: int) -> Any:
 def by_image(window: Window, y: Any, w: Any, size: tuple[int, int], threads: int) -> Any:
     """By way of phases, however few channels the image has."""
 
-    def call(recorder: Any, y: Any, w: Any) -> Any:
-        x = recorder.empty((y.shape[0], *size, w.shape[2]), y.dtype)
-        recorder.clear(x)  # zeros where no tap meets a pixel
+    def call(planner: Any, y: Any, w: Any) -> Any:
+        x = planner.empty((y.shape[0], *size, w.shape[2]), y.dtype)
+        planner.clear(x)  # zeros where no tap meets a pixel
         turned = w.transpose(0, 1, 3, 2)
         for p in phases_of(window, size):
             to = x[:, p.to[0] :: window.strides[0], p.to[1] :: window.strides[1]]
             if to.size:
-                recorder.copy(np.broadcast_to(recorder.fixed(np.full(1, np.nan, y.dtype)), to.shape), to)
+                planner.copy(np.broadcast_to(planner.in_memory(np.full(1, np.nan, y.dtype)), to.shape), to)
             convolve(
-                recorder, function(y.dtype.name), threads, y, w, x, p.count,
+                planner, function(y.dtype.name), threads, y, w, x, p.count,
                 taps=turned[p.taps], dilations=window.dilations, begin=p.begin, to=p.to, apart=window.strides,
             )  # fmt: skip
         return x
@@ -168,8 +168,8 @@ def test_zeros_where_no_tap_meets_a_pixel() -> None:
     rng = np.random.default_rng(0)
     w, y = rng.standard_normal((2, 2, 9, 4)).astype("f"), rng.standard_normal((1, 3, 3, 4)).astype("f")
 
-    def call(recorder: Any, sizes: Any, w: Any, y: Any) -> Any:
-        return conv_input(recorder, {"contract": function("float32")}, 1, attrs, sizes, w, y)
+    def call(planner: Any, sizes: Any, w: Any, y: Any) -> Any:
+        return conv_input(planner, {"contract": function("float32")}, 1, attrs, sizes, w, y)
 
     x = by_plan(call, np.array([1, 9, 9, 9]), w, y, known=0)
     assert x is not None

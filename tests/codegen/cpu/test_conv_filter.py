@@ -27,7 +27,7 @@ def made(window: Window, sizes: Sizes, threads: int, dtype: str = "float32") -> 
     seen = patches(x, window)
     y = rng.standard_normal((*seen.shape[:3], channels)).astype(dtype)
     function = compile_now(text_of("kernels/conv_filter_source", OPS["Conv2DBackpropFilter"][2], dtype))
-    got = by_plan(lambda recorder, *xy: filter_gradient(recorder, function, threads, window, *xy), x, y)
+    got = by_plan(lambda planner, *xy: filter_gradient(planner, function, threads, window, *xy), x, y)
     expected = np.tensordot(seen.astype(np.float64), y.astype(np.float64), ((0, 1, 2), (0, 1, 2))).transpose(1, 2, 0, 3)
     return got, expected, cuts_of(y.shape, inner, window, x.itemsize)
 

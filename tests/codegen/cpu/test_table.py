@@ -140,7 +140,7 @@ def test_bytes_are_copied() -> None:
 def test_a_kernel_with_too_many_arguments_for_a_board_is_not_shared() -> None:
     planner = Planner()
     for words in (launches.MOST_ARGUMENTS - 2, launches.MOST_ARGUMENTS - 1):
-        planner.launch(None, [0] * words, ((0, 1), (1, 2)), 2)
+        planner.share(None, [0] * words, ((0, 1), (1, 2)), 2)
     assert [record.threads for record in planner._records] == [2, 1]
 
 
@@ -148,7 +148,7 @@ def test_a_plan_takes_arrays_of_its_types_only() -> None:
     x = np.arange(6, dtype=np.int32).reshape(2, 3)
     planner = Planner()
     given = planner.given(0, x)
-    made = planner.made((2, 3), x.dtype)
+    made = planner.empty((2, 3), x.dtype)
     planner.copy(given, made)
     plan = planner.finish(1, [made])
     (out,) = plan.run((x,)) or ()
@@ -161,7 +161,7 @@ def test_a_dense_array_in_another_order_is_read_as_it_lies() -> None:
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     turned = x.transpose(2, 0, 1)
     planner = Planner()
-    made = planner.made(turned.shape, x.dtype)
+    made = planner.empty(turned.shape, x.dtype)
     given = planner.given(0, stand_in(turned.shape, x.dtype, turned.strides))
     compile_now(copy_source(4))
     planner.copy(given, made)
