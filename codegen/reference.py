@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..graph.core.errors import UnimplementedError
-from ..graph.core.graph import Node, Tensor
+from ..graph.core.graph import Node
 from ..graph.resources.resource_manager import Context
-from .backend import ContextOf, NodeError
+from .backend import ContextOf
 from .ir.program import Kernel
+from .lower.region import Steps
 from .passes.rewrite import NONE, Rewrites
 
 if TYPE_CHECKING:
@@ -36,55 +36,4 @@ class NumpyBackend:
 
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """The nodes one by one."""
-        return one_by_one(self, group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
-
-
-def one_by_one(
-    backend: NumpyBackend,
-    nodes: Sequence[Node],
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    context_of: ContextOf | None = None,
-) -> Kernel:
-    """A function that runs nodes in order and frees each value after its last use.
-
-    `context_of`: the `Context` of nodes that read state. If a node fails, it raises `NodeError` from the node's exception.
-    """
-    slot_of = {t: i for i, t in enumerate(inputs)}
-    start: list[Any] = [None] * len(inputs)
-    calls: list[tuple[Kernel, tuple[int, ...], tuple[int, ...], Node]] = []
-    for node in nodes:
-        for t in (*node.inputs, *node.outputs):
-            if t not in slot_of:
-                slot_of[t] = len(start)
-                start.append(t.op.attrs["value"] if t.op.type == "Const" else None)
-        taken = tuple(slot_of[t] for t in node.inputs)
-        context = context_of(node) if context_of is not None and node.opdef.is_stateful else None
-        calls.append((backend.kernel(node, context), taken, tuple(slot_of[t] for t in node.outputs), node))
-    asked = [slot_of[t] for t in outputs]
-    seen = set(asked)
-    steps = []
-    for kernel, taken, made, node in reversed(calls):
-        lost = tuple(dict.fromkeys(s for s in (*taken, *made) if s not in seen))
-        seen.update(lost)
-        steps.append((kernel, taken, made, lost, node))
-    steps.reverse()
-    given = len(inputs)
-
-    def run(*values: Any) -> Any:
-        slots = [*values, *start[given:]]
-        for kernel, taken, made, lost, node in steps:
-            try:
-                result = kernel(*[slots[i] for i in taken])
-            except Exception as e:
-                raise NodeError(node) from e
-            if len(made) == 1:
-                slots[made[0]] = result
-            else:
-                for i, value in zip(made, result, strict=True):
-                    slots[i] = value
-            for i in lost:
-                slots[i] = None
-        return slots[asked[0]] if len(asked) == 1 else tuple([slots[i] for i in asked])
-
-    return run
+        return Steps(self, group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)

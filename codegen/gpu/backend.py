@@ -28,7 +28,7 @@ from ..reference import NumpyBackend
 from .context import GpuContext
 from .driver.device import Device
 from .driver.ipc import Lends
-from .gemm_epilogue import EpilogueTemplateKernel, UnfusedParts
+from .gemm_epilogue import EpilogueTemplateKernel, unfused
 from .ir import Target
 from .kernels import FusedGpuKernel, TemplateKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, ViewKernel, lives_on_device
@@ -77,7 +77,7 @@ class CudaBackend:
         """A kernel made from the group's loops, or a template with prologues and epilogue."""
         if isinstance(group, EpilogueKernel):
             template = template_of(group.anchor, self.gpu.device.target, group.tile_loops, self.gpu.tf32)
-            apart = UnfusedParts(self, group)
+            apart = unfused(self, group)
             return apart if template is None else EpilogueTemplateKernel(self.gpu, group, template, apart)
         tensors = (*group.inputs, *group.outputs)
         if not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):

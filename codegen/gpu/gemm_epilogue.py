@@ -13,15 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.graph import Node
-from ...graph.resources.resource_manager import Context
 from ..backend import Backend
 from ..fusion.epilogue import Edge, EpilogueKernel
-from ..ir.partition import PartitionGraph
-from ..ir.program import Call
-from ..lower.liveness import free_dead_slots
-from ..lower.lower import lower
-from ..lower.region import Region, one_or_all, region_of
+from ..lower.region import Steps
 from .bind.gemm import PRODUCTS, library_product
 from .bind.template import Choice, Template
 from .context import GpuContext
@@ -34,7 +28,7 @@ Shape = tuple[int, ...]
 class EpilogueTemplateKernel(GpuKernel):
     """A template with its prologues and epilogue."""
 
-    def __init__(self, gpu: GpuContext, group: EpilogueKernel, template: Template, apart: UnfusedParts) -> None:
+    def __init__(self, gpu: GpuContext, group: EpilogueKernel, template: Template, apart: Steps) -> None:
         constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
         super().__init__(gpu, group.nodes[-1].name, len(group.inputs), constants, apart)
         self.group = group
@@ -95,30 +89,8 @@ def reshaped(shape: Shape, new_shape: Sequence[int]) -> Shape | None:
     return made if made[-1:] == shape[-1:] else None
 
 
-class UnfusedParts:
-    """The parts of a joined step, one after the other, as a program of their own."""
-
-    def __init__(self, backend: Backend, group: EpilogueKernel) -> None:
-        self.backend = backend
-        self.group = group
-        self._made: tuple[Region, dict[int, int]] | None = None
-
-    def __call__(self, *inputs: Any) -> Any:
-        self._made = self._made or self._lowered()
-        region, position = self._made
-        return one_or_all(region.one_by_one([inputs[position[slot]] for slot in region.given]))
-
-    def _lowered(self) -> tuple[Region, dict[int, int]]:
-        """The parts, and which of the step's inputs is in which slot."""
-        group = self.group
-        *before, behind = [None if e is None else e.kernel for e in group.edges]
-        steps = [step for step in (*before, group.anchor, group.reshape, behind) if step is not None]
-        feeds, fetches = (tuple((t.name, t) for t in of) for of in ((*group.inputs, *group.shapes), group.outputs))
-        lowered = lower(PartitionGraph("", (), feeds, fetches), steps, self.backend, _stateless)
-        free_dead_slots(lowered.instructions, lowered.slots, [slot for _, slot in lowered.fetches])
-        calls = [step for step in lowered.instructions if isinstance(step, Call)]
-        return region_of(calls, {}), {slot: i for i, (_, slot) in enumerate(lowered.feeds)}
-
-
-def _stateless(node: Node) -> Context:
-    raise AssertionError(f"{node.name} has no state: it is part of a kernel")
+def unfused(backend: Backend, group: EpilogueKernel) -> Steps:
+    """The parts of a joined step, one after the other."""
+    *before, behind = [None if e is None else e.kernel for e in group.edges]
+    steps = [step for step in (*before, group.anchor, group.reshape, behind) if step is not None]
+    return Steps(backend, steps, (*group.inputs, *group.shapes), group.outputs)

@@ -24,7 +24,7 @@ from ..backend import ContextOf
 from ..check import agree, compare_fused
 from ..ir.fused_kernel import FusedKernel
 from ..ir.program import Kernel
-from ..reference import NumpyBackend, one_by_one
+from ..reference import NumpyBackend
 from .autotune import fastest
 from .bind.template import Choice, Template
 from .context import GpuContext
@@ -295,9 +295,7 @@ class FusedGpuKernel(GpuKernel):
         constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
         super().__init__(gpu, group.nodes[-1].name, len(group.inputs), constants, self.on_host)
         self.group = group
-        self._reference = one_by_one(
-            NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of
-        )
+        self._reference = NumpyBackend().fused(group, context_of)
         self._context_of = context_of
         self.operands = group.inputs, group.shapes
         self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)

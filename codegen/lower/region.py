@@ -1,7 +1,7 @@
 """Regions: consecutive calls that become one call, with the slots that it takes, gives and frees; and how to run them one by one.
 
 The code generators make regions (CUDA graphs on GPUs, native regions on CPUs). A region runs call by call at first, and whenever the
-compiled form does not fit.
+compiled form does not fit. So do the nodes of a fused kernel (`Steps`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from ..backend import NodeError
+from ...graph.core.graph import Node, Tensor
+from ...graph.resources.resource_manager import Context
+from ..backend import Backend, ContextOf, NodeError
+from ..ir.fused_kernel import FusedKernel, inputs_of
+from ..ir.partition import PartitionGraph, PartitionStep
 from ..ir.program import Call
+from .liveness import free_dead_slots
+from .lower import lower
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +106,50 @@ def constants_of(slots: Sequence[Any]) -> dict[int, Any]:
 def one_or_all(outputs: Sequence[Any]) -> Any:
     """Outputs as a kernel gives them."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+class Steps:
+    """Steps of a partition as a kernel, which runs them one by one. They are lowered when it first runs.
+
+    Args:
+        backend: gives their kernels.
+        steps: in order.
+        inputs, outputs: the tensors that the kernel takes and gives.
+        context_of: the `Context` of nodes that read state.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        steps: Sequence[PartitionStep | FusedKernel],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        context_of: ContextOf | None = None,
+    ) -> None:
+        feeds, fetches = (tuple((t.name, t) for t in of) for of in (inputs, outputs))
+        self._graph = PartitionGraph("", (), feeds, fetches)
+        constants = dict.fromkeys(t.op for step in steps for t in inputs_of(step) if t.op.type == "Const")
+        self._lowering = (*constants, *steps), backend, context_of or _stateless
+        self._made: tuple[Region, list[int], list[int]] | None = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        self._made = self._made or self._lowered()
+        region, given, order = self._made
+        made = region.one_by_one([inputs[i] for i in given])
+        return one_or_all([made[i] for i in order])
+
+    def _lowered(self) -> tuple[Region, list[int], list[int]]:
+        """The calls, which inputs of the kernel they take, and in which order they give its outputs."""
+        lowered = lower(self._graph, *self._lowering)
+        fetched = [slot for _, slot in lowered.fetches]
+        free_dead_slots(lowered.instructions, lowered.slots, fetched)
+        calls = [step for step in lowered.instructions if isinstance(step, Call)]
+        region, position = (
+            region_of(calls, constants_of(lowered.slots)),
+            {s: i for i, (_, s) in enumerate(lowered.feeds)},
+        )
+        return region, [position[slot] for slot in region.given], [region.outputs.index(slot) for slot in fetched]
+
+
+def _stateless(node: Node) -> Context:
+    raise AssertionError(f"{node.name} has no state: it is part of a kernel")

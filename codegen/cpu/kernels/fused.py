@@ -31,7 +31,7 @@ from ...ir.legality import NotFusibleError
 from ...ir.loop_nest import READS, LoopNest
 from ...ir.partition import PartitionGraph
 from ...ir.program import Kernel
-from ...reference import NumpyBackend, one_by_one
+from ...reference import NumpyBackend
 from ..emit.nest import PART, PARTS, ROWS, NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner
 from ..work_ranges import PARALLEL_NS, TOGETHER_NS, nanoseconds, ranges_of
@@ -77,8 +77,7 @@ class CpuFusedKernel(PlannedKernel):
         self.nodes = tuple(group.nodes)
         self.is_native = not check
         self.source = source_for(group)
-        reference = one_by_one(NumpyBackend(), group.nodes, (*group.inputs, *group.shapes), group.outputs, context_of)
-        super().__init__(self.source.text, reference)
+        super().__init__(self.source.text, NumpyBackend().fused(group, context_of))
         self._threads = threads
         self._loaded = len(group.inputs)
         self._assumed = [
