@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from ...graph.core.graph import Node
 from ..fusion.optimizer_loops import ACCUMULATES
+from ..ir.nodes import PRODUCTS
 from ..ir.program import Kernel
 from ..options import is_enabled
 from .kernels import conv, copy, gemm, rows, windows
@@ -64,7 +65,7 @@ _windows = _single(windows.window_kernel, windows.KNOWN_INPUTS)
 
 FAMILIES: dict[str, tuple[Collection[str], Maker]] = {
     "copies": (copy.OPS, _copy),
-    "matrix products": (gemm.OPS, gemm.product_kernel),
+    "matrix products": (PRODUCTS, gemm.product_kernel),
     "convolutions": (conv.OPS, _single(conv.conv_kernel, conv.KNOWN_INPUTS)),
     "depthwise convolutions": (windows.DEPTHWISE, _windows),
     "pooling": (windows.POOLING, _windows),

@@ -24,6 +24,7 @@ from ...graph.core.dtypes import FLOAT8, bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
 from ..ir.fused_kernel import FusedKernel, inputs_of
 from ..ir.loop_nest import COSTLY, LoopNest, Store, Value
+from ..ir.nodes import transposed
 from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, PartitionGraph, PartitionStep, RecvTensor
 from ..ir.tile_loops import TileLoops
 
@@ -206,8 +207,7 @@ class _Joining:
             return None
         if kernel.outputs != (operand,) or self.takers[operand] != [at] or anchor.inputs.count(operand) != 1:
             return None
-        name = ("transpose_a", "adj_x") if which == 0 else ("transpose_b", "adj_y")
-        edge = edge_before(kernel, ANCHORS[anchor.type][0], any(anchor.attrs.get(n) for n in name))
+        edge = edge_before(kernel, ANCHORS[anchor.type][0], transposed(anchor)[which])
         return None if edge is None else (place, edge)
 
 

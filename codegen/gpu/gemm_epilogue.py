@@ -15,8 +15,9 @@ import numpy as np
 
 from ..backend import Backend
 from ..fusion.epilogue import Edge, EpilogueKernel
+from ..ir.nodes import PRODUCTS
 from ..lower.region import Steps
-from .bind.gemm import PRODUCTS, library_product
+from .bind.gemm import library_product
 from .bind.template import Choice, Template
 from .context import GpuContext
 from .kernels import GpuKernel

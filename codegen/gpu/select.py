@@ -15,12 +15,13 @@ from ...graph.resources.resource_manager import Context
 from ..fusion.epilogue import EpilogueKernel, operands_of
 from ..fusion.optimizer_loops import update_of
 from ..ir.legality import SUPPORTED
+from ..ir.nodes import PRODUCTS
 from ..ir.program import Kernel
 from ..ir.tile_loops import TileLoops
 from .bind.attention import ATTENTION_MAKERS
 from .bind.conv import IMAGE_MAKERS, convolution_with_edge
 from .bind.copy import COPY_MAKERS
-from .bind.gemm import PRODUCTS, product_template
+from .bind.gemm import product_template
 from .bind.rows import ROW_MAKERS
 from .bind.template import Template
 from .collectives import collective_kernel

@@ -1,4 +1,4 @@
-"""Nodes that the code generator makes. They belong to no graph; each replaces a node of the user's graph."""
+"""Nodes that the code generator makes, which belong to no graph, and each replace a node of the user's graph; facts of some ops."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from typing import Any
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import OpDef, opdef
+
+PRODUCTS = {"MatMul": ("transpose_a", "transpose_b"), "BatchMatMulV2": ("adj_x", "adj_y")}
+"""Matrix products, and the attributes that say which factors are taken transposed."""
+
+
+def transposed(product: Node) -> tuple[bool, bool]:
+    """Which factors of a product are taken transposed."""
+    first, second = PRODUCTS[product.type]
+    return bool(product.attrs[first]), bool(product.attrs[second])
 
 
 def new_node(

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 from ...graph.core.dtypes import bfloat16, float16, float32
 from ...graph.core.graph import Node
-from ..ir.nodes import inferred_node
+from ..ir.nodes import PRODUCTS, inferred_node
 from ..ir.partition import PartitionGraph, PartitionStep, RunPredicated, node_of
 from ..ir.predicates import asked_for
 
-_PRODUCTS = frozenset(("MatMul", "BatchMatMulV2"))
 _NARROW = (float16, bfloat16)
 
 
@@ -41,7 +40,7 @@ def widen_products(graph: PartitionGraph) -> PartitionGraph:
 def _product(step: PartitionStep) -> Node | None:
     """The narrow product of a step, if it runs one."""
     node = node_of(step)
-    found = node is not None and node.opdef.name in _PRODUCTS and node.outputs[0].dtype.base in _NARROW
+    found = node is not None and node.opdef.name in PRODUCTS and node.outputs[0].dtype.base in _NARROW
     return node if found else None
 
 

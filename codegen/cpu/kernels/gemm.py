@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ....graph.core.graph import Node
+from ...ir.nodes import transposed
 from ...ir.program import Kernel
 from ..emit.instantiate import text_of
 from ..native.planner import Planner
@@ -27,10 +28,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 # Multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again.
 SMALLEST, LARGEST = 1 << 18, 1 << 30
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
-
-
-OPS = {"MatMul": ("transpose_a", "transpose_b"), "BatchMatMulV2": ("adj_x", "adj_y")}
-"""Products, and the attributes that say which factors are taken transposed."""
 
 
 class ProductKernel(NodeKernel):
@@ -50,7 +47,7 @@ class ProductKernel(NodeKernel):
 
     def _record(self, function: Any, planner: Planner, a: Array, b: Array) -> Array | None:
         """The product as a contraction of one row of pixels; None where BLAS, by way of the reference, must do it."""
-        flip_a, flip_b = (bool(self.node.attrs[name]) for name in OPS[self.node.type])
+        flip_a, flip_b = transposed(self.node)
         a, b = (a.swapaxes(-1, -2) if flip_a else a), (b.swapaxes(-1, -2) if flip_b else b)
         if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
             return None

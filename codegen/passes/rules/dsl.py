@@ -169,9 +169,7 @@ def _of_node(pattern: Op, node: Node, look: Look, found: Found, root: Node) -> I
         orders: list[Sequence[Tensor]] = [node.inputs]
         if pattern.type in COMMUTES and node.inputs[0] is not node.inputs[1]:
             orders.append(node.inputs[::-1])
-        # Numbers are compared first: most candidates fail there.
-        orders = [order for order in orders if _has_numbers(pattern.args, order, look, root)]
-        names = _attrs(pattern.attrs, node.attrs, found.names) if orders else None
+        names = _attrs(pattern.attrs, node.attrs, found.names)
         if names is None:
             return
         start = Found(names, found.nodes)
@@ -215,16 +213,6 @@ def _of_tensor(pattern: Pattern, tensor: Tensor, look: Look, found: Found, root:
             yield f
         elif f.names.get(pattern.called, tensor) is tensor:
             yield Found({**f.names, pattern.called: tensor}, f.nodes)
-
-
-def _has_numbers(patterns: Sequence[Pattern], tensors: Sequence[Tensor], look: Look, root: Node) -> bool:
-    """Whether the tensors that must be numbers are."""
-    for pattern, tensor in zip(patterns, tensors, strict=True):
-        if type(pattern) is Number:
-            node = look(tensor)
-            if node is None or not _holds(node, pattern.value, root):
-                return False
-    return True
 
 
 def _attrs(
@@ -330,8 +318,6 @@ class Rule:
         integer: it holds for integers only, which wrap around.
         gives: the op that `into` makes, if it is a function and another rule matches that op.
         beside: an op that the pattern does not name, and without which the rule does not apply.
-        above: whether it may apply if nodes of these types make the root's inputs ('': not known): a fast check, like that of the
-            pattern's own types.
     """
 
     name: str
@@ -342,7 +328,6 @@ class Rule:
     integer: bool = False
     gives: str = ""
     beside: str = ""
-    above: Callable[[Sequence[str]], bool] | None = None
 
     @cached_property
     def parsed(self) -> Pattern:
@@ -356,7 +341,7 @@ class Rule:
 
     def may_match(self, op: str, makers: Sequence[str]) -> bool:
         """Whether it can match at a node of this type whose inputs are made by nodes of these types."""
-        return may_match(self.parsed, op, makers) and (self.above is None or self.above(makers))
+        return may_match(self.parsed, op, makers)
 
     @property
     def makes(self) -> frozenset[str]:

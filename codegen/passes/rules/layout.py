@@ -10,6 +10,7 @@ from ....graph.core.constant_value import static_value
 from ....graph.core.dtypes import DType
 from ....graph.core.graph import Tensor
 from ....graph.core.shape import is_static
+from ...ir.nodes import PRODUCTS
 from .dsl import Match, Rule
 
 
@@ -39,50 +40,33 @@ def _transposed_twice(m: Match) -> Tensor | None:
     return m.make("Transpose", (m["x"], m.constant(order)), {})
 
 
-def _swaps_last(m: Match) -> bool:
-    """The transpose exchanges only the last two axes."""
-    p = _permutation(m, "p")
-    return p is not None and len(p) >= 2 and p == [*range(len(p) - 2), len(p) - 1, len(p) - 2]
-
-
-def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
-    """MatMul(Transpose(x), y) = MatMul(x, y, transpose_a=True)."""
-    operands = ["Transpose(x, p)", "y"] if which == 0 else ["y", "Transpose(x, p)"]
-
-    def make(m: Match) -> Tensor:
-        attrs = {flags[0]: m["a"], flags[1]: m["b"]}
-        attrs[flags[which]] = not attrs[flags[which]]
-        return m.make(op, (m["x"], m["y"])[:: 1 if which == 0 else -1], attrs)
-
-    text = f"{op}({', '.join(operands)}, {flags[0]}=a, {flags[1]}=b)"
-    return Rule(f"transpose into {op}", text, make, _swaps_last)
-
-
 def _exchanged(order: Sequence[int]) -> list[int]:
     """An axis order after exchanging axes rank - 2 and rank - 1."""
     rank = len(order)
     return [{rank - 1: rank - 2, rank - 2: rank - 1}.get(axis, axis) for axis in order]
 
 
-def _rows_into_product(which: int) -> Rule:
-    """BatchMatMulV2(x, Transpose(y, p)) with the last two of p exchanged and the other flag, where p breaks up y's rows.
+def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
+    """MatMul(Transpose(x), y) = MatMul(x, y, transpose_a=True).
 
-    Rows of memory are then moved as they are. Heads of attention are often transposed twice for a product, in one order for good.
+    Of a transpose that breaks up x's rows and moves other axes, too, a transpose is left which moves rows as they are. Heads of attention
+    are often transposed twice for a product, in one order for good.
     """
 
     def make(m: Match) -> Tensor | None:
         p = _permutation(m, "p")
-        if p is None or len(p) < 3 or p[-2] != len(p) - 1:
+        if p is None or len(p) < 2 or p[-2] != len(p) - 1:
             return None
-        order = np.array([*p[:-2], p[-1], p[-2]], m.value("p").dtype)
-        moved = m.make("Transpose", (m["x"], m.constant(order)), {})
-        flags = {"adj_x": m["a"], "adj_y": m["b"]}
-        flag = "adj_y" if which else "adj_x"
-        flags[flag] = not flags[flag]
-        return m.make("BatchMatMulV2", (m["y"], moved) if which else (moved, m["y"]), flags)
+        order = [*p[:-2], p[-1], p[-2]]
+        x = m["x"]
+        if order != [*range(len(p))]:
+            x = m.make("Transpose", (x, m.constant(np.array(order, m.value("p").dtype))), {})
+        attrs = {flags[0]: m["a"], flags[1]: m["b"]}
+        attrs[flags[which]] = not attrs[flags[which]]
+        return m.make(op, (m["y"], x) if which else (x, m["y"]), attrs)
 
     operands = "y, Transpose(x, p)" if which else "Transpose(x, p), y"
-    return Rule("transpose by rows before BatchMatMulV2", f"BatchMatMulV2({operands}, adj_x=a, adj_y=b)", make)
+    return Rule(f"transpose into {op}", f"{op}({operands}, {flags[0]}=a, {flags[1]}=b)", make)
 
 
 def _rows_out_of_product(m: Match) -> Tensor | None:
@@ -161,12 +145,7 @@ arranging_rules = (
     Rule("identity", "{Identity(x), StopGradient(x), PreventGradient(x)}", "x"),
     Rule("transpose that moves nothing", "Transpose(x, (p := Const()))", "x", _moves_nothing),
     Rule("transpose twice", "Transpose(Transpose(x, p), q)", _transposed_twice),
-    _into_product("MatMul", ("transpose_a", "transpose_b"), 0),
-    _into_product("MatMul", ("transpose_a", "transpose_b"), 1),
-    _into_product("BatchMatMulV2", ("adj_x", "adj_y"), 0),
-    _into_product("BatchMatMulV2", ("adj_x", "adj_y"), 1),
-    _rows_into_product(0),
-    _rows_into_product(1),
+    *(_into_product(op, flags, which) for op, flags in PRODUCTS.items() for which in (0, 1)),
     Rule("reshape to the same shape", "{Reshape(x, s), BroadcastTo(x, s)}", "x", _same_static_shape),
     Rule(
         "reshape twice",

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....graph.core.graph import Node, Tensor
-from ....graph.core.opdef import opdef, size
+from ....graph.core.opdef import size
 from ....graph.core.shape import is_static
+from ...ir.nodes import PRODUCTS
 from .dsl import Match, Rule
 from .layout import permutation_of, rows_out_of_product
 
@@ -29,7 +30,7 @@ _LARGEST = 1 << 16  # bytes of a constant that is written down in another order
 
 def _undone(m: Match) -> Tensor | None:
     """Transpose(f(Transpose(x, p)), q) = f(x) where q undoes p."""
-    order = permutation_of(m, m["q"])
+    order = permutation_of(m, m["q"]) if _is_arithmetic(m.look(m["y"])) else None
     return None if order is None else _Turning(m, order).turned(m["y"])
 
 
@@ -38,7 +39,7 @@ def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
 
     def make(m: Match) -> Tensor | None:
         factor = m.root.inputs[which]
-        if factor.dims is None or len(factor.dims) < 2 or m.uses(factor) > 1:
+        if factor.dims is None or len(factor.dims) < 2 or m.uses(factor) > 1 or not _is_arithmetic(m.look(factor)):
             return None
         last = len(factor.dims) - 1
         turned = _Turning(m, [*range(last - 1), last, last - 1], for_good=True).turned(factor)
@@ -53,13 +54,12 @@ def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
         f"{op}(x, y)",
         make,
         beside="Transpose",
-        above=lambda makers: _is_arithmetic(makers[which]),
     )
 
 
-def _is_arithmetic(op: str) -> bool:
-    """Whether an op can be done in any order of axes."""
-    return op == "BiasAdd" or op != "" and opdef(op).scalar is not None
+def _is_arithmetic(node: Node | None) -> bool:
+    """Whether a node can be done in any order of axes."""
+    return node is not None and (node.opdef.name == "BiasAdd" or node.opdef.scalar is not None)
 
 
 class _Turning:
@@ -202,18 +202,9 @@ def _is_smaller(a: Tensor, b: Tensor) -> bool:
 _CAST = "Cast(x, DstT=d)"
 
 moving_rules = (
-    Rule(
-        "transpose undone behind arithmetic",
-        "Transpose(y, q)",
-        _undone,
-        above=lambda makers: _is_arithmetic(makers[0]),
-    ),
+    Rule("transpose undone behind arithmetic", "Transpose(y, q)", _undone),
     rows_out_of_product,
-    *(
-        _into_product(op, flags, which)
-        for op, flags in (("MatMul", ("transpose_a", "transpose_b")), ("BatchMatMulV2", ("adj_x", "adj_y")))
-        for which in (0, 1)
-    ),
+    *(_into_product(op, flags, which) for op, flags in PRODUCTS.items() for which in (0, 1)),
     Rule(
         "wider later",
         f"{{Transpose({_CAST}, p), Slice({_CAST}, b, s), StridedSlice({_CAST}, b, e, s), GatherV2({_CAST}, i, a),"

@@ -8,7 +8,7 @@ import pytest
 import dovetail as dt
 from dovetail.codegen.gpu.bind.attention import ATTENTION_MAKERS
 from dovetail.codegen.gpu.bind.conv import IMAGE_MAKERS
-from dovetail.codegen.gpu.bind.gemm import PRODUCTS
+from dovetail.codegen.ir.nodes import PRODUCTS
 from dovetail.graph.core.gpu_models import DEFAULT_GPU, GPU_MODELS, MATRIX_OPS, Work, model_named, work_of
 
 
@@ -31,7 +31,7 @@ def test_a_product_has_its_figures_or_those_of_its_architecture(product: str, ar
 
 def test_all_ops_whose_templates_multiply_matrices_count_as_such() -> None:
     convolutions = {op for op in IMAGE_MAKERS if op.startswith("Conv2D")}
-    assert PRODUCTS | ATTENTION_MAKERS.keys() | convolutions == MATRIX_OPS
+    assert {*PRODUCTS} | ATTENTION_MAKERS.keys() | convolutions == MATRIX_OPS
 
 
 def test_the_kind_of_a_node_s_arithmetic() -> None:
