@@ -15,6 +15,7 @@ import numpy as np
 
 from ..backend import Backend
 from ..fusion.epilogue import Edge, EpilogueKernel
+from ..ir.fused_kernel import KernelSizes
 from ..ir.nodes import PRODUCTS
 from ..lower.region import Steps
 from .bind.gemm import library_product
@@ -43,7 +44,7 @@ class EpilogueTemplateKernel(GpuKernel):
         operands, beside = group.parts_of_inputs(shapes)
         looked, new_shape, told = group.parts_of_shapes(others)
         for edge, tile, *rest in zip(group.edges[:2], operands, beside, told, strict=False):
-            if edge is not None and _sizes(edge, tile, *rest) is None:
+            if edge is not None and _sized(edge, tile, *rest) is None:
                 return None
         try:
             choice = self.template.choose(self.device, operands, looked)
@@ -60,13 +61,10 @@ class EpilogueTemplateKernel(GpuKernel):
         outputs: list[tuple[Shape, np.dtype[Any]]] = [(shape, dtype)]
         behind = group.edges[2]
         if behind is not None:
-            sizes = _sizes(behind, shape, beside[2], told[2])
-            if sizes is None:
+            sized = _sized(behind, shape, beside[2], told[2])
+            if sized is None:
                 return None
-            outputs = [
-                (tuple(1 if a is None else sizes[a] for a in axes), t.dtype.base.np)
-                for t, axes in zip(behind.kernel.outputs, behind.kernel.output_axes, strict=True)
-            ]
+            outputs = list(sized.outputs)
         candidates = list(choice.candidates)
         if group.anchor.type in PRODUCTS and self.gpu.tunes:
             product = library_product(group.anchor, choice.sizes, self.gpu.tf32)
@@ -75,9 +73,9 @@ class EpilogueTemplateKernel(GpuKernel):
         return Choice(candidates, choice.sizes, outputs)
 
 
-def _sizes(edge: Edge, tile: Shape, beside: Sequence[Shape], told: Sequence[Any]) -> list[int] | None:
-    """Sizes of a kernel's axes; None when they are not as fusion assumed."""
-    return edge.kernel.sizes_for(edge.given(tile, beside), [told[a.position] for a in edge.kernel.assumed])
+def _sized(edge: Edge, tile: Shape, beside: Sequence[Shape], told: Sequence[Any]) -> KernelSizes | None:
+    """Sizes of a kernel's axes and outputs; None when they are not as fusion assumed."""
+    return edge.kernel.sized(edge.given(tile, beside), told)
 
 
 def reshaped(shape: Shape, new_shape: Sequence[int]) -> Shape | None:

@@ -27,7 +27,6 @@ from ..backend import NodeError
 from ..ir.program import Call, Instruction, Loop, Program
 from .bind.template import Choice
 from .context import GpuContext
-from .driver.array import DeviceArray
 from .driver.launch import LoadedRoutine
 from .ir import Routine
 from .kernels import GpuKernel, loaded
@@ -201,8 +200,8 @@ class MultiTensorUpdate(GpuKernel):
         ):
             return self._one_by_one(shared, sets)
         device = self.device
-        numbers = [self._there(i, x) for i, x in enumerate(shared)]
-        gradients = [self._there(-1, each[self.places]) for each in sets]
+        numbers = self.brought(shared)
+        gradients = self.brought([each[self.places] for each in sets], len(shared))
         lengths = tuple([g.size for g in gradients])
         run = self._runs.get(lengths)
         if run is None:
@@ -222,9 +221,6 @@ class MultiTensorUpdate(GpuKernel):
             except Exception as e:
                 raise NodeError(update.node) from e
         return self._result(results)
-
-    def _there(self, position: int, value: Any) -> Any:
-        return value if type(value) is DeviceArray and value.device is self.device else self._brought(position, value)
 
     def _given(self, shared: Sequence[Any], own: Sequence[Any]) -> list[Any]:
         """An update's inputs in its own order."""

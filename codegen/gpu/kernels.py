@@ -110,11 +110,8 @@ class GpuKernel:
         return position < self._loaded
 
     def __call__(self, *inputs: Any) -> Any:
-        loaded = inputs[: self._loaded]
         device = self.device
-        arrays = [
-            x if type(x) is DeviceArray and x.device is device else self._brought(i, x) for i, x in enumerate(loaded)
-        ]
+        arrays = self.brought(inputs[: self._loaded])
         key: Any = tuple([x.shape for x in arrays])
         if self._has_others:
             key = key, tuple([tuple(np.ravel(on_host(x)).tolist()) for x in inputs[self._loaded :]])
@@ -150,6 +147,14 @@ class GpuKernel:
                 raise InternalError.of(
                     f"The GPU's kernel of {self.label} differs from the reference. This is an error in Dovetail."
                 )
+
+    def brought(self, values: Sequence[Any], first: int = 0) -> list[DeviceArray]:
+        """Inputs, from that with the number `first` on, on the device."""
+        device = self.device
+        return [
+            x if type(x) is DeviceArray and x.device is device else self._brought(i, x)
+            for i, x in enumerate(values, first)
+        ]
 
     def _brought(self, position: int, value: Any) -> DeviceArray:
         """An input that is with the host, or another GPU."""
@@ -333,23 +338,14 @@ class FusedGpuKernel(GpuKernel):
 
     def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """Routines for the group's loops."""
-        group = self.group
-        sizes = group.sizes_for(shapes, [others[a.position] for a in group.assumed])
-        counts = {output: int(others[at][0]) for output, _, at in group.tables}
-        if sizes is None or any(count <= 0 for count in counts.values()):
+        group, sized = self.group, self.group.sized(shapes, others)
+        if sized is None:
             return None
-        if 0 in sizes and (group.lookups or group.tables or any(v.op == "position" for v in group.loops.values)):
-            return None  # there is no place of an extreme, which is an error of the reference
-        joined = [math.prod(sizes[a] for a in part) for part in group.parts]
-        outputs = []
-        for i, (t, axes) in enumerate(zip(group.outputs, group.output_axes, strict=True)):
-            made = tuple(1 if a is None else sizes[a] for a in axes)
-            outputs.append(((counts[i], *made) if i in counts else made, t.dtype.base.np))
-        names = dict(zip(size_names(group.loops), joined, strict=True))
+        names = dict(zip(size_names(group.loops), sized.loops, strict=True))
         names |= {rows_in(f"in{table}"): shapes[table][0] for table, _ in group.lookups}
-        names |= {rows_in(f"out{i}"): count for i, count in counts.items()}
-        elements = math.prod(outputs[0][0]) if counts else 0
-        return Choice(fused(group.loops, joined, elements), names | {"elements": elements}, outputs)
+        names |= {rows_in(f"out{i}"): count for i, count in sized.rows.items()}
+        elements = math.prod(sized.outputs[0][0]) if sized.rows else 0
+        return Choice(fused(group.loops, sized.loops, elements), names | {"elements": elements}, sized.outputs)
 
 
 class TemplateKernel(GpuKernel):

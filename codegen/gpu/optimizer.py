@@ -15,7 +15,6 @@ from ..ir.loop_nest import LoopNest
 from .bind.template import Choice
 from .context import GpuContext
 from .driver.api import CudaError
-from .driver.array import DeviceArray
 from .emit.schedules import routines, size_names, specialise
 from .kernels import GpuKernel
 from .residency import HostKernel, lives_on_device, on_device
@@ -48,10 +47,7 @@ class VariableUpdate(GpuKernel):
         if not self.is_ready(states, given):
             return self.fallback(*inputs)
         device = self.device
-        rest = [
-            x if type(x) is DeviceArray and x.device is device else self._brought(self.places + i, x)
-            for i, x in enumerate(given)
-        ]
+        rest = self.brought(given, self.places)
         before = host_copies(states) if self.gpu.check else []
         key = states[0].read().shape, *[x.shape for x in rest]
         try:

@@ -32,10 +32,10 @@ _WITHOUT_WORK = frozenset(("Identity", "VariableV2", "VarHandleOp"))
 
 
 def to_host(value: Any) -> Any:
-    """A value in host memory; of a variable's handle, which can be fetched, the variable's value."""
+    """A value in host memory, as soon as it is there; of a variable's handle, which can be fetched, the variable's value."""
     if type(value) is VariableState:
         value = value.read()
-    if type(value) is HostCopy:  # a graph region has started the copy
+    if type(value) is HostCopy:  # the copy has been started
         return value.result()
     return value.device.to_host(value) if type(value) is DeviceArray else value
 
@@ -58,9 +58,7 @@ def start_or_lend(value: Any, destination: str, lends: Lends) -> Any:
 
 def wait_for_host(value: Any) -> Any:
     """Waits for a copy to host memory, or until a lent array is complete."""
-    if type(value) is Outgoing:
-        return value.wait()
-    return value.result() if type(value) is HostCopy else value
+    return value.wait() if type(value) is Outgoing else to_host(value)
 
 
 def insert_transfers(program: Program, device: Device, peers: frozenset[str], lends: Lends | None = None) -> Program:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ...graph.core.graph import Node, Tensor
 from .index_maps import AxisMap
@@ -38,6 +41,22 @@ class Assumption:
         if self.over is None:
             return len(value) == len(dims) and all(v in (d, -1) for v, d in zip(value, dims, strict=True))
         return all(0 <= v < len(dims) and (v in self.over or dims[v] == 1) for v in value)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSizes:
+    """What a fused kernel has for inputs of certain shapes.
+
+    Attributes:
+        space: size of each axis of the space. loops: the same of `loops`.
+        outputs: shape and element type of each.
+        rows: outputs that are tables, and their numbers of rows.
+    """
+
+    space: list[int]
+    loops: tuple[int, ...]
+    outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+    rows: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +135,26 @@ class FusedKernel:
         if not all(a.holds(value, known) for a, value in zip(self.assumed, values, strict=True)):
             return None
         return known
+
+    def sized(
+        self, shapes: Sequence[tuple[int, ...]], values: Mapping[int, Sequence[int]] | Sequence[Sequence[int]]
+    ) -> KernelSizes | None:
+        """What there is for inputs of these shapes; None if the nodes must run one by one.
+
+        `values`: by its number, what each of `shapes` holds of which something is assumed, or that is a number of rows.
+        """
+        space = self.sizes_for(shapes, [values[a.position] for a in self.assumed])
+        rows = {output: int(values[at][0]) for output, _, at in self.tables}
+        if space is None or any(count <= 0 for count in rows.values()):
+            return None
+        if 0 in space and (rows or any(v.op in ("position", "gather") for v in self.loops.values)):
+            return None  # no elements: there is no place of an extreme, an error that the reference raises
+        outputs = []
+        for i, (t, axes) in enumerate(zip(self.outputs, self.output_axes, strict=True)):
+            shape = tuple(1 if a is None else space[a] for a in axes)
+            outputs.append(((rows[i], *shape) if i in rows else shape, t.dtype.base.np))
+        joined = tuple(math.prod(space[a] for a in part) for part in self.parts)
+        return KernelSizes(space, joined, tuple(outputs), rows)
 
     def joined_sizes(self) -> list[int | None]:
         """Static size of each axis of `loops`."""

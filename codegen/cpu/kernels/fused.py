@@ -11,7 +11,7 @@ kernel the operation would end the region; so it gets one when it becomes part o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -80,9 +80,7 @@ class CpuFusedKernel(PlannedKernel):
         super().__init__(self.source.text, NumpyBackend().fused(group, context_of))
         self._threads = threads
         self._loaded = len(group.inputs)
-        self._assumed = [
-            self._loaded + at for at in (*(a.position for a in group.assumed), *(at for *_, at in group.tables))
-        ]
+        self._assumed = {*(a.position for a in group.assumed), *(at for *_, at in group.tables)}
         self._check = check
         if compile_first:
             self.compile()
@@ -115,7 +113,7 @@ class CpuFusedKernel(PlannedKernel):
             types[i] = next(v.dtype.np for v in self.group.loops.values if v.op in READS and v.data == i)
         if any(x.dtype != dtype for x, dtype in zip(given, types, strict=True)):
             raise NotPlannableError("an array of another type")
-        values = tuple(tuple(np.ravel(planner.known(inputs[i])).tolist()) for i in self._assumed)
+        values = {at: np.ravel(planner.known(inputs[self._loaded + at])).tolist() for at in self._assumed}
         launch = launch_of(self.group, [x.shape for x in given], self._threads, self.source.split, values)
         if launch is None:
             raise NotPlannableError("sizes that fusion did not foresee")
@@ -153,39 +151,27 @@ def launch_of(
     shapes: Sequence[tuple[int, ...]],
     threads: int,
     split: int | None,
-    values: Sequence[Sequence[int]] = (),
+    values: Mapping[int, Sequence[int]],
 ) -> _Launch | None:
-    """What to launch for inputs of these shapes; None when they are not as fusion assumed.
-
-    `values`: what the vectors hold that `group.assumed` speaks of.
-    """
-    counts = [v[0] for v in values[len(group.assumed) :]]
-    known = group.sizes_for(shapes, values[: len(group.assumed)])
-    if known is None or any(count <= 0 for count in counts):
+    """What to launch for inputs of these shapes; None when they are not as fusion assumed. `values`: see `FusedKernel.sized`."""
+    sized = group.sized(shapes, values)
+    if sized is None:
         return None
-    outputs = []
-    tables = {output: count for (output, *_), count in zip(group.tables, counts, strict=True)}
-    for i, (t, axes) in enumerate(zip(group.outputs, group.output_axes, strict=True)):
-        made = tuple(1 if a is None else known[a] for a in axes)
-        made = (tables[i], *made) if i in tables else made
-        outputs.append((made, t.dtype.base.np))
-    limits = tuple((i, known[axis]) for i, axis in group.ranges)
+    joined = sized.loops
+    limits = tuple((i, sized.space[axis]) for i, axis in group.ranges)
     limits += tuple((rows, shapes[table][0]) for table, rows in group.lookups)
-    if 0 in known and any(v.op in ("position", "gather") for v in group.loops.values):
-        return None  # no elements: there is no argmax, an error that the reference raises, and no minimum
-    joined = tuple(math.prod(known[a] for a in part) for part in group.parts)
     pieces = max(1, -(-joined[0] // PART)) if split == PARTS else 0
     if split == ROWS:
         width = math.prod(joined[a] for a in group.loops.stores[0].axes)
-        ranges = together = ranges_of_rows(counts[0], width, nanoseconds(group.loops, joined), threads)
+        ranges = together = ranges_of_rows(sized.rows[0], width, nanoseconds(group.loops, joined), threads)
     else:
         cut = (pieces,) if split == PARTS else joined
         axis = 0 if split == PARTS else split
         time = nanoseconds(group.loops, joined)
         ranges = _ranges(group.loops, cut, time, threads, axis)
         together = ranges if len(ranges) > 1 else _ranges(group.loops, cut, time, threads, axis, TOGETHER_NS)
-    below = tuple((placed, count) for (_, placed, _), count in zip(group.tables, counts, strict=True))
-    return _Launch(joined, ranges, together, tuple(outputs), limits, below, pieces)
+    below = tuple((placed, sized.rows[output]) for output, placed, _ in group.tables)
+    return _Launch(joined, ranges, together, sized.outputs, limits, below, pieces)
 
 
 def _ranges(

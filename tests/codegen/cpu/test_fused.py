@@ -224,7 +224,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
             results = [CpuFusedKernel(group, threads=n, compile_first=True)(*[value] * len(group.inputs), *[
                 t.op.attrs["value"] for t in group.shapes
             ]) for n in (1, 2, 3)]  # fmt: skip
-            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.split)
+            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.split, {})
             assert launch is not None
             assert len(launch.ranges) > 1
             for other in results[1:]:
@@ -242,7 +242,7 @@ def test_all_there_is_is_reduced_in_pieces_that_threads_share(dtype: Any) -> Non
         for size in (0, 1, PART - 1, PART, PART + 1, 10 * PART + 5):
             value = numbers(rng, [size], dtype)
             results = [CpuFusedKernel(group, threads=n, compile_first=True)(value) for n in (1, 2, 3)]
-            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.split)
+            launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.split, {})
             assert launch is not None
             assert len(launch.together) > 1 or size <= PART + 1
             for other in results[1:]:
@@ -263,7 +263,7 @@ def test_a_shape_that_fusion_did_not_foresee_runs_on_numpy() -> None:
         x, y = dt.placeholder(dt.float32, [None, 3]), dt.placeholder(dt.float32, [None, 3])
         fused = Fused([(x + y) * 2.0], [x, y])
         a, b = np.ones((5, 3), np.float32), np.ones((1, 3), np.float32)
-        assert launch_of(fused.kernels[0].group, [a.shape, b.shape], 1, 0) is None
+        assert launch_of(fused.kernels[0].group, [a.shape, b.shape], 1, 0, {}) is None
         np.testing.assert_array_equal(fused.run({x: a, y: b})[0], (a + b) * 2)
 
 
