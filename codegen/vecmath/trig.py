@@ -148,20 +148,21 @@ def _beyond64(a):
 
 @vectorisable
 def small_sine64(y):
-    """sin(y) for |y| <= pi / 4, to 1e-11."""
+    """sin(y) for |y| <= pi / 4 (fdlibm)."""
     z = y * y
-    p = polynomial(z, -2.505210838544172e-08, 2.7557319223985893e-06, -1.984126984126984e-04, 8.333333333333333e-03,
-                   -0.16666666666666666)  # fmt: skip
+    p = polynomial(z, 1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
+                   -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01)  # fmt: skip
     return y + y * (z * p)
 
 
 @vectorisable
 def small_cosine64(y):
-    """cos(y) for |y| <= pi / 4, to 1e-12."""
+    """cos(y) for |y| <= pi / 4 (fdlibm)."""
     z = y * y
-    p = polynomial(z, 2.08767569878681e-09, -2.755731922398589e-07, 2.48015873015873e-05, -1.388888888888889e-03,
-                   4.1666666666666664e-02, -0.5)  # fmt: skip
-    return f64(1.0) + z * p
+    p = polynomial(z, -1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
+                   2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02)  # fmt: skip
+    w = f64(1.0) - f64(0.5) * z
+    return w + (((f64(1.0) - w) - f64(0.5) * z) + z * (z * p))
 
 
 @vectorisable
@@ -206,7 +207,7 @@ def tan32(x):
     return select(x == f32(0.0), x, select(x < f32(0.0), -t, t))
 
 
-# Of float64: the angles of normal random numbers, from 0 to 2 pi, which are rounded to float32 only once multiplied (fdlibm).
+# Of float64: the angles of normal random numbers, from 0 to 2 pi, which are rounded to float32 only once multiplied.
 
 
 @vectorisable
@@ -216,42 +217,14 @@ def _beyond_quarters64(x, n):
 
 
 @vectorisable
-def _exact_sine64(y):
-    """sin(y) for |y| <= pi / 4."""
-    z = y * y
-    p = polynomial(z, 1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
-                   -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01)  # fmt: skip
-    return y + y * (z * p)
-
-
-@vectorisable
-def _exact_cosine64(y):
-    """cos(y) for |y| <= pi / 4."""
-    z = y * y
-    p = polynomial(z, -1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
-                   2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02)  # fmt: skip
-    w = f64(1.0) - f64(0.5) * z
-    return w + (((f64(1.0) - w) - f64(0.5) * z) + z * (z * p))
-
-
-@vectorisable
-def _of_exact_quarter64(y, n):
-    """sin(y + n pi / 2) for a whole n."""
-    half = f64(0.5) * n
-    value = select(half != floor(half), _exact_cosine64(y), _exact_sine64(y))
-    turns = f64(0.5) * floor(half)
-    return select(turns != floor(turns), -value, value)
-
-
-@vectorisable
 def sine_of_turn64(x):
     """sin(x) for 0 <= x <= 2 pi."""
     n = rint(x * f64(0.6366197723675814))
-    return _of_exact_quarter64(_beyond_quarters64(x, n), n)
+    return _of_quarter64(_beyond_quarters64(x, n), n)
 
 
 @vectorisable
 def cosine_of_turn64(x):
     """cos(x) for 0 <= x <= 2 pi."""
     n = rint(x * f64(0.6366197723675814))
-    return _of_exact_quarter64(_beyond_quarters64(x, n), n + f64(1.0))
+    return _of_quarter64(_beyond_quarters64(x, n), n + f64(1.0))
