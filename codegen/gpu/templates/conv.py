@@ -26,9 +26,11 @@ from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ....graph.ops.nn.conv_geometry import Window
+from ...ir.loop_nest import LoopNestBuilder
 from ...ir.tile_loops import TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
-from ..emit.expr import stored_as
+from ..emit.expr import Names, stored_as
+from ..emit.schedules import launches
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .epilogue import EpilogueWriter, TilePosition
 from .gemm import added
@@ -141,9 +143,7 @@ class _Convolution:
         part = Launch(self.filter_kernel(t), Grid(tiles, (Count((), times=t.splits),)))
         if t.splits == 1:
             return Routine((part,))
-        total = Launch(
-            add_parts(t.splits, self.dtype, "filter_size", self.known), Grid((Count(("filter_size",), 1024),))
-        )
+        total = _parts_added(t.splits, self.dtype, self.known)
         sums = Scratch(
             "scratch0", triton_type(added(self.dtype).name), (Count((), times=t.splits), Count(("filter_size",)))
         )
@@ -369,20 +369,10 @@ class _Convolution:
         return self.kernel("convolution_filter", t, body, (*IMAGE, *WINDOW, "filters"), None)
 
 
-def add_parts(splits: int, dtype: DType, size: str, known: Mapping[str, int]) -> TritonKernel:
-    """Add what `splits` programs left in scratch0, in order: to out0, whose size has the name `size`."""
-    body = lines(
-        "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
-        f"total = tl.zeros([BLOCK], {stored_as(added(dtype))})",
-        inside(
-            "for part in tl.static_range(SPLITS):",
-            f"total += tl.load(scratch0 + tl.full([], part, tl.int64) * {size} + at, mask=at < {size}, other=0.0)",
-        ),
-        f"tl.store(out0 + at, total.to({stored_as(dtype)}), mask=at < {size})",
-    )
-    parameters = (
-        Parameter("scratch0", "*" + triton_type(added(dtype).name), True),
-        Parameter("out0", "*" + triton_type(dtype.name), True),
-        *size_parameters((size,), known),
-    )
-    return make_kernel("add_parts", parameters, (("BLOCK", 1024), ("SPLITS", splits)), body)
+def _parts_added(splits: int, dtype: DType, known: Mapping[str, int]) -> Launch:
+    """Adds what `splits` programs left in scratch0, always in the same order."""
+    builder = LoopNestBuilder([True, False])
+    total = builder.reduce("sum", builder.load(0, added(dtype), [0, 1]))
+    builder.store(builder.cast(total, dtype), [1])
+    names = Names(("scratch0",), ("out0",), (str(splits), "filter_size"))
+    return launches(builder.finish()[0], names, (splits, known.get("filter_size", 1)))[0]

@@ -19,6 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....graph.core.dtypes import DType
+from ...fusion.table_loops import filled as filled_with
+from ..emit.expr import Names
+from ..emit.schedules import launches
 from ..ir import Count, Grid, Launch, Parameter, Routine, triton_type
 from .text import Constants, lines, make_kernel
 
@@ -68,14 +71,7 @@ def moves(dtype: DType, boxes: Sequence[Move], filled: int = 0) -> tuple[list[Ro
     pointer, joined = "*" + triton_type(dtype.name), [box.joined() for box in boxes]
     first, sizes = [], {}
     if filled:
-        body = lines(
-            "i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-            "tl.store(out0 + i, tl.zeros([BLOCK], out0.dtype.element_ty), i < n)",
-        )
-        kernel = make_kernel(
-            "clear", (Parameter("out0", pointer, True), Parameter("n", "i64")), (("BLOCK", _BLOCK),), body
-        )
-        first.append(Launch(kernel, Grid((Count(("n",), _BLOCK),))))
+        first.append(launches(filled_with(dtype), Names((), ("out0",), ("n",)), [filled])[0])
         sizes["n"] = filled
     for j, box in enumerate(joined):
         for a, axis in enumerate(box.axes):
