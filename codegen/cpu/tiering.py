@@ -52,24 +52,18 @@ class TieredKernel(PooledKernel):
     def _on_numpy(self, inputs: Sequence[Any]) -> Any:
         began = time.perf_counter()
         result = self._reference(*inputs)
-        self._spent += time.perf_counter() - began
+        self.cost(time.perf_counter() - began)
+        return result
+
+    def cost(self, seconds: float) -> None:
+        """Take in what it has cost not to have it. Requests its compilation in the background, once, when that has been enough."""
+        self._spent += seconds
         if self._spent > self._limit and not self._asked:
             if self._limit < COMPILE_AFTER_S and not is_kept(self.text):
                 self._limit = COMPILE_AFTER_S
             else:
-                self.want()
-        return result
-
-    def want_if_kept(self) -> None:
-        """Have it loaded in the background, if it is kept on disk."""
-        if not self._asked and is_kept(self.text):
-            self.want()
-
-    def want(self) -> None:
-        """Request its compilation in the background, once."""
-        if not self._asked:
-            self._asked = True
-            compile_soon(self.text, self._swap_in)
+                self._asked = True
+                compile_soon(self.text, self._swap_in)
 
     def _swap_in(self, function: Function) -> None:
         self.function = function

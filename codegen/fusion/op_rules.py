@@ -12,6 +12,7 @@ import numpy as np
 
 from ...graph.core.dtypes import bfloat16, float16, float32, int64
 from ...graph.core.graph import Node, Tensor
+from ..ir.index_maps import VIEWS
 from ..ir.legality import NotFusibleError
 from ..ir.loop_nest import LoopNestBuilder, Scan
 from .row_loops import first_extreme
@@ -137,13 +138,7 @@ def _extreme(kind: str) -> Rule:
 
 
 _rules: dict[str, Rule] = {
-    "Identity": _same,
-    "StopGradient": _same,
-    "PreventGradient": _same,
-    "ExpandDims": _same,
-    "Squeeze": _same,
-    "Reshape": _same,
-    "BroadcastTo": _same,
+    **dict.fromkeys(VIEWS, _same),
     "ZerosLike": _constant(0),
     "OnesLike": _constant(1),
     "BiasAdd": _add,

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, Predicated, Program, Send, flattened
 from ..lower.region import constants_of, region_of
 from .driver.device import Device
@@ -26,10 +27,9 @@ from .variables import AssignKernel
 
 FEWEST = 4  # launching calls that are worth a graph: it costs two launches or so itself, and a copy for what comes in or goes out
 
-_HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _KINDS = (GpuKernel, ShapeKernel, ViewKernel, SmallHostKernel)
-_WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "Read", "ReadVariableOp", "NoOp"))
-_TAKEN = _WITHOUT_WORK | _HANDLES | {TO_DEVICE}
+_WITHOUT_WORK = PASSED_ON | {"Read", "ReadVariableOp", "NoOp"}
+_TAKEN = _WITHOUT_WORK | HANDLES | {TO_DEVICE}
 
 
 def with_graph_regions(program: Program, device: Device) -> Program:
@@ -61,7 +61,7 @@ def _is_taken(call: Call) -> bool:
 
 def _may_wait(run: Sequence[Call], call: Call) -> bool:
     """Whether a call may move before a run: so far the run only looks up variables and copies values that the call does not touch."""
-    return all(c.op in _HANDLES or c.op == TO_DEVICE for c in run) and not any(
+    return all(c.op in HANDLES or c.op == TO_DEVICE for c in run) and not any(
         set(c.outputs).intersection((*call.inputs, *call.outputs, *call.frees)) for c in run
     )
 
@@ -119,11 +119,11 @@ class _Gathering:
 
     def joined(self, run: list[Call]) -> list[Call]:
         """What replaces a run: a region, preceded by the calls that stay outside; or the run itself where it is too short."""
-        handles = [c for c in run if c.op in _HANDLES]
+        handles = [c for c in run if c.op in HANDLES]
         count = sum(isinstance(c.kernel, GpuKernel) for c in run)
         if count < FEWEST or any(c.frees for c in handles):
             return list(run)
-        rest = [c for c in run if c.op not in _HANDLES and c.op != TO_DEVICE]
+        rest = [c for c in run if c.op not in HANDLES and c.op != TO_DEVICE]
         joined = region_of(rest, self.constants)
         fed, before = [], handles
         for call in run:

@@ -24,6 +24,7 @@ from typing import Any
 from ...graph.core.graph import Tensor
 from ...graph.resources.variable import VariableState
 from ..backend import NodeError
+from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, Program
 from .bind.template import Choice
 from .context import GpuContext
@@ -37,10 +38,9 @@ from .variables import mutable_values
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 
-_HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _READS = frozenset(("Read", "ReadVariableOp"))
 _HARMLESS = (GpuKernel, ShapeKernel, ViewKernel, SmallHostKernel)
-_WITHOUT_WORK = frozenset(("Identity", "StopGradient", "PreventGradient", "NoOp"))
+_WITHOUT_WORK = PASSED_ON | {"NoOp"}
 
 
 def fuse_updates(program: Program, gpu: GpuContext) -> Program:
@@ -104,7 +104,7 @@ class _Gathering:
 
     def note(self, call: Call) -> None:
         """What the slots hold that a call sets."""
-        if call.op in _HANDLES and call.node in self.gpu.variables:
+        if call.op in HANDLES and call.node in self.gpu.variables:
             self.variables[call.outputs[0]] = self.gpu.variables[call.node]
         elif call.op in _READS and call.inputs[0] in self.variables:
             which = self.variables[call.inputs[0]]
@@ -116,7 +116,7 @@ class _Gathering:
             return False
         if call.op in _READS:
             return call.inputs[0] in self.variables and self.variables[call.inputs[0]] not in self.changed
-        if call.op in _HANDLES:
+        if call.op in HANDLES:
             return True
         if any(i in self.variables for i in call.inputs):
             return False

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...graph.core.source_location import UNKNOWN
 from ...graph.resources.variable import VariableState
+from ..ir.nodes import HANDLES
 from ..ir.program import Call, Instruction, Kernel, Loop, Program, Recv, Send
 from .driver.array import DeviceArray
 from .driver.copies import HostCopy
@@ -28,7 +29,7 @@ TO_DEVICE = "ToDevice"
 """The op of a step that brings a value to the GPU, and puts it where it was."""
 
 _LAUNCHING = (GpuKernel, ShapeKernel, ViewKernel)  # kernels that never wait
-_WITHOUT_WORK = frozenset(("Identity", "VariableV2", "VarHandleOp"))
+_WITHOUT_WORK = HANDLES | {"Identity"}
 
 
 def to_host(value: Any) -> Any:

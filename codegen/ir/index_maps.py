@@ -26,6 +26,7 @@ from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64, int
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import element_count
 from .legality import NotFusibleError
+from .nodes import PASSED_ON
 from .symbolic_shape import Size, SymbolicShapes
 
 REDUCTIONS = frozenset(("Sum", "Mean", "Prod", "Max", "Min", "Any", "All"))
@@ -43,7 +44,7 @@ RANDOM_OPS: dict[str, tuple[str, tuple[DType, ...]]] = {
 }
 """Counter-based random op -> the kind of `random` that it is in a loop nest, and the element types that kernels compute. The references
 of other types round in another way."""
-_VIEWS = frozenset(("Identity", "StopGradient", "PreventGradient", "ExpandDims", "Squeeze", "Reshape", "BroadcastTo"))
+VIEWS = PASSED_ON | {"ExpandDims", "Squeeze", "Reshape", "BroadcastTo"}
 
 AxisMap: TypeAlias = "tuple[int | None, ...]"
 
@@ -190,7 +191,7 @@ def _elementwise_pattern(node: Node) -> IndexMaps:
         if any(d != 1 and labels[at + j] is None for j, d in enumerate(own)):
             raise NotFusibleError("a size is not known")
     return IndexMaps(
-        tuple(inputs), (labels,), frozenset(), _sizes(labels, dims), node.type in _VIEWS, tuple(assumed)
+        tuple(inputs), (labels,), frozenset(), _sizes(labels, dims), node.type in VIEWS, tuple(assumed)
     )  # fmt: skip
 
 

@@ -11,6 +11,12 @@ from ...graph.core.opdef import OpDef, opdef
 PRODUCTS = {"MatMul": ("transpose_a", "transpose_b"), "BatchMatMulV2": ("adj_x", "adj_y")}
 """Matrix products, and the attributes that say which factors are taken transposed."""
 
+HANDLES = frozenset(("VariableV2", "VarHandleOp"))
+"""Ops that give a variable itself."""
+
+PASSED_ON = frozenset(("Identity", "StopGradient", "PreventGradient"))
+"""Ops that give what they take."""
+
 
 def transposed(product: Node) -> tuple[bool, bool]:
     """Which factors of a product are taken transposed."""

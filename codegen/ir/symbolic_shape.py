@@ -23,7 +23,7 @@ import numpy as np
 from ...graph.core.constant_value import moved_inputs
 from ...graph.core.dtypes import DType, int32, int64
 from ...graph.core.graph import Node, Tensor
-from .nodes import new_node
+from .nodes import PASSED_ON, new_node
 
 _MOST_ELEMENTS = 16  # in a vector of sizes
 _DEEPEST = 16  # nodes on the path from a computed shape to its sources
@@ -32,9 +32,7 @@ _FIRST_PROBE, _BETWEEN_PROBES = 1_000_000_007, 10_000_019
 _MOST_PROBES = 100  # so many fit into an int32
 _ENDS = 2 * _FIRST_PROBE + _BETWEEN_PROBES * (_MOST_PROBES - 1)
 """The sum of the smallest and the largest probe: `_ENDS - probe` are the same numbers in reverse order."""
-_ALIKE = frozenset(
-    ("BiasAdd", "Cast", "Identity", "LogSoftmax", "OnesLike", "PreventGradient", "Softmax", "StopGradient", "ZerosLike")
-)  # fmt: skip
+_ALIKE = PASSED_ON | {"BiasAdd", "Cast", "LogSoftmax", "OnesLike", "Softmax", "ZerosLike"}
 """Ops whose output has the shape of their first input."""
 _VECTORS = frozenset(("BroadcastArgs", "Shape"))
 """Ops that make vectors of sizes, and nothing else."""

@@ -27,13 +27,11 @@ from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Cost, nbytes
 from ...graph.core.shape import is_static
 from ..ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
+from ..ir.index_maps import VIEWS
 from ..ir.partition import PartitionStep, node_of
 
 ALIGNMENT = 64  # bytes: a cache line, and the alignment of vector loads
-_SAME_MEMORY = frozenset(
-    ("Identity", "StopGradient", "PreventGradient", "Reshape", "ExpandDims", "Squeeze", "Transpose", "BroadcastTo",
-     "Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond")
-)  # fmt: skip
+_SAME_MEMORY = VIEWS | {"Transpose", "Enter", "Exit", "NextIteration", "Switch", "Merge", "LoopCond"}
 
 
 class TensorSizes(Protocol):

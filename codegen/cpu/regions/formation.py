@@ -23,6 +23,7 @@ from typing import Any
 from ....graph.core.graph import Tensor
 from ....graph.core.opdef import opdef
 from ....graph.core.settings import setting
+from ...ir.nodes import HANDLES
 from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Program, Send, calls_of
 from ...lower.region import constants_of, region_of
 from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
@@ -42,7 +43,6 @@ FEWEST = 2  # launches that are worth a region
 
 LONGEST = 0.05  # fraction of a send's work by which more work may delay it
 
-_HANDLES = frozenset(("VariableV2", "VarHandleOp"))
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
 """Ops that only read, or read what belongs to this step."""
 _SMALL = frozenset(
@@ -194,7 +194,7 @@ class _Window:
         if self.made.intersection(call.inputs) or self.later.intersection(call.inputs):
             return False
         looks = call.op in _READS or bool(variables_of(call))
-        return call.op in _HANDLES or call.op in _SMALL or looks and not self.updates
+        return call.op in HANDLES or call.op in _SMALL or looks and not self.updates
 
     def close(self) -> None:
         """Append the window to the emitted instructions, and empty it."""

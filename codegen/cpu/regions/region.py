@@ -27,7 +27,7 @@ from ..kernels.fused import RegionOnlyKernel
 from ..kernels.optimizer import UpdateKernel
 from ..native.plan_cache import PlanCache
 from ..native.planner import NotPlannableError, Planner, stand_in
-from ..tiering import COMPILE_AFTER_S, LOAD_AFTER_S, TieredKernel
+from ..tiering import TieredKernel
 from .lowering import record, variables_of
 
 ONE_BY_ONE = 2  # runs before a plan is made: the step is one that repeats
@@ -70,8 +70,6 @@ class NativeRegion:
         self._read = tuple([i for i, slot in enumerate(region.given) if slot in looked_up])
         updated = {o: at[c.inputs[0]] for c in self.calls if is_update(c) for o in c.outputs}
         self._results = tuple([updated.get(o, -1) for o in region.outputs])  # variables; -1: what plans give
-        self._spent = 0.0
-        self._has_looked = False  # for kernels that are kept on disk
 
     def __call__(self, *inputs: Any) -> Any:
         outputs = None if self._cold and not self._is_warm() else self.by_plan(inputs)
@@ -80,8 +78,10 @@ class NativeRegion:
             return one_or_all(outputs)
         began = time.perf_counter()
         outputs = self.region.one_by_one(inputs)
-        if self._cold:
-            self._spent += time.perf_counter() - began
+        for (
+            kernel
+        ) in self._cold:  # also those that take little of the time: one that is missing keeps the region from its plan
+            kernel.cost((time.perf_counter() - began) / len(self._cold))
         return one_or_all(outputs)
 
     @property
@@ -119,15 +119,8 @@ class NativeRegion:
         return None if made is None else [inputs[at] if at >= 0 else next(left) for at in self._results]
 
     def _is_warm(self) -> bool:
-        """Whether all kernels are compiled. What runs often has them compiled, also those that take little of its time."""
+        """Whether all kernels are compiled."""
         self._cold = [k for k in self._cold if k.function is None]
-        if not self._has_looked and self._spent > LOAD_AFTER_S * len(self._cold):
-            self._has_looked = True
-            for kernel in self._cold:
-                kernel.want_if_kept()
-        if self._spent > COMPILE_AFTER_S * len(self._cold):
-            for kernel in self._cold:
-                kernel.want()
         return not self._cold
 
 

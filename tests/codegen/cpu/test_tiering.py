@@ -51,17 +51,6 @@ def test_what_is_kept_is_loaded_sooner_than_others_are_compiled(monkeypatch: pyt
         assert asked.wanted == ["text"]
 
 
-def test_what_is_kept_is_wanted_at_once_by_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked(monkeypatch, False)
-    kernel = TieredKernel("text", lambda: None)
-    kernel.want_if_kept()
-    assert not asked.wanted
-    asked.kept = True
-    kernel.want_if_kept()
-    kernel.want_if_kept()
-    assert asked.wanted == ["text"]
-
-
 def test_a_source_is_kept_once_it_has_been_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))  # nobody has compiled it there
     text = "import numba\n\n\n@numba.njit('int64(int64)', cache=True)\ndef kernel(x):\n    return x + 41_999\n"
