@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.core.dtypes import int64
 from ...graph.core.graph import Node
 from ...graph.resources.variable import VariableState
 from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of
 from ..fusion.table_loops import kept_in
 from ..ir.legality import SUPPORTED, NotFusibleError
-from .bind.rows import MOST_UPDATES, fits, gathered, slices_of
+from ..ir.nodes import inferred_node, new_node
+from ..reference import NumpyBackend
+from .bind.rows import MOST_UPDATES, ROW_MAKERS, fits, gathered, slices_of
 from .bind.template import Choice
 from .context import GpuContext
 from .driver.array import DeviceArray
 from .ir import triton_type
-from .kernels import GpuKernel
+from .kernels import GpuKernel, TemplateKernel
 from .optimizer import OptimizerUpdate, VariableUpdate
 from .residency import HostKernel, value_on
 from .templates.tables import check_scatter, launch_sizes, scatter, sparse_update
@@ -95,38 +98,25 @@ class DecayingUpdate(GpuKernel):
         super().__init__(gpu, node.name, len(node.inputs), (), fallback)
         self.sparse = sparse
         self.update = OptimizerUpdate(gpu, node, sparse.places, sparse.gradient, sparse.dense(), fallback)
-        self.sums = _RowSums(gpu, sparse, node.name)
+        rows = new_node("Placeholder", (), {}, [(int64, ())], node).outputs
+        inputs = (node.inputs[sparse.gradient], node.inputs[sparse.indices], *rows)
+        sums = inferred_node("UnsortedSegmentSum", inputs, {}, node)
+        self.sums = TemplateKernel(
+            gpu, sums, ROW_MAKERS[sums.type](sums), HostKernel(NumpyBackend().kernel(sums, None))
+        )
 
     def __call__(self, *inputs: Any) -> Any:
         sparse = self.sparse
         states: Sequence[VariableState] = inputs[: sparse.places]
         if not all(s.is_initialized for s in states):
             return self.fallback(*inputs)
-        dense = self.sums(inputs[sparse.gradient], inputs[sparse.indices], np.array(states[0].read().shape, np.int64))
+        shape, rows, indices = (x.shape for x in (states[0].read(), inputs[sparse.gradient], inputs[sparse.indices]))
+        if _sizes(shape, rows, indices) is None:
+            return self.fallback(*inputs)
+        dense = self.sums(inputs[sparse.gradient], inputs[sparse.indices], np.int64(shape[0]))
         given = [x for i, x in enumerate(inputs) if i != sparse.indices]
         given[sparse.gradient] = dense
-        if dense is None or not self.update.fits(states, dense):
-            return self.fallback(*inputs)
-        return self.update(*given)
-
-
-class _RowSums(GpuKernel):
-    """A sparse gradient's rows as a dense one of a shape; None where they do not fit."""
-
-    def __init__(self, gpu: GpuContext, sparse: SparseUpdate, label: str) -> None:
-        super().__init__(gpu, label, 2, (), lambda *inputs: None)
-        self.sparse = sparse
-        self._has_others = True
-        self.checked = False  # the update is
-
-    def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        """A sum of these sizes."""
-        (shape,), sparse = others, self.sparse
-        sizes = _sizes(shape, *shapes)
-        if sizes is None:
-            return None
-        ways = scatter("add", sparse.dtype, sparse.index, sizes, begin="cleared", names=("in1", "in0"))
-        return Choice(ways[:1], sizes, [(shape, sparse.dtype.np)])
+        return self.update(*given) if self.update.fits(states, dense) else self.fallback(*inputs)
 
 
 def _sizes(shape: Shape, rows: Shape, indices: Shape) -> dict[str, int] | None:
