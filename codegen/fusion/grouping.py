@@ -30,7 +30,7 @@ from ...graph.core.dtypes import DType, resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import Dims, element_count
 from ..ir.index_maps import LOOKUPS, RANDOM_OPS, IndexMaps, index_maps_of
-from ..ir.legality import SUPPORTED, NotFusibleError, check_types
+from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.partition import AwaitNode, PartitionGraph, RecvTensor, RunPredicated, SendTensor, inputs_of_step, node_of
 from ..ir.predicates import Predicate, Predicates, asked_for
 from ..ir.symbolic_shape import STEERING, SymbolicShapes
@@ -152,7 +152,12 @@ class Walk:
                 raise NotFusibleError("it tells others whether its branch is taken")
             rule_of(node)
             pattern = self.patterns[node] = index_maps_of(node).with_sizes(node, self.sizes)
-            check_types([*(t for t, _ in pattern.data_of(node)), *node.outputs], self.types)
+            for t in (*(t for t, _ in pattern.data_of(node)), *node.outputs):
+                if t.dtype not in self.types:
+                    is_place = t.dtype.is_ref
+                    raise NotFusibleError(
+                        "it takes a variable's place" if is_place else f"{t.dtype.name} stays with NumPy"
+                    )
             if self.longest and pattern.scanned is not None:
                 self.check_length(pattern)
             alone = write_alone(node, pattern)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...graph.core.dtypes import FLOATS
 from ...graph.core.gpu_models import MATRIX_OPS
 from ...graph.core.graph import Node
 from ...graph.resources.resource_manager import Context
 from ..fusion.epilogue import EpilogueKernel, operands_of
 from ..fusion.optimizer_loops import update_of
-from ..ir.legality import SUPPORTED
 from ..ir.nodes import PRODUCTS
 from ..ir.program import Kernel
 from ..ir.tile_loops import TileLoops
@@ -88,9 +88,7 @@ def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKe
         return None
     loops, places, gradient = updated
     dtype = node.inputs[gradient].dtype.base
-    if not dtype.is_floating or dtype not in SUPPORTED:
-        return None
-    return OptimizerUpdate(gpu, node, places, gradient, loops, fallback)
+    return OptimizerUpdate(gpu, node, places, gradient, loops, fallback) if dtype in FLOATS else None
 
 
 def likely_source(group: EpilogueKernel, target: Target, tf32: bool) -> str:

@@ -24,6 +24,7 @@ from ...graph.resources.accumulator import RemoteAccumulator
 from ...graph.resources.resource_manager import Context
 from ...graph.resources.variable import VariableState
 from ..backend import Backend
+from ..fusion.epilogue import EpilogueKernel
 from ..fusion.optimizer_loops import writes_in_place
 from ..ir.fused_kernel import FusedKernel
 from ..ir.partition import (
@@ -398,27 +399,18 @@ class _Lowering:
         self.instructions.append(made)
 
 
-class _ByType(dict[type, "Callable[[_Lowering, Any], None]"]):
-    """Dispatches on the type of a step. An unregistered type is handled as its base class."""
-
-    def __missing__(self, kind: type) -> Callable[[_Lowering, Any], None]:
-        self[kind] = next(self[base] for base in kind.__mro__[1:] if base in self)
-        return self[kind]
-
-
-_LOWERED = _ByType(
-    {
-        Node: _Lowering.run,
-        FusedKernel: _Lowering.run_fused,
-        SendTensor: _Lowering.send,
-        RecvTensor: _Lowering.recv,
-        RunPredicated: _Lowering.run_guarded,
-        AwaitNode: _Lowering.await_node,
-        BeginLoop: _Lowering.begin_loop,
-        LeaveUnless: _Lowering.leave_unless,
-        EndLoop: _Lowering.end_loop,
-    }
-)
+_LOWERED: dict[type, Callable[[_Lowering, Any], None]] = {
+    Node: _Lowering.run,
+    FusedKernel: _Lowering.run_fused,
+    EpilogueKernel: _Lowering.run_fused,
+    SendTensor: _Lowering.send,
+    RecvTensor: _Lowering.recv,
+    RunPredicated: _Lowering.run_guarded,
+    AwaitNode: _Lowering.await_node,
+    BeginLoop: _Lowering.begin_loop,
+    LeaveUnless: _Lowering.leave_unless,
+    EndLoop: _Lowering.end_loop,
+}
 
 
 def _reached(found: Any) -> VariableState | RemoteAccumulator:

@@ -37,14 +37,10 @@ def versions() -> str:
 
 def text_of(file: str, functions: Mapping[str, Signature], dtype: str) -> str:
     """The source text of functions of one file for arrays of one type. `kernel` is the function, or a tuple of several."""
-    return _source(file, tuple(functions.items()), dtype)
+    return text_with(file, tuple([_compiled(name, signature, dtype) for name, signature in functions.items()]))
 
 
 @cache
-def _source(file: str, functions: tuple[tuple[str, Signature], ...], dtype: str) -> str:
-    return text_with(file, tuple([_compiled(name, signature, dtype) for name, signature in functions]))
-
-
 def text_with(file: str, compiled: tuple[str, ...]) -> str:
     """The source text of a file, with these expressions for its compiled functions as `kernel`."""
     called = hashlib.sha256(b"".join(p.read_bytes() for p in _called(_CPU / f"{file}.py"))).hexdigest()[:16]

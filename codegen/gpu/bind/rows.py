@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ....graph.core.dtypes import DType
+from ....graph.core.dtypes import NUMBERS, DType
 from ....graph.core.graph import Node
 from ...fusion.row_loops import PIECE, piece_totals, running, running_in_pieces
 from ...fusion.table_loops import MOST_COORDINATES, kept_in
@@ -91,7 +91,7 @@ def _scan(kind: str) -> Callable[[Node], Template]:
 
 def _supported(node: Node) -> DType:
     dtype = node.inputs[0].dtype.base
-    if dtype not in SUPPORTED or dtype.is_bool:
+    if dtype not in NUMBERS:
         raise ValueError(f"no kernel does {node.type} for {dtype.name}")
     return dtype
 

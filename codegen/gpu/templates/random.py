@@ -2,29 +2,23 @@
 
 A launch gives the key and the draw of a `Stream` as numbers of 64 bits, `key` (its first word in the lower half) and `draw`, and the
 count of elements, `n`. Integers are those of the CPU, bit for bit. Normal numbers are computed in float64 and rounded once, as
-there, and differ only where two libraries' `log` or `cos` decide a tie of that rounding.
+there, and differ only where two functions' `log` or `cos` decide a tie of that rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32, int64, uint32, uint64
+from ....graph.core.dtypes import FLOATS, DType, float64, int32, int64, uint32, uint64
 from ..ir import Count, Grid, Routine
-from .text import address, make_launch
+from .text import address, lines, make_launch
 
 _BLOCK = 1024  # elements of a block
-_FLOATS = (float16, bfloat16, float32, float64)
 _NUMBERS = {"key": "u64", "draw": "u64", "n": "i64"}
 
-_WORDS = """    block = tl.program_id(0).to(tl.int64) * (BLOCK // {per}) + tl.arange(0, BLOCK // {per})
-    w0, w1, w2, w3 = philox(block, key, draw)
-"""
-_LONG = """    a = (w0.to(tl.uint64) << 32) | w1.to(tl.uint64)
-    b = (w2.to(tl.uint64) << 32) | w3.to(tl.uint64)
-"""
-_AT = """    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-"""
+_WORDS = "block = tl.program_id(0).to(tl.int64) * (BLOCK // {per}) + tl.arange(0, BLOCK // {per})"
+_LONG = (_WORDS.format(per=2), "a, b = long_words(block, key, draw)")
+_STEP = f"tl.full((), {2.0**-53!r}, tl.float64)"
 
 
 def normal(dtype: DType) -> Routine:
@@ -33,18 +27,18 @@ def normal(dtype: DType) -> Routine:
     Raises:
         ValueError: not a floating type of 16 to 64 bits.
     """
-    if dtype not in _FLOATS:
+    if dtype not in FLOATS:
         raise ValueError(f"random floats have 16 to 64 bits, not the type {dtype.name}")
     if dtype is float64:
-        body = _WORDS.format(per=2) + _LONG + _AT
-        body += f"    u = (a >> 11).to(tl.float64) * {2.0**-53!r}\n    v = (b >> 11).to(tl.float64) * {2.0**-53!r}\n"
-        body += _pair("u", "v", 2.0**-53, "") + "    x = tl.interleave(x, y)\n"
+        body = lines(*_LONG, f"x, y = box_muller(fraction64(a), fraction64(b), {_STEP})", "x = tl.interleave(x, y)")
     else:
-        body = _WORDS.format(per=4) + _AT
-        for i in range(4):
-            body += f"    u{i} = w{i}.to(tl.float64) * {2.0**-32!r}\n"
-        body += _pair("u0", "u1", 2.0**-32, "a") + _pair("u2", "u3", 2.0**-32, "b")
-        body += "    x = tl.interleave(tl.interleave(xa, xb), tl.interleave(ya, yb))\n"
+        body = lines(
+            _WORDS.format(per=4),
+            "w0, w1, w2, w3 = philox(block, key, draw)",
+            "xa, ya = wide_normal_pair(w0, w1)",
+            "xb, yb = wide_normal_pair(w2, w3)",
+            "x = tl.interleave(tl.interleave(xa, xb), tl.interleave(ya, yb))",
+        )
     return _routine("normal", body, dtype)
 
 
@@ -56,30 +50,15 @@ def integers(dtype: DType) -> Routine:
     """
     if dtype not in (int32, int64, uint32, uint64):
         raise ValueError(f"random integers have 32 or 64 bits, not the type {dtype.name}")
-    body = _WORDS.format(per=2) + _LONG + _AT
-    body += "    x = tl.umulhi(tl.interleave(a, b), tl.zeros([BLOCK], tl.uint64) + span) + low\n"
+    body = lines(*_LONG, "x = tl.umulhi(tl.interleave(a, b), tl.zeros([BLOCK], tl.uint64) + span) + low")
     return _routine("integers", body, dtype, {"low": "u64", "span": "u64"})
 
 
-def _pair(u: str, v: str, step: float, name: str) -> str:
-    """Two normal numbers from two uniform ones (Box and Muller, 1958)."""
-    return (
-        f"    radius{name} = tl.sqrt(-2.0 * tl.log({u} + tl.full((), {step!r}, tl.float64)))\n"
-        f"    angle{name} = {v} * tl.full((), 6.283185307179586, tl.float64)\n"
-        f"    x{name} = radius{name} * tl.cos(angle{name})\n"
-        f"    y{name} = radius{name} * tl.sin(angle{name})\n"
-    )
-
-
 def _routine(name: str, body: str, dtype: DType, more: Mapping[str, str] | None = None) -> Routine:
-    body += f"    tl.store(out0 + i, x.to(tl.{dtype.name}), mask=i < n)\n"
-    numbers = {**_NUMBERS, **(more or {})}
-    launch = make_launch(
-        name,
+    body = lines(
         body,
-        {"out0": address(dtype)},
-        numbers,
-        {"BLOCK": _BLOCK},
-        Grid((Count(("n",), _BLOCK),)),
+        "i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
+        f"tl.store(out0 + i, x.to(tl.{dtype.name}), mask=i < n)",
     )
-    return Routine((launch,))
+    numbers, grid = {**_NUMBERS, **(more or {})}, Grid((Count(("n",), _BLOCK),))
+    return Routine((make_launch(name, body, {"out0": address(dtype)}, numbers, {"BLOCK": _BLOCK}, grid),))
