@@ -349,10 +349,10 @@ class LoopNestBuilder:
             self._values.append(value)
         return number
 
-    def finish(self) -> tuple[LoopNest, tuple[tuple[int, ...], ...]]:
+    def finish(self, *, join: bool = True) -> tuple[LoopNest, tuple[tuple[int, ...], ...]]:
         """The kernel, and for each of its axes the axes of the builder's space that it is made of.
 
-        Neighbouring axes that everything has both of, or neither, become one.
+        `join`: neighbouring axes that everything has both of, or neither, become one.
         """
         live = self._live()
         new_number = {old: new for new, old in enumerate(live)}
@@ -361,7 +361,7 @@ class LoopNestBuilder:
         for axis in range(len(self._reduced)):
             before = groups[-1][-1] if groups else -1
             alike = all((axis in a) == (before in a) for a in everything)
-            joins = groups and alike and self._reduced[axis] == self._reduced[before]
+            joins = join and groups and alike and self._reduced[axis] == self._reduced[before]
             groups[-1].append(axis) if joins else groups.append([axis])
         first = {g[0]: new for new, g in enumerate(groups)}
 

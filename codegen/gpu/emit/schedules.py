@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
-from ...fusion.online_reductions import SOFTMAX, Pair, pairs_of
+from ...fusion.online_reductions import SOFTMAX, pairs_of
 from ...fusion.table_loops import filled
-from ...ir.loop_nest import ADD, READS, LoopNest, Store, Value
+from ...ir.loop_nest import ADD, READS, LoopNest, LoopNestBuilder, Store, Value
 from ...target import GPU_INDEX_MARGIN
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .expr import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
@@ -308,7 +308,8 @@ class _Steps:
         ready = [i for i, s in enumerate(loops.stores) if not self.is_full(s) and i not in self.stored]
         ready = [i for i in ready if self.stages[loops.stores[i].value] and self.behind(loops.stores[i].value) <= known]
         self.stored.update(ready)
-        summary, inputs = _summary(loops, reductions, totals, self.pairs, ready, self.given, self.names)
+        stores = [*(Store(r, loops.kept_axes) for r in reductions), *(loops.stores[i] for i in ready)]
+        summary, inputs = _part(loops, stores, self.given, self.names, totals)
         rows = max(1, min(16, 4096 // facts.splits)) if self.kept else 1
         tile = Tile(WHOLE, one_row=rows == 1, exact=True, wide=facts.wide)
         blocks = {"YB": rows, "XB": facts.splits}
@@ -355,97 +356,57 @@ class _Steps:
 
 
 def _part(
-    loops: LoopNest, stores: Sequence[Store], given: Mapping[int, str], names: Names
+    loops: LoopNest,
+    stores: Sequence[Store],
+    given: Mapping[int, str],
+    names: Names,
+    totals: Mapping[int, Sequence[str]] | None = None,
 ) -> tuple[LoopNest, tuple[str, ...]]:
     """The loops that make these stores only, and the names of their inputs.
 
-    Reductions that are `given` are read: arrays of all kept axes.
+    Reductions that are `given` are read: arrays of all kept axes. `totals`: of the pieces of reductions; then the loops go over the kept
+    axes, and over an axis of pieces, which they reduce.
     """
+    kept = loops.kept_axes
+    place = {axis: at for at, axis in enumerate(range(len(loops.reduced)) if totals is None else kept)}
+    every, pairs = [place[axis] for axis in kept], pairs_of(loops)
+    builder = LoopNestBuilder(loops.reduced if totals is None else [False] * len(kept) + [True])
+    apply, reduce = builder.apply, builder.reduce
     inputs: list[str] = []
     number: dict[int, int] = {}
-    values: list[Value] = []
-    for i in loops.behind([s.value for s in stores], given.__contains__):
-        v = loops.values[i]
-        number[i] = len(values)
-        if i in given:
-            values.append(Value("load", (), _wide(v), loops.kept_axes, len(inputs)))
-            inputs.append(given[i])
-        elif v.op in READS:
-            values.append(replace(v, args=tuple(number[a] for a in v.args), data=len(inputs)))
-            inputs.append(names.inputs[int(v.data)])
-        else:
-            values.append(replace(v, args=tuple(number[a] for a in v.args)))
-    moved = tuple(Store(number[s.value], s.axes) for s in stores)
-    return LoopNest(loops.reduced, tuple(values), moved), tuple(inputs)
 
-
-def _summary(
-    loops: LoopNest,
-    reductions: Sequence[int],
-    totals: Mapping[int, Sequence[str]],
-    pairs: Mapping[int, Pair],
-    ready: Sequence[int],
-    given: Mapping[int, str],
-    names: Names,
-) -> tuple[LoopNest, tuple[str, ...]]:
-    """The loops that reduce totals of pieces: over the kept axes, reducing an axis of pieces.
-
-    They store the reductions and then the outputs that are `ready` by that.
-    """
-    place = {axis: at for at, axis in enumerate(loops.kept_axes)}
-    every = tuple(range(len(place)))
-    pieces = (*every, len(every))
-    roots = [*reductions, *(loops.stores[i].value for i in ready)]
-    inputs: list[str] = []
-    number: dict[int, int] = {}
-    values: list[Value] = []
-
-    def new(value: Value) -> int:
-        values.append(value)
-        return len(values) - 1
-
-    def load(name: str, dtype: DType, axes: tuple[int, ...]) -> int:
+    def load(name: str, dtype: DType, axes: Sequence[int]) -> int:
         inputs.append(name)
-        return new(Value("load", (), dtype, axes, len(inputs) - 1))
+        return builder.load(len(inputs) - 1, dtype, axes)
 
-    for i in loops.behind(roots, lambda i: i in given or i in reductions):
+    made = {*given, *(totals or ()), *(pairs[r].second for r in totals or () if r in pairs)}
+    for i in loops.behind([s.value for s in stores], made.__contains__):
         v = loops.values[i]
-        kind = _wide(v)
-        if i in totals:
-            own = [load(name, kind, pieces) for name in totals[i]]
-            pair = pairs.get(i)
+        if totals is not None and i in totals:
+            own, pair = [load(name, _wide(v), [*every, len(every)]) for name in totals[i]], pairs.get(i)
             if pair is None:
-                number[i] = new(Value("reduce", (own[0],), kind, every, v.data))
+                number[i] = reduce(v.data, own[0])
             elif pair.kind == SOFTMAX:
-                number[i] = new(Value("reduce", (own[0],), kind, every, "max"))
-                scale = new(Value("exp", (new(Value("sub", (own[0], number[i]), kind, pieces)),), kind, pieces))
-                part = new(Value("mul", (own[1], scale), kind, pieces))
-                number[pair.second] = new(Value("reduce", (part,), kind, every, "sum"))
+                number[i] = reduce("max", own[0])
+                scale = apply("exp", apply("sub", own[0], number[i]))
+                number[pair.second] = reduce("sum", apply("mul", own[1], scale))
             else:
                 means, rests, counts = own
-                weighted = new(Value("mul", (means, counts), kind, pieces))
-                number[i] = new(Value("reduce", (weighted,), kind, every, "sum"))
-                count = new(Value("reduce", (counts,), kind, every, "sum"))
-                mean = new(Value("div", (number[i], count), kind, every))
-                away = new(Value("sub", (means, mean), kind, pieces))
-                square = new(Value("mul", (away, away), kind, pieces))
-                moved = new(Value("mul", (counts, square), kind, pieces))
-                rest = new(Value("add", (rests, moved), kind, pieces))
-                number[pair.second] = new(Value("reduce", (rest,), kind, every, "sum"))
-        elif i in number:
-            continue  # the second of a pair
+                number[i] = reduce("sum", apply("mul", means, counts))
+                away = apply("sub", means, apply("div", number[i], reduce("sum", counts)))
+                moved = apply("mul", counts, apply("mul", away, away))
+                number[pair.second] = reduce("sum", apply("add", rests, moved))
         elif i in given:
-            number[i] = load(given[i], kind, every)
-        elif v.op in READS:
-            inputs.append(names.inputs[int(v.data)])
-            axes = tuple(place[a] for a in v.axes)
-            number[i] = new(replace(v, args=tuple(number[a] for a in v.args), axes=axes, data=len(inputs) - 1))
-        else:
-            axes = tuple(place[a] for a in v.axes)
-            number[i] = new(replace(v, args=tuple(number[a] for a in v.args), axes=axes))
-    stores = [Store(number[r], every) for r in reductions]
-    stores += [Store(number[loops.stores[i].value], every) for i in ready]
-    return LoopNest((False,) * len(every) + (True,), tuple(values), tuple(stores)), tuple(inputs)
+            number[i] = load(given[i], _wide(v), every)
+        elif i not in number:  # the second of a pair is there
+            v = replace(v, args=tuple(number[a] for a in v.args), axes=tuple(place[a] for a in v.axes))
+            if v.op in READS:
+                inputs.append(names.inputs[int(v.data)])
+                v = replace(v, data=len(inputs) - 1)
+            number[i] = builder.add(v)
+    for s in stores:
+        builder.store(number[s.value], [place[a] for a in s.axes])
+    return builder.finish(join=False)[0], tuple(inputs)
 
 
 def _wide(value: Value) -> DType:
