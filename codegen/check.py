@@ -41,18 +41,15 @@ def agree(mine: Any, theirs: Any, scale: float = 0.0) -> bool:
         return False
     if a.dtype in (float16.np, bfloat16.np):
         # The reference rounds after each op, the kernel only at its end: a few roundings may add up.
-        narrow = 2.0 ** (-10 if a.dtype == float16.np else -7)
+        epsilon, relative, of_largest, of_scale = 2.0 ** (-10 if a.dtype == float16.np else -7), 16, 8, 1
         a, b = a.astype(np.float64), b.astype(np.float64)
-        finite = b[np.isfinite(b)]
-        largest = float(np.abs(finite).max()) if finite.size else 0.0
-        return bool(np.allclose(a, b, rtol=16 * narrow, atol=narrow * max(8 * largest, scale), equal_nan=True))
-    if a.dtype.kind != "f":
+    elif a.dtype.kind == "f":
+        epsilon, relative, of_largest, of_scale = float(np.finfo(a.dtype).eps), 2000, 200, 8
+    else:
         # Rounding may change the result of a comparison of two close numbers, but seldom.
         return bool(np.count_nonzero(a != b) <= 1e-3 * a.size)
-    epsilon = float(np.finfo(a.dtype).eps)
-    finite = b[np.isfinite(b)]
-    largest = float(np.abs(finite).max()) if finite.size else 0.0
-    return bool(np.allclose(a, b, rtol=2000 * epsilon, atol=epsilon * max(200 * largest, 8 * scale), equal_nan=True))
+    atol = epsilon * max(of_largest * scale_of([b]), of_scale * scale)
+    return bool(np.allclose(a, b, rtol=relative * epsilon, atol=atol, equal_nan=True))
 
 
 def difference(mine: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> str:

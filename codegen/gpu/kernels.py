@@ -214,8 +214,8 @@ class GpuKernel:
                 except (CudaError, NotSuitableError) as e:
                     self._left_out(e)
                     return None  # none could be launched
-        loads: list[Callable[[], Callable[..., None]]] = [partial(_same, r) for r in runs if r is not runs[best]]
-        return _Ready(runs[best], choice.outputs, choice.results, loads + [load for _, load in rest])
+        others = [lambda r=r: r for r in runs if r is not runs[best]]
+        return _Ready(runs[best], choice.outputs, choice.results, [*others, *(load for _, load in rest)])
 
     def _left_out(self, failure: Exception) -> Exception:
         """Log that a candidate failed so, and give its error back; raise it if no other candidate may run."""
@@ -247,10 +247,6 @@ class GpuKernel:
         if not isinstance(candidate, Routine):
             return lambda addresses, label: candidate(addresses)
         return loaded(self.device, candidate, inputs, len(choice.outputs), choice.sizes)
-
-
-def _same(run: Callable[..., None]) -> Callable[..., None]:
-    return run
 
 
 def loaded_kernel(device: Device, kernel: TritonKernel) -> LoadedKernel:

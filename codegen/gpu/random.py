@@ -23,16 +23,9 @@ from .templates.random import integers, normal
 DRAWS: dict[str, Callable[[DType], Routine]] = {"RandomStandardNormal": normal, "RandomUniformInt": integers}
 
 
-class RandomStreamKernel:
+def stream_kernel(device: Device, node: Node, plain: Kernel) -> Kernel:
     """Makes the stream of a draw, in the GPU's memory: a captured graph that takes it is one for all draws."""
-
-    def __init__(self, device: Device, node: Node, plain: Kernel) -> None:
-        self.device = device
-        self.label = node.name
-        self.plain = plain
-
-    def __call__(self, *waited: Any) -> Any:
-        return tuple([self.device.from_host(x, self.label) for x in self.plain(*waited)])
+    return lambda *waited: tuple([device.from_host(x, node.name) for x in plain(*waited)])
 
 
 class RandomKernel:

@@ -28,7 +28,7 @@ from .collectives import collective_kernel
 from .context import GpuContext
 from .ir import Routine, Target
 from .optimizer import OptimizerUpdate
-from .random import DRAWS, RandomKernel, RandomStreamKernel
+from .random import DRAWS, RandomKernel, stream_kernel
 from .residency import HostKernel
 from .sparse import sparse_kernel
 from .variables import AssignKernel
@@ -77,7 +77,7 @@ def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKe
     if rows is not None:
         return rows
     if node.type == "RandomStream":
-        return RandomStreamKernel(gpu.device, node, fallback.kernel)
+        return stream_kernel(gpu.device, node, fallback.kernel)
     if node.type in DRAWS:
         try:
             return RandomKernel(gpu.device, node, context, fallback)

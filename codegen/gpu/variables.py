@@ -65,7 +65,7 @@ class AssignKernel:
             value = device.from_host(np.asarray(value, state.dtype.np), state.name)
         acquire(state, device)
         try:
-            if value.nbytes <= SMALL_COPY and is_unshared(state) and self._fits(state._value, value):
+            if value.nbytes <= SMALL_COPY and all_unshared((state,)) and self._fits(state._value, value):
                 with device.entered():
                     if device.updates is not None:
                         device.updates.append(state)
@@ -98,14 +98,14 @@ def mutable_values(
         for state in states:
             state.move(on_device(state, device))
         locks.enter_context(device.entered())
-        if not all(map(is_unshared, states)):
+        if not all_unshared(states):
             device.must_run("an update of a variable whose value is still referenced")
         if device.updates is not None:
             device.updates += states
-        old = [pointer_of(s) for s in states]
+        old = [s._value.pointer for s in states]  # type: ignore[union-attr]
         # A reference to a variable's value would keep it from being updated in place, so only others have one here.
         new: dict[int, DeviceArray] = {}
-        for i in [i for i, s in enumerate(states) if not is_unshared(s)]:
+        for i in [i for i, s in enumerate(states) if not all_unshared((s,))]:
             value: Any = states[i]._value
             made = (
                 device.empty(value.shape, value.dtype, states[i].name) if whole else device.copy(value, states[i].name)
@@ -115,23 +115,6 @@ def mutable_values(
         yield old, [new[i].pointer if i in new else pointer for i, pointer in enumerate(old)]
         for i, array in new.items():
             states[i]._value = array  # type: ignore[assignment]
-
-
-def host_copies(states: Sequence[VariableState]) -> list[np.ndarray[Any, Any]]:
-    """The values of variables, in host memory."""
-    return [np.array(s.read()) for s in states]
-
-
-def pointer_of(state: VariableState) -> int:
-    """The address of a variable's value, which is in a GPU's memory."""
-    value: Any = state._value
-    address: int = value.pointer
-    return address
-
-
-def is_unshared(state: VariableState) -> bool:
-    """Whether only the variable refers to its value and the value's memory."""
-    return all_unshared((state,))
 
 
 def all_unshared(states: Sequence[VariableState]) -> bool:

@@ -117,11 +117,11 @@ def _gathered(
     window = _Window(constants, at_once, sent)
     for step in instructions:
         if isinstance(step, Loop):
-            window.close()
+            window = window.close()
             window.out.append(step.with_parts(lambda part: _gathered(part, constants, at_once, sent)))
         elif not window.takes(step):
             if window.steps:
-                window.close()
+                window = window.close()
                 if window.takes(step):
                     continue
             window.out.append(step)
@@ -196,8 +196,8 @@ class _Window:
         looks = call.op in _READS or bool(variables_of(call))
         return call.op in HANDLES or call.op in _SMALL or looks and not self.updates
 
-    def close(self) -> None:
-        """Append the window to the emitted instructions, and empty it."""
+    def close(self) -> _Window:
+        """Append the window to the emitted instructions; gives the next one, which is empty."""
         launching = sum(is_launching(c) for c in self.kernels if not self.known.issuperset(c.outputs))
         if launching < FEWEST and len(self.updates) < FEWEST:
             self.out += map(self.by_itself, self.steps)
@@ -212,11 +212,7 @@ class _Window:
             self.out += self.behind
             self.out += map(self.by_itself, large)
             self.out += self.joined(small, len(small), "updates")
-        for part in (self.steps, self.before, self.kernels, self.behind, self.updates):
-            part.clear()
-        for slots in (self.made, self.later, self.updated, self.known):
-            slots.clear()
-        self.sends, self.work, self.put_off = False, 0.0, 0.0
+        return _Window(self.constants, self.at_once, self.sent, self.out)
 
     def by_itself(self, step: Call | Send) -> Call | Send:
         """What replaces an instruction that joins no other: a large update becomes a region of its own."""

@@ -228,24 +228,17 @@ def _reduction(node: Node) -> Template:
         made = tuple(1 if i in over else n for i, n in enumerate(shape) if keep or i not in over)
         if all(shape[a] == 1 for a in over):
             return Choice([copied(device, math.prod(shape) * dtype.size)], {}, [(made, dtype.np)])
-        return reduced(dtype, kind, node.type == "Mean", shape, over, made)
+        builder = LoopNestBuilder([i in over for i in range(rank)])
+        total = builder.reduce(kind, builder.load(0, dtype, range(rank)))
+        if node.type == "Mean":
+            total = builder.apply("div", total, builder.count(dtype))
+        builder.store(total, [i for i in range(rank) if i not in over])
+        loops, parts = builder.finish()
+        joined = [math.prod(shape[a] for a in part) for part in parts]
+        names = dict(zip(size_names(loops), joined, strict=True))
+        return Choice(routines(loops, specialise(loops, joined)), names, [(made, dtype.np)])
 
     return Template(1, choose)
-
-
-def reduced(
-    dtype: DType, kind: str, is_mean: bool, shape: tuple[int, ...], over: set[int], made: tuple[int, ...]
-) -> Choice:
-    """Loops over all axes, some of them reduced."""
-    builder = LoopNestBuilder([i in over for i in range(len(shape))])
-    total = builder.reduce(kind, builder.load(0, dtype, range(len(shape))))
-    if is_mean:
-        total = builder.apply("div", total, builder.count(dtype))
-    builder.store(total, [i for i in range(len(shape)) if i not in over])
-    loops, parts = builder.finish()
-    joined = [math.prod(shape[a] for a in part) for part in parts]
-    names = dict(zip(size_names(loops), joined, strict=True))
-    return Choice(routines(loops, specialise(loops, joined)), names, [(made, dtype.np)])
 
 
 ROW_MAKERS: dict[str, Callable[[Node], Template]] = {
