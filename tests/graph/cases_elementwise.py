@@ -287,6 +287,14 @@ CASES = [
     _unary("Lgamma", m.lgamma, lambda x: np.vectorize(math.lgamma)(x), _positive(2, 3)),
     _unary("Digamma", m.digamma, _psi, _positive(2, 3)),
     OpCase(
+        "Digamma",
+        m.digamma,
+        [np.array([0.0, -0.0, -3.0, -np.inf, np.inf])],
+        lambda x: np.where(x > 0, x, np.nan),
+        FLOATS,
+        label="poles",
+    ),
+    OpCase(
         "Polygamma",
         lambda x: m.polygamma(1.0, x),
         [_positive(2, 3)],

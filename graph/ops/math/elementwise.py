@@ -201,7 +201,7 @@ _define(
 )
 _define(
     "Digamma",
-    lambda m, x: m.digamma(x),
+    lambda m, x: m.where((x <= 0) & (x == m.floor(x)), float("nan"), m.digamma(x)),  # at its poles, as TensorFlow
     lambda node, grad: [multiply(grad, polygamma(1, node.inputs[0]))],
     3 * _TRANSCENDENTAL,
 )
