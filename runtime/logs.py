@@ -20,7 +20,6 @@ class JsonLines(logging.Formatter):
         self._place = {"job": job, "task": task_index}
 
     def format(self, record: logging.LogRecord) -> str:
-        """As logging.Formatter.format."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",

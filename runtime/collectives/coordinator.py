@@ -198,7 +198,6 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
     # --- messages of other tasks -----------------------------------------------------------------------------------
 
     def message(self, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
-        """Handle a message of another task."""
         self.perform(lambda: self._on_message(fields, tensors))
 
     def _on_message(self, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
@@ -278,7 +277,6 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
             self._messenger.send(task, "counted", membership, sent=membership.counters[task].sent)
 
     def _on_counted(self, membership: Membership, task: str, sent: int) -> None:
-        """Handle the count of sent messages of another task."""
         if membership.requests and membership.counters[task].lacks(sent):
             what = membership.requests[0].what
             text = (

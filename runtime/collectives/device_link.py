@@ -122,7 +122,6 @@ class LinkAgreement(MessageAlgorithm):
         self._link.start(number, said[2 + self.size :].tobytes(), self._job, rows, lambda result: self.tell(result))
 
     def ended(self, result: Any) -> None:
-        """Handle the link's result."""
         self._finish(result)
 
     def stop(self) -> None:
@@ -159,5 +158,4 @@ _REASONS = {
 
 
 def refusal_text(refused: LinkRefused, members: Sequence[str]) -> str:
-    """The text for a refusal."""
     return f"member {refused.rank} ({members[refused.rank]}) {_REASONS[refused.why]}"

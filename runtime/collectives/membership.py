@@ -166,7 +166,6 @@ class Membership:
 
     @property
     def requests(self) -> list[CollectiveRequest]:
-        """All waiting requests."""
         return [*self.by_message.values(), *self.in_memory.values()]
 
     @property
@@ -294,7 +293,6 @@ class MembershipService:
         return [m for g in self.groups.values() for m in g.memberships if m.error is None]
 
     def requests(self) -> Iterator[CollectiveRequest]:
-        """All waiting requests."""
         for group in self.groups.values():
             for membership in group.memberships:
                 yield from membership.requests

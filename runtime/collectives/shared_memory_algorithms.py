@@ -187,7 +187,6 @@ class SharedMemoryAllReduce:
             pass
 
     def is_ready(self) -> bool:
-        """Whether a step is possible."""
         return not self.expects()
 
     def expects(self) -> set[int]:
@@ -221,7 +220,6 @@ class SharedMemoryAllReduce:
         return True
 
     def _may_stage(self) -> bool:
-        """Whether this member has a round left to stage."""
         return self._staged < self._end and self._staged - self._taken < SLOTS
 
     def _before_staging(self, buffer: SharedBuffer) -> list[int]:

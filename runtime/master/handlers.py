@@ -49,7 +49,6 @@ class MasterHandlers:
     on_extend = on_prepare = on_plan = on_close_session = on_reset = on_call
 
     def on_create_session(self, peer: bytes, message: Message) -> None:
-        """A client opens a session."""
         self._responder.heard[peer] = time.monotonic()
         owner = self._responder.owner(peer)
 

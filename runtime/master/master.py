@@ -129,7 +129,6 @@ class Master:
         return session
 
     def handles(self) -> list[str]:
-        """The sessions that are open."""
         return list(self._sessions)
 
     def client_of(self, handle: str) -> str:

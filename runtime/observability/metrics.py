@@ -44,7 +44,6 @@ class Traffic:
             link[1] += size
 
     def received(self, size: int) -> None:
-        """Count one received message."""
         with self._lock:
             self._received[0] += 1
             self._received[1] += size
@@ -238,7 +237,6 @@ class MetricsServer:
         self.address = f"{host or '127.0.0.1'}:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

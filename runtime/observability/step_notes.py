@@ -133,7 +133,6 @@ class Recorder:
         self._source: dict[int, str] = {}  # channel -> the sending device
 
     def instrumented(self, program: Program) -> Program:
-        """A copy of the program with timed kernels."""
         return dataclasses.replace(
             program, instructions=tuple([self._timed(i, program.device) for i in one_by_one(program.instructions)])
         )
@@ -164,7 +163,6 @@ class Recorder:
         return step
 
     def sent(self, channel: ChannelKey, destination: str, value: Any) -> None:
-        """A program sends a value into a channel."""
         if len(self.notes.sends) < MAX_NOTES:
             number = channel if isinstance(channel, int) else int(channel.partition("@")[0])
             source = self._source.get(number, "")
@@ -178,7 +176,6 @@ class Recorder:
                 self.arrived(receive.channel)
 
     def arrived(self, channel: ChannelKey) -> None:
-        """A value has arrived."""
         if len(self.notes.arrivals) < MAX_NOTES:
             self.notes.arrivals.append(ArrivalNote(channel, clock()))
 
@@ -240,6 +237,5 @@ class Gathered:
         self.began, self.epoch_ns = clock(), time.time_ns()
 
     def add(self, task: str, notes: Notes) -> None:
-        """Add the notes of one task."""
         self.notes[task] = notes
         self.ended = clock()

@@ -68,7 +68,6 @@ class Responder:
         self.reply(peer, self.error(request, error))
 
     def error(self, request: int, error: OpError) -> Message:
-        """The message of an error reply."""
         fields = {"request": request, "code": error.code, "message": error.summary, "node": error.node_name}
         return Message("error", fields | {"task": error.task or self.task})
 
@@ -179,7 +178,6 @@ class Quota:
             raise self._refused(now, amounts)
 
     def give_back(self, client: str | bytes, *amounts: int) -> None:
-        """Subtract from a client's use."""
         with self._lock:
             left = tuple(map(sub, self._taken.get(client, self._nothing), amounts))
             if max(left) > 0:

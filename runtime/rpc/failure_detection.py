@@ -206,7 +206,6 @@ class FailureDetector:
     # --- received messages -----------------------------------------------------------------------------------------
 
     def heard(self, task: str) -> None:
-        """Record a message from a task."""
         self._heard[task] = self.now, self._heard.get(task, (0.0, 0))[1]
 
     def has_heard(self, task: str) -> bool:
@@ -229,7 +228,6 @@ class FailureDetector:
     # --- ticks -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Set the time."""
         if now - self.now > DEAF_S / 2:
             self._deaf.clear()  # this process was stopped, so the others rightly heard nothing
         self.now = now
@@ -240,7 +238,6 @@ class FailureDetector:
         self._heard = {task: (now, incarnation) for task, (_, incarnation) in self._heard.items()}
 
     def wait_for(self, tasks: Iterable[str]) -> None:
-        """Set the awaited tasks."""
         self.awaited = {t: self.awaited.get(t, self.now) for t in tasks}
 
     def until_silent(self) -> float:

@@ -76,7 +76,6 @@ class ConnectionPool:
             ) from None
 
     def give_back(self, connections: Connections) -> None:
-        """Return a set of connections."""
         self._idle.append(connections)
         if self._closed:
             self.close()
@@ -212,7 +211,6 @@ class PendingReplies:
             ) from None
 
     def settled(self, address: str) -> None:
-        """Record that a task has replied."""
         self._owing.pop(address, None)
         self._detector.awaited.pop(address, None)
 
@@ -301,7 +299,6 @@ class PendingReplies:
             self.send(connections, address, self._ping())
 
     def _ping(self, **more: bool) -> Message:
-        """The next ping."""
         self._last = next(_numbers)
         return Message("ping", {"seq": self._last, "request": self._request, **more})
 
@@ -370,7 +367,6 @@ def _not_ours(error: WireError) -> UnavailableError:
 
 
 def error_of(reply: Message) -> OpError:
-    """The error in an error reply."""
     fields = reply.fields
     text = fields["message"]
     if fields.get("task"):

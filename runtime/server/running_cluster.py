@@ -189,7 +189,6 @@ class ClusterMonitor:
         return self._connections.why_silent(address)
 
     def close(self) -> None:
-        """Close the connections."""
         self._connections.close()
 
     def __enter__(self) -> ClusterMonitor:

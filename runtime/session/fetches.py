@@ -155,7 +155,6 @@ def _fed_rows(key: IndexedSlices, value: Any) -> list[tuple[Any, Any]]:
 
 
 def _fed_elements(key: SparseTensor, value: Any) -> list[tuple[Any, Any]]:
-    """Indices, values and dense shape."""
     given = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(given) == 2 and (dims := static_dims(key.dense_shape)) is not None and None not in dims:
         given = (*given, dims)

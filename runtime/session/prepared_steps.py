@@ -126,7 +126,6 @@ class StepGate:
         return step
 
     def leave(self, step: object) -> None:
-        """The step has ended."""
         del self._running[step]
 
     @contextlib.contextmanager
@@ -216,7 +215,6 @@ class PreparedSteps:
         return given_back(values, feeds.values())
 
     def _changes(self, key: Any) -> bool:
-        """Whether a step changes variables."""
         found = self._changing.get(key)
         if found is None:
             fetched, targets, fed = key
@@ -282,7 +280,6 @@ class PreparedSteps:
     def _fill(
         self, metadata: RunMetadata, key: Signature, parts: list[TaskPart], gathered: Gathered | None, partitions: bool
     ) -> None:
-        """Fill a step's metadata."""
         if gathered is None and not partitions:
             return
         traced_as = parts[0].program, self._last_shapes(key)

@@ -181,7 +181,6 @@ def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None 
 
 
 def profile_of(traces: list[Trace]) -> Profile:
-    """The profile of one step from its traced runs."""
     plan = traces[0].plan
     shares = _Shares(plan)
     taken: dict[tuple[str, str], list[float]] = defaultdict(list)

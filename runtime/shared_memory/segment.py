@@ -94,7 +94,6 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """The size in bytes."""
         return len(self.memory)
 
     def settle(self) -> None:
@@ -149,7 +148,6 @@ class Segment:
         return not self.loans and all(getrefcount(self.blocks[i]) == ONLY_ITEM for i in range(len(self.blocks)))
 
     def is_lent(self, block: int) -> bool:
-        """Whether another process has borrowed a block."""
         return bool(self.loans) and any(b == block and self.words[FIRST + w] for w, (b, _) in list(self.loans.items()))
 
 

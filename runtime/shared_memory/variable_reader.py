@@ -54,7 +54,6 @@ class ProcessHandle:
                 raise MappingError(f"process {pid}: {e}") from None
 
     def is_alive(self) -> bool:
-        """Whether the process has not ended."""
         if self._is_us:
             return True
         poll = select.poll()  # a poller per call: several threads may call this

@@ -75,7 +75,6 @@ class AccessControl:
         self._lock = threading.Lock()  # guards changes of the admitted peers
 
     def knows(self, peer: bytes) -> bool:
-        """Whether a connection is admitted."""
         return peer in self._admitted
 
     def enter(self, peer: bytes, key: str, descriptor: int) -> bool:

@@ -43,7 +43,6 @@ def is_loopback(address: str) -> bool:
 
 
 def all_loopback(ips: list[str]) -> bool:
-    """Whether all of `ips` are loopback addresses."""
     return all(ipaddress.ip_address(ip).is_loopback for ip in ips)
 
 

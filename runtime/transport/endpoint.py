@@ -213,7 +213,6 @@ class Endpoint:
 
     @property
     def refused(self) -> int:
-        """How many connections were refused."""
         return 0 if self._access is None else self._access.refused
 
     def _expel(self, peers: list[bytes]) -> None:
@@ -226,7 +225,6 @@ class Endpoint:
         return self._io.call_soon(function)
 
     def on_io_thread(self) -> bool:
-        """Whether the caller runs on the I/O thread."""
         return self._io.is_current()
 
     def close(self) -> None:
@@ -292,7 +290,6 @@ class Endpoint:
         self._faults.carry(("from", peer.name), frames, arrive)
 
     def _take(self, peer: Peer, message: Message) -> None:
-        """Handle one message."""
         self.counters.received += 1
         if self._faults is not None:
             self._faults.arrived(message.kind)
@@ -374,7 +371,6 @@ def _flush() -> None:
 
 
 def _bindable(address: str, host: str, insecure: bool) -> str:
-    """The IP to bind for `host`."""
     try:
         ips = resolve(host)
     except OSError as error:
@@ -424,7 +420,6 @@ class DescriptorReserve:
         return self.is_used
 
     def close(self) -> None:
-        """Release the reserve."""
         _let_go(self._reserved)
         self._reserved = []
 

@@ -96,7 +96,6 @@ class EventLoop:
                 self._wake_out.send(b"\0")
 
     def is_current(self) -> bool:
-        """Whether the caller runs on the thread."""
         return get_ident() == self._ident
 
     def is_alive(self) -> bool:
@@ -122,11 +121,9 @@ class EventLoop:
         self._poller.register(fd, events)
 
     def watch_for(self, fd: int, events: int) -> None:
-        """Change the watched events of a descriptor."""
         self._poller.modify(fd, events)
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching a descriptor."""
         del self._attend[fd]
         self._poller.unregister(fd)
 

@@ -276,7 +276,6 @@ def revoke(folder: Path, name: str) -> list[Path]:
 
 
 def parts_of(folder: Path) -> Iterator[Path]:
-    """The parts of a cluster's folder."""
     if folder.is_dir():
         yield from sorted(f for f in folder.iterdir() if (f / OWN).is_file())
 

@@ -195,7 +195,6 @@ class Peer:
         return list(self._pool.page())
 
     def heard(self, message: Message) -> list[Command]:
-        """Handle a message of a kind in `HANDSHAKE`."""
         kind, fields = message.kind, message.fields
         if kind == "hello":
             return self._met(fields.get("memory"), fields["readable"], bool(fields.get("stream")))
@@ -271,7 +270,6 @@ class Peer:
                 self.sender = None
 
     def waiting(self) -> int:
-        """How many messages wait."""
         return (0 if self.sender is None else len(self.sender)) + (0 if self.stream is None else self.stream.waiting())
 
     def moved(self) -> int:

@@ -198,7 +198,6 @@ class Peers:
         self._counters.dropped += 1
 
     def send_waiting(self) -> None:
-        """Send waiting messages, as far as ZeroMQ accepts them."""
         for peer in list(self._sending):
             peer.pump(partial(self.links.give, peer.name))
             if peer.sender is None:
@@ -212,7 +211,6 @@ class Peers:
             self.links.give(name, encode(message))
 
     def do(self, peer: Peer, commands: Sequence[Command]) -> None:
-        """Do what a peer asks for."""
         for command in commands:
             if isinstance(command, Message):
                 self.post(peer, encode(command))

@@ -173,7 +173,6 @@ class Stream:
         return self._taken - int.from_bytes(unacknowledged, sys.byteorder, signed=True)
 
     def events(self) -> int:
-        """The events that the owner should `poll` for."""
         return (select.POLLIN if self.is_open else 0) | (select.POLLOUT if self._waiting else 0)
 
     def _write(self, buffers: Sequence[Frame | memoryview]) -> int:

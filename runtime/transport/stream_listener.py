@@ -174,7 +174,6 @@ class StreamListener:
             found.close()
 
     def close(self) -> None:
-        """Stop accepting."""
         listener, self._listener = self._listener, None
         for sock in (*self._accepted.values(), *self._silent.values(), *(() if listener is None else (listener,))):
             sock.close()

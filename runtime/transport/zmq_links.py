@@ -47,12 +47,10 @@ def dialled_name(address: str) -> bytes:
 
 
 def is_dialled(peer: bytes) -> bool:
-    """Whether this process connected to the peer."""
     return peer.startswith(_DIALLED)
 
 
 def address_of(peer: bytes) -> str:
-    """The address in a `dialled_name`."""
     return peer.removeprefix(_DIALLED).decode()
 
 
@@ -154,7 +152,6 @@ class ZmqLinks:
     # --- event loop ------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Receive messages."""
         # One message per socket and iteration, so that no peer starves the others.
         if self._unsettled:
             for sock, peer in list(self._unsettled.items()):
@@ -203,7 +200,6 @@ class ZmqLinks:
         return self._links.get(peer)
 
     def tidy(self) -> None:
-        """Check the connections."""
         for link in self._links.values():
             link.is_up()
 

@@ -180,7 +180,6 @@ _TOLD = (
 
 
 def new_key_pair() -> KeyPair:
-    """A new random key pair."""
     public, secret = zmq.curve_keypair()
     return KeyPair(z85.decode(public).hex(), z85.decode(secret).hex())
 
@@ -232,7 +231,6 @@ class ZapHandler:
         return peer if self._access.enter(peer, str(part.get("User-Id")), int(part.get(zmq.SRCFD))) else None
 
     def close(self) -> None:
-        """Stop admitting peers."""
         with contextlib.suppress(OSError):
             self._end_out.send(b"\0")
         self._thread.join()

@@ -100,7 +100,6 @@ class ChunkedSender:
         self._bytes_left = 0
 
     def put(self, frames: list[Frame]) -> None:
-        """Queue one message."""
         if not self._parts and not self._ready:
             self._enqueue(_step_of(frames) if is_large(frames) else None, frames)
             return
@@ -294,7 +293,6 @@ class Reassembler:
         return message.frames
 
     def _begin(self, number: int, label: bytes) -> None:
-        """Start a message."""
         count, rest = divmod(len(label) - _LABEL.size, 8)
         if rest or not 0 < count <= self._most_frames:
             raise self._refused(number, f"its message has {count} frames, and may have {self._most_frames}")

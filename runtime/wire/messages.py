@@ -184,7 +184,6 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
 
 
 def _header(schema: KindSchema, numbers: Sequence[int], description: bytes, values: Sequence[Frame]) -> bytes:
-    """The first frame of a message."""
     try:
         head = schema.head.pack(FIRST, VERSION, len(numbers), len(description), *numbers)
     except struct.error as error:
@@ -397,7 +396,6 @@ def _unpack_tensors(
 
 
 def _unpack_lent(layout: Layout, place: bytes, borrow: Borrow | None, index: int) -> Tensor:
-    """One read-only array in shared memory."""
     if borrow is None:
         raise WireError(f"tensor {index} cannot lie in shared memory here")
     if len(place) != PLACE.size:

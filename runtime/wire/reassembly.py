@@ -164,7 +164,6 @@ class PartialMessage:
         return self._sizes[0] <= MAX_HEADER
 
     def _make(self, most: int) -> None:
-        """Allocate memory for the next bytes."""
         if self._growing is not None:
             self._grow(self._growing)
         while not self._why or (self._has_header() and not self.frames):
@@ -201,7 +200,6 @@ class PartialMessage:
         self.frames[-1] = buffers.adopt(np.frombuffer(memory, np.uint8), size).data
 
     def _check_free_memory(self, needed: int) -> None:
-        """Refuse the message if not enough memory is free."""
         there = memory_left()
         if needed > there:
             self._refuse(f"it has {self._total} bytes, and there are only {there} bytes of memory for it")

@@ -342,6 +342,5 @@ def _check_plain(what: str, value: Any, depth: int) -> None:
 
 
 def short(value: Any) -> str:
-    """A value, shortened for an error message."""
     text = repr(value)
     return text if len(text) <= 64 else text[:61] + "..."

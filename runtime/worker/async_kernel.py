@@ -69,7 +69,6 @@ class AsyncKernel(Generic[W]):
         self.error: Exception | None = None
 
     def start(self) -> None:
-        """Have another thread run it."""
         self._offload(self.run)
 
     def run(self) -> None:
@@ -110,7 +109,6 @@ class AsyncKernel(Generic[W]):
         return outcome
 
     def waits_for(self) -> str:
-        """What it waits for, in words."""
         request = self._request
         return self.what if request is None else request.waits_for()
 
@@ -144,7 +142,6 @@ class AsyncKernel(Generic[W]):
             return True
 
     def _settled(self, request: Request) -> None:
-        """The request is settled."""
         with self._lock:
             if self._now is not State.WAITING:
                 return

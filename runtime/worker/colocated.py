@@ -25,7 +25,6 @@ os.register_at_fork(after_in_child=_servers.clear)  # a forked child has none of
 
 
 def add_server(address: str, server: ColocatedServer, worker: Worker) -> None:
-    """Register `server`, which listens at `address`, and its worker."""
     _servers[address] = ref(server), ref(worker)
 
 
@@ -35,7 +34,6 @@ def remove_server(address: str) -> None:
 
 
 def colocated_servers() -> list[ColocatedServer]:
-    """The servers of this process that listen."""
     return [found for server, _ in list(_servers.values()) if (found := server()) is not None]
 
 

@@ -43,7 +43,6 @@ class _RunningPart:
     recorder: Recorder | None
 
     def finish(self, outcome: Outcome) -> None:
-        """The part has ended."""
         steps, peer, request = self.steps, self.peer, self.request
         steps.quota.give_back(self.whose, 1, self.size)
         if self.recorder is not None:
@@ -70,7 +69,6 @@ class StepHandlers:
         self._worker = worker
 
     def on_run(self, peer: bytes, message: Message) -> None:
-        """A client starts a part of a step."""
         fields, tensors = message.fields, message.tensors
         step, request, program, names = fields["step"], fields["request"], fields["program"], fields["feeds"]
         self.responder.heard[peer] = time.monotonic()
@@ -104,7 +102,6 @@ class StepHandlers:
         self._worker.start(step, program, feeds, asked.finish, recorder=recorder)
 
     def answer(self, peer: bytes, request: int, outcome: Outcome) -> None:
-        """Report the end of a part to its client."""
         if isinstance(outcome, OpError):
             self.responder.refuse(peer, request, outcome)
         else:
@@ -112,7 +109,6 @@ class StepHandlers:
             self.responder.reply(peer, Message("done", fields, tuple(outcome.values())))
 
     def on_abort(self, peer: bytes, message: Message) -> None:
-        """A client ends a step."""
         fields = message.fields
         self._worker.abort(fields["step"], fields["reason"], fields["code"])
 
@@ -138,7 +134,6 @@ class WorkerRequests:
         self._incarnation = incarnation
 
     def reset_containers(self, containers: Sequence[str], sessions: Sequence[str]) -> dict[str, Any]:
-        """Clear containers, and forget sessions."""
         self.worker.reset(containers, sessions)
         return {}
 
@@ -185,7 +180,6 @@ class WorkerHandlers:
     on_register = on_publish = on_slow_request
 
     def on_forget_session(self, peer: bytes, message: Message) -> None:
-        """Forget a session."""
         self._requests.worker.close_session(message.fields["session"])
 
     def _answer(self, message: Message) -> Message:

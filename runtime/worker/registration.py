@@ -63,7 +63,6 @@ class Registration:
     client: str = ""
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields of a `register` message."""
         return {
             "program": self.program, "session": self.session, "partition": pack_units(self.units), "seed": self.seed,
             "isolated": self.isolated, "kernels": self.kernels.to_fields(), "peer_timeout_s": self.peer_timeout_s,
@@ -92,7 +91,6 @@ class Registration:
 
 
 def device_fields(device: DeviceInfo) -> dict[str, object]:
-    """A device as a message carries it."""
     return {
         "name": str(device.name), "memory": device.memory_bytes, "emulated": device.emulated, "incarnation": device.incarnation,
         "host": device.host, "model": device.model,
@@ -157,7 +155,6 @@ class _Copy:
 
 
 def pack_units(units: Iterable[PartitionGraph]) -> bytes:
-    """Units as bytes for `unpack_units`."""
     out: Any = msgpack.packb([_pack(unit) for unit in units])
     return bytes(out)
 

@@ -201,7 +201,6 @@ class CopyHandlers:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="dovetail-copies")
 
     def on_replicate(self, peer: bytes, message: Message) -> None:
-        """A primary sends a part of a batch."""
         tensors = message.tensors
         if len(tensors) <= INLINE_TENSORS and sum(t.nbytes for t in tensors) <= INLINE_BYTES:
             try:
@@ -224,7 +223,6 @@ class CopyHandlers:
         return message.reply(tensors, whole=whole, last=last, entries=entries)
 
     def close(self) -> None:
-        """Serve no more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -254,7 +252,6 @@ class Replicator:
         self._thread = threading.Thread(target=self._run, name="dovetail-replication", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
         self._thread.start()
 
     def close(self) -> None:

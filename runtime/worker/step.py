@@ -72,7 +72,6 @@ class TaskStep:
             executor.feed(number, feeds)
 
     def start(self) -> None:
-        """Start all programs."""
         if not self._executors:
             self._end({})
         for executor in self._executors:
@@ -112,7 +111,6 @@ class TaskStep:
         self._runtime.push(destination, channel, value, more)
 
     def deliver(self, channel: ChannelKey, value: Any) -> None:
-        """A tensor has arrived."""
         with self._lock:
             if self.is_over:
                 return
@@ -122,7 +120,6 @@ class TaskStep:
             self._runtime.schedule(executor)
 
     def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
-        """Tensors have arrived together."""
         if len(values) == 1:
             for channel, value in values.items():
                 self.deliver(channel, value)
@@ -216,7 +213,6 @@ class TaskStep:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def ended(self, fetched: Mapping[str, Any]) -> None:
-        """One program has ended."""
         if len(self._programs) > 1:
             with self._lock:
                 self._fetched.update(fetched)

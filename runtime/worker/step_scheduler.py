@@ -102,7 +102,6 @@ class RegisteredProgram:
     gaps: dict[ChannelKey, float] = field(default_factory=dict)
 
     def segment(self, executor: Executor) -> Segment:
-        """The segment that comes next."""
         key = executor.program.device, executor.counter
         return self.segments.get(key) or self.segments.setdefault(key, Segment(executor.program.is_bounded))
 
@@ -188,14 +187,12 @@ class InlineStep:
         self._executor.feed(number, feeds)
 
     def run(self) -> None:
-        """Run the program to its end."""
         began = perf_counter()
         self._executor.run()
         self._segment.measured(perf_counter() - began, None)
         del self._executor  # which refers to this
 
     def ended(self, fetched: Mapping[str, Any]) -> None:
-        """The program has ended."""
         self.outcome = fetched
 
     def fail(self, error: OpError) -> None:
@@ -267,7 +264,6 @@ class StepRunner:
             run_queues.current.take(work, *arguments)
 
     def run(self, executor: Executor, segment: Segment) -> None:
-        """Run an executor until it pauses or ends."""
         queue = self._worker.run_queues.current
         if queue.sent is not None or queue.outbox:
             # A kernel of another program runs a session: the outbox of that program is put aside.

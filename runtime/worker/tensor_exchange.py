@@ -50,7 +50,6 @@ class TensorExchange:
         return self.loans.lends if self._lends else None
 
     def serve(self, worker: Worker) -> None:
-        """Pass messages to this worker from now on."""
         self.worker = worker
 
     def _tell(self, task: str, kind: str, fields: dict[str, Any]) -> None:
@@ -84,7 +83,6 @@ class TensorExchange:
             self._tell(task, "gpu_loans", {"step": step, "task": self._responder.task, "loans": loans})
 
     def on_tensors(self, peer: bytes, message: Message) -> None:
-        """Tensors have arrived."""
         fields, tensors = message.fields, message.tensors
         if len(fields["channels"]) != len(tensors):
             raise InconsistentMessageError(
@@ -102,7 +100,6 @@ class TensorExchange:
     # --- tensors in GPU memory: see `cuda_ipc.py` -------------------------------------------------------------------
 
     def on_gpu_loans(self, peer: bytes, message: Message) -> None:
-        """Another task lends tensors in GPU memory."""
         arrived = self.loans.take(message.fields)
         if arrived:
             self.traffic.received(sum(value.nbytes for value in arrived.values()))
@@ -136,7 +133,6 @@ class TensorExchange:
             self._lose(one)
 
     def _lose(self, lost: Lost | None) -> None:
-        """End a step whose tensor is lost."""
         if lost is not None:
             mine, who = self._responder.task, f"{lost.task} at {self._responder.addresses[lost.task]}"
             waited = f"{mine} waited {lost.waited_s:.1f} s for a tensor of this step"
@@ -144,7 +140,6 @@ class TensorExchange:
             self.worker.fail(lost.step, error)
 
     def on_missing(self, peer: bytes, message: Message) -> None:
-        """Another task asks for overdue tensors of this one."""
         step, task = message.fields["step"], message.fields["task"]
         try:
             known, sent = self.worker.account(step, message.fields["channels"])
@@ -182,7 +177,6 @@ class TensorExchange:
         self._responder.send(task, Message("want", fields))
 
     def on_want(self, peer: bytes, message: Message) -> None:
-        """Another task requests variables of this one."""
         fields = message.fields
         step, task, wants = fields["step"], fields["task"], fields["wants"]
         if task not in self._responder.addresses:
@@ -195,7 +189,6 @@ class TensorExchange:
             self._tell(task, "denied", {"step": step, "channels": channels, "code": e.code, "message": e.summary})
 
     def on_denied(self, peer: bytes, message: Message) -> None:
-        """Another task refuses to send its variables."""
         fields = message.fields
         error = self.worker.direct.denied(fields["step"], fields["channels"], fields["code"], fields["message"])
         if error is not None:

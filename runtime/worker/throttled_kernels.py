@@ -42,7 +42,6 @@ class _Pace:
         return run
 
     def instruction(self, now: Instruction) -> Instruction:
-        """The instruction with its kernels slowed."""
         if isinstance(now, Call):
             return dataclasses.replace(now, kernel=self.slowed(now.kernel))
         if isinstance(now, Predicated):  # a Wait, too

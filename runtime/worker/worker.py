@@ -289,7 +289,6 @@ class Worker:
         return outcome
 
     def is_new(self, number: int) -> bool:
-        """Whether a step has neither started here nor ended."""
         return number not in self._steps and number not in self._ended
 
     def aborted_early(self, number: int) -> OpError | None:
@@ -302,7 +301,6 @@ class Worker:
         return registered.client if registered is not None else ""
 
     def deliver(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
-        """Tensors have arrived from another task."""
         step = self._steps.get(number)
         if step is None:
             with self._lock:
@@ -413,11 +411,9 @@ class Worker:
         return session is not None and session.compresses
 
     def running(self) -> list[int]:
-        """The steps that run here."""
         return list(self._steps)
 
     def waits_for(self, number: int) -> list[str]:
-        """What a running step waits for here."""
         step = self._steps.get(number)
         return step.waits_for() if step is not None else []
 
@@ -427,7 +423,6 @@ class Worker:
         return step is None or step.may_go_on
 
     def step_ended(self, number: int, outcome: Outcome) -> None:
-        """A step has ended here."""
         step = self._steps.get(number)
         if step is not None:
             self.times.add(perf_counter() - step.began)
