@@ -106,9 +106,9 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "yielding before sleep": _without(f"{_ALGORITHMS}:YIELDS", 0),
     # Small values are reduced in shares, too.
     "flat all-reduce": _without(f"{_ALGORITHMS}:FLAT_BYTES", 0),
-    "gather in shared memory": _without("runtime.collectives.launch:SharedMemoryGather", lambda value: None),
+    "gather in shared memory": _without("runtime.collectives.coordinator:SharedMemoryGather", lambda value: None),
     "reduce-scatter in shared memory": _without(
-        "runtime.collectives.launch:SharedMemoryReduceScatter", lambda *arguments: None
+        "runtime.collectives.coordinator:SharedMemoryReduceScatter", lambda *arguments: None
     ),
     # The kernel wakes the reader of a long message over TCP for each packet.
     "low-water mark of TCP streams": _without("runtime.transport.stream:Stream._gather", lambda self, least: None),

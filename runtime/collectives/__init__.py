@@ -2,7 +2,6 @@
 
     coordinator               the `CollectiveContext` of kernels: chooses messages, shared memory or a device link; takes requests and
                               messages, and watches which tasks are missing
-    launch                    what a kernel's collective has in common with those of other members, and its algorithms
     membership                which tasks form a membership, and which requests wait there; if a member fails, all fail
     algorithms                ring, recursive doubling, tree, direct exchange: one member's share, by messages
     executors                 run these algorithms, and those in shared memory

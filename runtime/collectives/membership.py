@@ -178,15 +178,13 @@ class Group:
     """The state of a group: memberships of this task's sessions, and joins and messages of other tasks.
 
     Attributes:
-        unused: task -> the token of its latest join without a membership here. latest: task -> the token of its latest join.
-        known: task -> the tokens of its latest joins.
+        unused: task -> the token of its latest join without a membership here. known: task -> the tokens of its latest joins.
         early: (task, token) -> messages that arrived before a membership was bound to that token; `early_count`: their number.
         lost: (task, token) with a message that could not be kept.
     """
 
     def __init__(self) -> None:
         self.unused: dict[str, int] = {}
-        self.latest: dict[str, int] = {}
         self.known: dict[str, deque[int]] = {}
         self.memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
         self.early: OrderedDict[tuple[str, int], list[tuple[Mapping[str, Any], Sequence[Array]]]] = OrderedDict()
@@ -361,11 +359,11 @@ class MembershipService:
 
     def joined(self, group: Group, task: str, token: int) -> None:
         """Handle a `join` of another task. If the task had joined before, its former membership has ended."""
-        before = group.latest.get(task)
+        known = group.known.setdefault(task, deque(maxlen=MAX_KNOWN_TOKENS))
+        before = known[-1] if known else None
         if before == token:
             return
-        group.latest[task] = token
-        group.known.setdefault(task, deque(maxlen=MAX_KNOWN_TOKENS)).append(token)
+        known.append(token)
         group.drop_early(task, before)
         unbound = None
         for membership in list(group.memberships):

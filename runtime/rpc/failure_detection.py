@@ -197,10 +197,8 @@ class FailureDetector:
         self.now = self._asked = now
         self.awaited: dict[str, float] = dict.fromkeys(expected or (), now)
         self._patience_s = patience_s
-        self._heard: dict[str, tuple[float, int]] = {}  # task -> time of its last message, and its incarnation
-        if expected is not None:
-            for task in expected:
-                self._heard[task] = now, expected[task]
+        # Task -> time of its last message, and its incarnation.
+        self._heard = {task: (now, incarnation) for task, incarnation in (expected or {}).items()}
         self._deaf: dict[str, float] = {}  # task -> since when it reports that it hears nothing of this one
 
     # --- received messages -----------------------------------------------------------------------------------------

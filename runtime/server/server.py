@@ -282,7 +282,7 @@ class Server:
                 )
             except (OSError, ValueError) as e:  # a task without metrics still does its work
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
-        colocated.add_server(self._address, self, self._worker)
+        colocated.add_server(self._address, self)
         if self._worker.replicator is not None:
             self._worker.replicator.start()
 

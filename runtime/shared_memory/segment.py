@@ -282,13 +282,18 @@ class Mapper:
         return len(self._mappings)
 
 
-def map_segment(reference: Reference) -> _Mapping:
-    """The whole segment of another process's reference. MappingError: this process cannot or should not read it."""
-    path = f"/proc/{reference.pid}/fd/{reference.fd}"
+def open_memory(pid: int, fd: int) -> tuple[str, int]:
+    """The path of another process's open file, and a descriptor of this process for it. MappingError: it cannot be opened."""
+    path = f"/proc/{pid}/fd/{fd}"
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        return path, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as e:
         raise MappingError(f"{path}: {e.strerror}") from None
+
+
+def map_segment(reference: Reference) -> _Mapping:
+    """The whole segment of another process's reference. MappingError: this process cannot or should not read it."""
+    path, fd = open_memory(reference.pid, reference.fd)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size <= PAGE:

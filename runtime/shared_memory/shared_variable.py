@@ -68,7 +68,7 @@ from ...graph.resources.buffer_pool import buffers
 from ...placer.partition.one_sided_access import MOST_BYTES
 from ..timeouts import CLOSE_LOCK_TIMEOUT_S, LOCK_TIMEOUT_S
 from .pool import address_of
-from .segment import MappingError
+from .segment import MappingError, open_memory
 
 _READ_ATTEMPTS: Final = 20  # others would have to change the value twice during each of them
 _FIRST_NAP_S, _LAST_NAP_S = 20e-6, 1e-3
@@ -86,9 +86,8 @@ class LockFile:
 
     def __init__(self, pid: int, fd: int, segment: int) -> None:
         self.fd = -1
-        path = f"/proc/{pid}/fd/{fd}"
+        path, self.fd = open_memory(pid, fd)
         try:
-            self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
             number = int.from_bytes(os.pread(self.fd, 8, 0), sys.byteorder)
         except OSError as e:
             raise MappingError(f"{path}: {e.strerror}") from None

@@ -79,20 +79,20 @@ class AccessControl:
 
     def enter(self, peer: bytes, key: str, descriptor: int) -> bool:
         """Record the first message of a connection and its key. Whether the message may be read."""
-        peer_admitted = _AdmittedPeer(key, descriptor, peer_of(descriptor))
+        end = peer_of(descriptor)
         with self._lock:
             if key in self._allowed:
-                self._admitted[peer] = peer_admitted
+                self._admitted[peer] = _AdmittedPeer(key, descriptor, end)
                 if len(self._admitted) > MAX_ADMITTED:
                     self._admitted.popitem(last=False)
                 return True
-        _end_connection(peer_admitted.descriptor, peer_admitted.end)
+        _end_connection(descriptor, end)
         return False
 
     def owner(self, peer: bytes) -> str:
         """The key of an admitted connection; empty if it is not known."""
-        peer_admitted = self._admitted.get(peer)
-        return peer_admitted.key if peer_admitted is not None else ""
+        admitted = self._admitted.get(peer)
+        return "" if admitted is None else admitted.key
 
     def expel(self) -> list[bytes]:
         """End the connections of revoked keys; returns their names."""
@@ -100,15 +100,11 @@ class AccessControl:
             return []
         self._changed = False
         with self._lock:
-            revoked = {
-                peer: peer_admitted
-                for peer, peer_admitted in self._admitted.items()
-                if peer_admitted.key not in self._allowed
-            }
+            revoked = {peer: admitted for peer, admitted in self._admitted.items() if admitted.key not in self._allowed}
             for peer in revoked:
                 del self._admitted[peer]
-        for peer_admitted in revoked.values():
-            _end_connection(peer_admitted.descriptor, peer_admitted.end)
+        for admitted in revoked.values():
+            _end_connection(admitted.descriptor, admitted.end)
         return list(revoked)
 
     def look(self) -> None:

@@ -98,10 +98,6 @@ class EventLoop:
     def is_current(self) -> bool:
         return get_ident() == self._ident
 
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
-
     def close(self) -> None:
         """Run the queued calls and end. Waits for the thread, except when the thread itself calls this."""
         with self._lock:

@@ -94,8 +94,9 @@ class ZmqLinks:
         self._dialled = dialled
         self._router: Socket | None = None
         self._zap: ZapHandler | None = None
-        self._peers: dict[bytes, Socket] = {}  # peer's name -> socket that this end connected
-        self._links: dict[bytes, ConnectionMonitor] = {}  # their connection monitors
+        self._peers: dict[
+            bytes, tuple[Socket, ConnectionMonitor]
+        ] = {}  # by peer's name: connections that this end made
         # ZeroMQ sockets that may have messages though their descriptors do not say so, and their peers' names; none for the router.
         self._unsettled: dict[Socket, bytes] = {}
 
@@ -197,10 +198,10 @@ class ZmqLinks:
 
     def link(self, peer: bytes) -> ConnectionMonitor | None:
         """The state of the connection that this end made to a peer; None if it made none."""
-        return self._links.get(peer)
+        return self._peers[peer][1] if peer in self._peers else None
 
     def tidy(self) -> None:
-        for link in self._links.values():
+        for _, link in self._peers.values():
             link.is_up()
 
     # --- what leaves -----------------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ class ZmqLinks:
         """Whether the message is done: it is sent, or its receiver is gone. Raises as `dial`."""
         try:
             if is_dialled(peer):
-                sock = self._peers.get(peer) or self.dial(peer)
+                sock = self._peers[peer][0] if peer in self._peers else self.dial(peer)
                 self._unsettled[sock] = peer
                 send_frames(sock, frames, zmq.NOBLOCK)
             elif self._router is not None:
@@ -228,30 +229,29 @@ class ZmqLinks:
 
     def dial(self, peer: bytes) -> Socket:
         """Connect to a peer. OSError, ValueError: the address is malformed or unknown, or the key that it must have."""
-        sock, self._links[peer] = dial(self._context, address_of(peer), self._keys, self._patience_s)
-        self._peers[peer] = sock
+        sock, _ = self._peers[peer] = dial(self._context, address_of(peer), self._keys, self._patience_s)
         self._watch(sock, peer)
         self._dialled(peer)
         return sock
 
     def hang_up(self, peer: bytes) -> None:
         """Close the connection that this end made to a peer."""
-        sock = self._peers.pop(peer, None)
-        if sock is not None:
+        if peer in self._peers:
+            sock, link = self._peers.pop(peer)
             self._unsettled.pop(sock, None)
             self._io.unwatch(descriptor(sock))
-            self._links.pop(peer).close()
+            link.close()
             sock.close(linger=0)
 
     def stop_monitors(self) -> None:
         """Close the connection monitors, which must be closed before their sockets: see `zmq_sockets.py`."""
-        for link in self._links.values():
+        for _, link in self._peers.values():
             link.close()
 
     def close(self) -> None:
         """Close all sockets. Messages that ZeroMQ has accepted still leave, for up to `LINGER_MS`."""
         self.stop_monitors()
-        for sock in self._peers.values():
+        for sock, _ in self._peers.values():
             sock.close(linger=LINGER_MS)
         if self._router is not None:  # the context is the server's own: the last replies leave
             self._router.close(linger=LINGER_MS)

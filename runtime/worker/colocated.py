@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Protocol
-from weakref import ref
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:  # distribution strategies ask for these servers, and need no ZeroMQ
     from .worker import Worker
@@ -18,14 +18,15 @@ class ColocatedServer(Protocol):
 
     task: str
     incarnation: int
+    _worker: Worker
 
 
-_servers: dict[str, tuple[ref[ColocatedServer], ref[Worker]]] = {}  # by address
+_servers: WeakValueDictionary[str, ColocatedServer] = WeakValueDictionary()  # by address
 os.register_at_fork(after_in_child=_servers.clear)  # a forked child has none of them
 
 
-def add_server(address: str, server: ColocatedServer, worker: Worker) -> None:
-    _servers[address] = ref(server), ref(worker)
+def add_server(address: str, server: ColocatedServer) -> None:
+    _servers[address] = server
 
 
 def remove_server(address: str) -> None:
@@ -34,20 +35,16 @@ def remove_server(address: str) -> None:
 
 
 def colocated_servers() -> list[ColocatedServer]:
-    return [found for server, _ in list(_servers.values()) if (found := server()) is not None]
+    return list(_servers.values())
 
 
 def colocated_task(address: str) -> str | None:
     """The task of the server that listens at `address`, if it belongs to this process."""
-    found = _servers.get(address)
-    server = None if found is None else found[0]()
+    server = _servers.get(address)
     return None if server is None else server.task
 
 
 def find_colocated(address: str, incarnation: int) -> Worker | None:
     """The worker of the server that listens at `address`, if it belongs to this process and has this incarnation."""
-    found = _servers.get(address)
-    if found is None:
-        return None
-    server = found[0]()
-    return found[1]() if server is not None and server.incarnation == incarnation else None
+    server = _servers.get(address)
+    return server._worker if server is not None and server.incarnation == incarnation else None

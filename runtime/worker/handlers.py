@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...codegen.ir.partition import PartitionGraph, RecvTensor, SendTensor
@@ -30,28 +29,6 @@ from .worker import Worker
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class _RunningPart:
-    """A running part of a step, and the client to which its end is reported."""
-
-    steps: StepHandlers
-    peer: bytes  # the connection of the client
-    request: int
-    step: int
-    whose: str | bytes  # the client whose quota it uses, ...
-    size: int  # ... and the bytes that were fed
-    recorder: Recorder | None
-
-    def finish(self, outcome: Outcome) -> None:
-        steps, peer, request = self.steps, self.peer, self.request
-        steps.quota.give_back(self.whose, 1, self.size)
-        if self.recorder is not None:
-            notes = self.recorder.finished().pack()
-            steps.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
-        steps.answer(peer, request, outcome)
-        steps.running.pop(self.step, None)  # the answer has been sent
-
-
 class StepHandlers:
     """The parts of steps that clients have asked for. They start on the I/O thread, and end on any thread.
 
@@ -65,7 +42,7 @@ class StepHandlers:
             Limit(setting("DOVETAIL_CLIENT_STEPS"), "running steps", "DOVETAIL_CLIENT_STEPS"),
             Limit(setting("DOVETAIL_CLIENT_MB") << 20, "bytes fed to running steps", "DOVETAIL_CLIENT_MB"),
         )
-        self.running: dict[int, _RunningPart] = {}
+        self.running: dict[int, bytes] = {}  # step -> the connection of its client
         self._worker = worker
 
     def on_run(self, peer: bytes, message: Message) -> None:
@@ -97,9 +74,17 @@ class StepHandlers:
         except OpError as e:
             self.responder.refuse(peer, request, e)
             return
-        asked = _RunningPart(self, peer, request, step, whose, size, recorder)
-        self.running[step] = asked
-        self._worker.start(step, program, feeds, asked.finish, recorder=recorder)
+
+        def finish(outcome: Outcome) -> None:
+            self.quota.give_back(whose, 1, size)
+            if recorder is not None:
+                notes = recorder.finished().pack()
+                self.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
+            self.answer(peer, request, outcome)
+            self.running.pop(step, None)  # the answer has been sent
+
+        self.running[step] = peer
+        self._worker.start(step, program, feeds, finish, recorder=recorder)
 
     def answer(self, peer: bytes, request: int, outcome: Outcome) -> None:
         if isinstance(outcome, OpError):
@@ -114,13 +99,12 @@ class StepHandlers:
 
     def runs(self, peer: bytes, step: int) -> bool:
         """Whether a part of a step runs here for the client at `peer`."""
-        asked = self.running.get(step)
-        return asked is not None and asked.peer == peer
+        return self.running.get(step) == peer
 
     def end_forsaken(self, now: float) -> None:
         """Abort the steps of clients that have been silent for `SILENT_S`, so that no step waits here forever."""
-        for step, asked in list(self.running.items()):
-            if self.responder.is_silent(asked.peer, now):
+        for step, peer in list(self.running.items()):
+            if self.responder.is_silent(peer, now):
                 why = f"The client has been silent for {SILENT_S:.0f} s"
                 logger.warning("%s: ending step %d: %s", self.responder.task, step, why)
                 self._worker.abort(step, why)

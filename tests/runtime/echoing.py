@@ -51,7 +51,7 @@ class Connection:
     @property
     def socket(self) -> Any:
         """Its ZeroMQ socket."""
-        return self.all._peers.links._peers[self.peer.name]
+        return self.all._peers.links._peers[self.peer.name][0]
 
     def send(self, message: Message) -> None:
         """Send a message."""

@@ -106,7 +106,7 @@ def test_closing_sends_what_is_pending(client: Connection, echo: Endpoint) -> No
         answer = connection.recv(WAIT_S)
         assert answer is not None and (answer.tensors[0] == large).all()
     server.close()
-    assert not server._io.is_alive()
+    assert not server._io._thread.is_alive()
 
 
 def test_replies_queued_by_other_threads_before_close_leave() -> None:

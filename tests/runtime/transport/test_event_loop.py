@@ -88,7 +88,7 @@ def exchange(
         ran = threading.Event()
         assert endpoint.call_soon(ran.set)  # other threads still reach it
         assert ran.wait(WAIT_S)
-    assert not endpoint._io.is_alive()
+    assert not endpoint._io._thread.is_alive()
     return seq
 
 
