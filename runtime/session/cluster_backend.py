@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import logging
 import secrets
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +73,7 @@ class ClusterBackend(Backend):
         self._numbers = itertools.count(secrets.randbits(62) & ~0xFFFFFF)
         self._addresses: dict[str, str] = {}
         self._sent_version = 0
+        self._extending = threading.Lock()
         self._touch_at = time.monotonic() + TOUCH_S
         self._closed = False
         wait = config.wait_for_cluster_s + config.peer_timeout_s
@@ -91,15 +93,15 @@ class ClusterBackend(Backend):
 
     def extend(self, graph: Graph) -> None:
         """Send the nodes that the master does not have yet."""
-        version = graph.version
-        if version > self._sent_version:
-            task = colocated_task(self._address)
-            data = graph_to_bytes(
-                graph, self._sent_version, None if task is None else lambda node: attrs_at(node, task)
-            )
-            fields = {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}
-            self._call(Message("extend", fields))
-            self._sent_version = version
+        with self._extending:
+            if graph.version > self._sent_version:
+                task = colocated_task(self._address)
+                data = graph_to_bytes(
+                    graph, self._sent_version, None if task is None else lambda node: attrs_at(node, task)
+                )
+                fields = {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}
+                # What the master has: another thread may have added nodes meanwhile.
+                self._sent_version = self._call(Message("extend", fields)).fields["version"]
 
     def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
         fields = self._fields(signature) | {"warm": warm, "deterministic": deterministic}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 import dovetail as tf
 from dovetail.placer.serialize.write import plan_lines
+from dovetail.runtime.session import cluster_backend
+from dovetail.runtime.wire.messages import Message
 
 
 @pytest.fixture(params=["in process", "cluster"])
@@ -145,3 +148,42 @@ def test_plans_have_the_sizes_that_steps_were_fed(session: tf.Session) -> None:
     assert metadata.trace is not None and metadata.trace.plan.sizes.given == {"x:0": (5, 8)}
     with pytest.raises(ValueError, match="cannot have the shape"):
         session.plan(y, {x: np.zeros((3, 9))})
+
+
+def test_a_plan_in_another_thread_leaves_a_run_alone(cluster: tf.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both send the master the nodes that it does not have yet."""
+    y = tf.constant(1.0) + 2.0
+    with tf.Session(cluster.target("worker", 0)) as session:
+        backend = session._backend
+        assert isinstance(backend, cluster_backend.ClusterBackend)
+        call, plans = backend._call, []
+        other = threading.Thread(target=lambda: plans.append(session.plan(y)))
+
+        def slow(message: Message, *more: object) -> Message:
+            if message.kind == "extend" and not other.ident:
+                other.start()
+                other.join(0.5)
+            return call(message, *more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(backend, "_call", slow)
+        assert session.run(y) == 3.0
+        other.join()
+        assert text(plans[0])
+
+
+def test_nodes_that_are_added_while_a_graph_is_sent_are_sent_once(
+    cluster: tf.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = cluster_backend.graph_to_bytes
+    y = tf.constant(1.0) + 2.0
+
+    def add_and_send(graph: tf.Graph, *more: object) -> bytes:
+        monkeypatch.undo()
+        with graph.as_default():
+            tf.constant(5.0, name="late")
+        return send(graph, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cluster_backend, "graph_to_bytes", add_and_send)
+    with tf.Session(cluster.target("worker", 0)) as session:
+        assert session.run(y) == 3.0
+        assert session.run(y + session.graph.get_tensor_by_name("late:0")) == 8.0
