@@ -99,30 +99,21 @@ class RemoteVariables:
         """
         if not self._opens:
             return [None for _ in names]
-        publish = self.posts.open if writable else self.posts.post
-        found: list[RecordAddress | None] = []
-        for container, name, kind in names:
-            where = handle, resources, container or self._default_container, name
-            if kind is not None:
-                found.append(self._open_accumulator(*where, kind))
-            else:
-                found.append(None if writable and keeps else publish(*where))
-        is_variable = [kind is None for _, _, kind in names]
-        if writable and any(place is None for place, one in zip(found, is_variable, strict=True) if one):
-            return [None if one else place for place, one in zip(found, is_variable, strict=True)]
-        return found
-
-    def _open_accumulator(
-        self, handle: str, resources: Resources, container: str, name: str, described: Sequence[Any]
-    ) -> RecordAddress | None:
-        dtype, shape, reduction = described
-        try:
-            kind = AccumulatorKind(False, as_dtype(dtype), tuple(shape), reduction)
-        except (TypeError, ValueError) as e:
-            raise invalid(f"A publish message is malformed: {e}") from None
-        with contextlib.suppress(InvalidArgumentError):  # the name is another resource's: the step itself reports it
-            return self.posts.open_accumulator(handle, resources, container, name, kind)
-        return None
+        found: list[tuple[bool, RecordAddress | None]] = []  # whether it is a variable, and its record
+        for container, name, described in names:
+            where, place = (handle, resources, container or self._default_container, name), None
+            kind = None if described is None else _described_kind(*described)
+            with contextlib.suppress(
+                InvalidArgumentError
+            ):  # the name is another resource's: the step itself reports it
+                if kind is not None or (writable and not keeps):
+                    place = self.posts.open(*where, kind)
+                elif not writable:
+                    place = self.posts.post(*where)
+            found.append((kind is None, place))
+        if writable and (True, None) in found:
+            return [None if is_variable else place for is_variable, place in found]
+        return [place for _, place in found]
 
     def values(self, resources: Resources | None, wants: Iterable[Want]) -> dict[int | str, Any]:
         """The values that a `want` requests, by channel.
@@ -242,6 +233,14 @@ def kind_of(node: Node) -> DType | AccumulatorKind:
     return AccumulatorKind(False, dtype, attrs["shape"], attrs["reduction_type"]) if node.type == ACCUMULATOR else dtype
 
 
+def _described_kind(dtype: str, shape: Sequence[int], reduction: str) -> AccumulatorKind:
+    """An accumulator's kind in a `publish` message. InvalidArgumentError: it is malformed."""
+    try:
+        return AccumulatorKind(False, as_dtype(dtype), tuple(shape), reduction)
+    except (TypeError, ValueError) as e:
+        raise invalid(f"A publish message is malformed: {e}") from None
+
+
 class VariablePublisher:
     """All published variables of one task. Each belongs to the sessions that requested it. Thread-safe."""
 
@@ -275,42 +274,36 @@ class VariablePublisher:
             found.sessions.add(session)
             return found.value.place
 
-    def open(self, session: str, resources: Resources, container: str, name: str) -> RecordAddress | None:
-        """Publish a variable for changes by others; None: it has no value that can be shared."""
-        place = self.post(session, resources, container, name)
-        return place if self._is_shared(resources, container, name) else None
-
-    def open_accumulator(
-        self, session: str, resources: Resources, container: str, name: str, kind: AccumulatorKind
+    def open(
+        self, session: str, resources: Resources, container: str, name: str, kind: AccumulatorKind | None = None
     ) -> RecordAddress | None:
-        """Publish the accumulator of that name for additions by others, and make it if needed; None: that is impossible.
+        """Publish a variable for changes by others, or an accumulator of this kind, which is made if needed.
+
+        None: it cannot be shared, or is a variable without a value.
 
         Raises:
             InvalidArgumentError: the name belongs to another resource, or the accumulator is of another kind.
         """
-        if not can_publish() or kind.dtype.np.hasobject:  # no memory can hold Python's objects for others
-            return None
-        found = resources.get_or_create(container, name, Accumulator, lambda: DenseAccumulator(name, kind))
-        found.kind.check_same(kind, name)
-        if not isinstance(found, DenseAccumulator):
-            return None
-        place = self.post(session, resources, container, name, "accumulator")
-        if not self._is_shared(resources, container, name):
-            return None
-        with self._lock:
-            self._shared.add(found)
-        return place
-
-    def _is_shared(self, resources: Resources, container: str, name: str) -> bool:
-        """Whether a published resource is shared, if need be from now on."""
+        if kind is not None:
+            if not can_publish() or kind.dtype.np.hasobject:  # no memory can hold Python's objects for others
+                return None
+            made = resources.get_or_create(container, name, Accumulator, lambda: DenseAccumulator(name, kind))
+            made.kind.check_same(kind, name)
+            if not isinstance(made, DenseAccumulator):
+                return None
+        place = self.post(session, resources, container, name, "variable" if kind is None else "accumulator")
         resource = resources.find(container, name)
         if not isinstance(resource, Publishable):
-            return False
+            return None
         with self._lock:
             found = self._posts.get((id(resources), container, name))
             if found is not None and not resource.is_shared:  # the reason why it could not be may be gone
                 resources.publish(container, name, found.value.share)
-            return found is not None and resource.is_shared
+            if found is None or not resource.is_shared:
+                return None
+            if isinstance(resource, DenseAccumulator):
+                self._shared.add(resource)
+        return place
 
     def look(self) -> None:
         """Complete waiting gradient requests for which others have added enough gradients."""

@@ -79,7 +79,7 @@ class Task:
         self.mine = self.resources.find(CONTAINER, "a")
 
     def open(self):
-        return self.posts.open_accumulator(SESSION, self.resources, CONTAINER, "a", self.kind)
+        return self.posts.open(SESSION, self.resources, CONTAINER, "a", self.kind)
 
     def reach(self):
         return RemoteVariable(self.place, self.kind, "a", TASK, Mapper(), self.ring)
@@ -206,7 +206,7 @@ def test_an_owner_takes_it_back(how):
 
 def test_what_is_not_opened():
     def opened(kind):
-        return VariablePublisher().open_accumulator(SESSION, Resources(), CONTAINER, "a", kind)
+        return VariablePublisher().open(SESSION, Resources(), CONTAINER, "a", kind)
 
     assert opened(AccumulatorKind(False, float32, (3,), "SUM")) is not None
     assert opened(AccumulatorKind(False, float32, None, "SUM")) is None
@@ -223,9 +223,7 @@ def test_shapes_and_kinds_are_checked():
     other = RemoteVariable(task.place, AccumulatorKind(False, float32, (4,), "SUM"), "a", TASK, Mapper())
     assert other.read() is None
     with pytest.raises(InvalidArgumentError, match="has reduction SUM"):
-        task.posts.open_accumulator(
-            SESSION, task.resources, CONTAINER, "a", AccumulatorKind(False, float32, (3,), "MEAN")
-        )
+        task.posts.open(SESSION, task.resources, CONTAINER, "a", AccumulatorKind(False, float32, (3,), "MEAN"))
 
 
 def test_accumulators_leave_no_descriptors():
