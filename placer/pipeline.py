@@ -46,7 +46,7 @@ from .search.from_graph import CLIENT
 from .search.memory_profile import check_assignment
 from .search.problem import Found, InfeasibleError, Objective, Problem, Solution
 from .search.types import Ints
-from .simulate import seconds_of, step_of
+from .simulate import is_exact, seconds_of, step_of
 from .views.facts import Facts
 from .views.lint_traffic import unknown_sizes
 
@@ -196,7 +196,10 @@ def plan_step(
     if plan.unknown_sizes and plan.solution is not None:
         for warning in unknown_sizes(Facts(plan)):
             logger.warning("%s", warning.text)
-        plan = replace(plan, solution=replace(plan.solution, lower_bound=0.0))  # nothing is proven of unknown sizes
+    if plan.solution is not None and not is_exact(
+        plan, options.costs
+    ):  # nothing is proven of unknown sizes and iterations
+        plan = replace(plan, solution=replace(plan.solution, lower_bound=0.0))
     return plan
 
 
@@ -360,12 +363,14 @@ def _search(step: _Step, kept: Kept, solutions: list[Solution], in_place: bool =
             "ConfigProto(placement_costs=dt.profile(session, fetches, feeds))", listed_tensors(unknown, sizes),
         )  # fmt: skip
 
+    measured = () if options.costs is None else options.costs.nodes
+    counted = all(n.name in measured for n in running if n.back_edge is not None)  # the iterations of loops
     return searching(
         cluster, options.strategy, running=running, feeds=feeds, budget_s=options.budget_s, seed=options.seed,
         costs=options.costs, narrow=options.enable_bfloat16_sendrecv, on_solution=solutions.append, contended=options.contended,
         objective=_minimized(options),
         fetches=fetches if options.objective == "latency" else None, sizes=sizes,
-        at_hand=at_hand(running, cluster, step.access, set(feeds), in_place), exact=not unknown,
+        at_hand=at_hand(running, cluster, step.access, set(feeds), in_place), exact=counted and not unknown,
     )  # fmt: skip
 
 

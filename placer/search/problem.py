@@ -328,7 +328,7 @@ class Solution:
     Attributes:
         assignment: (n,) the device of each node; read-only.
         objective: its objective, in seconds.
-        lower_bound: no assignment is better than this.
+        lower_bound: no assignment is better than this; 0 where nothing is proven, as sizes or numbers of loop iterations are unknown.
         history: each improvement with its source, in order. The times in it vary; all else is repeatable.
         minimized: what the objective is.
         is_of_step: whether the search was for the step and the sizes of the plan that has this answer. A session searches once, for all

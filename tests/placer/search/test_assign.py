@@ -13,6 +13,7 @@ from dovetail.graph.core.errors import InvalidArgumentError, ResourceExhaustedEr
 from dovetail.placer.partition.one_sided_updates import moved_parts
 from dovetail.placer.pipeline import STRATEGIES
 from dovetail.placer.rules.placement import Rule
+from dovetail.placer.search.portfolio import watched
 from dovetail.placer.simulate import Span, simulate, timeline
 
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"
@@ -179,6 +180,21 @@ def test_loops_are_searched(graph, strategy, late):
     (grad,) = dt.gradients(first + last, [start])
     plan = place(graph, tasks=2, fetches=[first, last, grad], strategy=strategy)
     assert {n.name for p in plan.partitions.values() for n in p.nodes} >= {first.op.name, last.op.name, grad.op.name}
+
+
+def test_nothing_is_proven_of_loops_whose_iterations_are_not_counted(graph):
+    _, x = dt.while_loop(
+        lambda i, x: i < dt.placeholder(dt.int32, []), lambda i, x: (i + 1, x @ x), [0, dt.ones([8, 8])]
+    )
+    seen = []
+    with watched(lambda best, spent, exact: seen.append((best.lower_bound, exact))):
+        plan = place(graph, fetches=x, strategy="auto")
+    assert plan.solution.lower_bound == 0 and {*seen} == {(0.0, False)} and not plan.unknown_sizes
+    assert "the number of iterations of its loops is unknown" in str(plan.report())
+    costs = dt.Profile(
+        {n.name: {CPU.format(0): 1e-6} for n in graph.nodes}, (), 1e-3, 1
+    )  # all iterations of a node together
+    assert place(graph, fetches=x, strategy="auto", costs=costs).solution.lower_bound > 0
 
 
 def test_the_same_input_gives_the_same_plan(graph):
