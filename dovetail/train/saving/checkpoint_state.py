@@ -72,7 +72,7 @@ def update_checkpoint_state(
 
     def shown(path: str) -> str:
         relative = save_relative_paths or not path_of(path).is_absolute()
-        return json.dumps(_beside(path, save_dir) if relative else path)
+        return json.dumps(_beside(path, save_dir) if relative else path, ensure_ascii=False)
 
     lines = [f"model_checkpoint_path: {shown(model_checkpoint_path)}"]
     lines += [f"all_model_checkpoint_paths: {shown(p)}" for p in paths]
@@ -84,7 +84,7 @@ def update_checkpoint_state(
 
 
 def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def generate_checkpoint_state_proto(
@@ -120,8 +120,9 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
     """
     file = _state_file(checkpoint_dir, latest_filename)
     try:
-        found = re.findall(r"^\s*(\w+)\s*:\s*(.*?)\s*$", file.read_text(encoding="utf-8"), re.MULTILINE)
-        named = [(k, json.loads(v)) for k, v in found if k.endswith(("_path", "_paths"))]
+        lines = file.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        found = [_field(line) for line in lines if line.strip()]
+        named = [(k, _unquoted(v)) for k, v in found if k.endswith(("_path", "_paths"))]
         paths = [(k, p if is_remote(p) else os.path.join(checkpoint_dir, p)) for k, p in named]  # noqa: PTH118  (as it stands there)
         times = [(k, float(v)) for k, v in found if k.endswith(("_timestamps", "_timestamp"))]
         latest = [p for k, p in paths if k == "model_checkpoint_path"]
@@ -140,6 +141,24 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         [t for k, t in times if k == "all_model_checkpoint_timestamps"],
         next((t for k, t in times if k == "last_preserved_timestamp"), 0.0),
     )
+
+
+def _field(line: str) -> tuple[str, str]:
+    """A name and its value. ValueError: there is none."""
+    found = re.fullmatch(r"\s*(\w+)\s*:\s*(.*?)\s*", line)
+    if found is None:
+        raise ValueError(f"{line[:80]!r} is no field")
+    return found[1], found[2]
+
+
+def _unquoted(value: str) -> str:
+    """A text without its quotes and escapes. ValueError: it is none."""
+    if not re.fullmatch(r'"([^"\\]|\\.)*"', value):
+        raise ValueError(f"{value[:80]!r} is no text in quotes")
+    try:
+        return str(json.loads(value))
+    except ValueError:  # TensorFlow 1 writes the bytes of other characters than those of ASCII as octal numbers
+        return value[1:-1].encode().decode("unicode_escape").encode("latin-1").decode()
 
 
 def latest_checkpoint(checkpoint_dir: str, latest_filename: str | None = None) -> str | None:

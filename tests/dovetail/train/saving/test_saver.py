@@ -346,8 +346,25 @@ def test_a_checkpoint_that_the_file_names_and_that_is_gone_is_passed_over(tmp_pa
         paths = [saver.save(session, str(tmp_path / "m"), global_step=i) for i in range(2)]
     tf.train.remove_checkpoint(paths[1])
     assert tf.train.latest_checkpoint(str(tmp_path)) == paths[0]
-    (tmp_path / "checkpoint").write_text("model_checkpoint_path: broken")
-    assert tf.train.get_checkpoint_state(str(tmp_path)) is None and tf.train.latest_checkpoint(str(tmp_path)) is None
+    for broken in ("model_checkpoint_path: broken", "no field", "\x00\x01", "model_checkpoint_path: 3"):
+        (tmp_path / "checkpoint").write_text(broken)
+        assert tf.train.get_checkpoint_state(str(tmp_path)) is None
+        assert tf.train.latest_checkpoint(str(tmp_path)) is None
+
+
+def test_the_file_names_a_path_of_any_letters_as_tensorflow_does(tmp_path):
+    folder = tmp_path / 'é "q" \\users'
+    folder.mkdir()
+    variables()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        path = tf.train.Saver().save(session, str(folder / "модель"))
+    assert tf.train.latest_checkpoint(str(folder)) == path
+    shown = path.replace("\\", "\\\\").replace('"', '\\"')
+    octal = "".join(c if c.isascii() else "".join(f"\\{b:03o}" for b in c.encode()) for c in shown)
+    assert (folder / "checkpoint").read_text("utf-8").startswith(f'model_checkpoint_path: "{shown}"\n')
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{octal}"\n')  # as TensorFlow 1 writes it
+    assert tf.train.latest_checkpoint(str(folder)) == path
 
 
 def test_saves_of_one_path_in_two_threads_take_turns(tmp_path):
