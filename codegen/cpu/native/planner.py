@@ -136,6 +136,11 @@ class Planner:
         found = self._by_address[at] if at >= 0 else None
         return found if found is not None and high <= found.begin + found.array.nbytes else None
 
+    def is_known(self, x: Any) -> bool:
+        """Whether a tensor's value is known, in memory or not."""
+        memory = self.memory_of(x)
+        return memory is None or memory.kind == "fixed"
+
     def known(self, x: Any) -> Any:
         """The content of a tensor. Reading an input specializes the plan for its current value.
 
@@ -143,7 +148,7 @@ class Planner:
             NotPlannableError: it is made by a launch.
         """
         memory = self.memory_of(x)
-        if memory is None:
+        if memory is None or memory.kind == "fixed":
             return x
         if self.is_dry:
             raise NotPlannableError("what a kernel needs to know is not known before the step")

@@ -84,7 +84,7 @@ def record(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]
     kernel = kernel_of(call)
     if kernel is not None:
         return kernel.record_into(planner, inputs)
-    if call.op in SHAPE_OPS or call.op in _OF_KNOWN and all(planner.memory_of(x) is None for x in inputs):
+    if call.op in SHAPE_OPS or call.op in _OF_KNOWN and all(map(planner.is_known, inputs)):
         return _small(_made(call, inputs))
     if call.op in _VIEWS:
         return _record_view(planner, call, inputs)
@@ -107,7 +107,7 @@ def _small(values: Sequence[Any]) -> Sequence[Any]:
 def _record_view(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     which = _VIEWS[call.op]
     values = [x if i == which else planner.known(x) for i, x in enumerate(inputs)]
-    if planner.memory_of(values[which]) is None:
+    if planner.is_known(values[which]):
         return _small(_made(call, values))
     for _ in range(2):
         shown = _made(call, values)

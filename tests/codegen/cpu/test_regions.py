@@ -620,3 +620,20 @@ def test_a_scalar_stays_one_in_a_plan() -> None:
         for _ in range(BEFORE + 2)
     ]
     assert region.replays and shapes == [(1,)] * len(shapes)
+
+
+def test_a_shape_may_be_data_of_a_kernel_before_it_is_asked_for() -> None:
+    with dt.Graph().as_default():
+        v = dt.placeholder(dt.int32, [None])
+        doubled = fused([v], v * 2)
+    calls = [
+        call(lambda x: np.array(x.shape, np.int32), "Shape", [0], [1]),
+        call(doubled, "Fused", [1], [2]),
+        call(kernels()["Joint"][0], "Fused", [0, 0], [3]),
+        call(np.reshape, "Reshape", [3, 1], [4]),
+    ]
+    region = stretch_of(calls)
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for _ in range(BEFORE + 2):
+        same(region(x), region.region.one_by_one([x]))
+    assert region.replays == 2
