@@ -47,6 +47,7 @@ from ..observability.metrics import (
     MetricsServer,
     Watchdog,
     memory_in_use,
+    percentiles,
     queue_depths,
 )
 from ..observability.step_notes import clock
@@ -54,7 +55,7 @@ from ..rpc.dispatch import RequestExecutor, Responder
 from ..shared_memory.pool import borrowed, share_variables
 from ..transport.endpoint import Endpoint
 from ..transport.keys import part_of, serve_with, served_with, server_keys
-from ..transport.zmq_sockets import AddressInUse
+from ..transport.zmq_links import AddressInUse
 from ..wire.messages import Message
 from ..wire.schema import KINDS
 from ..worker import colocated
@@ -247,7 +248,7 @@ class Server:
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),
         )  # fmt: skip
         self._step_handlers = StepHandlers(self._worker, responder)
-        self._exchange.serve(self._worker)
+        self._exchange.worker = self._worker
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
         self._load = Load()
@@ -429,7 +430,7 @@ class Server:
             "steps_started": self._worker.resources.steps_started,
             "steps_failed": self._worker.failed,
             "steps_stalled": self._stalled,
-            "step_s": self._worker.times.percentiles(),
+            "step_s": percentiles(self._worker.times),
             "queues": queue_depths(self._worker.resources),
             "steps": self._watchdog.figures(now),
             **({} if self._worker.replicator is None else {"replicated_by": self._worker.replicator.confirmed_by}),

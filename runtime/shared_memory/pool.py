@@ -235,7 +235,7 @@ def _offset(array: np.ndarray[Any, Any], block: Block) -> int:
     """The offset of an array in its block's segment."""
     assert block.segment is not None
     offset = PAGE + block.number * block.segment.block_bytes
-    return offset if array.base is block else offset + _address(array) - _address(block)
+    return offset if array.base is block else offset + array.ctypes.data - block.ctypes.data
 
 
 @lru_cache(4096)
@@ -243,10 +243,6 @@ def _block_bytes(size: int) -> int:
     """The block size for `size` bytes: eighths of powers of two, so that at most an eighth is wasted."""
     step = max(PAGE, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step
-
-
-def _address(array: np.ndarray[Any, Any]) -> int:
-    return array.ctypes.data
 
 
 _pools: dict[int, Pool] = {}
@@ -279,8 +275,3 @@ def share_variables() -> None:
     pool = pool_of_process()
     if pool is not None:
         shared_storage.use(pool)
-
-
-def borrow(place: Sequence[int], size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of a peer's reference, as `decode` needs them. MappingError: they cannot be read."""
-    return mapper.borrow(place, size)

@@ -6,8 +6,11 @@ thread that waits for messages.
 
 from __future__ import annotations
 
+import atexit
+import os
 import select
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -24,7 +27,7 @@ from .keys import Keys
 from .peer import Peer
 from .peers import Peers
 from .zmq_links import Counters, address_of, dialled_name
-from .zmq_sockets import HIGH_WATER, ConnectionMonitor, open_connections, shared_context
+from .zmq_sockets import HIGH_WATER, ConnectionMonitor, Context, new_context
 
 SEND_TIMEOUT_S = 5.0
 
@@ -38,7 +41,7 @@ class Connections:
 
     Args:
         keys: servers must prove their keys.
-        patience_s: a server that is silent for this long counts as gone; see `dial`.
+        patience_s: a server that is silent for this long counts as gone; see `ZmqLinks`.
 
     Attributes:
         closed: whether `close` was called, or nothing was opened.
@@ -244,3 +247,31 @@ class Connections:
         if not self.closed and self._process == process_id():
             self._peers.links.stop_monitors()
             self._io.close()
+
+
+_contexts: dict[int, Context] = {}
+open_connections: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def shared_context() -> Context:
+    """The context of this process's client sockets.
+
+    After a fork the child makes its own, since the parent's threads do not exist there. It uses no lock: a fork
+    could leave it locked. If two threads come first at the same time, one of their contexts is kept.
+    """
+    context = _contexts.get(os.getpid())
+    if context is None:
+        context = _contexts.setdefault(os.getpid(), new_context())
+        if len(_contexts) == 1:
+            atexit.register(_flush_shared_context)
+    return context
+
+
+def _flush_shared_context() -> None:
+    """At exit, give the last messages of closed connections up to `LINGER_MS` to leave.
+
+    Terminating a context blocks while its sockets are open. In that case it does not wait.
+    """
+    context = _contexts.get(os.getpid())
+    if context is not None and all(connection.closed for connection in open_connections):
+        context.term()

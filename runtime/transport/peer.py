@@ -34,7 +34,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.interpreter_state import process_id
-from ..shared_memory.pool import borrow, pool_of_process
+from ..shared_memory.pool import mapper, pool_of_process
 from ..shared_memory.segment import MappingError, Reference
 from ..wire.chunking import ACK_EVERY_S, ChunkedSender, Reassembler, is_chunk, is_large
 from ..wire.messages import MAX_FRAMES, Lend, Message, encode
@@ -43,6 +43,7 @@ from ..wire.tensors import BORROW_BYTES, Frame
 from .stream import Stream
 
 MAX_STRIKES = 16  # malformed messages after which a peer is ignored
+MAX_BACKLOG = 10_000  # messages to one peer that wait, in addition to `HIGH_WATER` in ZeroMQ
 SETTING = "DOVETAIL_SEND_QUEUE_MB"
 
 HANDSHAKE: Final = frozenset(("hello", "probe", "stream_offer", "stream_connected", "stream_open"))
@@ -147,6 +148,7 @@ class Peer:
 
     Args:
         is_caller: whether this end made the connection.
+        give: passes one message to ZeroMQ, and returns whether there was room.
         takes_tcp: whether streams over TCP may be used: not with keys.
         most_bytes_waiting: see `SendQueueBytes`.
         chunk_left: called when a chunk has left, on any thread; the owner then calls `pump`.
@@ -161,12 +163,13 @@ class Peer:
     """
 
     def __init__(
-        self, name: bytes, is_caller: bool, takes_tcp: bool, most_bytes_waiting: int = 0,
-        chunk_left: Callable[[], None] = lambda: None,
+        self, name: bytes, is_caller: bool, give: Callable[[list[Frame]], bool], takes_tcp: bool,
+        most_bytes_waiting: int = 0, chunk_left: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.name = name
         self.is_caller = is_caller
         self._pool = pool_of_process()
+        self._give = give
         self._takes_tcp = takes_tcp
         self._chunk_left = chunk_left
         self.stream: Stream | None = None
@@ -214,7 +217,7 @@ class Peer:
         if self._pool is not None:
             if page is not None:
                 with contextlib.suppress(MappingError):
-                    borrow(page, 1)
+                    mapper.borrow(page, 1)
                     readable, self._pid = True, Reference(*page).pid
                 out.append(Message("hello", {"memory": self._page(), "readable": readable}))
             pool, pid = self._pool, self._pid
@@ -228,10 +231,10 @@ class Peer:
                 out.append(Offer("tcp"))
         return out
 
-    def upgrade(self, stream: Stream, token: str, give: Callable[[list[Frame]], bool], most: int) -> bool:
+    def upgrade(self, stream: Stream, token: str) -> bool:
         """Send on a stream from now on. The last message on ZeroMQ is posted (`post`); False: it could not be."""
         last = Message("stream_connected", {"token": token}) if self.is_caller else Message("stream_open")
-        if self.stream is not None or not self.post(encode(last), give, most):
+        if self.stream is not None or not self.post(encode(last)):
             return False
         stream.is_open = not self.is_caller
         self.stream = stream
@@ -244,27 +247,24 @@ class Peer:
 
     # --- what leaves over ZeroMQ ---------------------------------------------------------------------------------------
 
-    def post(self, frames: list[Frame], give: Callable[[list[Frame]], bool], most: int) -> bool:
-        """Pass one message to `give`, which returns whether ZeroMQ had room, or keep it until `pump`.
-
-        Returns False, and drops the message, if `most` messages wait.
-        """
+    def post(self, frames: list[Frame]) -> bool:
+        """Pass one message to ZeroMQ, or keep it until `pump`. False: it is dropped, since `MAX_BACKLOG` messages wait."""
         sender = self.sender
         if sender is None:
-            if not is_large(frames) and give(frames):
+            if not is_large(frames) and self._give(frames):
                 return True
             sender = self.sender = ChunkedSender(self._chunk_left)
-        if len(sender) >= most:
+        if len(sender) >= MAX_BACKLOG:
             return False
         sender.put(frames)
-        self.pump(give)
+        self.pump()
         return True
 
-    def pump(self, give: Callable[[list[Frame]], bool]) -> None:
-        """Pass what waits to `give`, as far as there is room."""
+    def pump(self) -> None:
+        """Pass what waits to ZeroMQ, as far as there is room."""
         sender = self.sender
         if sender is not None:
-            sender.pump(give)
+            sender.pump(self._give)
             if sender.is_done():
                 self._left += sender.bytes_left()
                 self.sender = None

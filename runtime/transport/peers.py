@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ..shared_memory.pool import borrow
+from ..shared_memory.pool import mapper
 from ..wire.chunking import PROGRESS_ACK
-from ..wire.messages import MAX_FRAMES, Message, UnmappedTensorError, decode, encode
-from ..wire.reassembly import TooLargeError, most_bytes
+from ..wire.messages import Message, UnmappedTensorError, decode, encode
+from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
 from ..wire.tensors import Frame
 from .access_control import AccessControl
 from .event_loop import EventLoop
 from .keys import Keys
-from .peer import HANDSHAKE, STOP_LENDING, Claim, Command, Connect, Offer, Peer, Read
+from .peer import HANDSHAKE, MAX_BACKLOG, STOP_LENDING, Claim, Command, Connect, Offer, Peer, Read
 from .stream import Stream
 from .stream_listener import StreamListener, connect_stream
 from .zmq_links import Counters, ZmqLinks, address_of, is_dialled, name_of
@@ -30,7 +30,6 @@ from .zmq_sockets import LINGER_MS, RETRY_MS, Context, dialled_host
 
 logger = logging.getLogger(__name__)
 
-MAX_BACKLOG = 10_000  # messages to one peer that wait, in addition to `HIGH_WATER` in ZeroMQ
 MOST_PEERS = 4_096  # a reconnecting peer has a new name: of idle ones, only the latest are kept
 
 
@@ -63,7 +62,6 @@ class Peers:
         self._refuse = refuse
         self.on_frames = self.handle
         self._keeps_gil = keeps_gil
-        self._limits = MAX_FRAMES, most_bytes()
         self.links = ZmqLinks(io, context, keys, patience_s, counters, self.received, self._greet)
         self.listeners: dict[str, StreamListener] = {}
         self.by_name: dict[bytes, Peer] = {}
@@ -75,16 +73,17 @@ class Peers:
     ) -> int:
         """Listen for clients and for their streams. As `ZmqLinks.bind`."""
         port = self.links.bind(address, ip, port, access, expel)
-        self.listeners["unix"] = StreamListener(self._io, *self._limits)
+        self.listeners["unix"] = StreamListener(self._io)
         if self._takes_tcp:
-            self.listeners["tcp"] = StreamListener(self._io, *self._limits, ip)
+            self.listeners["tcp"] = StreamListener(self._io, ip)
         return port
 
     def get(self, name: bytes) -> Peer:
         """The peer of a name. Any thread may call this."""
         peer = self.by_name.get(name)
         if peer is None:
-            made = Peer(name, is_dialled(name), self._takes_tcp, self._most_bytes_waiting, self._io.wake)
+            give = partial(self.links.give, name)
+            made = Peer(name, is_dialled(name), give, self._takes_tcp, self._most_bytes_waiting, self._io.wake)
             peer = self.by_name.setdefault(name, made)
         return peer
 
@@ -133,7 +132,7 @@ class Peers:
             self._counters.ignored += 1
             return
         try:
-            message = decode(frames, borrow)
+            message = decode(frames, mapper.borrow)
         except WireError as error:
             if isinstance(error, UnmappedTensorError):
                 self.do(peer, [STOP_LENDING])
@@ -172,7 +171,7 @@ class Peers:
         stream = peer.stream
         if stream is not None and self.write(peer, stream, frames):
             return
-        if not peer.post(frames, partial(self.links.give, peer.name), MAX_BACKLOG):
+        if not peer.post(frames):
             self._drop(peer)
         if peer.sender is not None:
             self._sending[peer] = None
@@ -199,7 +198,7 @@ class Peers:
 
     def send_waiting(self) -> None:
         for peer in list(self._sending):
-            peer.pump(partial(self.links.give, peer.name))
+            peer.pump()
             if peer.sender is None:
                 del self._sending[peer]
 
@@ -232,13 +231,12 @@ class Peers:
                 self._watch(peer, peer.stream)
 
     def _connect(self, peer: Peer, offer: Connect) -> None:
-        stream = connect_stream(offer, dialled_host(address_of(peer.name)), *self._limits)
+        stream = connect_stream(offer, dialled_host(address_of(peer.name)))
         if stream is not None and not self._io.call_soon(lambda: self._upgrade(peer, stream, offer.token)):
             stream.close()
 
     def _upgrade(self, peer: Peer, stream: Stream, token: str = "") -> None:
-        is_known = self.by_name.get(peer.name) is peer
-        if not is_known or not peer.upgrade(stream, token, partial(self.links.give, peer.name), MAX_BACKLOG):
+        if self.by_name.get(peer.name) is not peer or not peer.upgrade(stream, token):
             stream.close()
             return
         if peer.sender is not None:

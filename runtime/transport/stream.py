@@ -26,7 +26,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from ..wire.reassembly import MOST_BUFFERS, PartialMessage, TooLargeError, first_bytes
+from ..wire.messages import MAX_FRAMES
+from ..wire.reassembly import MOST_BUFFERS, PartialMessage, TooLargeError, first_bytes, most_bytes
 from ..wire.schema import WireError
 from ..wire.tensors import Frame
 
@@ -57,7 +58,7 @@ class Stream:
 
     Args:
         sock: a connected stream socket; the stream owns it from now on.
-        most_frames, most_bytes: the largest accepted message.
+        most_frames, most: the largest accepted message; None: `most_bytes()`.
 
     Attributes:
         waiting_bytes: bytes of sent messages that the kernel has not accepted yet.
@@ -73,7 +74,7 @@ class Stream:
     [[b'head', b'tensor']]
     """
 
-    def __init__(self, sock: socket.socket, most_frames: int, most_bytes: int) -> None:
+    def __init__(self, sock: socket.socket, most_frames: int = MAX_FRAMES, most: int | None = None) -> None:
         sock.setblocking(True)  # no call blocks, except in `receive_within`
         self._socket = sock
         self._patience_s = -1.0
@@ -83,7 +84,7 @@ class Stream:
         self._is_tcp = sock.family != socket.AF_UNIX
         self._gathers = False  # whether a low-water mark delays wake-ups (SO_RCVLOWAT)
         self._most_frames = most_frames
-        self._most_bytes = most_bytes
+        self._most_bytes = most_bytes() if most is None else most
         self._lock = threading.Lock()
         self._waiting: deque[list[memoryview]] = deque()  # messages; the first may be partly sent
         self.waiting_bytes = 0  # bytes in `_waiting`

@@ -40,16 +40,14 @@ class StreamListener:
     """Accepts the streams of a server's peers. The I/O thread uses it.
 
     Args:
-        most_frames, most_bytes: the largest message that the streams accept.
         ip: the address to listen on for TCP, at a port that the kernel chooses; None: a Unix socket.
 
     Attributes:
         is_full: whether TCP connections are refused because few descriptors are left.
     """
 
-    def __init__(self, io: EventLoop, most_frames: int, most_bytes: int, ip: str | None = None) -> None:
+    def __init__(self, io: EventLoop, ip: str | None = None) -> None:
         self._io = io
-        self._limits = most_frames, most_bytes
         self._ip = ip
         self._listener: socket.socket | None = None
         self._name = ""  # or the port
@@ -110,7 +108,7 @@ class StreamListener:
             self._accept()
         self._offers[peer] = ""
         found = self._accepted.pop(token, None)
-        return None if found is None else Stream(found, *self._limits)
+        return None if found is None else Stream(found)
 
     def _accept(self) -> None:
         while self._listener is not None:
@@ -179,7 +177,7 @@ class StreamListener:
             sock.close()
 
 
-def connect_stream(offer: Connect, host: str, most_frames: int, most_bytes: int) -> Stream | None:
+def connect_stream(offer: Connect, host: str) -> Stream | None:
     """The stream to what a server at a host offers; None: the offer is malformed, or connecting fails. TCP takes up to 2 * `CONNECT_S`."""
     way, name, token = offer
     sock = None
@@ -203,7 +201,7 @@ def connect_stream(offer: Connect, host: str, most_frames: int, most_bytes: int)
         if sock is not None:
             sock.close()
         return None
-    return None if sock is None else Stream(sock, most_frames, most_bytes)
+    return None if sock is None else Stream(sock)
 
 
 def _is_ours(sock: socket.socket) -> bool:

@@ -11,33 +11,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import zmq
 
+from ..timeouts import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+from ..wire.chunking import CHUNK_BYTES
+from ..wire.messages import MAX_FRAMES
 from ..wire.schema import WireError
-from ..wire.tensors import Frame
+from ..wire.tensors import BORROW_BYTES, Frame
 from .access_control import AccessControl
+from .address import location_of, split_address
 from .event_loop import EventLoop
 from .keys import Keys
-from .zmq_sockets import (
-    LINGER_MS,
-    AddressInUse,
-    ConnectionMonitor,
-    Context,
-    Socket,
-    ZapHandler,
-    descriptor,
-    dial,
-    new_socket,
-    receive_frames,
-    send_frames,
-    url_of,
-)
+from .zmq_sockets import HIGH_WATER, LINGER_MS, ConnectionMonitor, Context, Socket, ZapHandler, dialled_host, prove
 
 logger = logging.getLogger(__name__)
 
+MAX_FRAME_BYTES = 2 * CHUNK_BYTES  # ZeroMQ allocates a whole frame when its size arrives; larger messages are chunked
 _DIALLED = b"\0dialled:"  # ROUTER's own names have 5 bytes and never start like this
 
 
@@ -59,6 +51,10 @@ def name_of(peer: bytes) -> str:
     return address_of(peer) if is_dialled(peer) else f"client {peer[:16].hex()}{'...' if len(peer) > 16 else ''}"
 
 
+class AddressInUse(OSError):  # noqa: N818  (the name says it)
+    """Another socket listens on the address."""
+
+
 @dataclass(slots=True)
 class Counters:
     """What an endpoint has counted since its start."""
@@ -76,7 +72,7 @@ class ZmqLinks:
     """The ZeroMQ sockets of one end.
 
     Args:
-        patience_s: a peer that is silent for this long counts as gone; see `dial`.
+        patience_s: a peer that is silent for this long counts as gone, or for `HEARTBEAT_TIMEOUT_MS` if that is less.
         take: takes what comes, each with the name of its sender: the frames of a message or chunk, or an error.
         dialled: called with the name of a peer to which a connection was made, before anything is sent on it.
     """
@@ -228,8 +224,31 @@ class ZmqLinks:
         return True
 
     def dial(self, peer: bytes) -> Socket:
-        """Connect to a peer. OSError, ValueError: the address is malformed or unknown, or the key that it must have."""
-        sock, _ = self._peers[peer] = dial(self._context, address_of(peer), self._keys, self._patience_s)
+        """Connect to the location of a peer's address, as soon as a server listens there.
+
+        Raises:
+            OSError, ValueError: the address is malformed or unknown, or the key that it must have.
+        """
+        address = address_of(peer)
+        host, port = dialled_host(address), split_address(location_of(address))[1]
+        sock = new_socket(self._context, zmq.DEALER)
+        sock.set(zmq.IPV6, ":" in host)
+        patience_s = self._patience_s
+        if patience_s is not None and patience_s * 1000 < HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS:
+            sock.set(zmq.HEARTBEAT_IVL, max(50, int(patience_s * 100)))
+            sock.set(zmq.HEARTBEAT_TIMEOUT, max(350, int(patience_s * 700)))  # detected before the patience ends
+        link = ConnectionMonitor(sock)
+        try:
+            if self._keys is not None:
+                prove(sock, self._keys, address)
+            sock.connect(url_of(host, port))
+        except BaseException as error:
+            link.close()
+            sock.close(linger=0)
+            if isinstance(error, zmq.ZMQError):
+                raise OSError(error.errno, f"cannot connect to {address}: {error.strerror}") from None
+            raise
+        self._peers[peer] = sock, link
         self._watch(sock, peer)
         self._dialled(peer)
         return sock
@@ -258,3 +277,48 @@ class ZmqLinks:
             if self._zap is not None:
                 self._zap.close()
             self._context.term()
+
+
+def url_of(host: str, port: int) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def new_socket(context: Context, kind: int) -> Socket:
+    sock = context.socket(kind)
+    sock.set(zmq.LINGER, LINGER_MS)
+    sock.set(zmq.SNDHWM, HIGH_WATER)
+    sock.set(zmq.RCVHWM, HIGH_WATER)
+    sock.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    sock.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    sock.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    sock.set(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
+    sock.set(zmq.RECONNECT_IVL, 50)  # ms; a restarted task is found again soon ...
+    sock.set(zmq.RECONNECT_IVL_MAX, 1_000)  # ms; ... and a missing one costs little
+    return sock
+
+
+def descriptor(sock: Socket) -> int:
+    """The descriptor for `poll`. It is edge-triggered: it reports once that the socket's state changed, not that a message waits."""
+    fd = sock.get(zmq.FD)
+    assert isinstance(fd, int)
+    return fd
+
+
+def send_frames(sock: Socket, frames: Sequence[Frame], flags: int) -> None:
+    """Send one message. ZeroMQ takes all of it or, raising `zmq.Again`, nothing."""
+    last = len(frames) - 1
+    for i, frame in enumerate(frames):
+        sock.send(frame, flags | zmq.SNDMORE if i < last else flags, copy=len(frame) < BORROW_BYTES)
+
+
+def receive_frames(sock: Socket, flags: int) -> list[Frame]:
+    """Receive the frames of one message. Frames beyond `MAX_FRAMES` are read and dropped."""
+    part = sock.recv(flags, copy=False)
+    frames: list[Frame] = [part.buffer]
+    while part.more:
+        part = sock.recv(flags, copy=False)
+        if len(frames) <= MAX_FRAMES:
+            frames.append(part.buffer)
+    if len(frames) > MAX_FRAMES:
+        raise WireError(f"a message of more than {MAX_FRAMES} frames")
+    return frames

@@ -214,7 +214,6 @@ class Reassembler:
 
     Attributes:
         received: how many chunks and progress acknowledgements have arrived.
-        acks: how many of those were progress acknowledgements.
         received_before: `received` at the owner's last check.
         next_ack: when the owner sends the next progress acknowledgement.
 
@@ -227,7 +226,7 @@ class Reassembler:
     """
 
     def __init__(self, most_frames: int, most_bytes: int) -> None:
-        self.received = self.acks = self.received_before = 0
+        self.received = self.received_before = 0
         self.next_ack = 0.0
         self._most_frames = most_frames
         self._most_bytes = most_bytes
@@ -259,7 +258,6 @@ class Reassembler:
         if what == _ACK:
             if len(frames) > 1 or label != PROGRESS_ACK:
                 raise self._refused(number, "a progress acknowledgement with more behind it")
-            self.acks += 1
             return None
         if number == 0:
             raise self._refused(0, "its message has no number")

@@ -36,7 +36,7 @@ import numpy as np
 from echoing import Connection
 
 import dovetail as tf
-from dovetail.runtime.shared_memory.pool import borrow
+from dovetail.runtime.shared_memory.pool import mapper
 from dovetail.runtime.transport.peer import Peer
 from dovetail.runtime.transport.peers import Peers
 from dovetail.runtime.transport.stream import Stream
@@ -264,7 +264,7 @@ def fuzz_decode(corpus: Sequence[Frames], count: int, seed: int) -> dict[str, in
         frames = mutated(corpus, rng)
         began = time.monotonic()
         try:
-            decode(frames, borrow)
+            decode(frames, mapper.borrow)
             outcomes["decoded"] += 1
         except WireError:
             outcomes["refused"] += 1
@@ -391,7 +391,7 @@ def fuzz_with_atheris(corpus: Sequence[Frames], runs: int) -> None:
 
     def one(data: bytes) -> None:
         with contextlib.suppress(WireError):
-            messages.decode(list(frames_of(data)), borrow)
+            messages.decode(list(frames_of(data)), mapper.borrow)
 
     with tempfile.TemporaryDirectory() as folder:
         for i, frames in enumerate(corpus):

@@ -17,7 +17,7 @@ from echoing import WAIT_S, Connection, ping, until
 from dovetail.runtime.transport import client as connection_module, zmq_sockets
 from dovetail.runtime.transport.address import is_loopback, split_address
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.transport.zmq_sockets import AddressInUse
+from dovetail.runtime.transport.zmq_links import AddressInUse
 from dovetail.runtime.wire.messages import Message
 
 

@@ -16,8 +16,8 @@ from echoing import WAIT_S, Connection, ping, until
 import dovetail as tf
 from dovetail.runtime.logs import Throttle
 from dovetail.runtime.rpc.pending_call import ConnectionPool
-from dovetail.runtime.transport import zmq_sockets
 from dovetail.runtime.transport.address import split_address
+from dovetail.runtime.transport.client import shared_context
 from dovetail.runtime.transport.endpoint import MAX_STRIKES, RESERVE, DescriptorReserve, Endpoint
 from dovetail.runtime.transport.zmq_links import name_of
 
@@ -94,7 +94,7 @@ def test_junk_is_logged_a_few_times_only(echo: Endpoint, client: Connection, cap
     port = split_address(echo.address)[1]
     with caplog.at_level(logging.WARNING):
         for i in range(5):
-            with zmq_sockets.shared_context().socket(zmq.DEALER) as rude:
+            with shared_context().socket(zmq.DEALER) as rude:
                 rude.linger = 1_000
                 rude.set(zmq.ROUTING_ID, b"%d" % i * 200)
                 rude.connect(f"tcp://127.0.0.1:{port}")

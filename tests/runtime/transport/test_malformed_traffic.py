@@ -12,15 +12,16 @@ import pytest
 import zmq
 from echoing import WAIT_S, Connection, ping, until
 
-from dovetail.runtime.transport import peer, zmq_links, zmq_sockets
+from dovetail.runtime.transport import peer, zmq_links
 from dovetail.runtime.transport.address import split_address
+from dovetail.runtime.transport.client import shared_context
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import VERSION, Message, decode, encode
 
 
 def dealer(echo: Endpoint, name: bytes | None = None) -> zmq.Socket[bytes]:
     """A peer that is not held to the wire's rules."""
-    sock = zmq_sockets.shared_context().socket(zmq.DEALER)
+    sock = shared_context().socket(zmq.DEALER)
     if name is not None:
         sock.set(zmq.ROUTING_ID, name)
     sock.linger = 0
@@ -74,7 +75,7 @@ def test_a_peer_that_sends_only_garbage_is_no_longer_heard(echo: Endpoint, clien
 def test_a_message_of_too_many_frames_is_refused(echo: Endpoint, client: Connection) -> None:
     rude = dealer(echo)
     try:
-        rude.send_multipart([b"x"] * (zmq_sockets.MAX_FRAMES + 100))
+        rude.send_multipart([b"x"] * (zmq_links.MAX_FRAMES + 100))
         assert b"frames" in rude.recv()
         client.send(ping())
         assert client.recv(WAIT_S) is not None

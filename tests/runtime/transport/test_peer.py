@@ -43,7 +43,7 @@ class End:
     """The owner of one peer: a link to the other end, a stream perhaps, and the numbers of the messages that came."""
 
     def __init__(self, is_caller: bool) -> None:
-        self.peer = Peer(b"peer", is_caller, takes_tcp=True)
+        self.peer = Peer(b"peer", is_caller, self.give, takes_tcp=True)
         self.inbox: deque[list[Frame]] = deque()
         self.link: deque[list[Frame]] = deque()  # what the link has taken
         self.other: End
@@ -65,7 +65,7 @@ class End:
         if stream is not None and stream.other is not None:
             stream.other.inbox.append([bytes(frame) for frame in frames])
         else:
-            assert self.peer.post(frames, self.give, MOST)
+            assert self.peer.post(frames)
 
     def do(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -103,7 +103,7 @@ class Pair:
         if not end.link:
             return False
         end.other.inbox.append(end.link.popleft())
-        end.peer.pump(end.give)
+        end.peer.pump()
         return True
 
     def hear(self, end: End) -> bool:
@@ -130,11 +130,11 @@ class Pair:
             near: Any = FakeStream()
             far = FakeStream()
             near.other, far.other = far, near
-            if end.peer.upgrade(near, command.token, end.give, MOST):
+            if end.peer.upgrade(near, command.token):
                 self.connected.append(far)
         else:
             stream: Any = self.connected.popleft()
-            assert end.peer.upgrade(stream, "", end.give, MOST)
+            assert end.peer.upgrade(stream, "")
         return True
 
     def cut(self, end: End) -> bool:
@@ -177,20 +177,21 @@ def test_they_upgrade_and_nothing_overtakes() -> None:
     assert caller.peer.stream is not None and caller.peer.stream.is_open and called.peer.stream is not None
 
 
-def test_a_stream_is_not_used_when_its_last_word_on_the_link_has_no_room() -> None:
+def test_a_stream_is_not_used_when_its_last_word_on_the_link_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the other end would never read it."""
+    monkeypatch.setattr(peer_module, "MAX_BACKLOG", MOST)
     caller = End(True)
     for number in range(MOST + ROOM):
         caller.send(number)
     stream: Any = FakeStream()
-    assert not caller.peer.upgrade(stream, "t", caller.give, MOST)
+    assert not caller.peer.upgrade(stream, "t")
     assert caller.peer.stream is None and caller.peer.waiting() == MOST
 
 
 def test_only_the_called_end_acknowledges_progress_and_not_too_often() -> None:
     caller, called = End(True), End(False)
     big = encode(message_of(1, 3 * CHUNK_BYTES))
-    caller.peer.post(big, caller.give, MOST)
+    caller.peer.post(big)
     for end, owes in ((called, True), (End(True), False)):
         assert end.peer.whole(list(caller.link[0])) is None
         assert end.peer.owes_ack(10.0) is owes
@@ -203,7 +204,7 @@ def test_only_the_called_end_acknowledges_progress_and_not_too_often() -> None:
 def test_half_a_message_is_forgotten_when_its_sender_is_gone() -> None:
     caller, called = End(True), End(False)
     big = encode(message_of(1, 3 * CHUNK_BYTES))
-    caller.peer.post(big, caller.give, MOST)
+    caller.peer.post(big)
     called.peer.whole(list(caller.link.popleft()))
     assert not called.peer.look()  # something has come since the last look
     assert called.peer.look() and not called.peer.is_idle()

@@ -10,7 +10,7 @@ from echoing import WAIT_S, Connection, ping, until
 
 from dovetail.graph.core.errors import ResourceExhaustedError
 from dovetail.runtime.shared_memory import pool as memory_pool
-from dovetail.runtime.transport import peers
+from dovetail.runtime.transport import peer as peer_module, peers
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.peer import SendQueueBytes
 from dovetail.runtime.wire.messages import Message
@@ -41,7 +41,8 @@ def test_a_slow_client_loses_nothing() -> None:
 
 
 def test_a_client_that_never_reads_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "MAX_BACKLOG", 50)
+    for module in (peer_module, peers):
+        monkeypatch.setattr(module, "MAX_BACKLOG", 50)
 
     def answer(peer: bytes, message: Message) -> None:
         for seq in range(1_000):

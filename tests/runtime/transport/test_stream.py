@@ -184,7 +184,7 @@ def test_a_stream_is_not_closed_while_a_thread_writes() -> None:
 @pytest.fixture
 def listener() -> Iterator[StreamListener]:
     io = EventLoop()
-    made = StreamListener(io, *LIMITS)
+    made = StreamListener(io)
     yield made
     made.close()
     io.close()
@@ -194,7 +194,7 @@ def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
     offer = listener.offer(b"peer")
     assert offer is not None and offer[0] == "unix"
     assert listener.offer(b"peer") is None  # one each
-    there = connect_stream(offer, "", *LIMITS)
+    there = connect_stream(offer, "")
     here = listener.claim(b"peer", offer[2])
     assert there is not None and here is not None
     there.send([b"hello"])
@@ -207,7 +207,7 @@ def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
 def test_nobody_gets_the_stream_of_another(listener: StreamListener) -> None:
     one, two = listener.offer(b"one"), listener.offer(b"two")
     assert one is not None and two is not None and one[2] != two[2]
-    there = connect_stream(one, "", *LIMITS)
+    there = connect_stream(one, "")
     assert there is not None
     assert listener.claim(b"two", one[2]) is None
     assert listener.claim(b"two", two[2]) is None  # who said its token has not come
@@ -221,7 +221,7 @@ def test_nobody_gets_the_stream_of_another(listener: StreamListener) -> None:
 def test_who_connects_and_dies_leaves_no_socket(listener: StreamListener) -> None:
     one, two = listener.offer(b"one"), listener.offer(b"two")
     assert one is not None and two is not None
-    dead, there = connect_stream(one, "", *LIMITS), connect_stream(two, "", *LIMITS)
+    dead, there = connect_stream(one, ""), connect_stream(two, "")
     assert dead is not None and there is not None
     assert listener.claim(b"two", "") is None and listener.claim(b"two", two[2] + "0") is None
     late = listener.offer(b"three")
@@ -244,7 +244,7 @@ def test_strangers_at_the_landing_are_sent_away(listener: StreamListener, monkey
         s.connect(f"\0{offer[1]}")
         s.settimeout(WAIT_S)
     rude.send(b"short")
-    there = connect_stream(offer, "", *LIMITS)
+    there = connect_stream(offer, "")
     here = listener.claim(b"peer", offer[2])
     assert there is not None and here is not None
     assert silent.recv(1) == b""
@@ -255,16 +255,16 @@ def test_strangers_at_the_landing_are_sent_away(listener: StreamListener, monkey
     again = listener.offer(b"other")
     assert again is not None
     monkeypatch.setattr(os, "geteuid", lambda: 123_456)
-    assert connect_stream(again, "", *LIMITS) is None
+    assert connect_stream(again, "") is None
 
 
 @pytest.mark.parametrize("name", ["", "x", "/tmp/.X11-unix/X0", "dovetail-" + "g" * 32, "dovetail-" + "0" * 32 + "\n"])
 def test_no_other_socket_is_connected_to(name: str) -> None:
-    assert connect_stream(Connect("unix", name, "00" * 16), "", *LIMITS) is None
+    assert connect_stream(Connect("unix", name, "00" * 16), "") is None
 
 
 def test_where_nobody_listens_there_is_no_stream() -> None:
-    assert connect_stream(Connect("unix", "dovetail-" + "0" * 32, "00" * 16), "", *LIMITS) is None
+    assert connect_stream(Connect("unix", "dovetail-" + "0" * 32, "00" * 16), "") is None
 
 
 # --- over the transport ------------------------------------------------------------------------------------------------

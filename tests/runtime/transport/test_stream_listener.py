@@ -17,8 +17,6 @@ from dovetail.runtime.transport.peer import Connect
 from dovetail.runtime.transport.stream_listener import StreamListener, connect_stream
 from dovetail.runtime.wire.messages import Message
 
-LIMITS = 64, 1 << 28
-
 
 def sent_back(connection: Connection, message: Message) -> Message:
     connection.send(message)
@@ -104,7 +102,7 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
 @pytest.fixture
 def listener() -> Iterator[StreamListener]:
     io = EventLoop()
-    made = StreamListener(io, *LIMITS, "127.0.0.1")
+    made = StreamListener(io, "127.0.0.1")
     io.patience = lambda: 0.05
     io.start("test", None, made.close)
     yield made
@@ -114,7 +112,7 @@ def listener() -> Iterator[StreamListener]:
 def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
     offer = listener.offer(b"anna")
     assert offer is not None and listener.offer(b"anna") is None
-    stream = connect_stream(offer, "127.0.0.1", *LIMITS)
+    stream = connect_stream(offer, "127.0.0.1")
     assert stream is not None
     assert listener.claim(b"berta", offer[2]) is None
     until(lambda: offer[2] in listener._accepted, "the I/O thread has accepted it")
@@ -130,13 +128,13 @@ def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
 def test_strangers_are_sent_away(listener: StreamListener) -> None:
     offer = listener.offer(b"anna")
     assert offer is not None
-    assert connect_stream(Connect("tcp", offer[1], "00" * 16), "127.0.0.1", *LIMITS) is None
+    assert connect_stream(Connect("tcp", offer[1], "00" * 16), "127.0.0.1") is None
     with socket.create_connection(("127.0.0.1", int(offer[1])), WAIT_S) as silent:  # says nothing
         until(lambda: bool(listener._silent), "it is accepted")
         for _ in range(2):
             listener._io.call_soon(listener.tidy)
         assert silent.recv(1) == b""
-    stream = connect_stream(offer, "127.0.0.1", *LIMITS)
+    stream = connect_stream(offer, "127.0.0.1")
     assert stream is not None
     stream.close()
 
@@ -145,16 +143,16 @@ def test_few_descriptors_are_kept_for_the_server_itself(listener: StreamListener
     offer = listener.offer(b"anna")
     assert offer is not None
     listener.is_full = True
-    assert connect_stream(offer, "127.0.0.1", *LIMITS) is None
+    assert connect_stream(offer, "127.0.0.1") is None
     listener.is_full = False
-    stream = connect_stream(offer, "127.0.0.1", *LIMITS)
+    stream = connect_stream(offer, "127.0.0.1")
     assert stream is not None
     stream.close()
 
 
 @pytest.mark.parametrize("port, token", [("x", "00" * 16), ("1", "00"), ("99999999", "00" * 16), ("1", "zz" * 16)])
 def test_what_is_no_offer_is_refused(port: str, token: str) -> None:
-    assert connect_stream(Connect("tcp", port, token), "127.0.0.1", *LIMITS) is None
+    assert connect_stream(Connect("tcp", port, token), "127.0.0.1") is None
 
 
 def test_a_large_message_that_comes_first_does_not_keep_them_on_zeromq() -> None:

@@ -17,8 +17,9 @@ import zmq
 from echoing import WAIT_S, Connection
 
 import dovetail as tf
-from dovetail.runtime.transport import event_loop, peer, zmq_sockets
+from dovetail.runtime.transport import event_loop, peer
 from dovetail.runtime.transport.address import split_address
+from dovetail.runtime.transport.client import shared_context
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import reassembly
@@ -149,7 +150,7 @@ def test_a_feed_without_room_is_an_error_of_its_sender(tight: tf.LocalCluster) -
 def test_a_few_bytes_that_announce_gigabytes_do_no_harm(tight: tf.LocalCluster) -> None:
     address = tight.target("a").removeprefix("zmq://")
     label = struct.pack("<BBBxIQ2Q", 0x95, VERSION, 0, 0, 7, 180, 8 * GIB)
-    with zmq_sockets.shared_context().socket(zmq.DEALER) as rude:
+    with shared_context().socket(zmq.DEALER) as rude:
         rude.linger, rude.rcvtimeo = 0, int(WAIT_S * 1000)
         rude.connect(f"tcp://127.0.0.1:{split_address(address)[1]}")
         rude.send_multipart([label, bytes(180)])

@@ -16,8 +16,7 @@ from dovetail.graph.resources.resource_manager import Resources
 from dovetail.graph.resources.variable import VariableState, changing
 from dovetail.runtime.server.local_cluster import port_of, reserved_port
 from dovetail.runtime.server.running_cluster import RunningCluster
-from dovetail.runtime.transport.client import Connections
-from dovetail.runtime.transport.zmq_sockets import open_connections
+from dovetail.runtime.transport.client import Connections, open_connections
 from dovetail.runtime.wire.messages import Message, decode, encode
 from dovetail.runtime.worker import replication
 from dovetail.runtime.worker.replication import Copies, Entry, Replicator, packed, unpacked
