@@ -25,19 +25,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ...codegen.ir.partition import (
-    AwaitNode,
-    BeginLoop,
-    EndLoop,
-    LeaveUnless,
-    PartitionGraph,
-    PartitionStep,
-    Posted,
-    RecvTensor,
-    RunPredicated,
-    SendTensor,
-    node_of,
-)
+from ...codegen.ir import partition as ir
 from ...graph.core.device import DeviceName
 from ...graph.core.errors import invalid
 from ...graph.core.graph import Graph, Node, Tensor
@@ -144,7 +132,7 @@ Published: TypeAlias = Mapping[Place, tuple[int, tuple[int, ...]]]
 def lower_partitions(
     cut: Partitioned, graph: Graph, device_of: Callable[[Node], str] | None = None, published: Published | None = None,
     only: str | None = None,
-) -> list[PartitionGraph]:  # fmt: skip
+) -> list[ir.PartitionGraph]:  # fmt: skip
     """The partition graphs of all partitions, or of `only` that of one device.
 
     Args:
@@ -155,17 +143,17 @@ def lower_partitions(
     guarded = cut.guarded
     numbers = itertools.count(1 + max((c.id for c in cut.channels), default=-1) if published else 0)
     for part in cut.partitions.values() if only is None else [cut.partitions[only]]:
-        steps: list[PartitionStep] = []
+        steps: list[ir.PartitionStep] = []
         if published and device_of is not None:
             for node, place in remote_places(part, device_of).items():
                 posted = _posted(node, node.type, place, published)
-                steps.append(RecvTensor(next(numbers), None, device_of(node), None, posted, node))
+                steps.append(ir.RecvTensor(next(numbers), None, device_of(node), None, posted, node))
         for kind, what in overlap_collectives(part, cut):
             if kind == "await":
                 assert isinstance(what, Node)
-                steps.append(AwaitNode(what))
+                steps.append(ir.AwaitNode(what))
             elif isinstance(what, Node):
-                steps.append(RunPredicated(what, guarded[what]) if what in guarded else what)
+                steps.append(ir.RunPredicated(what, guarded[what]) if what in guarded else what)
             elif isinstance(what, LoopPart):
                 steps.append(_mark(kind, what))
             else:
@@ -173,17 +161,17 @@ def lower_partitions(
                 tensor = value if isinstance(value, Tensor) else None
                 other = what.dtype if tensor is not None and what.dtype is not tensor.dtype.base else None
                 if kind == "recv":
-                    steps.append(RecvTensor(number, tensor, what.source, other))
+                    steps.append(ir.RecvTensor(number, tensor, what.source, other))
                 elif kind == "read":
                     assert tensor is not None
                     read = _read(tensor, what, published) if published else None
-                    steps.append(RecvTensor(number, tensor, what.source, None, read))
+                    steps.append(ir.RecvTensor(number, tensor, what.source, None, read))
                 else:
                     token = _token(what, value, guarded) if tensor is None else None
-                    steps.append(SendTensor(number, tensor, what.destination, token, other))
+                    steps.append(ir.SendTensor(number, tensor, what.destination, token, other))
         steps = _without_merges(steps)
         units.append(
-            PartitionGraph(
+            ir.PartitionGraph(
                 part.device,
                 tuple(steps),
                 tuple((name, graph.get_tensor_by_name(name)) for name in part.feeds),
@@ -193,23 +181,23 @@ def lower_partitions(
     return units
 
 
-def _read(value: Tensor, channel: Channel, published: Published) -> Posted:
+def _read(value: Tensor, channel: Channel, published: Published) -> ir.Posted:
     reader = bare_reader(value)
     assert reader is not None
     return _posted(reader, reader.type if reader.inputs else "Read", place_read(reader, channel.source), published)
 
 
-def _posted(node: Node, op: str, place: Place, published: Published) -> Posted:
+def _posted(node: Node, op: str, place: Place, published: Published) -> ir.Posted:
     incarnation, address = published[place]
-    return Posted(address, incarnation, place[1], place[2], node.name, op, str(node.source))
+    return ir.Posted(address, incarnation, place[1], place[2], node.name, op, str(node.source))
 
 
-def _mark(kind: str, part: LoopPart) -> PartitionStep:
+def _mark(kind: str, part: LoopPart) -> ir.PartitionStep:
     if kind == "loop":
-        return BeginLoop(part.name, part.merges)
+        return ir.BeginLoop(part.name, part.merges)
     if kind == "test":
-        return LeaveUnless(part.condition.outputs[0])
-    return EndLoop(tuple(m.inputs[1] for m in part.merges))
+        return ir.LeaveUnless(part.condition.outputs[0])
+    return ir.EndLoop(tuple(m.inputs[1] for m in part.merges))
 
 
 def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) -> Node | int | None:
@@ -219,12 +207,12 @@ def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) 
     return value if channel.relays is None else channel.relays
 
 
-def _without_merges(steps: list[PartitionStep]) -> list[PartitionStep]:
+def _without_merges(steps: list[ir.PartitionStep]) -> list[ir.PartitionStep]:
     """The steps without the `Merge` nodes of loops, which are in `BeginLoop`."""
-    merges = {m for s in steps if type(s) is BeginLoop for m in s.merges}
+    merges = {m for s in steps if type(s) is ir.BeginLoop for m in s.merges}
     if not merges:
         return steps
-    return [s for s in steps if (s.node if isinstance(s, RunPredicated) else s) not in merges]
+    return [s for s in steps if (s.node if isinstance(s, ir.RunPredicated) else s) not in merges]
 
 
 def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> DeviceKernels:
@@ -255,7 +243,7 @@ def launches_of(plan: Plan, device: str) -> list[Launch]:
     fused = {id(kernel.group): kernel for kernel in found.kernels}
     out = []
     for step in found.steps:
-        kernel, node = fused.get(id(step)), node_of(step)
+        kernel, node = fused.get(id(step)), ir.node_of(step)
         if kernel is not None:
             nodes: tuple[Node, ...] = tuple(kernel.group.nodes)
             moved = kernel.bytes_read + kernel.bytes_written

@@ -13,18 +13,7 @@ from typing import Any
 
 import msgpack
 
-from ...codegen.ir.partition import (
-    AwaitNode,
-    BeginLoop,
-    EndLoop,
-    LeaveUnless,
-    PartitionGraph,
-    PartitionStep,
-    Posted,
-    RecvTensor,
-    RunPredicated,
-    SendTensor,
-)
+from ...codegen.ir import partition as ir
 from ...codegen.options import KernelOptions
 from ...graph.core.device import DeviceName, parse_strict
 from ...graph.core.dtypes import DType, bfloat16, float32
@@ -54,7 +43,7 @@ class Registration:
 
     program: str
     session: str
-    units: tuple[PartitionGraph, ...]
+    units: tuple[ir.PartitionGraph, ...]
     seed: int
     isolated: bool = False
     kernels: KernelOptions = field(default_factory=KernelOptions)
@@ -154,12 +143,12 @@ class _Copy:
         return node
 
 
-def pack_units(units: Iterable[PartitionGraph]) -> bytes:
+def pack_units(units: Iterable[ir.PartitionGraph]) -> bytes:
     out: Any = msgpack.packb([_pack(unit) for unit in units])
     return bytes(out)
 
 
-def _pack(unit: PartitionGraph) -> dict[str, Any]:
+def _pack(unit: ir.PartitionGraph) -> dict[str, Any]:
     copy = _Copy()
     feeds = [(name, _address(copy.placeholder(tensor))) for name, tensor in unit.feeds]
     steps: list[Any] = []
@@ -167,24 +156,24 @@ def _pack(unit: PartitionGraph) -> dict[str, Any]:
         if isinstance(step, Node):
             node = copy.copied.get(step) or copy.node(step)  # it may have been copied already
             steps.append(("n", node.index))
-        elif isinstance(step, SendTensor):
+        elif isinstance(step, ir.SendTensor):
             sent = None if step.tensor is None else _address(copy.stands_for[step.tensor])
             token = None if step.token is None else copy.token(step.token)
             steps.append(("s", step.channel, sent, step.destination, token, getattr(step.travels_as, "name", None)))
-        elif isinstance(step, RecvTensor):
+        elif isinstance(step, ir.RecvTensor):
             received = None if step.tensor is None else _address(copy.placeholder(step.tensor))
             posted = None if step.posted is None else astuple(step.posted)
             reached = None if step.reached is None else copy.node(step.reached).index
             other = getattr(step.travels_as, "name", None)
             steps.append(("r", step.channel, received, step.source, other, posted, reached))
-        elif isinstance(step, RunPredicated):
+        elif isinstance(step, ir.RunPredicated):
             after = [copy.token(a) for a in step.after]
             steps.append(("g", copy.node(step.node).index, after))
-        elif isinstance(step, AwaitNode):
+        elif isinstance(step, ir.AwaitNode):
             steps.append(("w", copy.copied[step.node].index))
-        elif isinstance(step, BeginLoop):
+        elif isinstance(step, ir.BeginLoop):
             steps.append(("l", step.name, [copy.loop_variable(m).index for m in step.merges]))
-        elif isinstance(step, LeaveUnless):
+        elif isinstance(step, ir.LeaveUnless):
             steps.append(("t", _address(copy.stands_for[step.condition])))
         else:
             steps.append(("e", [_address(copy.stands_for[t]) for t in step.nexts]))
@@ -198,7 +187,7 @@ def _address(tensor: Tensor) -> tuple[int, int]:
     return tensor.op.index, tensor.value_index
 
 
-def unpack_units(data: bytes) -> list[PartitionGraph]:
+def unpack_units(data: bytes) -> list[ir.PartitionGraph]:
     """Units from a message.
 
     Raises:
@@ -220,19 +209,19 @@ class _Unpacking:
         self.available: set[Tensor] = set()
         self.tokens: set[Node | int] = set()  # guarded nodes and received channels so far
         self.begun: set[Node] = set()  # collectives that may still be awaited: no step has used their outputs
-        self.loops: list[BeginLoop] = []  # the open loops
+        self.loops: list[ir.BeginLoop] = []  # the open loops
         self.left: list[bool] = []  # whether each open loop's `LeaveUnless` has been seen
 
-    def unit(self, described: Any) -> PartitionGraph:
+    def unit(self, described: Any) -> ir.PartitionGraph:
         """The unit, its steps checked one by one."""
         feeds = tuple((_text(name), self.tensor(address, new=True)) for name, address in described["feeds"])
         steps = tuple([self.step(*step) for step in described["steps"]])
         if self.loops:
             raise ValueError("a loop has no end")
         fetches = tuple((_text(name), self.tensor(address)) for name, address in described["fetches"])
-        return PartitionGraph(_text(described["device"]), steps, feeds, fetches)
+        return ir.PartitionGraph(_text(described["device"]), steps, feeds, fetches)
 
-    def step(self, kind: Any, what: Any, *rest: Any) -> PartitionStep:
+    def step(self, kind: Any, what: Any, *rest: Any) -> ir.PartitionStep:
         """One step, in the form that `_pack` gives it."""
         if kind == "n":
             node = self.node(what)
@@ -244,12 +233,12 @@ class _Unpacking:
             if begun not in self.begun or self.loops:
                 raise ValueError(f"{begun.name} is awaited, but is no asynchronous kernel")
             self.begun.remove(begun)
-            return AwaitNode(begun)
+            return ir.AwaitNode(begun)
         if kind == "s":
             sent, destination, token, other = rest  # a control edge may have a token, a tensor another type
             tensor = None if sent is None else self.tensor(sent)
             after = None if token is None or tensor is not None else self.token(token)
-            return SendTensor(_number(what), tensor, _text(destination), after, _other_type(tensor, other))
+            return ir.SendTensor(_number(what), tensor, _text(destination), after, _other_type(tensor, other))
         if kind == "r":
             received, source, other, posted, reached = rest
             tensor = None if received is None else self.tensor(received, new=True)
@@ -261,15 +250,15 @@ class _Unpacking:
                 raise ValueError("a published variable is either read or reached")
             if changed is not None and (place is None or changed.type not in (*VARIABLES, ACCUMULATOR)):
                 raise ValueError(f"{changed.name} is accessed one-sidedly, but is no published variable or accumulator")
-            return RecvTensor(_number(what), tensor, _text(source), _other_type(tensor, other), place, changed)
+            return ir.RecvTensor(_number(what), tensor, _text(source), _other_type(tensor, other), place, changed)
         if kind == "g":
             (after,) = rest
-            step = RunPredicated(self.node(what), tuple([self.token(a) for a in after]))
+            step = ir.RunPredicated(self.node(what), tuple([self.token(a) for a in after]))
             self.tokens.add(step.node)
             return step
         if kind == "l":
             (merges,) = rest
-            loop = BeginLoop(_text(what), tuple([self.node(m) for m in merges]))
+            loop = ir.BeginLoop(_text(what), tuple([self.node(m) for m in merges]))
             if any(m.type != "Merge" or len(m.inputs) != 2 for m in loop.merges):
                 raise ValueError("a loop variable must be a Merge of two inputs")
             self.tokens.update(loop.merges)
@@ -280,11 +269,11 @@ class _Unpacking:
             if not self.loops or self.left[-1]:
                 raise ValueError("a loop test is outside a loop, or a second one")
             self.left[-1] = True
-            return LeaveUnless(self.tensor(what))
+            return ir.LeaveUnless(self.tensor(what))
         if kind == "e":
             if not self.loops or not self.left.pop() or len(what) != len(self.loops.pop().merges):
                 raise ValueError("the end of a loop does not match its begin")
-            return EndLoop(tuple([self.tensor(address) for address in what]))
+            return ir.EndLoop(tuple([self.tensor(address) for address in what]))
         raise ValueError(f"unknown step {kind!r}")
 
     def node(self, index: Any) -> Node:
@@ -326,10 +315,10 @@ def _other_type(tensor: Tensor | None, given: Any) -> DType | None:
     return bfloat16
 
 
-def _posted(place: Any, incarnation: Any, *texts: Any) -> Posted:
+def _posted(place: Any, incarnation: Any, *texts: Any) -> ir.Posted:
     """A published variable. Only the types are checked here: the reader checks the record at the address."""
     container, name, node, op, source = map(_text, texts)
-    return Posted(tuple([_number(n) for n in place]), _number(incarnation), container, name, node, op, source)
+    return ir.Posted(tuple([_number(n) for n in place]), _number(incarnation), container, name, node, op, source)
 
 
 def _text(value: Any) -> str:
