@@ -119,18 +119,10 @@ class Watchdog:
         ]
 
 
-class StepTimes:
-    """How long a task's part of its last steps took. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=LAST_STEPS)
-        self.add = self._last.append
-        """Add the seconds of one step."""
-
-    def percentiles(self) -> dict[str, float]:
-        """Seconds of the last steps at the 50th, 90th and 99th percentile; {} before the first step."""
-        taken = sorted(self._last.copy())
-        return {f"p{p}": taken[min(len(taken) - 1, len(taken) * p // 100)] for p in (50, 90, 99)} if taken else {}
+def percentiles(taken: deque[float]) -> dict[str, float]:
+    """Seconds of the last steps at the 50th, 90th and 99th percentile; {} before the first step. Another thread may add some."""
+    last = sorted(taken.copy())
+    return {f"p{p}": last[min(len(last) - 1, len(last) * p // 100)] for p in (50, 90, 99)} if last else {}
 
 
 class Load:

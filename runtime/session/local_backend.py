@@ -37,8 +37,7 @@ def make_local_backend(graph: Graph, config: ConfigProto) -> LocalBackend:
     """The backend of a session without a target."""
     emulated = setting("DOVETAIL_EMULATE_GPUS")
     devices = local_devices(IN_PROCESS, config.device_count, emulated, gpus=present_gpus())
-    worker = Worker(IN_PROCESS, devices, default_container="localhost", data_folders=None)
-    return _with_worker(worker, graph, config)
+    return LocalBackend(Worker(IN_PROCESS, devices, default_container="localhost", data_folders=None), graph, config)
 
 
 def make_backend_within_task(
@@ -50,13 +49,9 @@ def make_backend_within_task(
     worker = Worker(
         IN_PROCESS, devices, default_container=resources.default_container, resources=resources, make_state=make_state
     )
-    found = _with_worker(worker, graph, config)
+    found = LocalBackend(worker, graph, config)
     resources.inner.add(found)
     return found
-
-
-def _with_worker(worker: Worker, graph: Graph, config: ConfigProto) -> LocalBackend:
-    return LocalBackend(Master(IN_PROCESS, Workers(worker, worker.devices[0].incarnation)), worker, graph, config)
 
 
 class LocalBackend(Backend):
@@ -65,10 +60,10 @@ class LocalBackend(Backend):
     is_local = True
     is_replicated = False
 
-    def __init__(self, master: Master, worker: Worker, graph: Graph, config: ConfigProto) -> None:
-        self._master = master
+    def __init__(self, worker: Worker, graph: Graph, config: ConfigProto) -> None:
+        self._master = Master(IN_PROCESS, Workers(worker, worker.devices[0].incarnation))
         self._worker = worker
-        self._session = master.create_session(config, graph)
+        self._session = self._master.create_session(config, graph)
         self._numbers = itertools.count(1)
         self._limit_s = config.operation_timeout_in_ms / 1e3  # time limit of each step; 0: none
         self.devices = self._session.cluster.devices

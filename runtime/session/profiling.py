@@ -182,7 +182,7 @@ def profile(session: Session, fetches: Any, feed_dict: Mapping[Any, Any] | None 
 
 def profile_of(traces: list[Trace]) -> Profile:
     plan = traces[0].plan
-    shares = _Shares(plan)
+    shares = _shares(plan)
     taken: dict[tuple[str, str], list[float]] = defaultdict(list)
     crossed: dict[tuple[str, str], dict[tuple[str, str], list[tuple[float, float]]]] = defaultdict(
         lambda: defaultdict(list)
@@ -230,15 +230,13 @@ def _at_work(traces: list[Trace]) -> dict[str, float]:
     return {device: median([*seconds, *[0.0] * (len(traces) - len(seconds))]) for device, seconds in found.items()}
 
 
-class _Shares:
-    """Analytic seconds of a node on a common processor, by which a fused kernel's time is divided."""
+def _shares(plan: Plan) -> Callable[[str], float]:
+    """A function: name of a node -> its analytic seconds on a common processor, by which a fused kernel's time is divided."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._graph, self._sizes = plan.graph, plan.sizes
-
-    def __call__(self, name: str) -> float:
-        if name not in self._graph:
+    def share(name: str) -> float:
+        if name not in plan.graph:
             return 0.0
-        node = self._graph.get_operation_by_name(name)
-        flops, moved = self._sizes.cost(node)
+        flops, moved = plan.sizes.cost(plan.graph.get_operation_by_name(name))
         return max(flops / TYPICAL_CPU.rates[0], moved / TYPICAL_CPU.bandwidth)
+
+    return share

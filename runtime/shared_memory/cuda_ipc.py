@@ -120,10 +120,6 @@ class ExportTable:
             self._settle()
             return key not in self._closing
 
-    def exported(self) -> int:
-        """The number of blocks that others may have open."""
-        return len(self._exports)
-
     def lent(self) -> int:
         """The number of loans."""
         with self._lock:
@@ -338,10 +334,6 @@ class CudaIpc:
         except CudaError as e:
             logger.info("%s: memory of process %d could not be closed: %s", self.task, block.owner, e)
 
-    def borrowed(self) -> int:
-        """The number of open blocks of other processes."""
-        return len(self._opened)
-
 
 def _keep_word(borrowed: Any) -> None:
     """Keep the word unchanged when its borrowed object is freed."""
@@ -361,9 +353,3 @@ def exports_of_process() -> ExportTable | None:
         if pid not in _tables:
             _tables[pid] = ExportTable()
         return _tables[pid]
-
-
-def lent() -> int:
-    """The number of lent tensors on this process's GPUs."""
-    own = _tables.get(os.getpid())
-    return 0 if own is None else own.lent()

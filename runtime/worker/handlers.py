@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ...codegen.ir.partition import PartitionGraph, RecvTensor, SendTensor
+from ...codegen.ir.partition import RecvTensor, SendTensor
 from ...graph.core.errors import OpError, invalid
 from ...graph.core.settings import setting
 from ...placer.partition.partitioned_graph import task_of
@@ -177,7 +177,10 @@ class WorkerHandlers:
         for unit in registration.units:
             if unit.device not in known:
                 raise invalid(f"{unit.device} is no device of {task}; it has {', '.join(sorted(known))}")
-        strangers = sorted({t for t in _partners(registration.units) if t not in self._responder.addresses})
+        steps = [step for unit in registration.units for step in unit.steps]
+        partners = {task_of(step.destination) for step in steps if isinstance(step, SendTensor)}
+        partners |= {task_of(step.source) for step in steps if isinstance(step, RecvTensor)}
+        strangers = sorted(partners - self._responder.addresses.keys())
         if strangers:
             raise invalid(
                 f"{task} is to exchange tensors with {', '.join(strangers)}, and was started with a cluster that has no such task. "
@@ -185,13 +188,3 @@ class WorkerHandlers:
             )  # fmt: skip
         worker.register(registration)
         return message.reply(incarnation=self._incarnation)
-
-
-def _partners(units: Iterable[PartitionGraph]) -> Iterator[str]:
-    """The tasks from which programs receive, and those to which they send."""
-    for unit in units:
-        for step in unit.steps:
-            if isinstance(step, SendTensor):
-                yield task_of(step.destination)
-            elif isinstance(step, RecvTensor):
-                yield task_of(step.source)

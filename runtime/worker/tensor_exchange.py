@@ -22,7 +22,7 @@ from .worker import Worker
 
 
 class TensorExchange:
-    """One task's side of the exchange. `push` and `want` may be called from any thread; the `on_` methods take messages.
+    """One task's side of the exchange. `push` and `want` may be called from any thread; the `on_` methods take messages for `worker`.
 
     Args:
         executor: its pool sends tensors that must first be copied from a GPU.
@@ -48,9 +48,6 @@ class TensorExchange:
     def lends(self) -> Callable[[str], bool] | None:
         """Which GPUs of other tasks read this one's GPU memory; None: none."""
         return self.loans.lends if self._lends else None
-
-    def serve(self, worker: Worker) -> None:
-        self.worker = worker
 
     def _tell(self, task: str, kind: str, fields: dict[str, Any]) -> None:
         self._responder.tell(task, Message(kind, fields))

@@ -8,7 +8,7 @@ Tensors that arrive after their step has ended are dropped.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from ...graph.resources.resource_manager import Context, Resources, SessionState
 from ...placer.cluster.spec import DeviceInfo
 from ...placer.partition.partitioned_graph import task_of
 from ..collectives.coordinator import Coordinator
-from ..observability.metrics import StepTimes
+from ..observability.metrics import LAST_STEPS
 from ..observability.step_notes import Recorder
 from ..rpc.failure_detection import AwaitedTensors
 from ..shared_memory.remote_variables import RemoteVariables, Want
@@ -126,7 +126,7 @@ class Worker:
         self._inline_steps: dict[int, InlineStep] = {}  # those that can be cancelled
         self.replicator: Replicator | None = None
         self.failed = 0  # steps, since the worker was made
-        self.times = StepTimes()
+        self.times: deque[float] = deque(maxlen=LAST_STEPS)  # seconds of the last steps
         self._early: OrderedDict[int, list[Mapping[ChannelKey, Any]]] = OrderedDict()
         self._ended: OrderedDict[int, OpError | None] = OrderedDict()  # the error if the step had not begun here
         self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
@@ -280,7 +280,7 @@ class Worker:
         finally:
             if cancellation is not None:
                 self._inline_steps.pop(number, None)
-        self.times.add(perf_counter() - began)
+        self.times.append(perf_counter() - began)
         with self._lock:
             self.resources.steps_started += 1
             if isinstance(outcome, OpError):
@@ -425,7 +425,7 @@ class Worker:
     def step_ended(self, number: int, outcome: Outcome) -> None:
         step = self._steps.get(number)
         if step is not None:
-            self.times.add(perf_counter() - step.began)
+            self.times.append(perf_counter() - step.began)
         self._forget(number)
         if isinstance(outcome, OpError):
             self.failed += 1
