@@ -419,7 +419,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
             if not requests:
                 continue
             self._in_memory.look(membership)
-            expected = {membership.task_of[r] for w in requests for r in w.expects()}
+            expected = {membership.task_of[r] for w in requests for r in w.algorithm.expects()}
             expected = (expected | set(membership.missing)) - {self.task}
             awaited |= expected
             waits.append((membership, sorted(expected)))

@@ -57,10 +57,6 @@ class CollectiveRequest(Request):
         self.membership, self.key, self.signature, self.finish = membership, key, signature, finish
         self.algorithm = algorithm
 
-    def expects(self) -> set[int]:
-        """The ranks that it waits for."""
-        return self.algorithm.expects()
-
     def waits_for(self) -> str:
         """As `Request.waits_for`, with the members that it waits for."""
         membership, (instance, _, rank) = self.membership, self.key
@@ -69,10 +65,10 @@ class CollectiveRequest(Request):
             absent = membership.missing
             ranks = {r for r, task in enumerate(membership.task_of) if task in absent}
             if not ranks:
-                ranks = self.expects()
+                ranks = self.algorithm.expects()
                 handshake = membership.by_message.get((instance, HANDSHAKE_RUN, rank))
                 if handshake is not None:  # all must agree on a buffer first
-                    ranks = ranks | handshake.expects()
+                    ranks = ranks | handshake.algorithm.expects()
         if not ranks:
             return self.what
         members = ", ".join(f"member {r}" + (f" ({t})" if (t := membership.task_of[r]) else "") for r in sorted(ranks))
@@ -394,7 +390,7 @@ class MembershipService:
     def check_left(self, membership: Membership) -> None:
         """Fail if a request still needs parts of a task that has left."""
         for request in membership.requests:
-            for rank in request.expects():
+            for rank in request.algorithm.expects():
                 task = membership.task_of[rank]
                 reason = membership.left.get(task)
                 if reason is not None and not (task in membership.closed and _is_under_way(request)):

@@ -376,23 +376,22 @@ class _SingleWaitRounds(SharedMemoryAllReduce, ABC):
         """Allocate the result, now that the lengths of all values are known."""
 
     def _reduce_round(self, buffer: SharedBuffer) -> None:
-        self._take_part(buffer, self._reduced - self._begin, self._part(buffer, self._reduced))
+        self._take_part(buffer, self._reduced)
         self._reduced += 1
         self._taken += 1
         self._round_taken(buffer)
 
-    def _part(self, buffer: SharedBuffer, number: int) -> Callable[[int, int, int], Array]:
-        """A rank's staged data of a round: a function of rank, first element and number of elements."""
-        slot, dtype = number % SLOTS, self._value.dtype
-        return lambda rank, start, count: buffer.staging(slot, rank, dtype, start, count)
+    def _part(self, buffer: SharedBuffer, number: int, rank: int, start: int, count: int) -> Array:
+        """Elements of a rank's staged data of a round."""
+        return buffer.staging(number % SLOTS, rank, self._value.dtype, start, count)
 
     @abstractmethod
-    def _take_part(self, buffer: SharedBuffer, number: int, part: Callable[[int, int, int], Array]) -> None:
-        """Read what this member needs of a round. The first round is 0."""
+    def _take_part(self, buffer: SharedBuffer, number: int) -> None:
+        """Read what this member needs of a round."""
 
     def _span(self, number: int, size: int) -> tuple[int, int]:
         """The start of a round in a value of `size` elements, and the number of its elements."""
-        begin = min(size, number * self._per_round)
+        begin = min(size, (number - self._begin) * self._per_round)
         return begin, min(self._per_round, size - begin)
 
 
@@ -410,18 +409,19 @@ class SharedMemoryGather(_SingleWaitRounds):
         self.result = self._out.reshape(sum(rows), *self._shape[1:])
 
     def _stage_round(self, buffer: SharedBuffer) -> None:
-        begin, count = self._span(self._staged - self._begin, self._value.size)
+        begin, count = self._span(self._staged, self._value.size)
         if count:
-            place = self._part(buffer, self._staged)(buffer.rank, 0, count)
+            place = self._part(buffer, self._staged, buffer.rank, 0, count)
             np.copyto(place, self._flat_value[begin : begin + count])
         self._has_staged(buffer)
 
-    def _take_part(self, buffer: SharedBuffer, number: int, part: Callable[[int, int, int], Array]) -> None:
+    def _take_part(self, buffer: SharedBuffer, number: int) -> None:
         for r in range(buffer.size):
             start = self._starts[r]
             begin, count = self._span(number, self._starts[r + 1] - start)
             if count:
-                theirs = self._flat_value[begin : begin + count] if r == buffer.rank else part(r, 0, count)
+                own = self._flat_value[begin : begin + count]
+                theirs = own if r == buffer.rank else self._part(buffer, number, r, 0, count)
                 np.copyto(self._out[start + begin : start + begin + count], theirs)
 
 
@@ -440,21 +440,23 @@ class SharedMemoryReduceScatter(_SingleWaitRounds):
         self.result = self._out.reshape(self._shape[0] // buffer.size, *self._shape[1:])
 
     def _stage_round(self, buffer: SharedBuffer) -> None:
-        begin, count = self._span(self._staged - self._begin, self._extent)
-        part = self._part(buffer, self._staged)
+        begin, count = self._span(self._staged, self._extent)
         for r in range(buffer.size):
             if r != buffer.rank and count:
                 at = r * self._extent + begin
-                np.copyto(part(buffer.rank, r * self._per_round, count), self._flat_value[at : at + count])
+                place = self._part(buffer, self._staged, buffer.rank, r * self._per_round, count)
+                np.copyto(place, self._flat_value[at : at + count])
         self._has_staged(buffer)
 
-    def _take_part(self, buffer: SharedBuffer, number: int, part: Callable[[int, int, int], Array]) -> None:
+    def _take_part(self, buffer: SharedBuffer, number: int) -> None:
         begin, count = self._span(number, self._extent)
         if not count:
             return
         at = buffer.rank * self._extent + begin
         parts = [
-            self._flat_value[at : at + count] if r == buffer.rank else part(r, buffer.rank * self._per_round, count)
+            self._flat_value[at : at + count]
+            if r == buffer.rank
+            else self._part(buffer, number, r, buffer.rank * self._per_round, count)
             for r in range(buffer.size)
         ]
         self._reduced_to(self._out[begin : begin + count], parts)
