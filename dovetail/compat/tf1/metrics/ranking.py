@@ -186,9 +186,11 @@ def average_precision_at_k(
     updates_collections: Names = None,
     name: str | None = None,
 ) -> Metric:
-    """The mean over the rows of: the sum of the precisions at 1 to k where the class there is right, over how many could be right,
-    at most k. Labels that are no class are passed over. Arguments as of `recall_at_k`.
+    """The mean over the rows of: the sum of the precisions at 1 to k where the class there is right, over the number of the row's
+    labels, at most k. As in TensorFlow, labels that are no class do not count, and one that stands twice counts twice; of sparse labels
+    all that differ count. Arguments as of `recall_at_k`.
     """
+    is_sparse = isinstance(convert_to_tensor_or_sparse_tensor(labels), SparseTensor)
 
     def build(predictions: Tensor, weights: Tensor | None) -> Any:
         sets = _Ranked(labels, top_k(predictions, k).indices, None)
@@ -196,7 +198,7 @@ def average_precision_at_k(
         precisions = truediv(cumsum(hits, -1), cumsum(ones_like(hits), -1))
         classes = cast(shape(predictions)[-1], int64)
         valid = logical_and(greater_equal(sets.right, 0), less(sets.right, classes))
-        relevant = reduce_sum(cast(logical_and(sets.one_right, valid), float64), -1)
+        relevant = reduce_sum(cast(sets.one_right if is_sparse else valid, float64), -1)
         found = truediv(reduce_sum(multiply(precisions, hits), -1), minimum(relevant, float(k)))
         each = ones_like(found) if weights is None else spread(weights, found)
         return {"max": reduce_sum(each), "total": reduce_sum(multiply(found, each))}, lambda most, total: ratio(

@@ -191,6 +191,20 @@ def test_average_precision_of_the_best_classes():
     assert [v.op.name for v in tf.local_variables()] == ["average_precision_at_3/max", "average_precision_at_3/total"]
 
 
+@pytest.mark.parametrize(
+    ("labels", "relevant"),
+    [  # TensorFlow 2.21's numbers
+        (np.array([[3, 3, 0], [2, 2, 2], [2, 9, -1]]), [3, 3, 1]),
+        (tf.SparseTensorValue(np.argwhere(np.ones((3, 3))), np.array([3, 3, 0, 2, 2, 2, 2, 9, -1]), [3, 3]), [2, 1, 3]),
+    ],
+    ids=["dense", "sparse"],
+)
+def test_average_precision_of_labels_that_stand_twice_or_are_no_class(labels, relevant):
+    found = several(tf.metrics.average_precision_at_k, labels, RANKED, 3)
+    sums = np.array([1 / 1, 1 / 3, 1 / 1])  # 3, 1, 2 of {3, 0}; 0, 3, 2 of {2}; 2, 3, 1 of {2}
+    np.testing.assert_allclose(found, [np.mean(sums / relevant)] * 2)
+
+
 def test_means_and_their_kin():
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     x = tf.placeholder(tf.float32, [3])
