@@ -71,7 +71,8 @@ class Plan:
         feeds: names of the tensors that it is fed.
         sizes: shapes and sizes of its tensors: those of the graph, completed by the given shapes.
         solution: the result of the placement search: predicted time, lower bound and history; None if the rules placed the nodes. In a
-            session it is that of the search for all nodes of the graph, after `at` that for the sizes before (`is_of_step` is False).
+            session it is that of the search for all nodes of the graph, after `at` that for the sizes before (`is_of_step` is False). The
+            session of a compiled function has none, as it follows a search that was made before: `step.plan(...)` has it.
         access: one-sided access: which tasks read and update the memory of others in this step, as assumed or as measured.
     """
 
