@@ -39,7 +39,14 @@ def check_state(placed: Placement) -> None:
         if all(other.memory_bytes is not None and other.memory_bytes < largest[1] for other in may):
             raise one_too_large([largest], may, len(may) == len(devices))
         text = f"{_needed(state)} on {short(str(devices[d].name))}, which has {size_text(room)}"
-        cure = f'Spread them with device blocks or with strategy="auto", or {MORE}'
+        rooms = [d.memory_bytes for d in devices]
+        total, has = sum(size for _, _, size in stored), sum(room or 0 for room in rooms)
+        if None not in rooms and total > has:
+            cure = (
+                f"All variables need {size_text(total)}, and all devices have {size_text(has)}: add devices, or {MORE}"
+            )
+        else:
+            cure = f'Spread them with device blocks or with strategy="auto", or {MORE}'
         raise _error(state, text, sum(size for _, size in state) - room, cure)
 
 

@@ -35,6 +35,8 @@ CHECKS: Mapping[str, Callable[[Facts], Iterator[PlanWarning]]] = {
     "memory": memory,
 }
 """Kind of warning -> what finds it."""
+SLOWER = frozenset({"setter-overridden", "uneven-bytes", "memory"})
+"""The checks whose changes may make a step slower: they are for what the program says, or for memory."""
 PREDICTING = frozenset({"slower-than-one", "slow-read", "small-batch", "uneven-work", "idle", "memory"})
 """The checks that predict times, or memory at each moment."""
 
@@ -76,5 +78,6 @@ def _applied(warning: PlanWarning, facts: Facts, place: Place) -> PlanWarning:
     sent, was = new.bytes_between_tasks, facts.bytes_between_tasks
     if sent != was:
         parts.append(f"{size_text(sent)} instead of {size_text(was)} between tasks")
-    slower = warning.kind in ("idle", "uneven-work") and new.seconds >= facts.seconds
+    slower = new.seconds >= facts.seconds if warning.kind in ("idle", "uneven-work") else new.seconds > facts.seconds
+    slower &= warning.change.batch is None and warning.kind not in SLOWER
     return replace(warning, fixed=fixed, result=f"{'No gain' if slower else 'Result'}: {', '.join(parts)}")

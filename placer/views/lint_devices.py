@@ -184,7 +184,10 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
         if facts.plan.decisions.decision(largest).rule is Rule.SEARCHED:
             continue
         names = [n.name for _, n in sorted(stored[most], key=lambda entry: (-entry[0], entry[1].name))[:LISTED]]
-        what = f"{short(most)} stores {sizes[most] / total:.0%} of the {size_text(total)} of state that {len(sizes)} devices of its job "
+        what = (
+            f"{short(most)} stores {sizes[most] / total:.0%} of the {size_text(total)} of state that {len(sizes)} devices of its job could "
+            f"share; the largest {verb(names, 'is', 'are')} {listed(names, LISTED)}"
+        )
         change: Change | str = "a variable is partitioned where the program creates it"
         if sizes[most] > BALANCED * least:
             setter = "replica_device_setter(ps_strategy=dt.train.BalancedStrategy(...))"
@@ -196,7 +199,7 @@ def uneven_bytes(facts: Facts) -> Iterator[PlanWarning]:
         else:
             continue
         yield PlanWarning(
-            "uneven-bytes", f"{what}could share; the largest are {listed(names, LISTED)}", largest.source, cure, (most,), tuple(names),
+            "uneven-bytes", what, largest.source, cure, (most,), tuple(names),
             sizes[most] - total // len(sizes), change,
         )  # fmt: skip
 

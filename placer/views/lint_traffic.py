@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import Trait
-from ..cost.shapes import how_to_give, listed_tensors, shape_options
+from ..cost.shapes import batch_shapes, how_to_give, listed_tensors, shape_options
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel, task_of
 from ..render.text import count_text, listed, number_text, short, size_text
@@ -18,6 +18,8 @@ from .plan_warning import LISTED, Change, PlanWarning, moved, quoted, verb
 
 SMALL_BYTES = 64 << 10  # about what a link of 10 Gbit/s sends in the 50 us that any message takes
 READING = 0.5  # the part of a step that a link carries variables, from which on that is worth a warning
+LARGER = 10_000  # times: the largest batch, compared with the given one, that is a useful advice
+PROBES = 4  # batch sizes that are predicted to find one that is large enough
 SHARE = 0.2  # the part of a step, or of the gradients' work, from which on something is worth a warning
 
 
@@ -137,11 +139,16 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
     taken = {t for n in facts.device_of for t in n.inputs}
     fed = [facts.plan.graph.get_tensor_by_name(name) for name in facts.plan.feeds]
     fed += [t for n in facts.device_of if n.opdef.name.startswith("IteratorGetNext") for t in n.outputs]
-    batches = [(dims[0] or 0, -i, t) for i, t in enumerate(fed) if t in taken and (dims := facts.plan.sizes.of(t).dims)]
-    rows, _, batch = max(batches, default=(0, 0, None))
-    if batch is None or rows < 2:
+    sizes = {t: dims[0] or 0 for t in fed if t in taken and (dims := facts.plan.sizes.of(t).dims)}
+    rows = max(sizes.values(), default=0)
+    if rows < 2:
         return
-    busy, device = max(zip(facts.timeline.busy, facts.timeline.devices, strict=True))  # the one that computes
+    batches = [t for t, size in sizes.items() if size == rows]
+    growing = _growing(facts, batches, rows)
+    device = max(growing, key=lambda d: growing[d], default=None)  # the one that computes
+    if device is None:
+        return
+    busy = _busy(facts, device)
     ends = [c for c in facts.plan.channels if c.crosses_tasks and not c.direct and device in (c.source, c.destination)]
     crossing = [c for c in ends if _is_state(facts, c)]
     links: dict[tuple[str, str], float] = {}
@@ -152,18 +159,77 @@ def small_batches(facts: Facts) -> Iterator[PlanWarning]:
     size = sum(c.bytes for c in crossing)
     if sent < 2 * busy or sent < SHARE * facts.seconds:
         return
-    needed = -(-int(rows * sent / max(busy, 1e-9)) // rows) * rows
+    is_open = (batches[0].dims or ())[:1] == (None,)
+    needed = _rows_for(facts, sent, device, growing[device], rows, is_open)
+    if needed is None:
+        return
+    ways = [what for i, what in ((1, "variables"), (0, "gradients")) if any(ends[i] == device for ends in links)]
     yield PlanWarning(
         "small-batch",
-        f"A batch of {rows} keeps {short(device)} busy for {time_text(busy)}, while sending its variables and gradients in each step "
-        f"({size_text(size)}) takes {time_text(sent)} for any batch size",
-        batch.op.source,
-        f"Feed larger batches: at {needed} rows computation is predicted to take as long as these transfers",
+        f"A batch of {rows} keeps {short(device)} busy for {time_text(busy)}, while sending its {' and '.join(ways)} in each step "
+        f"({size_text(size)}) takes {time_text(min(sent, facts.seconds))} for any batch size",
+        batches[0].op.source,
+        f"Feed larger batches: at {needed} rows{'' if is_open else ' or more'} computation is predicted to take as long as these transfers",
         (device,),
-        (batch.op.name,),
+        (batches[0].op.name,),
         size,
-        "the graph says how large a batch is" if batch.dims and batch.dims[0] else Change(batch=(rows, needed)),
+        Change(batch=(rows, needed)) if is_open else "the graph says how large a batch is",
     )
+
+
+def _growing(facts: Facts, batches: Collection[Tensor], rows: int) -> dict[str, float]:
+    """Device -> seconds of its kernels whose work grows with the batch; no devices on which most bytes are moved for something else."""
+    behind: set[Node] = set()
+    for n in sorted(facts.device_of, key=lambda n: n.index):
+        if any(t in batches or t.op in behind for t in n.inputs):
+            behind.add(n)
+    sizes, step = facts.plan.sizes, facts.timeline
+    assert step is not None
+
+    def grows(n: Node) -> bool:
+        tensors = (*n.inputs, *n.outputs)
+        return not n.opdef.changes_state and any(d and d % rows == 0 for t in tensors for d in sizes.of(t).dims or ())
+
+    found = {n for n in behind if grows(n)}
+    seconds: dict[str, float] = {}
+    for s in step.spans:
+        if facts.plan.graph.get_operation_by_name(s.name) in found:
+            seconds[step.devices[s.device]] = seconds.get(step.devices[s.device], 0.0) + s.finish - s.start
+    moved = {d: {n: sizes.cost(n).bytes for n in facts.plan.partitions[d].nodes} for d in seconds}
+    share = {d: sum(b for n, b in of.items() if n in found) / max(sum(of.values()), 1.0) for d, of in moved.items()}
+    return {d: s for d, s in seconds.items() if share[d] >= SHARE}
+
+
+def _rows_for(facts: Facts, seconds: float, device: str, growing: float, rows: int, is_open: bool) -> int | None:
+    """The batch size, a multiple of `rows`, for which a device is predicted to be busy for so long; None: no useful one is.
+
+    Where the graph leaves the size open, larger ones are predicted. Else the work that grows is taken to grow in proportion: at least so
+    many rows are needed, as kernels take less than twice the time for two times the rows.
+
+    Args:
+        growing: the seconds of the device's kernels that grow with the batch, at `rows` rows.
+    """
+    nodes = [n for p in facts.plan.partitions.values() for n in p.nodes]
+    fed, given = [facts.plan.graph.get_tensor_by_name(name) for name in facts.plan.feeds], facts.plan.sizes.given
+    at, busy, per_row = rows, _busy(facts, device), growing / rows
+    for _ in range(PROBES):
+        if per_row * rows * LARGER < seconds - busy:
+            return None
+        more = at - int((busy - seconds) / per_row // rows) * rows
+        if not is_open:
+            return more
+        large = Facts(facts.plan.resized({**given, **batch_shapes(nodes, fed, given, more)}))
+        at, busy, per_row = more, _busy(large, device), (_busy(large, device) - busy) / (more - at)
+        if busy >= seconds:
+            break
+    return at
+
+
+def _busy(facts: Facts, device: str) -> float:
+    """Seconds for which a device computes."""
+    step = facts.timeline
+    assert step is not None
+    return step.busy[step.devices.index(device)]
 
 
 def unknown_sizes(facts: Facts) -> Iterator[PlanWarning]:

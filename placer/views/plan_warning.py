@@ -114,6 +114,7 @@ def with_change(plan: PlanData, change: Change, place: Place) -> Any:
         graph, plan.cluster, fetches=list(plan.fetches), targets=list(plan.targets), feeds=list(plan.feeds),
         allow_soft_placement=plan.decisions.soft, strategy=strategy, enable_bfloat16_sendrecv=narrow, shapes=shapes,
         shared_memory=False if plan.access.refused and not plan.access.reached else None,
+        profile="none" if plan.cluster.calibration is None else None,
     )  # fmt: skip
 
 

@@ -108,7 +108,7 @@ def test_variables_that_do_not_fit_are_named_with_what_is_short(graph):
         (
             5, 32768, 128.125, {
                 "rules": "'v0', 'v1', 'v2', 'v3', 'v4' need 640.0 KiB together on /job:w/task:0/CPU:0, which has 128.1 KiB: "
-                "511.9 KiB too little. Spread them",
+                "511.9 KiB too little. All variables need 640.0 KiB, and all devices have 512.5 KiB: add devices, or",
                 "auto": "'v0', 'v1', 'v2', 'v3', 'v4' need 640.0 KiB together, and may only be on /job:w/task:0/CPU:0, "
                 "/job:w/task:1/CPU:0, /job:w/task:2/CPU:0, /job:w/task:3/CPU:0, which have 512.5 KiB: 127.5 KiB too little. Allow",
             },

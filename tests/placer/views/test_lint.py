@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import dovetail as dt
+from dovetail.placer import pipeline
+from dovetail.placer.cluster.calibration import OVERHEADS, Calibration, Point
+from dovetail.placer.cost.launches import KINDS
 from dovetail.placer.pipeline import place
 from dovetail.placer.render.timeline import time_text
 from dovetail.placer.views import diagram
@@ -363,6 +366,58 @@ def test_a_batch_too_small_for_the_link(slow_link, is_open):
         assert dt.simulate(found.fixed).makespan / needed < dt.simulate(plan).makespan / 32 / 10
     else:
         assert found.fixed is None and found.result == "Not applied: the graph says how large a batch is"
+
+
+def test_a_batch_is_as_large_as_it_must_be_and_no_cure_where_work_does_not_follow_from_it(slow_link):
+    with dt.Graph().as_default(), dt.device(dt.train.replica_device_setter(ps_tasks=1)):
+        x = dt.placeholder(dt.float32, [None, 256], name="x")
+        w = [dt.get_variable(f"w{i}", [256, 256]) for i in range(2)]
+        train = dt.train.GradientDescentOptimizer(0.1).minimize(dt.reduce_mean(dt.nn.relu(x @ w[0]) @ w[1]))
+        plan = place(None, slow_link, targets=train, shapes={x: (4, 256)})
+        found = only(plan, "small-batch", fix=True)
+        needed = int(found.cure.split(" at ")[1].split(" ")[0])
+        sent, step = sum(c.bytes for c in plan.channels) / 10e6, found.fixed.simulate()
+        # Kernels do not take half of the time for half of the rows. The server, which works longer, does not work on the batch.
+        assert sent < step.busy[step.devices.index(W0)] < 2 * sent and found.fixed.sizes.given["x:0"] == (needed, 256)
+        assert "keeps /job:worker/task:0/CPU:0 busy" in found.what
+    with dt.Graph().as_default(), dt.device("/job:worker/task:0"):
+        with dt.device("/job:ps/task:0"):
+            table = dt.get_variable("table", [2000, 256])
+        ids = dt.placeholder(dt.int32, [4], name="ids")
+        y = dt.reduce_sum(table) + dt.reduce_sum(dt.gather(table, ids))
+        assert "small-batch" not in kinds(place(None, slow_link, fetches=y))
+        z = dt.matmul(dt.placeholder(dt.float32, [4, 2000], name="batch"), table)
+        told = only(place(None, slow_link, fetches=z), "small-batch")
+        assert "sending its variables in each step" in told.what and " rows or more computation" in told.cure
+
+
+def test_a_change_that_makes_a_step_slower_is_no_gain(slow_link):
+    with dt.Graph().as_default():
+        with dt.device("/job:ps/task:0"):
+            w = dt.get_variable("w", [256, 256])
+        losses = []
+        for task in range(2):
+            with dt.device(f"/job:worker/task:{task}"):
+                losses.append(dt.reduce_mean(dt.nn.relu(dt.placeholder(dt.float32, [64, 256], name=f"x{task}") @ w)))
+        train = dt.train.GradientDescentOptimizer(0.1).minimize(dt.add_n(losses))
+        plan = place(None, slow_link, targets=train)
+        found = only(plan, "gradients", fix=True)
+        slower = dt.simulate(found.fixed).makespan > dt.simulate(plan).makespan  # each worker sends a gradient of w
+        assert slower and found.result.startswith("No gain: predicted step time ")
+
+
+def test_a_changed_plan_is_predicted_as_the_plan_was(monkeypatch):
+    points = (Point(1.0, 1e-9, 1.0), Point(1e9, 1.0, 1.0))
+    machine = Calibration("m", 2, "", "", dict.fromkeys(KINDS, points), dict.fromkeys(OVERHEADS, 1e-6), 2.0)
+    monkeypatch.setattr(pipeline, "own", lambda: machine)  # this machine's profile
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [64, 64])
+        for i in range(4):
+            with dt.device(f"/job:worker/task:{i % 2}"):
+                x = dt.tanh(x @ x)
+        found = only(dt.place(x, {"worker": 2}, profile="none"), "slower-than-one", fix=True)
+        assert found.fixed.cluster.calibration is None
+        assert found.result.split(" time ")[1].split(" instead")[0] in found.what
 
 
 def test_one_worker_of_a_between_graph_program():
