@@ -11,12 +11,12 @@ only one region reads is copied to the device by that region. A value of the reg
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ir.nodes import HANDLES, PASSED_ON
-from ..ir.program import Call, Instruction, Loop, Predicated, Program, Send, flattened
+from ..ir.program import Call, Instruction, Loop, Program, flattened, slots_read
 from ..lower.region import constants_of, region_of
 from .driver.device import Device
 from .graph_replay import GraphRegion
@@ -34,23 +34,11 @@ _TAKEN = _WITHOUT_WORK | HANDLES | {TO_DEVICE}
 
 def with_graph_regions(program: Program, device: Device) -> Program:
     """The program with a region in the place of each run of launches, inside loops too."""
-    gathering = _Gathering(device, constants_of(program.slots), Counter(_read(program.instructions)), set())
+    readers = Counter(slot for step in flattened(program.instructions) for slot in slots_read(step))
+    gathering = _Gathering(device, constants_of(program.slots), readers, set())
     gathering.readers.update(slot for _, slot in program.fetches)
     gathering.leaving.update(s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.kernel is to_host)
     return replace(program, instructions=tuple(gathering.gathered(program.instructions)))
-
-
-def _read(instructions: Iterable[Instruction]) -> Iterator[int]:
-    """The slots that instructions read, once for each time."""
-    for step in flattened(instructions):
-        if isinstance(step, Call):
-            yield from step.inputs
-        elif isinstance(step, Predicated):
-            yield from (*step.checks, *step.call.inputs)
-        elif isinstance(step, Send):
-            yield step.slot
-        elif isinstance(step, Loop):
-            yield from (step.test, *[s for s, _ in (*step.starts, *step.nexts)])
 
 
 def _is_taken(call: Call) -> bool:

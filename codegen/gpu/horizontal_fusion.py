@@ -89,11 +89,7 @@ class _Gathering:
         if isinstance(step, Call) and isinstance(step.kernel, OptimizerUpdate):
             self.update(step, step.kernel)
         elif isinstance(step, Call) and self.may_pass(step):
-            kept = [s for s in step.frees if s in self.needed]
-            if kept:
-                self.frees.update(dict.fromkeys(kept))
-                step = replace(step, frees=tuple(s for s in step.frees if s not in self.needed))
-            self.out.append(step)
+            self.pass_by(step)
             self.note(step)
         else:
             self.emit()
@@ -101,6 +97,11 @@ class _Gathering:
             self.out.append(step)
             if isinstance(step, Call):
                 self.note(step)
+
+    def pass_by(self, call: Call) -> None:
+        """Emit a call before the pending updates, which free what they still need."""
+        self.frees.update(dict.fromkeys(s for s in call.frees if s in self.needed))
+        self.out.append(replace(call, frees=tuple(s for s in call.frees if s not in self.needed)))
 
     def note(self, call: Call) -> None:
         """What the slots hold that a call sets."""
@@ -134,9 +135,7 @@ class _Gathering:
         for which in places:
             self.versions[which] = self.versions.get(which, 0) + 1
         if not known or is_large:
-            kept = [s for s in call.frees if s in self.needed]
-            self.frees.update(dict.fromkeys(kept))
-            self.out.append(replace(call, frees=tuple(s for s in call.frees if s not in self.needed)))
+            self.pass_by(call)
             self.epoch += not known
             return
         self.rule = rule

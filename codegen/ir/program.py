@@ -194,6 +194,34 @@ def calls_of(instructions: Iterable[Instruction]) -> Iterator[Call]:
             yield call
 
 
+def slots_read(step: Instruction) -> tuple[int, ...]:
+    """The slots that an instruction reads, each as often as it does; of a loop, not those that only its instructions read."""
+    if isinstance(step, Call):
+        return step.inputs
+    if isinstance(step, Predicated):
+        return (*step.checks, *step.call.inputs)
+    if isinstance(step, Loop):
+        return (step.test, *(slot for slot, _ in (*step.starts, *step.nexts)))
+    return (step.slot,) if isinstance(step, Send) else ()
+
+
+def slots_set(step: Instruction) -> tuple[int, ...]:
+    """The slots that an instruction sets; of a loop, its variables."""
+    if isinstance(step, Call):
+        return step.outputs
+    if isinstance(step, Predicated):
+        return (*step.call.outputs, step.token)
+    if isinstance(step, Loop):
+        return (*step.counts, *(slot for _, slot in step.starts))
+    return step.slots if isinstance(step, Read) else (step.slot,) if isinstance(step, Recv) else ()
+
+
+def slots_used(step: Instruction) -> tuple[int, ...]:
+    """All slots that an instruction reads or sets, each as often as it does; of a loop, its instructions' too."""
+    inside = (*step.head, *step.body) if isinstance(step, Loop) else ()
+    return (*slots_read(step), *slots_set(step), *(slot for each in inside for slot in slots_used(each)))
+
+
 def one_by_one(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
     """The instructions with the calls themselves where several became one (`cpu/regions/region.py`), in loops too."""
     for step in instructions:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from ...graph.core.graph import Tensor
 from .fused_kernel import FusedKernel, inputs_of, outputs_of
 from .partition import BeginLoop, PartitionGraph, PartitionStep, RecvTensor
-from .program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send
+from .program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send, slots_read, slots_set
 
 
 class BrokenPassError(Exception):
@@ -78,10 +78,8 @@ class _Slots:
             elif isinstance(step, Send):
                 self.take(f"send on channel {step.channel}", step.slot)
                 self.free(f"send on channel {step.channel}", step.frees)
-            elif isinstance(step, Recv):
-                self.filled.add(step.slot)
-            elif isinstance(step, Read):
-                self.filled.update(step.slots)
+            elif isinstance(step, (Recv, Read)):
+                self.filled.update(slots_set(step))
             else:
                 self.call(step)
 
@@ -89,11 +87,8 @@ class _Slots:
         """Go through a call, which may be predicated."""
         call = step if isinstance(step, Call) else step.call
         what = f"{call.op} '{call.node}'"
-        self.take(what, *call.inputs)
-        if isinstance(step, Predicated):
-            self.take(what, *step.checks)
-            self.filled.add(step.token)
-        self.filled.update(call.outputs)
+        self.take(what, *slots_read(step))
+        self.filled.update(slots_set(step))
         if not isinstance(step, (Begin, Await)):
             self.free(what, call.frees)
 

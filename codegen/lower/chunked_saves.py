@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...graph.resources.variable import VariableState, read_together_in_chunks
-from ..ir.program import Call, Instruction
-from .liveness import slots_used
+from ..ir.program import Call, Instruction, slots_used
 
 _IN_CHUNKS: dict[str, Callable[..., Any]] = {
     "Read": VariableState.read_in_chunks,

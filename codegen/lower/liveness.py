@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..ir.program import Call, Instruction, Loop, Predicated, Read, Recv, flattened
+from ..ir.program import Instruction, Loop, Predicated, Read, Recv, flattened, slots_set, slots_used
 
 
 def free_dead_slots(instructions: Sequence[Instruction], slots: Sequence[Any], kept: Iterable[int]) -> None:
@@ -42,28 +42,6 @@ def _marked(used: bytearray, slots: Iterable[int]) -> bytearray:
     return used
 
 
-def slots_used(step: Instruction) -> tuple[int, ...]:
-    """All slots that an instruction reads or sets, each as often as it does."""
-    if isinstance(step, Call):
-        return step.inputs + step.outputs
-    if isinstance(step, Predicated):
-        return (*step.checks, *step.call.inputs, *step.call.outputs, step.token)
-    if isinstance(step, Loop):
-        return tuple(_slots_of(step))
-    return step.slots if isinstance(step, Read) else (step.slot,)
-
-
-def _slots_of(loop: Loop) -> Iterator[int]:
-    """All slots that a loop touches."""
-    yield loop.test
-    yield from loop.counts
-    for a, b in (*loop.starts, *loop.nexts):
-        yield a
-        yield b
-    for step in (*loop.head, *loop.body):
-        yield from slots_used(step)
-
-
 def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
     """Let slots go inside a loop: what one iteration makes, and what its body is the last to need.
 
@@ -71,23 +49,12 @@ def _let_go_inside(loop: Loop, used_after: bytearray) -> None:
     has not run. What the head makes may go in the head only if neither body nor Exits need it.
     """
     nexts = {s for s, _ in loop.nexts}
-    of_head, of_body = set(_written(loop.head)), set(_written(loop.body))
+    of_head, of_body = (
+        {slot for step in flattened(part) for slot in slots_set(step)} for part in (loop.head, loop.body)
+    )
     variables = {s for _, s in loop.starts}
     needed_again = nexts | {loop.test}
     _let_go(loop.body, _marked(bytearray(len(used_after)), {*needed_again, -1}), of_head | of_body | variables)
     needed_later = needed_again.union(*map(slots_used, loop.body))
     _let_go(loop.head, _marked(used_after, needed_later), of_head)
     loop.lost = tuple(sorted(nexts & (of_head | of_body)))
-
-
-def _written(instructions: Iterable[Instruction]) -> Iterator[int]:
-    """The slots that are set."""
-    for step in flattened(instructions):
-        if isinstance(step, Call):
-            yield from step.outputs
-        elif isinstance(step, Predicated):
-            yield from (*step.call.outputs, step.token)
-        elif isinstance(step, Recv):
-            yield step.slot
-        elif isinstance(step, Loop):
-            yield from (*step.counts, *(s for _, s in step.starts))

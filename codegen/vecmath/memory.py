@@ -15,9 +15,11 @@ from typing import Any
 
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic
 
 _MOST_ARRAYS = 64
+_LITERAL = "the array's number must be a literal"
 
 
 def _element(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
@@ -39,7 +41,7 @@ def _mark(builder: Any, instruction: Any, number: int) -> None:
 def load(typing_context, array, number, index):
     """Element `index` of a contiguous vector that is the kernel's array `number` (a literal)."""
     if not isinstance(number, types.IntegerLiteral):
-        raise _need_literal()
+        raise RequireLiteralValue(_LITERAL)
 
     def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
         value = builder.load(_element(context, builder, array, args[0], args[2]))
@@ -53,7 +55,7 @@ def load(typing_context, array, number, index):
 def store(typing_context, array, number, index, value):
     """Put a value into element `index` of a contiguous vector that is the kernel's array `number` (a literal)."""
     if not isinstance(number, types.IntegerLiteral):
-        raise _need_literal()
+        raise RequireLiteralValue(_LITERAL)
 
     def emit(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
         data = context.data_model_manager[array.dtype].as_data(builder, args[3])
@@ -61,9 +63,3 @@ def store(typing_context, array, number, index, value):
         return context.get_dummy_value()
 
     return types.void(array, number, types.intp, array.dtype), emit
-
-
-def _need_literal() -> Exception:
-    from numba.core.errors import RequireLiteralValue
-
-    return RequireLiteralValue("the array's number must be a literal")
