@@ -24,13 +24,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..data.dataset import Dataset
-from ..data.serialize import BoundError, encode
-from ..graph.core.build import placeholder, to_array
+from ..graph.core.build import convert, placeholder, to_array
 from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.device import DeviceSpec
 from ..graph.core.dtypes import as_dtype, string
-from ..graph.core.errors import AbortedError, CancelledError, InvalidArgumentError, OpError, UnavailableError
+from ..graph.core.errors import AbortedError, CancelledError, OpError, UnavailableError
 from ..graph.core.graph import Node, Tensor
 from ..graph.core.nest import describe, flatten, map_structure, pack
 from ..graph.ops.state.variables import is_variable_initialized
@@ -39,8 +37,8 @@ from ..graph.variables.scope import get_variable_scope, variable_scope
 from ..graph.variables.store import AUTO_REUSE, global_variables
 from ..runtime.config import ConfigProto, GraphOptions
 from ..runtime.session.session import Session
-from .input import DistributedDataset
 from .parameter_server import ParameterServerStrategy
+from .per_worker import PerWorkerDataset, PerWorkerIterator, PerWorkerValues, checked_dataset
 from .values import DistributedVariable
 
 logger = logging.getLogger(__name__)
@@ -140,6 +138,7 @@ class ClusterCoordinator:
         self._more: list[Callable[[int], None]] = []  # makes what another worker holds
         self._traced: dict[Any, _Traced] = {}
         self._initialized: set[Any] = set()
+        self._local: list[Any] = []  # local variables that parameter servers keep
         self._session: Any = None
         self._past: list[Any] = []  # sessions of before a parameter server was lost
         self._sessions: list[Any] = []  # of the workers' threads
@@ -397,6 +396,7 @@ class ClusterCoordinator:
                         inputs.append(leaf)
                     mine.append(leaf._values[n] if isinstance(leaf, PerWorkerValues) else leaf)
                 args, kwargs = pack(given, mine)
+                known = set(self._graph.get_collection(GraphKeys.LOCAL_VARIABLES))
                 with model_build(self._graph, object()):
                     found = fn(*args, **kwargs)
                 if any(leaf is None for leaf in flatten(found)):
@@ -404,7 +404,10 @@ class ClusterCoordinator:
                         f"{fn!r} returns None, and a worker runs only what the function returns and what that needs: return tensors or "
                         "nodes, such as the node that trains"
                     )
-                return found, inputs
+                self._take_local(
+                    [v for v in self._graph.get_collection(GraphKeys.LOCAL_VARIABLES) if v not in known], n
+                )
+                return map_structure(lambda leaf: convert(leaf) if _is_fed(leaf) else leaf, found), inputs
 
         traced = _Traced(build)
         for n in range(len(self._targets)):
@@ -413,8 +416,14 @@ class ClusterCoordinator:
             self._initialize()
         return traced
 
+    def _take_local(self, variables: list[Any], n: int) -> None:
+        """Have the local variables of a worker's nodes initialized, such as the totals of metrics: on the worker those that it keeps."""
+        there = [v for v in variables if DeviceSpec.from_string(v.device or "").job == "worker"]
+        self._start_on(n, [v.initializer for v in there])
+        self._local += [v for v in variables if v not in there]
+
     def _initialize(self) -> None:
-        new = [v for v in global_variables() if v not in self._initialized]
+        new = [v for v in (*global_variables(), *self._local) if v not in self._initialized]
         if not new:
             return
         session = self.session
@@ -549,52 +558,3 @@ def _close(session: Any) -> None:
 
 
 __all__ = ["ClusterCoordinator", "PerWorkerValues", "RemoteValue"]
-
-
-class PerWorkerValues:
-    """A value per worker, created on the worker by `create_per_worker_resource`."""
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        self._values = list(values)
-
-
-class PerWorkerIterator(PerWorkerValues):
-    """An iterator per worker: `next(iterator)` in a scheduled function returns the next element on the worker that runs it."""
-
-    def __next__(self) -> Any:
-        """TypeError: outside a scheduled function there is no element."""
-        raise TypeError("Take elements in a function that is scheduled: coordinator.schedule(step, args=(iterator,))")
-
-    def __iter__(self) -> Iterator[Any]:
-        """Itself."""
-        return self
-
-
-class PerWorkerDataset:
-    """A data set per worker, created by `create_per_worker_dataset`. `iter(dataset)` returns an iterator on each worker."""
-
-    def __init__(self, datasets: Sequence[Any], make: Callable[[PerWorkerDataset], PerWorkerIterator]) -> None:
-        self._datasets, self._make = list(datasets), make
-
-    def __iter__(self) -> PerWorkerIterator:
-        """A new iterator on each worker. It starts when the worker is first used, and restarts when the worker comes back."""
-        return self._make(self)
-
-
-def checked_dataset(found: Any, task: str) -> Any:
-    """The data set that a function returned for a worker.
-
-    Raises:
-        TypeError: it is no data set. InvalidArgumentError: it cannot run in the worker's process.
-    """
-    inner = found._dataset if isinstance(found, DistributedDataset) else found
-    if not isinstance(inner, Dataset):
-        raise TypeError(f"create_per_worker_dataset needs a data set, or a function that gives one, not {found!r}")
-    try:
-        encode(inner)
-    except BoundError as e:
-        raise InvalidArgumentError.of(
-            f"The data set cannot run on {task}: it has {e}, which stays in this process. Make it of files, arrays and graph ops; or "
-            "keep it here, and hand its elements to the scheduled function as arguments, as arrays",
-        ) from None
-    return found

@@ -55,6 +55,20 @@ def test_the_total_loss_of_a_worker_is_its_own(coordinator):
     assert coordinator.fetch(results) == [n + 3.0 for n in range(12)]
 
 
+def test_metrics_of_a_function_are_initialized_and_numbers_are_results(cluster, coordinator):
+    def step(x):
+        total, seen = dt.Variable(0, collections=["local_variables"], name="seen"), dt.metrics.mean(x)
+        with dt.control_dependencies([seen[1]]):
+            return {"mean": seen[1], "seen": total.assign_add(1), "one": 1, "half": 0.5, "name": "step"}
+
+    for values in ([2.0, 4.0], [6.0]):
+        found = coordinator.fetch([coordinator.schedule(step, (np.array(values, np.float32),)) for _ in range(6)])
+        coordinator.join()
+        assert all(2 <= f["mean"] <= 6 and 1 <= f["seen"] <= 12 for f in found)
+        assert [(f["one"], f["half"], f["name"]) for f in found] == [(1, 0.5, b"step")] * 6
+    assert max(f["seen"] for f in found) >= 6  # of one of two workers
+
+
 def test_training(coordinator):
     strategy = coordinator.strategy
     optimizer = dt.train.AdamOptimizer(0.1)
