@@ -6,9 +6,7 @@ block (`codegen/gpu/driver/ipc.py`), its offset there, and the loan's word. The 
 tensor from GPU to GPU, and then clears the word. A block that the receiver has open has a word as well, which it clears when it closes
 the block. Loans of dead processes are reclaimed.
 
-    gpu_hello     can you map my export table? Sent once, before the first loan; until then tensors go through host memory
-    gpu_reader    yes, I am process number pid; or 0: no
-    gpu_loans     tensors of a step, lent
+    gpu_loans     tensors of a step, lent to a task that maps this process's memory (`transport/peer.py`)
     gpu_refused   I cannot open these: send them through host memory, and lend me nothing more for that GPU
 
 The driver must not free memory that another process has open. So the pool marks such a block as unwanted instead of freeing it. A
@@ -38,7 +36,6 @@ from .segment import PAGE, Mapper, Reference, is_alive, is_available, new_segmen
 logger = logging.getLogger(__name__)
 
 MOST_BLOCKS = PAGE  # exported at once
-_HELLO = 0  # the word that no loan has: its page shows which processes can map the table
 
 Loan: TypeAlias = list[Any]
 """Channel, destination GPU, element type, shape, offset in the block, then the fields of `Lent`, as plain data."""
@@ -59,13 +56,12 @@ class ExportTable:
 
     def __init__(self) -> None:
         self._segment = new_segment(PAGE, 1)
-        self._segment.mark(_HELLO, os.getpid())
         self._lock = threading.Lock()
         self._exports: dict[tuple[int, int], _Export] = {}  # (GPU, address) -> block
         self._closing: dict[tuple[int, int], list[_Export]] = {}
         self._lent: dict[int, Outgoing] = {}  # loan -> the tensor, kept alive
 
-    def place(self, loan: int = _HELLO, number: int = 0) -> list[int]:
+    def place(self, loan: int, number: int = 0) -> list[int]:
         """The addresses of a loan's word and of a block's byte, as plain data."""
         return list(Reference(os.getpid(), self._segment.fd, self._segment.number, loan, PAGE + number))
 
@@ -180,17 +176,17 @@ class CudaIpc:
 
     Args:
         gpus: numbers of its physical GPUs.
+        reader_of: the process of a task, if it maps this one's memory; else 0.
         send: (task, kind, fields): sends a message to another task.
         otherwise: (task, step, tensors by channel): sends refused tensors through host memory; on any thread.
     """
 
     def __init__(
-        self, task: str, gpus: Iterable[int], send: Callable[[str, str, dict[str, Any]], None],
-        otherwise: Callable[[str, int, Mapping[ChannelKey, Outgoing]], None],
+        self, task: str, gpus: Iterable[int], reader_of: Callable[[str], int],
+        send: Callable[[str, str, dict[str, Any]], None], otherwise: Callable[[str, int, Mapping[ChannelKey, Outgoing]], None],
     ) -> None:  # fmt: skip
         self.task, self.gpus = task, frozenset(gpus)
-        self._send, self._otherwise = send, otherwise
-        self._readers: dict[str, int] = {}  # task -> its process; 0: it cannot map the table, or has not answered yet
+        self._reader_of, self._send, self._otherwise = reader_of, send, otherwise
         self._refused: set[tuple[str, int]] = set()
         self._opened: dict[tuple[int, int, int, int], _ImportedBlock] = {}  # process, table, block, GPU -> open block
         self._borrower = Mapper()
@@ -199,26 +195,16 @@ class CudaIpc:
     # --- lending ---------------------------------------------------------------------------------------------------
 
     def lends(self, destination: str) -> bool:
-        """Whether another task can map this process's GPU memory. An unknown task is asked."""
+        """Whether another task can map this process's GPU memory. A driver opens no memory of its own process."""
         task, _, gpu = destination.partition("/device:GPU:")
-        if not gpu or task == self.task or (task, int(gpu)) in self._refused:
+        if not gpu or task == self.task or (task, int(gpu)) in self._refused or exports_of_process() is None:
             return False
-        reader = self._readers.get(task)
-        if reader is None:
-            self._readers[task] = 0
-            table = exports_of_process()
-            if table is not None:
-                self._send(task, "gpu_hello", {"task": self.task, "page": table.place()})
-            return False
-        if reader and not is_alive(reader):
-            del self._readers[task]  # it was restarted, perhaps on another machine
-            return False
-        return reader > 0
+        return self._reader_of(task) not in (0, os.getpid())
 
     def lend(self, channel: ChannelKey, tensor: Outgoing) -> Loan | None:
         """Lend a tensor, and return its description for the other task; None: send it through host memory."""
         task, _, gpu = tensor.destination.partition("/device:GPU:")
-        reader, table, array = self._readers.get(task, 0), exports_of_process(), tensor.array
+        reader, table, array = self._reader_of(task), exports_of_process(), tensor.array
         if not reader or table is None:
             return None
         try:
@@ -230,14 +216,6 @@ class CudaIpc:
         if lent is None:
             return None
         return [channel, int(gpu), dtypes.as_dtype(array.dtype).name, list(array.shape), tensor.offset, *lent]
-
-    def on_gpu_reader(self, peer: bytes, message: Message) -> None:
-        """Another task says whether it can map the export table. A driver opens no memory of its own process."""
-        fields = message.fields
-        pid = 0 if fields["pid"] == os.getpid() else fields["pid"]
-        self._readers[fields["task"]] = pid
-        if pid:
-            logger.info("%s lends GPU memory to %s", self.task, fields["task"])
 
     def on_gpu_refused(self, peer: bytes, message: Message) -> None:
         """Another task could not read what it was lent: send that through host memory, and lend to that GPU no more."""
@@ -254,17 +232,6 @@ class CudaIpc:
             self._otherwise(task, fields["step"], tensors)
 
     # --- borrowing -------------------------------------------------------------------------------------------------
-
-    def on_gpu_hello(self, peer: bytes, message: Message) -> None:
-        """Another task asks whether this one can map its export table."""
-        fields = message.fields
-        readable = bool(self.gpus) and bool(setting("DOVETAIL_CUDA_IPC"))
-        if readable:
-            try:
-                _keep_word(self._borrower.borrow(fields["page"], 1))
-            except ValueError:
-                readable = False
-        self._send(fields["task"], "gpu_reader", {"task": self.task, "pid": os.getpid() if readable else 0})
 
     def take(self, fields: Mapping[str, Any]) -> dict[ChannelKey, Any]:
         """Handle `gpu_loans`: return the tensors of a message, by channel, and refuse those that cannot be opened."""
@@ -285,8 +252,8 @@ class CudaIpc:
         from ...codegen.gpu.driver.device import device  # loads the CUDA bindings
 
         _, gpu, name, shape, offset, handle, size, number, place, of_block = loan
-        if gpu not in self.gpus:
-            raise ValueError(f"{self.task} has no GPU:{gpu}")
+        if gpu not in self.gpus or not setting("DOVETAIL_CUDA_IPC"):
+            raise ValueError(f"{self.task} has no GPU:{gpu}, or maps no memory of others (DOVETAIL_CUDA_IPC)")
         dtype = dtypes.as_dtype(name).np
         count = dtype.itemsize * math.prod(shape)
         if dtype.hasobject or not 0 < count <= size - offset:

@@ -159,6 +159,7 @@ class Peer:
         sender: the messages that ZeroMQ has not taken yet.
         reassembler: the large message that is being received in chunks.
         queue_bytes: the bytes of large frames that wait.
+        pid: the peer's process, if its memory can be mapped; else 0.
         queued: messages in the queue of the owner's thread: later ones must not overtake them.
     """
 
@@ -178,7 +179,7 @@ class Peer:
         self.reassembler: Reassembler | None = None
         self.queue_bytes = SendQueueBytes(most_bytes_waiting)
         self.queued = self.strikes = 0
-        self._pid = 0  # the peer's process, if its memory can be mapped
+        self.pid = 0
         self._told = False  # whether it was told our page
         self._left = 0  # bytes that have left in chunks, of earlier senders
 
@@ -218,11 +219,11 @@ class Peer:
             if page is not None:
                 with contextlib.suppress(MappingError):
                     mapper.borrow(page, 1)
-                    readable, self._pid = True, Reference(*page).pid
+                    readable, self.pid = True, Reference(*page).pid
                 out.append(Message("hello", {"memory": self._page(), "readable": readable}))
-            pool, pid = self._pool, self._pid
+            pool, pid = self._pool, self.pid
             self.lend = (lambda array, alone: pool.lend(array, pid, alone)) if reads_ours and pid > 0 else None
-            if self.lend is not None and self._pid != process_id():
+            if self.lend is not None and self.pid != process_id():
                 self._pool.is_read = True
         if not self.is_caller and self.stream is None:
             if readable:
@@ -243,7 +244,7 @@ class Peer:
     def stream_ended(self) -> None:
         """Fall back to ZeroMQ. The end that made the connection says `greeting` again."""
         self.stream = self.lend = None
-        self._pid, self._told = 0, False
+        self.pid, self._told = 0, False
 
     # --- what leaves over ZeroMQ ---------------------------------------------------------------------------------------
 

@@ -272,8 +272,6 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("collective_counted", 6, "worker > worker", f"{_MEMBER}, sent int"),
     _row("collective_ask", 6, "worker > worker: collective_alive", f"{_MEMBER}, deaf bool"),
     _row("collective_alive", 6, "worker > worker", _MEMBER),
-    _row("gpu_hello", 2, "worker > worker: gpu_reader", "task str, page reference"),
-    _row("gpu_reader", 2, "worker > worker", "task str, pid int"),
     _row("gpu_loans", 2, "worker > worker", "step int, task str, loans loan[]", wide=True),
     _row("gpu_refused", 2, "worker > worker", "step int, task str, loans refused[]", wide=True),
     _row("abort", 1, "client > worker", "step int, code str, reason str", order=Order.NONE),

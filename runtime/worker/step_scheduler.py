@@ -211,7 +211,7 @@ class StepOwner(Protocol):
 
     pool: ThreadPoolExecutor | None
     run_queues: RunQueues
-    is_near: Callable[[str], bool]
+    is_near: Callable[[str], int]
 
     def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None: ...
     def want(self, number: int, session: str, receives: Sequence[RecvTensor]) -> None: ...

@@ -37,7 +37,7 @@ class TensorExchange:
 
     def __init__(self, responder: Responder, executor: RequestExecutor, incarnation: int, gpus: Sequence[int]) -> None:
         self.traffic = Traffic()
-        self.loans = CudaIpc(responder.task, gpus, self._tell, self._send_otherwise)
+        self.loans = CudaIpc(responder.task, gpus, responder.reader_of, self._tell, self._send_otherwise)
         self._lends = bool(gpus)
         self._responder = responder
         self._executor = executor

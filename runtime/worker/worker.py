@@ -95,7 +95,7 @@ class Worker:
     def __init__(
         self, task: str, devices: Sequence[DeviceInfo], *, threads: int = 0, default_container: str = "",
         push: Callable[[str, int, Mapping[ChannelKey, Any]], None] = _nowhere,
-        is_near: Callable[[str], bool] = lambda task: False, wake: Callable[[str], None] = lambda task: None,
+        is_near: Callable[[str], int] = lambda task: False, wake: Callable[[str], None] = lambda task: None,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None, lends: Callable[[str], bool] | None = None,
         collectives: CollectiveContext | None = None, resources: Resources | None = None,
         make_state: Callable[[int], SessionState] = SessionState, data_folders: tuple[str, ...] | None = (),

@@ -14,7 +14,7 @@ def test_a_server_handles_every_kind_that_is_sent_to_it_but_answers() -> None:
     try:
         handled = server._handlers.keys()
         assert sent - handled == set()
-        of_workers = {"tensors", "denied", "coming", "accounted", "gpu_reader"}
+        of_workers = {"tensors", "denied", "coming", "accounted"}
         assert handled - sent == of_workers | {f"collective_{event}" for event in ("join", "counted", "alive")}
     finally:
         server.stop()

@@ -57,13 +57,14 @@ class Pair:
     def __init__(self) -> None:
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
         self.otherwise: list[tuple[str, int, Any]] = []
-        self.lender = CudaIpc(HERE, [0], self.deliver, lambda *what: self.otherwise.append(what))
-        self.borrower = CudaIpc(THERE, [0], self.deliver, lambda *what: None)
+        self.reader = os.getppid()  # the borrower stands for another process
+        self.lender = CudaIpc(
+            HERE, [0], lambda task: self.reader, self.deliver, lambda *what: self.otherwise.append(what)
+        )
+        self.borrower = CudaIpc(THERE, [0], lambda task: 0, self.deliver, lambda *what: None)
 
     def deliver(self, task: str, kind: str, fields: dict[str, Any]) -> None:
         self.sent.append((task, kind, fields))
-        if kind == "gpu_reader" and fields["pid"]:
-            fields = {**fields, "pid": os.getppid()}  # the borrower stands for another process
         to = self.lender if task == HERE else self.borrower
         getattr(to, f"on_{kind}")(task.encode(), Message(kind, fields))
 
@@ -79,10 +80,7 @@ class Pair:
 
 @pytest.fixture
 def pair(fake: RecordedDriver) -> Pair:
-    made = Pair()
-    assert not made.lender.lends(f"{THERE}/device:GPU:0")  # it is asked first
-    assert [kind for _, kind, _ in made.sent] == ["gpu_hello", "gpu_reader"]
-    return made
+    return Pair()
 
 
 def test_a_tensor_goes_from_gpu_to_gpu_and_its_loan_comes_back(fake: RecordedDriver, pair: Pair) -> None:
@@ -114,7 +112,6 @@ def test_views_and_types(pair: Pair) -> None:
     part = type(whole)(device(0), (2, COUNT), whole.dtype, whole.pointer + 64, whole._owner)
     tensor = outgoing(part, f"{THERE}/device:GPU:0")
     assert tensor is not None and tensor.offset == 64
-    pair.lender.lends(f"{THERE}/device:GPU:0")
     loan = pair.lender.lend(1, tensor.wait())
     arrived = pair.borrower.take({"step": 3, "task": HERE, "loans": [loan]})[1]
     wanted = np.arange(GRANULE // 2, dtype=np.int16)[32:][: 2 * COUNT].reshape(2, COUNT)
@@ -179,16 +176,20 @@ def test_memory_without_a_handle_is_not_lent(fake: RecordedDriver, pair: Pair, m
     assert not pair.lender.lends(f"{THERE}/device:GPU:0")
 
 
-@pytest.mark.parametrize("why", ["setting", "no GPU"])
-def test_who_cannot_read_is_lent_nothing(fake: RecordedDriver, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    pair = Pair()
+@pytest.mark.parametrize("why", ["setting", "elsewhere", "the same process"])
+def test_who_cannot_read_is_lent_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     if why == "setting":
         monkeypatch.setenv("DOVETAIL_CUDA_IPC", "0")
     else:
-        pair.borrower.gpus = frozenset()
-    for _ in range(2):
-        assert not pair.lender.lends(f"{THERE}/device:GPU:0")
-    assert len(pair.sent) == (0 if why == "setting" else 2)
+        pair.reader = 0 if why == "elsewhere" else os.getpid()
+    assert not pair.lender.lends(f"{THERE}/device:GPU:0")
+
+
+def test_who_has_no_gpu_refuses_the_first_loan_and_is_lent_nothing_more(pair: Pair) -> None:
+    pair.borrower.gpus = frozenset()
+    assert pair.send(np.full(COUNT, 3.0, np.float32)) is None
+    np.testing.assert_array_equal(pair.otherwise[0][2][7].on_host(), np.full(COUNT, 3.0))
+    assert not pair.lender.lends(f"{THERE}/device:GPU:0")
 
 
 def test_loans_of_the_dead_come_back(fake: RecordedDriver) -> None:
@@ -269,7 +270,7 @@ def test_servers_of_one_process_lend_each_other_nothing(fake: RecordedDriver) ->
         with dt.Session(one.target) as session:
             value = np.arange(COUNT, dtype=np.float32)
             np.testing.assert_array_equal(session.run(y, {x: value}), value)
-            until(lambda: THERE in one._exchange.loans._readers)
+            until(lambda: one._responder.reader_of(THERE) == os.getpid())
             for n in range(3):
                 np.testing.assert_array_equal(session.run(y, {x: value + n}), value + n)
             assert not any(x[0] in ("handle", "open") for x in fake.log)

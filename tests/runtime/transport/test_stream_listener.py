@@ -73,7 +73,7 @@ def test_endpoints_go_over_too(echo: Endpoint) -> None:
             other.send(echo.address, ping(seq))
         until(lambda: len(arrived) == 200, "all answers are there")
         assert arrived == list(range(200))
-        assert not other.is_near(echo.address)
+        assert not other.reader_of(echo.address)
         other.forget(echo.address)
         until(lambda: not other._peers.streams() and not echo._peers.streams(), "the stream is closed on both sides")
 
