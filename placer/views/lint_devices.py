@@ -111,9 +111,10 @@ def uneven_work(facts: Facts) -> Iterator[PlanWarning]:
         if uneven is not None and work[uneven[0]] >= SMALL_FLOPS:
             most, times = uneven
             heavy, cure, change = _spread(facts, most)
+            known = facts.plan.sizes.is_exact(facts.plan.partitions[most].nodes)
             yield PlanWarning(
                 "uneven-work",
-                f"{short(most)} does {number_text(work[most])}flop per step, {times:.1f} times the mean of the {len(work)} used "
+                f"{short(most)} does {number_text(work[most], known)}flop per step, {times:.1f} times the mean of the {len(work)} used "
                 f"devices of its kind; the others wait for it, mainly for '{heavy.name}'{_most_gain(facts)}",
                 heavy.source,
                 cure,
@@ -143,9 +144,9 @@ def _can_gain(facts: Facts) -> bool:
 
 
 def _most_gain(facts: Facts) -> str:
-    """What a better balance can gain at most, as a sentence; '' where sizes are unknown."""
+    """What a better balance can gain at most, as a sentence; where sizes are unknown, that they count as 1."""
     if not facts.is_exact or facts.problem is None:
-        return ""
+        return ". This counts unknown sizes as 1" if facts.plan.unknown_sizes else ""
     most_saved = 1 - facts.lower_bound / facts.seconds
     return f". The step time of {time_text(facts.seconds)} could fall by at most {most_saved:.0%}"
 
@@ -153,7 +154,7 @@ def _most_gain(facts: Facts) -> str:
 def _spread(facts: Facts, device: str) -> tuple[Node, str, Change]:
     """The node of a device that takes most work, and how the device's nodes could run elsewhere, too: in words and as a change."""
     nodes = facts.plan.partitions[device].nodes
-    heavy = max(nodes, key=lambda n: n.opdef.cost_of(n).flops)
+    heavy = max(nodes, key=lambda n: facts.plan.sizes.cost(n).flops)
     if len(facts.plan.decisions.decision(heavy).candidates) > 1:
         return heavy, 'Distribute its nodes with strategy="auto", or with device blocks', Change(strategy="auto")
     where = f" at {heavy.blocks.source}" if heavy.blocks is not None else ""

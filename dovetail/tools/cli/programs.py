@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -39,6 +39,7 @@ from ...searched_placement import search_progress
 from .common import FailedError, UsageError, addresses, one_of, output_file, program_errors, text_of
 
 LISTED_INPUTS = 8
+CLOSE = 3  # names that an error suggests
 PLAN_MARK = b'{"dovetail-plan"'  # how a saved plan begins
 
 ProgramArgument = Annotated[
@@ -112,6 +113,8 @@ class Program(NamedTuple):
         try:
             return self.graph.as_graph_element(name)
         except (KeyError, ValueError, TypeError) as e:
+            if self.names:
+                raise UsageError(f"The model has no node or tensor {name!r}{_close(name, self.names)}") from None
             raise UsageError(str(e.args[0] if e.args else e)) from None
 
     def elements(self, names: list[str] | None) -> list[Tensor | Node] | None:
@@ -147,7 +150,10 @@ class Program(NamedTuple):
                 element = self.element(name if known else in_full(name, self._fed(), self.graph))
             except UsageError:
                 raise UsageError(f"--shape {text}: no input {name!r}; {self._inputs()}") from None
-            found[as_tensor(self.graph, element)] = dims
+            tensor = as_tensor(self.graph, element)
+            if tensor in found:
+                raise UsageError(f"--shape {text}: the shape of {name!r} is given twice")
+            found[tensor] = dims
         try:
             given_shapes(self.graph, shapes=found)
         except (ValueError, TypeError) as e:
@@ -163,6 +169,15 @@ class Program(NamedTuple):
         names = {tensor: name for name, tensor in self.names.items()}
         named = [f"{names.get(t, t.op.name)} {t.shape}" for t in self._fed()]
         return f"the inputs are {listed(named, LISTED_INPUTS)}" if named else "the program has no inputs"
+
+
+def _close(name: str, names: Collection[str]) -> str:
+    """The end of an error: names of which this one is a part, or that are like it; else some names."""
+    close = [n for n in names if name and f"/{name}/".lower() in f"/{n}/".lower()]
+    close = close or difflib.get_close_matches(name, names, n=CLOSE)
+    return (
+        f": did you mean {listed(map(repr, close), CLOSE)}?" if close else f"; it has {listed(map(repr, names), CLOSE)}"
+    )
 
 
 def build(program: str) -> Program:

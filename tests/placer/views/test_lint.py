@@ -391,6 +391,17 @@ def test_a_batch_is_as_large_as_it_must_be_and_no_cure_where_work_does_not_follo
         assert "sending its variables in each step" in told.what and " rows or more computation" in told.cure
 
 
+def test_the_node_with_most_work_is_that_of_the_given_sizes():
+    with dt.Graph().as_default(), dt.device("/job:worker/task:0"):
+        x = dt.placeholder(dt.float32, [None, 64], name="x")
+        batched = [dt.matmul(x, dt.ones([64, 64]), name=f"batched{i}") for i in range(2)]
+        fixed = dt.matmul(dt.ones([64, 64]), dt.ones([64, 64]), name="fixed")
+        plan = dt.place([*batched, fixed], {"worker": 2}, devices={"worker": [{"name": "cpu:0", "flops": 1e6}]})
+    assert only(plan, "idle").nodes == ("fixed",) and "This counts unknown sizes as 1." in only(plan, "idle").text
+    sized = only(plan.at(batch=4096), "idle")
+    assert sized.nodes == ("batched0",) and "could fall by at most" in sized.text and "unknown" not in sized.text
+
+
 def test_a_change_that_makes_a_step_slower_is_no_gain(slow_link):
     with dt.Graph().as_default():
         with dt.device("/job:ps/task:0"):

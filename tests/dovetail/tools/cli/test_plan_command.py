@@ -431,4 +431,14 @@ def test_a_model_from_elsewhere_is_planned_by_its_own_names(folder: Path) -> Non
     both = plan("small.onnx", "--explain", "hidden:1", "--explain", "w", cluster="worker=4")
     assert both.exit_code == 0 and "'First/Gemm' (Gemm)\n" in both.output and "weights" in both.output
     assert "Plan:" not in both.output and both.output.count("  assigned: /job:worker/") == 2
-    assert plan("small.onnx", "--explain", "nothing", cluster="worker=4").exit_code == 2
+    for name, close in {
+        "nothing": "; it has ",
+        "gemm": ": did you mean 'First/Gemm'?",
+        "hidden:2": ": did you mean 'hidden:1'",
+    }.items():
+        done = plan("small.onnx", "--explain", name, cluster="worker=4")
+        assert done.exit_code == 2 and f"The model has no node or tensor '{name}'{close}" in " ".join(
+            done.output.split()
+        )
+    done = plan("small.onnx", *sized, *sized, cluster="worker=4")
+    assert done.exit_code == 2 and "the shape of 'in put' is given twice" in done.output
