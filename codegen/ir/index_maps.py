@@ -318,25 +318,10 @@ def _reshape_pattern(node: Node) -> IndexMaps:
 # --- gradients of broadcasts -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Unbroadcast:
-    """`Sum(gradient, axes)` over the axes along which an operand was broadcast.
-
-    Attributes:
-        gradient: dims of the sum's input.
-        operand: dims of the broadcast operand.
-        sizes: the vector with the operand's sizes.
-        over: the axes that are known to be broadcast.
+def _unbroadcast(node: Node) -> tuple[tuple[int | None, ...], tuple[int | None, ...], Tensor, frozenset[int]] | None:
+    """Of a `Sum` over the axes along which an operand was broadcast, if they are known only at run time: dims of the sum's input, dims
+    of the operand, the vector with the operand's sizes, and the axes that are known to be broadcast.
     """
-
-    gradient: tuple[int | None, ...]
-    operand: tuple[int | None, ...]
-    sizes: Tensor
-    over: frozenset[int]
-
-
-def _unbroadcast(node: Node) -> _Unbroadcast | None:
-    """The broadcast that a `Sum` undoes, if its axes are known only at run time."""
     if node.type != "Sum" or node.inputs[1].op.type != "BroadcastGradientArgs" or node.attrs.get("keep_dims", False):
         return None
     axes = node.inputs[1]
@@ -349,7 +334,7 @@ def _unbroadcast(node: Node) -> _Unbroadcast | None:
     own, theirs = (_aligned(dims, len(gradient)) for dims in (operand, other))
     over = frozenset(i for i, (a, b) in enumerate(zip(own, theirs, strict=True)) if a == 1 and b != 1)
     over |= frozenset(range(len(gradient) - len(operand)))
-    return _Unbroadcast(gradient, operand, axes.op.inputs[mine], over)
+    return gradient, operand, axes.op.inputs[mine], over
 
 
 def _aligned(dims: tuple[int | None, ...], rank: int) -> tuple[int | None, ...]:
@@ -362,21 +347,22 @@ def _unbroadcast_pattern(node: Node) -> IndexMaps | None:
         found = _unbroadcast(node)
         if found is None:
             return None
-        labels = _numbered(found.gradient)
-        made = tuple(x for i, x in enumerate(labels) if i not in found.over)
-        reduced = frozenset(x for i, x in enumerate(labels) if i in found.over and x is not None)
-        assumed = (ShapeAssumption(node.inputs[1], labels, found.over),)
-        return IndexMaps((labels, None), (made,), reduced, _sizes(labels, found.gradient), not reduced, assumed)
+        gradient, _, _, over = found
+        labels = _numbered(gradient)
+        made = tuple(x for i, x in enumerate(labels) if i not in over)
+        reduced = frozenset(x for i, x in enumerate(labels) if i in over and x is not None)
+        assumed = (ShapeAssumption(node.inputs[1], labels, over),)
+        return IndexMaps((labels, None), (made,), reduced, _sizes(labels, gradient), not reduced, assumed)
     if node.type != "Reshape":
         return None
     found = _unbroadcast(node.inputs[0].op)
-    if found is None or node.inputs[1] is not found.sizes:
+    if found is None or node.inputs[1] is not found[2]:
         return None
-    missing = len(found.gradient) - len(found.operand)
-    labels = tuple(None if i in found.over else x for i, x in enumerate(_numbered(found.gradient)))
-    taken = tuple(x for i, x in enumerate(labels) if i not in found.over)
-    made = labels[missing:]
-    if any(d == 1 and x is not None for d, x in zip(found.operand, made, strict=True)):
+    gradient, operand, _, over = found
+    labels = tuple(None if i in over else x for i, x in enumerate(_numbered(gradient)))
+    taken = tuple(x for i, x in enumerate(labels) if i not in over)
+    made = labels[len(gradient) - len(operand) :]
+    if any(d == 1 and x is not None for d, x in zip(operand, made, strict=True)):
         return None  # a size that the gradient does not know yet is 1
-    sizes = {x: d for x, d in zip(labels, found.gradient, strict=True) if x is not None}
+    sizes = {x: d for x, d in zip(labels, gradient, strict=True) if x is not None}
     return IndexMaps((taken, None), (made,), frozenset(), sizes, True, (ShapeAssumption(node.inputs[1], made),))

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....graph.core.graph import Node
-from ....graph.ops.nn.conv_geometry import Window, layout, window_of
+from ....graph.ops.nn.conv_geometry import layout, window_of
 from ...fusion.window_loops import WINDOW_OPS, image_sizes
 from ...ir.tile_loops import TileLoops
 from ..driver.device import Device
 from ..templates.conv import convolution
-from ..templates.windows import WindowKernels
+from ..templates.windows import need_window_type, window_ways
 from .template import Choice, Template
 
 Shape = tuple[int, ...]
@@ -79,8 +79,7 @@ def convolution_with_edge(node: Node, edge: TileLoops | None, tf32: bool = False
 def _windows(node: Node) -> Template:
     """The template of an op over windows, which is made from loops."""
     op, dtype, data_format = WINDOW_OPS[node.type], node.outputs[0].dtype.base, layout(node.attrs)
-    some = Window((1, 1), (1, 1))
-    WindowKernels(dtype, some, data_format, int(op.is_depthwise))  # ValueError, KeyError for a type that no kernel has
+    need_window_type(node.type, dtype)
     loaded = [i for i in range(len(op.inputs)) if i != op.told]
     gives = op.steps[-1][2]
 
@@ -90,8 +89,8 @@ def _windows(node: Node) -> Template:
         if found is None:
             return None
         window, sizes, known = found
-        multiplier = known["filter"][3] if op.is_depthwise else 0
-        ways = WindowKernels(dtype, window, data_format, multiplier).ways(node.type, sizes)
+        multiplier = known["filter"][3] if op.is_depthwise else 1
+        ways = window_ways(node.type, dtype, window, sizes, data_format, multiplier)
         return Choice(ways[:4], sizes, [(known[gives], dtype.np)])
 
     return Template(len(loaded), choose, None if op.told < 0 else (*loaded, op.told))

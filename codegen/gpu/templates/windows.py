@@ -59,50 +59,37 @@ class Layout:
 # --- pooling and depthwise convolutions ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class WindowKernels:
-    """The kernels of one window, type and layout.
+def need_window_type(name: str, dtype: DType) -> None:
+    """Raises ValueError or KeyError if arrays of an op over windows cannot have this type."""
+    triton_type(dtype.name)
+    if WINDOW_OPS[name].is_depthwise and dtype not in (float32, float16, bfloat16):
+        raise ValueError(f"depthwise convolutions are computed in float32, float16 or bfloat16, not in {dtype.name}")
+    if dtype.is_bool or dtype.is_complex:
+        raise ValueError(f"no kernel pools {dtype.name}")
 
-    Attributes:
-        dtype: of all arrays.
-        window: taps, strides, dilations, padding.
-        data_format: "NHWC" or "NCHW".
-        multiplier: filters of each channel, of depthwise convolutions.
+
+def window_ways(
+    name: str, dtype: DType, window: Window, sizes: Mapping[str, int], data_format: str = "NHWC", multiplier: int = 1
+) -> tuple[Routine, ...]:
+    """Ways to compute an op over windows for these `image_sizes`, the likely best one first; `multiplier`: filters of each channel.
+
+    Arrays: the inputs that are loaded, in0...; out0.
     """
-
-    dtype: DType
-    window: Window
-    data_format: str = "NHWC"
-    multiplier: int = 0
-
-    def __post_init__(self) -> None:
-        triton_type(self.dtype.name)  # KeyError for a type that kernels cannot have
-        if self.multiplier and self.dtype not in (float32, float16, bfloat16):
-            raise ValueError(
-                f"depthwise convolutions are computed in float32, float16 or bfloat16, not in {self.dtype.name}"
-            )
-        if self.dtype.is_bool or self.dtype.is_complex:
-            raise ValueError(f"no kernel pools {self.dtype.name}")
-
-    def ways(self, name: str, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
-        """Ways to compute an op for these `image_sizes`, the likely best one first. Arrays: the inputs that are loaded, in0...; out0."""
-        op = WINDOW_OPS[name]
-        multiplier = (self.multiplier,) if op.is_depthwise else ()
-        loaded = [i for i in range(len(op.inputs)) if i != op.told]
-        parts: list[tuple[Routine, ...]] = []
-        for number, (make, which, space) in enumerate(op.steps, 1):
-            out = "out0" if number == len(op.steps) else "scratch0"
-            arrays = {
-                "scratch0"
-                if i == CHOSEN
-                else f"in{loaded.index(i)}": f"{op.inputs[i] if i != CHOSEN else 'result'}_size"
-                for i in which
-            }
-            axes = axis_names(space, self.window, self.data_format, op.is_depthwise)
-            names = Names(tuple(arrays), (out,), axes, tables=arrays)
-            nest = make(self.dtype, self.window, *multiplier, self.data_format)
-            parts.append(candidates(nest, names, [sizes[a] for a in axes]))
-        if len(parts) == 1:
-            return parts[0]
-        scratch = [Scratch("scratch0", "i32", (Count(("result_size",)),))]
-        return one_after_another([[way.launches[0] for way in ways] for ways in parts], scratch)
+    op = WINDOW_OPS[name]
+    more = (multiplier,) if op.is_depthwise else ()
+    loaded = [i for i in range(len(op.inputs)) if i != op.told]
+    parts: list[tuple[Routine, ...]] = []
+    for number, (make, which, space) in enumerate(op.steps, 1):
+        out = "out0" if number == len(op.steps) else "scratch0"
+        arrays = {
+            "scratch0" if i == CHOSEN else f"in{loaded.index(i)}": f"{op.inputs[i] if i != CHOSEN else 'result'}_size"
+            for i in which
+        }
+        axes = axis_names(space, window, data_format, op.is_depthwise)
+        names = Names(tuple(arrays), (out,), axes, tables=arrays)
+        nest = make(dtype, window, *more, data_format)
+        parts.append(candidates(nest, names, [sizes[a] for a in axes]))
+    if len(parts) == 1:
+        return parts[0]
+    scratch = [Scratch("scratch0", "i32", (Count(("result_size",)),))]
+    return one_after_another([[way.launches[0] for way in ways] for ways in parts], scratch)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
-from dovetail.codegen.fusion.window_loops import image_sizes
+from dovetail.codegen.fusion.window_loops import WINDOW_OPS, image_sizes
 from dovetail.codegen.gpu.ir import Routine, Target
-from dovetail.codegen.gpu.templates.windows import WindowKernels
+from dovetail.codegen.gpu.templates.windows import need_window_type, window_ways
 from dovetail.codegen.ir.legality import NotFusibleError
 from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
 from dovetail.graph.ops.nn.conv_geometry import Window
@@ -77,14 +77,13 @@ def test_largest(name: str, dtype: DType, data_format: str) -> None:
                 picked[n, *p, c] = like[n, *best, c]
     sizes = image_sizes(window, stored(x, data_format).shape, None, data_format)
     arrays = {"in0": stored(x, data_format), "in2": stored(dy, data_format)}
-    pool = WindowKernels(dtype, window, data_format)
     picks = {**arrays, "in2": stored(like, data_format)}
-    for ways, given, want in (
-        (pool.ways("MaxPool", sizes), arrays, y),
-        (pool.ways("MaxPoolGrad", sizes), arrays, dx),
-        (pool.ways("MaxPoolGradGrad", sizes), picks, picked),
+    for op, given, want in (
+        ("MaxPool", arrays, y),
+        ("MaxPoolGrad", arrays, dx),
+        ("MaxPoolGradGrad", picks, picked),
     ):
-        for routine in ways[:1]:
+        for routine in window_ways(op, dtype, window, sizes, data_format)[:1]:
             out = np.full_like(stored(want.astype(dtype.np), data_format), 9)
             run(routine, {**given, "out0": out}, sizes)
             check(out, stored(want.astype(dtype.np), data_format), DIGITS[dtype.name])
@@ -95,10 +94,13 @@ def test_nan_is_the_largest() -> None:
     window = Window((1, 4), (1, 1))
     out, dx = np.zeros((1, 1, 1, 1), np.float32), np.full_like(x, -1)
     sizes = image_sizes(window, x.shape)
-    pool = WindowKernels(float32, window)
-    run(pool.ways("MaxPool", sizes)[0], {"in0": x, "out0": out}, sizes)
+    run(window_ways("MaxPool", float32, window, sizes)[0], {"in0": x, "out0": out}, sizes)
     assert np.isnan(out).all()
-    run(pool.ways("MaxPoolGrad", sizes)[0], {"in0": x, "in2": np.full_like(out, 5), "out0": dx}, sizes)
+    run(
+        window_ways("MaxPoolGrad", float32, window, sizes)[0],
+        {"in0": x, "in2": np.full_like(out, 5), "out0": dx},
+        sizes,
+    )
     np.testing.assert_array_equal(dx.ravel(), [0, 5, 0, 0])
 
 
@@ -117,21 +119,28 @@ def test_mean(name: str, dtype: DType, data_format: str) -> None:
             dx[:, *pixel] += dy[:, *p].astype(np.float64) / len(pixels)
     sizes = image_sizes(window, stored(x, data_format).shape, None, data_format)
     out = np.zeros_like(stored(dy, data_format))
-    pool = WindowKernels(dtype, window, data_format)
-    run(pool.ways("AvgPool", sizes)[0], {"in0": stored(x, data_format), "out0": out}, sizes)
+    run(
+        window_ways("AvgPool", dtype, window, sizes, data_format)[0],
+        {"in0": stored(x, data_format), "out0": out},
+        sizes,
+    )
     check(out, stored(y, data_format), DIGITS[dtype.name])
     out = np.zeros_like(stored(x, data_format))
-    run(pool.ways("AvgPoolGrad", sizes)[0], {"in0": stored(dy, data_format), "out0": out}, sizes)
+    run(
+        window_ways("AvgPoolGrad", dtype, window, sizes, data_format)[0],
+        {"in0": stored(dy, data_format), "out0": out},
+        sizes,
+    )
     check(out, stored(dx, data_format), DIGITS[dtype.name])
 
 
 def test_what_is_not_pooled() -> None:
     with pytest.raises(ValueError, match="no kernel pools bool"):
-        WindowKernels(bool_, WINDOWS["valid"])
+        need_window_type("MaxPool", bool_)
     with pytest.raises(NotFusibleError, match="division of integers"):
-        WindowKernels(int64, WINDOWS["valid"]).ways("AvgPool", image_sizes(WINDOWS["valid"], IMAGE))
+        window_ways("AvgPool", int64, WINDOWS["valid"], image_sizes(WINDOWS["valid"], IMAGE))
     with pytest.raises(ValueError, match="not in float64"):
-        WindowKernels(float64, WINDOWS["valid"], multiplier=1)
+        need_window_type("DepthwiseConv2dNative", float64)
     with pytest.raises(ValueError, match="count to 2\\^31"):
         image_sizes(WINDOWS["valid"], (1 << 16, 256, 256, 3))
 
@@ -177,13 +186,12 @@ def test_depthwise(case: tuple[Window, int, DType], data_format: str) -> None:
     laid = {"x": stored(x, data_format), "dy": stored(dy, data_format)}
     sizes = image_sizes(window, laid["x"].shape, filters, data_format, depthwise=True)
     digits = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1e-2}[dtype.name]
-    kernels = WindowKernels(dtype, window, data_format, multiplier)
-    for ways, first, second, want in (
-        (kernels.ways("DepthwiseConv2dNative", sizes), laid["x"], w, stored(y, data_format)),
-        (kernels.ways("DepthwiseConv2dNativeBackpropInput", sizes), w, laid["dy"], stored(dx, data_format)),
-        (kernels.ways("DepthwiseConv2dNativeBackpropFilter", sizes), laid["x"], laid["dy"], dw),
+    for name, first, second, want in (
+        ("DepthwiseConv2dNative", laid["x"], w, stored(y, data_format)),
+        ("DepthwiseConv2dNativeBackpropInput", w, laid["dy"], stored(dx, data_format)),
+        ("DepthwiseConv2dNativeBackpropFilter", laid["x"], laid["dy"], dw),
     ):
-        for routine in ways[:2]:
+        for routine in window_ways(name, dtype, window, sizes, data_format, multiplier)[:2]:
             out = np.full(want.shape, 9, dtype.np)
             run(routine, {"in0": first, "in1": second, "out0": out}, sizes)
             check(out, want, digits)
@@ -195,7 +203,7 @@ def test_the_gradient_of_a_filter_over_many_positions_is_summed_in_pieces() -> N
     rng = np.random.default_rng(3)
     x, dy = rng.standard_normal(image), rng.standard_normal((2, 89, 79, 2))
     want = np.array([[(x[:, i : i + 89, j : j + 79] * dy).sum((0, 1, 2)) for j in range(2)] for i in range(2)])
-    first, *_ = WindowKernels(float32, window, multiplier=1).ways("DepthwiseConv2dNativeBackpropFilter", sizes)
+    first, *_ = window_ways("DepthwiseConv2dNativeBackpropFilter", float32, window, sizes)
     assert len(first.launches) == 2
     out = np.zeros((2, 2, 2), np.float32)
     run(first, {"in0": x.astype(np.float32), "in1": dy.astype(np.float32), "out0": out}, sizes)
@@ -212,21 +220,9 @@ def test_compiles(target: Target) -> None:
         (float32, "NCHW", (32, 64, 56, 56)),
     ):
         sizes = image_sizes(window, image, data_format=data_format)
-        pool = WindowKernels(dtype, window, data_format)
-        made += [
-            *pool.ways("MaxPool", sizes)[:1],
-            *pool.ways("MaxPoolGrad", sizes)[:1],
-            *pool.ways("AvgPool", sizes)[:1],
-        ]
-        made += [*pool.ways("MaxPoolGradGrad", sizes)[:1], *pool.ways("AvgPoolGrad", sizes)[:1]]
-        kernels = WindowKernels(dtype, window, data_format, 1)
-        made += [
-            *kernels.ways("DepthwiseConv2dNative", sizes)[:1],
-            *kernels.ways("DepthwiseConv2dNativeBackpropInput", sizes)[:1],
-        ]
-        made += [*kernels.ways("DepthwiseConv2dNativeBackpropFilter", sizes)[:1]]
+        made += [way for name in WINDOW_OPS for way in window_ways(name, dtype, window, sizes, data_format)[:1]]
     whole = Window((7, 7), (1, 1))
     sizes = image_sizes(whole, (32, 7, 7, 2048))
-    made += WindowKernels(bfloat16, whole).ways("AvgPool", sizes)[:1]
+    made += window_ways("AvgPool", bfloat16, whole, sizes)[:1]
     for routine in made:
         compiles(routine, [target], stack=16)

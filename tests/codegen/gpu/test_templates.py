@@ -11,7 +11,7 @@ from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
-from dovetail.codegen.gpu.templates.windows import WindowKernels
+from dovetail.codegen.gpu.templates.windows import window_ways
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.tile_loops import TileLoops
 from dovetail.graph.core.dtypes import bfloat16, float32
@@ -40,7 +40,7 @@ def dense_layer() -> Routine:
 def max_pool_gradient() -> Routine:
     """Two pixels beside each other, channels last."""
     window = Window((1, 2), (1, 2))
-    return WindowKernels(float32, window).ways("MaxPoolGrad", image_sizes(window, (32, 56, 56, 64)))[0]
+    return window_ways("MaxPoolGrad", float32, window, image_sizes(window, (32, 56, 56, 64)))[0]
 
 
 TEMPLATES = {
