@@ -466,6 +466,7 @@ class Plan:
         """
         return to_svg(self, graphviz)
 
+    @shows_users_frames
     def to_html(
         self,
         path: str | os.PathLike[str],
@@ -480,15 +481,17 @@ class Plan:
         Args:
             path: the file; an existing file is replaced.
             title: the title of the page.
-            measured: a trace of the step (`run_metadata.trace`), shown beside the prediction.
+            measured: a trace of the step (`run_metadata.trace`) or its run metadata, shown beside the prediction.
             before: another plan of the same program, to compare with.
             costs: as in `dt.simulate`.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be written. TypeError: `measured` is no trace, or `before` no plan.
 
         >>> plan.to_html("plan.html", before=dt.Plan.load("yesterday.plan"))
         """
+        if before is not None and not isinstance(before, Plan):
+            raise TypeError(f"before must be a plan, not {before!r}")
         write_html(self, path, title, kernels=self._kernels, measured=measured, before=before, costs=as_profile(costs))
 
     @property

@@ -20,6 +20,7 @@ from typing import Any
 from ..cost.profile import Profile
 from ..plan_data import PlanData
 from ..render.page import page
+from ..render.timeline import Chart
 from ..simulate import simulate
 from .facts import PREDICTED, Facts, without_compiling
 from .page_data import contents
@@ -51,7 +52,7 @@ def render_html(
         assert predicted is not None
         charts.append(("predicted", replace(predicted, exact=predicted.exact and facts.is_exact).chart()))
     if measured is not None:
-        charts.append(("measured", measured.chart() if hasattr(measured, "chart") else measured))
+        charts.append(("measured", _chart(measured)))
     if kernels is not None and nodes > COMPILED:
         kernels = None
         left_out.append(f"kernels: they are made for up to {COMPILED:,} nodes")
@@ -59,6 +60,15 @@ def render_html(
     head["left_out"] = left_out
     head["view"] = "diff" if before is not None else "timeline" if measured is not None else "map"
     return page(title or f"Plan: {nodes:,} nodes on {len(plan.partitions)} devices", head, columns)
+
+
+def _chart(measured: Any) -> Chart:
+    """The picture of a measured step: of a trace, of an object that has one (run metadata), or a chart. TypeError: it is none of these."""
+    traced = getattr(measured, "trace", measured)
+    found = traced.chart() if hasattr(traced, "chart") else traced
+    if not isinstance(found, Chart):
+        raise TypeError(f"measured must be the trace of a step (run_metadata.trace), not {measured!r}")
+    return found
 
 
 def write_html(plan: PlanData, path: str | os.PathLike[str], title: str = "", **more: Any) -> None:

@@ -199,6 +199,20 @@ def test_all_nodes_on_a_device_whose_name_is_partial(graph):
         plan.all_on("/job:ps")
 
 
+def test_a_page_refuses_what_is_no_trace_and_no_plan(graph, tmp_path):
+    plan, page = place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS), tmp_path / "page.html"
+    for wrong in (3, dt.RunMetadata()):
+        with pytest.raises(TypeError, match=r"measured must be the trace of a step \(run_metadata.trace\), not"):
+            plan.to_html(page, measured=wrong)
+    with pytest.raises(TypeError, match="before must be a plan, not 'old.plan'"):
+        plan.to_html(page, before="old.plan")
+    assert not page.exists()
+    metadata = dt.RunMetadata()
+    metadata.trace = plan.simulate()
+    plan.to_html(page, measured=metadata)
+    assert page.exists()
+
+
 def test_errors_of_a_plan_show_the_users_frames_alone(graph, monkeypatch):
     plan = place(graph, CLUSTER, fetches="layer/y:0", devices=GPUS)
     wrong = [
@@ -212,6 +226,7 @@ def test_errors_of_a_plan_show_the_users_frames_alone(graph, monkeypatch):
         lambda: plan.report(contended="no"),
         lambda: plan.check(fix="no"),
         lambda: plan.at(batch=True),
+        lambda: plan.to_html("no.html", measured=3),
         lambda: dt.place(graph, CLUSTER, budget_s=-1),
         lambda: dt.place(graph, CLUSTER, budget=1),
     ]
