@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator as Walk, Sequence
 from pathlib import Path
+from typing import IO
 
 import msgpack
 
 from ..graph.core.errors import DataLossError, InvalidArgumentError
 from ..graph.formats.record_format import MAX_RECORD, MalformedError, Reader, extension
+from .resumable import Steps
 from .spec import Component, Element
 
 FORMAT = "dovetail-elements-1"
@@ -23,26 +25,42 @@ def cached_in_file(name: str, make: Callable[[], Walk[Element]], components: Seq
     """
     path = Path(f"{name}.elements")
     if path.exists():
-        yield from _read(path, components)
-        return
+        return _read(path, components)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    pieces: list[bytes] = []
-    pack = msgpack.Packer(default=lambda value: extension(value, pieces), autoreset=True).pack
-    count = 0
-    try:
-        with partial.open("wb") as file:
-            file.write(pack((FORMAT, [c.dtype for c in components])))
-            for element in make():
-                record = pack(("e", list(element)))
-                file.write(b"".join(pieces) + record)
-                pieces.clear()
-                count += 1
-                yield element
-            file.write(pack(("end", count)))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    partial, elements = path.with_name(f"{path.name}.{os.getpid()}.partial"), make()
+    return Steps(_Written(path, partial, partial.open("wb"), elements, components).next)
+
+
+class _Written:
+    """Elements that a file is to hold; dropped before the end, it leaves none."""
+
+    def __init__(
+        self, path: Path, partial: Path, file: IO[bytes], elements: Walk[Element], components: Sequence[Component]
+    ) -> None:
+        self._path, self._partial, self._file, self._elements, self._count = path, partial, file, elements, 0
+        self._pieces: list[bytes] = []
+        self._pack = msgpack.Packer(default=lambda value: extension(value, self._pieces), autoreset=True).pack
+        self._file.write(self._pack((FORMAT, [c.dtype for c in components])))
+
+    def next(self) -> Element:
+        try:
+            element = next(self._elements)
+        except StopIteration:
+            if not self._file.closed:
+                self._file.write(self._pack(("end", self._count)))
+                self._file.close()
+                self._partial.replace(self._path)
+            raise
+        record = self._pack(("e", list(element)))
+        self._file.write(b"".join(self._pieces) + record)
+        self._pieces.clear()
+        self._count += 1
+        return element
+
+    def __del__(self) -> None:
+        if not self._file.closed:
+            self._file.close()
+            self._partial.unlink(missing_ok=True)
 
 
 def _read(path: Path, components: Sequence[Component]) -> Walk[Element]:

@@ -18,7 +18,7 @@ from ..graph.core.dtypes import bool_, int64, string
 from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dims
 from ..graph.resources.resource_manager import Resources
-from . import element_iterators as _walks, files as _files, records as _records  # noqa: F401  (they register kinds)
+from . import combined_iterators as _combined, element_iterators as _walks, files as _files, records as _records  # noqa: F401  (they register kinds)
 from .checks import (
     AUTOTUNE,
     at_least_one,

@@ -6,15 +6,19 @@ import itertools
 import os
 from collections.abc import Callable, Iterator as Walk, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from ..graph.core.errors import DataLossError, InvalidArgumentError, OutOfRangeError
+from ..graph.resources.cancellation import is_cancelled
 from .cache_files import cached_in_file
-from .checks import AUTOTUNE, checked, positive
+from .checks import AUTOTUNE, checked
 from .kind_registry import Described, kind
 from .prefetch import Ahead, InOrder
+from .resumable import Steps, after, filtered, first, flattened, then
 from .runtime_values import At, arrays_of
 from .spec import Array, Element
 
@@ -27,7 +31,7 @@ def _slices(d: Described, at: At, skip: int) -> Walk[Element]:
     counts, row = _rows_of(parts, d._params.get("sparse", ()))
     if len(counts) != 1 or None in counts:
         raise ValueError(f"All components need the same number of rows: {[p.shape for p in parts]}")
-    yield from map(row, range(skip, counts.pop() or 0))
+    return map(row, range(skip, counts.pop() or 0))
 
 
 def _rows_of(arrays: Sequence[Array], sparse: Sequence[int]) -> tuple[set[int | None], Callable[[int], Element]]:
@@ -76,13 +80,7 @@ def _range(d: Described, at: At, skip: int) -> Walk[Element]:
 def _generated(d: Described, at: At, skip: int) -> Walk[Element]:
     arguments = arrays_of(at, d._params["arrays"], d._params["given"])
     elements = iter(d._params["generator"](*arguments))
-    try:
-        for _ in range(skip):
-            next(elements)
-    except Exception:  # it has failed there before, or ended
-        return
-    for element in elements:
-        yield checked(element, d._structure, d._components)
+    return map(partial(checked, structure=d._structure, components=d._components), after(elements, skip))
 
 
 @kind("window")
@@ -132,21 +130,14 @@ def _with_options(d: Described, at: At, skip: int) -> Walk[Element]:
 @kind("filter")
 def _filter(d: Described, at: At, skip: int) -> Walk[Element]:
     keep = d._params["function"].at(at)
-    kept = (e for i, e in enumerate(d._inputs[0]._walk(at, 0)) if keep(e, i)[0])
-    return itertools.islice(kept, skip, None)
+    return after(filtered(d._inputs[0]._walk(at, 0), lambda i, element: bool(keep(element, i)[0])), skip)
 
 
 @kind("take_while")
 def _take_while(d: Described, at: At, skip: int) -> Walk[Element]:
     holds = d._params["function"].at(at)
-
-    def taken() -> Walk[Element]:
-        for i, element in enumerate(d._inputs[0]._walk(at, 0)):
-            if not holds(element, i)[0]:
-                return
-            yield element
-
-    return itertools.islice(taken(), skip, None)
+    pairs = itertools.takewhile(lambda pair: holds(pair[1], pair[0])[0], enumerate(d._inputs[0]._walk(at, 0)))
+    return after(map(itemgetter(1), pairs), skip)
 
 
 @kind("shuffle")
@@ -156,25 +147,29 @@ def _shuffle(d: Described, at: At, skip: int) -> Walk[Element]:
         raise InvalidArgumentError.of(f"buffer_size must be greater than zero, not {size}")
     rng = at.random(d._params["seed"], d._params["reshuffle"])
 
-    def draw() -> Walk[Element]:
-        buffer: list[Element] = []
-        for element in d._inputs[0]._walk(at, 0):
-            if len(buffer) < size:
-                buffer.append(element)
-                continue
-            i = int(rng.integers(size))
-            drawn, buffer[i] = buffer[i], element
-            yield drawn
-        for i in rng.permutation(len(buffer)):
-            yield buffer[i]
+    elements = d._inputs[0]._walk(at, 0)
+    buffer: list[Element] = []
 
-    return itertools.islice(draw(), skip, None)
+    def draw() -> Element:
+        while True:
+            element = next(elements)
+            if len(buffer) == size:
+                break
+            buffer.append(element)
+        i = int(rng.integers(size))
+        drawn, buffer[i] = buffer[i], element
+        return drawn
+
+    def rest() -> Walk[Element]:
+        return map(buffer.__getitem__, rng.permutation(len(buffer)))
+
+    return after(then(Steps(draw), rest), skip)
 
 
 @kind("take")
 def _take(d: Described, at: At, skip: int) -> Walk[Element]:
     count, elements = at.number(d._params["count"]), d._inputs[0]._walk(at, skip)
-    return elements if count < 0 else itertools.islice(elements, max(0, count - skip))
+    return elements if count < 0 else first(elements, count - skip)
 
 
 @kind("skip")
@@ -188,57 +183,77 @@ def _shard(d: Described, at: At, skip: int) -> Walk[Element]:
     count, index = at.number(d._params["num_shards"]), at.number(d._params["index"])
     if not 0 <= index < count:
         raise InvalidArgumentError.of(f"index must be in [0, {count}), not {index}")
-    return itertools.islice(d._inputs[0]._walk(at, index + skip * count), 0, None, count)
+    return filtered(d._inputs[0]._walk(at, skip * count), lambda i, element: i % count == index)
 
 
 @kind("repeat")
 def _repeat(d: Described, at: At, skip: int) -> Walk[Element]:
     (source,), size = d._inputs, d._inputs[0]._size
     count = at.number(d._params["count"])
-    rounds = None if count < 0 else count
-    first = 0
+    begin = 0
     if size == 0:
-        return
+        return iter(())
     if size is not None and size != float("inf"):
-        first, skip = divmod(skip, int(size))
-    for i in itertools.count(first) if rounds is None else range(first, rounds):
-        seen = -1
-        for seen, element in enumerate(source._walk(at.into(i), skip if size is not None else 0)):  # noqa: B007
-            if size is None and skip > 0:  # how long a round is shows only at its end
+        begin, skip = divmod(skip, int(size))
+    rounds = itertools.count(begin) if count < 0 else iter(range(begin, count))
+    walk: Walk[Element] = iter(())
+    is_empty = False  # the round so far
+
+    def step() -> Element:
+        nonlocal walk, is_empty, skip
+        while True:
+            try:
+                element = next(walk)
+            except StopIteration:
+                if size is None and is_empty:
+                    raise  # there will never be anything
+                walk, is_empty = source._walk(at.into(next(rounds)), skip if size is not None else 0), True
+                skip = 0 if size is not None else skip
+                continue
+            except Exception:
+                is_empty = False
+                if skip == 0 or is_cancelled():
+                    raise
                 skip -= 1
                 continue
-            yield element
-        if size is not None:
-            skip = 0
-        elif seen < 0:
-            return  # an empty round: there will never be anything
+            is_empty = False
+            if skip == 0:
+                return element
+            skip -= 1  # how long a round of unknown size is shows only at its end
+
+    return Steps(step)
 
 
 @kind("cache")
 def _cache(d: Described, at: At, skip: int) -> Walk[Element]:
     params, source = d._params, d._inputs[0]
     # Whichever round fills the cache, it holds the elements of the first one: a restored iterator may begin in a later round.
-    first = replace(at, seeds=(at.seeds[0], *[0] * len(at.seeds[1:])))
+    begin = replace(at, seeds=(at.seeds[0], *[0] * len(at.seeds[1:])))
     if params["filename"]:
         name = arrays_of(at, params["filename"], params["given"])[0].item().decode()
         at.check_file(name)
-        return itertools.islice(cached_in_file(name, lambda: source._walk(first, 0), d._components), skip, None)
-    return _cached(d, first, skip)
+        return after(cached_in_file(name, lambda: source._walk(begin, 0), d._components), skip)
+    return _cached(d, begin, skip)
 
 
 def _cached(d: Described, at: At, skip: int) -> Walk[Element]:
     kept: dict[int, list[Element]] = d._memory
     start = at.seeds[0] if d._given else 0  # a data set of tensors has other elements with each start
     if start in kept:
-        yield from kept[start][skip:]
-        return
+        return iter(kept[start][skip:])
     elements: list[Element] = []
-    for i, element in enumerate(d._inputs[0]._walk(at, 0)):
-        elements.append(element)
-        if i >= skip:
-            yield element
-    kept.clear()
-    kept[start] = elements
+    source = d._inputs[0]._walk(at, 0)
+
+    def step() -> Element:
+        try:
+            elements.append(next(source))
+        except StopIteration:
+            kept.clear()
+            kept[start] = elements
+            raise
+        return elements[-1]
+
+    return after(Steps(step), skip)
 
 
 @kind("prefetch")
@@ -255,21 +270,27 @@ def _prefetch(d: Described, at: At, skip: int) -> Walk[Element]:
 
 
 def _rows(d: Described, at: At, skip: int) -> Walk[list[Element]]:
+    """Yields the elements of batches. If one fails, those before it in its batch are lost, as in TensorFlow."""
     size, drop = at.number(d._params["batch_size"]), bool(at.number(d._params["drop"]))
     if size < 1:
         raise InvalidArgumentError.of(f"Batch size must be greater than zero, not {size}")
     elements = d._inputs[0]._walk(at, skip * size)
-    while rows := list(itertools.islice(elements, size)):
-        if drop and len(rows) < size:
-            return
-        yield rows
+
+    def step() -> list[Element]:
+        rows = list(itertools.islice(elements, size))
+        if not rows or drop and len(rows) < size:
+            raise StopIteration
+        return rows
+
+    return Steps(step)
 
 
 @kind("batch")
 def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
-    for rows in _rows(d, at, skip):
+    sparse = d._params["sparse"]
+
+    def stacked(rows: list[Element]) -> Element:
         columns = list(zip(*rows, strict=True))
-        sparse = d._params["sparse"]
         for i, column in enumerate(columns):
             if any(start <= i < start + 3 for start in sparse):
                 continue
@@ -281,13 +302,14 @@ def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
                     f"{list(other.shape)}.",
                 )
         if not sparse:
-            yield [np.stack(column) for column in columns]
-            continue
+            return [np.stack(column) for column in columns]
         batch: list[Array] = []
         while len(batch) < len(columns):
             i = len(batch)
             batch += _stacked_sparse(*columns[i : i + 3]) if i in sparse else [np.stack(columns[i])]
-        yield batch
+        return batch
+
+    return map(stacked, _rows(d, at, skip))
 
 
 def _stacked_sparse(indices: Sequence[Array], values: Sequence[Array], shapes: Sequence[Array]) -> list[Array]:
@@ -310,8 +332,11 @@ def _padded_batch(d: Described, at: At, skip: int) -> Walk[Element]:
             raise InvalidArgumentError.of(f"padded_shapes must have sizes of at least 0, or -1, not {dims}")
         shapes.append(dims)
     values = arrays_of(at, d._params["values"], d._params["values_given"])
-    for rows in _rows(d, at, skip):
-        yield [_filled(c, shapes[i], values[i], i) for i, c in enumerate(zip(*rows, strict=True))]
+
+    def padded(rows: list[Element]) -> Element:
+        return [_filled(c, shapes[i], values[i], i) for i, c in enumerate(zip(*rows, strict=True))]
+
+    return map(padded, _rows(d, at, skip))
 
 
 def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: Array, component: int) -> Array:
@@ -340,208 +365,15 @@ def _filled(arrays: Sequence[Array], dims: Sequence[int | None] | None, value: A
 
 @kind("unbatch")
 def _unbatch(d: Described, at: At, skip: int) -> Walk[Element]:
-    def rows() -> Walk[Element]:
-        for element in d._inputs[0]._walk(at, 0):
-            counts, row = _rows_of(element, d._params.get("sparse", ()))
-            if len(counts) != 1 or None in counts:
-                raise InvalidArgumentError.of(
-                    f"The components of an element have different numbers of rows: {[a.shape for a in element]}"
-                )
-            yield from map(row, range(counts.pop() or 0))
+    def rows(element: Element) -> Walk[Element]:
+        counts, row = _rows_of(element, d._params.get("sparse", ()))
+        if len(counts) != 1 or None in counts:
+            raise InvalidArgumentError.of(
+                f"The components of an element have different numbers of rows: {[a.shape for a in element]}"
+            )
+        return map(row, range(counts.pop() or 0))
 
-    return itertools.islice(rows(), skip, None)
-
-
-# --- several ---------------------------------------------------------------------------------------------------------
-
-
-@kind("zip")
-def _zip(d: Described, at: At, skip: int) -> Walk[Element]:
-    for elements in zip(*[p._walk(at.into(i), skip) for i, p in enumerate(d._inputs)], strict=False):
-        yield [a for e in elements for a in e]
-
-
-@kind("concatenate")
-def _concatenate(d: Described, at: At, skip: int) -> Walk[Element]:
-    first, second = d._inputs
-    size = first._size
-    if size is None:
-        both = itertools.chain(first._walk(at.into(0), 0), second._walk(at.into(1), 0))
-        yield from itertools.islice(both, skip, None)
-        return
-    yield from first._walk(at.into(0), skip)
-    yield from second._walk(at.into(1), int(max(0, skip - size)))
-
-
-@kind("interleave")
-def _interleave(d: Described, at: At, skip: int) -> Walk[Element]:
-    cycle, block = at.number(d._params["cycle_length"]), at.number(d._params["block_length"])
-    if cycle == AUTOTUNE:
-        cycle = os.cpu_count() or 1
-    for name, value in (("cycle_length", cycle), ("block_length", block)):
-        if value < 1:
-            raise InvalidArgumentError.of(f"`{name}` must be > 0, not {value}")
-    calls = d._params["calls"]
-    parallel = calls is not None and ((number := at.number(calls)) == AUTOTUNE or number > 1)
-    walk = _Interleaved(d, at, cycle, block, parallel)
-    return itertools.islice(walk, skip, None) if skip else walk
-
-
-class _Interleaved:
-    """Interleaves the data sets that a function makes of elements, round-robin. An error belongs to one element."""
-
-    def __init__(self, d: Described, at: At, cycle: int, block: int, parallel: bool) -> None:
-        self._at, self._block, self._parallel = at, block, parallel
-        self._opened = d._params["function"].at(at)
-        self._inputs = enumerate(d._inputs[0]._walk(at, 0))
-        self._slots: list[Walk[Element] | None] = [None] * cycle
-        self._slot = self._taken = 0
-
-    def __iter__(self) -> _Interleaved:
-        return self
-
-    def __next__(self) -> Element:
-        idle = 0
-        while idle < len(self._slots):
-            here = self._slots[self._slot]
-            if here is None:
-                i, element = next(self._inputs, (-1, None))
-                if element is None:
-                    idle += 1
-                    self._turn()
-                    continue
-                here = self._opened(element, i, self._at.into(i))
-                if self._parallel:
-                    here = Ahead(here, self._block + 1)
-                self._slots[self._slot] = here
-            idle = 0
-            try:
-                element = next(here, None)
-            except BaseException:
-                self._count()
-                raise
-            if element is not None:
-                self._count()
-                found: Element = element
-                return found
-            self._slots[self._slot] = None  # it has ended: the next round starts the next data set
-            self._turn()
-        raise StopIteration
-
-    def _count(self) -> None:
-        self._taken += 1
-        if self._taken == self._block:
-            self._turn()
-
-    def _turn(self) -> None:
-        self._slot, self._taken = (self._slot + 1) % len(self._slots), 0
-
-    def close(self) -> None:
-        """Closes the open data sets and stops their threads."""
-        self._slots = [None] * len(self._slots)
-
-
-@kind("sample")
-def _sample(d: Described, at: At, skip: int) -> Walk[Element]:
-    rng, left = at.random(d._params["seed"]), np.array(d._params["weights"], float)
-
-    def drawn() -> Walk[Element]:
-        walks = [p._walk(at.into(i), 0) for i, p in enumerate(d._inputs)]
-        while left.any():
-            i = int(rng.choice(len(walks), p=left / left.sum()))
-            element = next(walks[i], None)
-            if element is None:
-                left[i] = 0
-            else:
-                yield element
-
-    return itertools.islice(drawn(), skip, None)
-
-
-@kind("choose")
-def _choose(d: Described, at: At, skip: int) -> Walk[Element]:
-    *datasets, choice = d._inputs
-
-    def chosen() -> Walk[Element]:
-        walks = [p._walk(at.into(i), 0) for i, p in enumerate(datasets)]
-        for (which,) in choice._walk(at.into(len(walks)), 0):
-            if not 0 <= which < len(walks):
-                raise InvalidArgumentError.of(
-                    f"The choice {which} is none of the {len(walks)} data sets: they count from 0"
-                )
-            element = next(walks[int(which)], None)
-            if element is not None:
-                yield element
-
-    return itertools.islice(chosen(), skip, None)
-
-
-# --- by groups -------------------------------------------------------------------------------------------------------
-
-
-def _collected(
-    elements: Walk[Element], key_of: Callable[[Element, int], int], size_of: Callable[[int], int]
-) -> Walk[tuple[int, list[Element]]]:
-    """Yields (key, elements of a window): full windows as soon as they are full, then the partial ones by key."""
-    waiting: dict[int, list[Element]] = {}
-    for i, element in enumerate(elements):
-        key = key_of(element, i)
-        window = waiting.setdefault(key, [])
-        window.append(element)
-        if len(window) >= size_of(key):
-            yield key, waiting.pop(key)
-    yield from sorted(waiting.items())
-
-
-@kind("group_by_window")
-def _grouped(d: Described, at: At, skip: int) -> Walk[Element]:
-    key, reduced = d._params["key"].at(at), d._params["reduce"].at(at)
-    window_size, elements = d._params["window_size"], d._params["elements"]
-    sizes = None if isinstance(window_size, int) else window_size.at(at)
-
-    def size_of(key: int) -> int:
-        size = window_size if sizes is None else int(sizes([np.array(key, np.int64)], 0)[0])
-        positive("window_size", size)
-        return int(size)
-
-    def windows() -> Walk[Element]:
-        full = _collected(d._inputs[0]._walk(at, 0), lambda e, i: int(key(e, i)[0]), size_of)
-        for number, (found, window) in enumerate(full):
-            inside = at.into(number).with_values({elements: window})
-            yield from reduced([np.array(found, np.int64)], number, inside)
-
-    return itertools.islice(windows(), skip, None)
-
-
-@kind("bucket")
-def _bucket(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Batches a window; there is one input after the first for each bucket."""
-    length, ends = d._params["length"].at(at), np.asarray(d._params["boundaries"], np.int64)
-    source, *batchers = d._inputs
-
-    def bucket_of(element: Element, i: int) -> int:
-        return int(np.searchsorted(ends, int(length(element, i)[0]), side="right"))
-
-    def batches() -> Walk[Element]:
-        for bucket, window in _collected(source._walk(at, 0), bucket_of, d._params["sizes"].__getitem__):
-            if d._params["bounded"] and bucket == len(ends):
-                raise ValueError(f"When pad_to_bucket_boundary=True, elements must have length < {ends[-1]}")
-            yield from batchers[bucket]._walk(at.with_values({d._params["elements"]: window}), 0)
-
-    return itertools.islice(batches(), skip, None)
-
-
-@kind("in_whole_rounds")
-def _in_whole_rounds(d: Described, at: At, skip: int) -> Walk[Element]:
-    """Yields the batches, then empty batches until the last round is complete. The shape of an empty sparse batch has no rows either."""
-    replicas, taken, last = d._params["replicas"], skip, None
-    for last in d._inputs[0]._walk(at, skip):
-        taken += 1
-        yield last
-    if last is not None and taken % replicas:
-        shapes = set(d._params["shapes"])
-        empty = [np.concatenate([[0], a[1:]]).astype(a.dtype) if i in shapes else a[:0] for i, a in enumerate(last)]
-        yield from itertools.repeat(empty, replicas - taken % replicas)
+    return after(flattened(map(rows, d._inputs[0]._walk(at, 0))), skip)
 
 
 # --- folded ----------------------------------------------------------------------------------------------------------
@@ -561,14 +393,17 @@ def _reduce(d: Described, at: At, skip: int) -> Walk[Element]:
 def _scan(d: Described, at: At, skip: int) -> Walk[Element]:
     function, kept = d._params["function"].at(at), d._params["state_size"]
 
-    def scanned() -> Walk[Element]:
-        state: Element = arrays_of(at, d._params["arrays"], d._params["given"])
-        for i, element in enumerate(d._inputs[0]._walk(at, 0)):
-            found = function([*state, *element], i)
-            state = found[:kept]
-            yield found[kept:]
+    state: Element = arrays_of(at, d._params["arrays"], d._params["given"])
 
-    return itertools.islice(scanned(), skip, None)
+    def scanned(numbered: tuple[int, Element]) -> Element:
+        nonlocal state
+        i, element = numbered
+        found = function([*state, *element], i)
+        state = found[:kept]
+        rest: Element = found[kept:]
+        return rest
+
+    return after(map(scanned, enumerate(d._inputs[0]._walk(at, 0))), skip)
 
 
 @kind("single")

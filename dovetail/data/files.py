@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import itertools
 import os
 import re
 import zlib
@@ -20,6 +19,7 @@ from ..graph.core.graph import Tensor
 from ..io import files as gfile
 from ..io.records import compression_of
 from .kind_registry import Described, kind
+from .resumable import after, flattened
 from .runtime_values import At, Source, arrays_of
 from .spec import Array, Element, text_element
 
@@ -63,16 +63,15 @@ def _matching(d: Described, at: At, skip: int) -> Walk[Element]:
 def _lines(d: Described, at: At, skip: int) -> Walk[Element]:
     compression = compression_at(d, at)
 
-    def lines() -> Walk[Element]:
-        for name in files_of(d, at):
-            try:
-                with opened(name, compression) as file:
-                    for line in file:
-                        yield text_element(line.rstrip(b"\n").removesuffix(b"\r"))
-            except (OSError, EOFError, zlib.error) as e:
-                raise DataLossError.of(f"{name} cannot be read as {compression or 'text'}: {e}") from None
+    def lines(name: str) -> Walk[Element]:
+        try:
+            with opened(name, compression) as file:
+                for line in file:
+                    yield text_element(line.rstrip(b"\n").removesuffix(b"\r"))
+        except (OSError, EOFError, zlib.error) as e:
+            raise DataLossError.of(f"{name} cannot be read as {compression or 'text'}: {e}") from None
 
-    return itertools.islice(lines(), skip, None)
+    return after(flattened(map(lines, files_of(d, at))), skip)
 
 
 def compression_at(d: Described, at: At) -> str:

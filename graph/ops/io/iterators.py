@@ -72,7 +72,6 @@ class Pipeline:
         self._live: Iterator[Sequence[Array]] | None = None
         self._task: weakref.ref[Resources] | None = None  # of the walk that is under way
         self._ended: tuple[int, ...] | None = None
-        self._failed = False  # the last element
 
     def begin(self, state: VariableState, seed: int) -> None:
         """Start, unless another step has done so. `seed`: 0: a random one."""
@@ -95,11 +94,9 @@ class Pipeline:
             if self._ended == position:
                 return None
             fresh = self._live is None or not is_same or self._at != position
-            failed, self._failed = self._failed, False
             live = self._started(state, task, position) if fresh else self._live
             assert live is not None
             self._at = _next_position(position)
-            self._failed = True
             try:
                 found = next(live, None)
                 check_cancelled()
@@ -107,9 +104,6 @@ class Pipeline:
                 if is_cancelled():
                     self.stop()
                 raise
-            if found is None and failed and not fresh:  # the walk could not continue after the error
-                found = next(self._started(state, task, position), None)
-            self._failed = False
             if found is None:
                 self.stop()
                 self._ended = position
