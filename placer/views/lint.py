@@ -54,7 +54,9 @@ def check(
     facts = facts or Facts(plan)
     with without_compiling(plan):
         found = [w for name, find in CHECKS.items() if predict or name not in PREDICTING for w in find(facts)]
-    blamed = {d for w in found if w.kind == "gradients" for d in w.devices[:1]}  # the reason is known then
+    blamed = {
+        d for w in found if w.kind in ("gradients", "uneven-bytes") for d in w.devices[:1]
+    }  # the reason is known then
     found = [w for w in found if w.kind != "uneven-work" or w.devices[0] not in blamed]
     if place is not None:
         found = [_applied(w, facts, place) for w in found]

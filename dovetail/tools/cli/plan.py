@@ -157,9 +157,9 @@ def _nodes(built: Program, names: Sequence[str]) -> list[Node]:
 
 
 def _critical_path(step: Timeline) -> str:
-    """The critical path as a table, in order of time."""
+    """The critical path as a table, in order of time, without what takes none."""
     rows = []
-    for part in step.critical:
+    for part in [p for p in step.critical if p.finish > p.start] or step.critical:
         if isinstance(part, Span):
             where = short(step.devices[part.device])
         else:

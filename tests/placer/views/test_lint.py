@@ -391,6 +391,15 @@ def test_a_batch_is_as_large_as_it_must_be_and_no_cure_where_work_does_not_follo
         assert "sending its variables in each step" in told.what and " rows or more computation" in told.cure
 
 
+def test_a_server_that_works_more_since_it_stores_more_has_one_warning():
+    with dt.Graph().as_default(), dt.device(dt.train.replica_device_setter(ps_tasks=2)):
+        x = dt.placeholder(dt.float32, [None, 512], name="x")
+        w, b = dt.get_variable("w", [512, 1024]), dt.get_variable("b", [1024])
+        loss = dt.reduce_mean(dt.nn.relu(x @ w + b))
+        plan = place(None, CLUSTER, targets=dt.train.AdamOptimizer().minimize(loss))
+    assert "uneven-bytes" in kinds(plan) and "uneven-work" not in kinds(plan)
+
+
 def test_the_node_with_most_work_is_that_of_the_given_sizes():
     with dt.Graph().as_default(), dt.device("/job:worker/task:0"):
         x = dt.placeholder(dt.float32, [None, 64], name="x")
