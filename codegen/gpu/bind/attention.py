@@ -34,10 +34,7 @@ def _sizes(q: Shape, k: Shape, v: Shape, mask: Shape | None) -> dict[str, int] |
         if mask[:-3] != q[:-3] and any(m != 1 for m in mask[:-3]):
             return None
         four = (math.prod(mask[:-3]), *mask[-3:])
-    try:
-        return attention_sizes((batch, *q[-3:]), (batch, *k[-3:]), four)
-    except ValueError:
-        return None
+    return attention_sizes((batch, *q[-3:]), (batch, *k[-3:]), four)
 
 
 def _attention(node: Node, *, tf32: bool = False) -> Template:

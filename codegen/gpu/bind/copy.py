@@ -130,13 +130,20 @@ def _slice_gradient(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) 
     return Boxes([shape], [box], math.prod(shape))
 
 
+def _margins(node: Node, shape: Shape, flat: Sequence[int]) -> list[tuple[int, int]] | None:
+    """How much a padding adds before and behind each axis; None where its numbers may be no such pairs."""
+    pairs = (node.inputs[1].dims or ())[-1:] == (2,)
+    return list(zip(flat[::2], flat[1::2], strict=True)) if pairs and len(flat) == 2 * len(shape) else None
+
+
 def _pad(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
     (shape,), (flat,) = shapes, others
-    if len(flat) != 2 * len(shape) or 0 in shape or min(flat, default=0) < 0:
+    margins = _margins(node, shape, flat)
+    if margins is None or 0 in shape or min(flat, default=0) < 0:
         return None
-    made = tuple(d + flat[2 * a] + flat[2 * a + 1] for a, d in enumerate(shape))
+    made = tuple(d + before + after for d, (before, after) in zip(shape, margins, strict=True))
     there = _dense(made)
-    end = sum(flat[2 * a] * t for a, t in enumerate(there))
+    end = sum(before * t for (before, _), t in zip(margins, there, strict=True))
     return Boxes([made], [Move(0, 0, tuple(zip(shape, _dense(shape), there, strict=True)), 0, end)], math.prod(made))
 
 
@@ -168,11 +175,12 @@ def _roll(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes |
 
 def _mirror_pad(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
     (shape,), (flat,) = shapes, others
-    if len(flat) != 2 * len(shape):
+    margins = _margins(node, shape, flat)
+    if margins is None:
         return None
     offset = MIRROR_OFFSETS[str(node.attrs["mode"])]
     made, parts = [], []
-    for d, before, after in zip(shape, flat[::2], flat[1::2], strict=True):
+    for d, (before, after) in zip(shape, margins, strict=True):
         if not 0 <= min(before, after) <= max(before, after) <= d - offset:
             return None
         made.append(before + d + after)
@@ -216,9 +224,8 @@ def _joined(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes
 
 def _transpose(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
     (shape,), (order,) = shapes, others
-    rank, near = len(shape), _dense(shape)
-    order = [a % rank if rank else a for a in order]
-    if sorted(order) != list(range(rank)) or 0 in shape:
+    near = _dense(shape)
+    if sorted(order) != list(range(len(shape))) or 0 in shape:
         return None
     made = tuple(shape[a] for a in order)
     axes = [(n, near[a], t) for n, a, t in zip(made, order, _dense(made), strict=True)]

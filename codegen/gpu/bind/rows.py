@@ -120,8 +120,10 @@ def _gather(node: Node) -> Template:
     def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         shape, picked = shapes
         batch = int(node.attrs["batch_dims"])
-        axis = others[0][0] % len(shape) if shape else 0
-        return gathered(params, indices, shape, picked, axis, batch + len(picked) if batch < 0 else batch)
+        (axis,), rank = others[0], len(shape)
+        if not -rank <= axis < rank:
+            return None
+        return gathered(params, indices, shape, picked, axis % rank, batch + len(picked) if batch < 0 else batch)
 
     return Template(2, choose)
 
@@ -225,6 +227,8 @@ def _reduction(node: Node) -> Template:
         if 0 in shape or any(not -rank <= a < rank for a in axes):
             return None
         over = {a % rank for a in axes}
+        if len(over) != len(axes):
+            return None
         made = tuple(1 if i in over else n for i, n in enumerate(shape) if keep or i not in over)
         if all(shape[a] == 1 for a in over):
             return Choice([copied(device, math.prod(shape) * dtype.size)], {}, [(made, dtype.np)])

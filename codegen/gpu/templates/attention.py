@@ -41,23 +41,17 @@ _EVEN = 16  # rows of what is turned begin at multiples of so many numbers
 _TURNED = 64  # positions that a program turns
 
 
-def attention_sizes(q: Sequence[int], k: Sequence[int], mask: Sequence[int] | None = None) -> dict[str, int]:
-    """The sizes that a launch needs, from the operands' shapes.
+def attention_sizes(q: Sequence[int], k: Sequence[int], mask: Sequence[int] | None = None) -> dict[str, int] | None:
+    """The sizes that a launch needs, from the operands' shapes, which fit together; None: the mask does not.
 
-    Args:
-        mask: four sizes, (batch, heads, queries, keys), of which the first three may be 1.
-
-    Raises:
-        ValueError: the shapes do not fit.
+    `mask`: four sizes, (batch, heads, queries, keys), of which the first three may be 1.
     """
-    batch, heads, queries, size = q
+    batch, heads, queries, _ = q
     keys = k[2]
-    if (batch, heads, size) != (k[0], k[1], k[3]):
-        raise ValueError(f"queries of shape {tuple(q)} do not go with keys of shape {tuple(k)}")
     out = {"batch": batch, "heads": heads, "queries": queries, "keys": keys}
     if mask is not None:
         if mask[3] != keys or any(m not in (1, n) for m, n in zip(mask, (batch, heads, queries), strict=False)):
-            raise ValueError(f"a mask of shape {tuple(mask)} does not go with scores {(batch, heads, queries, keys)}")
+            return None
         row = keys if mask[2] > 1 else 0
         head = mask[2] * keys if mask[1] > 1 else 0
         out |= {"mask_row": row, "mask_head": head, "mask_batch": math.prod(mask[1:]) if mask[0] > 1 else 0}

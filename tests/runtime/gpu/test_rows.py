@@ -218,3 +218,24 @@ def test_a_step_of_an_embedding_is_captured(fake):
     np.testing.assert_allclose(mine[0], theirs[0], rtol=1e-5)
     np.testing.assert_allclose(mine[1], theirs[1], rtol=1e-5, atol=1e-6)
     assert mine[2] == [2]
+
+
+@pytest.mark.parametrize(
+    ("op", "argument"),
+    [
+        (dt.transpose, [0, 3]),
+        (dt.transpose, [0, -1]),
+        (lambda x, axis: dt.gather(x, [0, 1], axis=axis), 5),
+        (dt.reduce_sum, [1, 1]),
+        (dt.reduce_sum, [0, -2]),
+        (dt.pad, [[1], [2], [0], [1]]),
+        (lambda x, p: dt.pad(x, p, "SYMMETRIC"), [[1], [2], [0], [1]]),
+    ],
+)
+def test_axes_and_margins_that_are_wrong_are_errors_on_gpus_too(fake, op, argument):
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        x, given = dt.placeholder(dt.float32, [3, 4]), dt.placeholder(dt.int32)
+        given.set_shape(np.shape(argument) if np.ndim(argument) < 2 else None)
+        y = op(x * 2.0, given) + 1.0
+    with dt.Session(graph=graph) as session, pytest.raises(dt.errors.InvalidArgumentError):
+        session.run(y, {x: np.ones((3, 4), np.float32), given: argument})
