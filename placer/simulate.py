@@ -270,7 +270,7 @@ def is_exact(plan: PlanData, costs: Profile | None = None) -> bool:
     sizes = sizes_in(plan, costs)
     measured = {} if costs is None else costs.nodes
     for p in plan.partitions.values():
-        if any(kind == "loop" for kind, _ in p.steps) and not all(n.name in measured for n in p.nodes):
+        if p.has_loop and not all(n.name in measured for n in p.nodes):
             return False
         if not sizes.is_exact(n for n in p.nodes if n.name not in measured):
             return False

@@ -94,6 +94,11 @@ class Partition:
         return [what for kind, what in self.steps if isinstance(what, Node)]
 
     @property
+    def has_loop(self) -> bool:
+        """Whether it has a part of a loop. Sums over its nodes count one iteration."""
+        return any(kind == "loop" for kind, _ in self.steps)
+
+    @property
     def sends(self) -> list[Channel]:
         """The channels it sends on, in order."""
         return [what for kind, what in self.steps if kind == "send" and isinstance(what, Channel)]

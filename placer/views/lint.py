@@ -79,7 +79,8 @@ def _applied(warning: PlanWarning, facts: Facts, place: Place) -> PlanWarning:
         parts = [f"predicted time for {rows} examples {time_text(new.seconds * rows / more)} instead of {now}"]
     sent, was = new.bytes_between_tasks, facts.bytes_between_tasks
     if sent != was:
-        parts.append(f"{size_text(sent)} instead of {size_text(was)} between tasks")
+        then, now = (size_text(size, size == 0 or of.is_exact) for size, of in ((sent, new), (was, facts)))
+        parts.append(f"{then} instead of {now} between tasks")
     slower = new.seconds >= facts.seconds if warning.kind in ("idle", "uneven-work") else new.seconds > facts.seconds
     slower &= warning.change.batch is None and warning.kind not in SLOWER
     return replace(warning, fixed=fixed, result=f"{'No gain' if slower else 'Result'}: {', '.join(parts)}")

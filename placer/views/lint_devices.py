@@ -26,6 +26,7 @@ UNEVEN = 2.0
 """Twice the mean of its kind is uneven; less is common and seldom worth a change."""
 UNEVEN_PAIR = 1.5  # of two devices, one cannot have more than twice the mean: here three quarters are uneven
 BALANCED = 1.25  # a device that holds no more than this times what the best balance gives it is balanced
+CERTAIN = 0.99  # a part of a step time that needs a decimal, so that it is not told as all of it
 SMALL_FLOPS = 1e6  # done in less time than a message takes
 LARGE_VARIABLE = 1 << 20  # worth being cut: its parts still take longer to send than a message takes
 
@@ -38,12 +39,15 @@ def slower_than_one(facts: Facts) -> Iterator[PlanWarning]:
     used = Counter(facts.device_of.values())
     away = next((n for n, d in facts.device_of.items() if d != device and n.device), None)
     away = away or next(n for n, d in facts.device_of.items() if d != device)
+    cure = f"Remove the device blocks that distribute the nodes, or place all nodes on {short(device)}, until a step has more work"
+    if len(used) == 1:
+        cure = f'Place the nodes there, with dt.device("{short(device)}")'
     yield PlanWarning(
         "slower-than-one",
         f"The predicted step time is {time_text(facts.seconds)} on {count_text(len(used), 'device')}, and {time_text(seconds)} with all "
         f"nodes on {short(device)}",
         away.blocks.source if away.blocks is not None else away.source,
-        f"Remove the device blocks that distribute the nodes, or place all nodes on {short(device)}, until a step has more work",
+        cure,
         (device,),
         (away.name,),
         facts.bytes_between_tasks,
@@ -111,7 +115,8 @@ def uneven_work(facts: Facts) -> Iterator[PlanWarning]:
         if uneven is not None and work[uneven[0]] >= SMALL_FLOPS:
             most, times = uneven
             heavy, cure, change = _spread(facts, most)
-            known = facts.plan.sizes.is_exact(facts.plan.partitions[most].nodes)
+            part = facts.plan.partitions[most]
+            known = facts.plan.sizes.is_exact(part.nodes) and not part.has_loop
             yield PlanWarning(
                 "uneven-work",
                 f"{short(most)} does {number_text(work[most], known)}flop per step, {times:.1f} times the mean of the {len(work)} used "
@@ -144,11 +149,12 @@ def _can_gain(facts: Facts) -> bool:
 
 
 def _most_gain(facts: Facts) -> str:
-    """What a better balance can gain at most, as a sentence; where sizes are unknown, that they count as 1."""
+    """What a better balance can gain at most, as a sentence; where sizes or iterations are unknown, that they count as 1."""
     if not facts.is_exact or facts.problem is None:
-        return ". This counts unknown sizes as 1" if facts.plan.unknown_sizes else ""
+        return f". This counts {'unknown sizes' if facts.plan.unknown_sizes else 'the iterations of loops'} as 1"
     most_saved = 1 - facts.lower_bound / facts.seconds
-    return f". The step time of {time_text(facts.seconds)} could fall by at most {most_saved:.0%}"
+    text = f"{most_saved:.0%}" if most_saved < CERTAIN else f"{most_saved:.1%}"
+    return f". The step time of {time_text(facts.seconds)} could fall by at most {text}"
 
 
 def _spread(facts: Facts, device: str) -> tuple[Node, str, Change]:

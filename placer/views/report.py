@@ -168,11 +168,11 @@ def _left_out(rows: Sequence[object]) -> str:
 
 
 def _flops(plan: PlanData, device: str) -> tuple[float, bool]:
-    """Arithmetic operations of one step on a device, and whether they depend on no unknown size."""
+    """Arithmetic operations of one step on a device, and whether they depend on no unknown size and number of iterations."""
     part = plan.partitions.get(device)
     if part is None:
         return 0.0, True
-    return work(part.nodes, plan.sizes.cost).flops, plan.sizes.is_exact(part.nodes)
+    return work(part.nodes, plan.sizes.cost).flops, plan.sizes.is_exact(part.nodes) and not part.has_loop
 
 
 def links_table(plan: PlanData) -> Table:

@@ -1,5 +1,6 @@
 """Warnings, differences, pictures: each on a plan made to show it, and silent on one that is well."""
 
+import re
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -389,6 +390,36 @@ def test_a_batch_is_as_large_as_it_must_be_and_no_cure_where_work_does_not_follo
         z = dt.matmul(dt.placeholder(dt.float32, [4, 2000], name="batch"), table)
         told = only(place(None, slow_link, fetches=z), "small-batch")
         assert "sending its variables in each step" in told.what and " rows or more computation" in told.cure
+
+
+def test_a_gpu_that_is_not_used_is_told_as_such():
+    with dt.Graph().as_default():
+        x = dt.placeholder(dt.float32, [2048, 2048], name="x")
+        with dt.device("/cpu:0"):
+            y = dt.matmul(x, x)
+        plan = place(None, {"worker": 1}, fetches=y, devices={"worker": ["cpu:0", "gpu:0"]})
+    slower = only(plan, "slower-than-one", fix=True)
+    assert slower.cure == 'Place the nodes there, with dt.device("/job:worker/task:0/GPU:0")'
+    assert set(slower.fixed.partitions) == {"/job:worker/replica:0/task:0/device:GPU:0"}
+    assert re.search(r"could fall by at most 99\.\d%\.", only(plan, "idle").text)
+
+
+def test_figures_of_loops_are_marked():
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:1"):
+            w = dt.get_variable("w", [512, 512])
+
+        def body(h):
+            with dt.device("/job:worker/task:1"):
+                return dt.tanh(h @ w)
+
+        with dt.device("/job:worker/task:0"):
+            y = dt.while_loop(lambda h: dt.reduce_sum(h) < 9.0, body, [dt.ones([32, 512])])
+        plan = place(None, {"worker": 2}, fetches=y)
+    assert re.search(r"^/job:worker/task:1/CPU:0 .* ≥ 16.9 M$", str(plan), re.MULTILINE)
+    found = only(plan, "uneven-work", fix=True)
+    assert " does ≥ 16.9 Mflop per step" in found.what and "This counts the iterations of loops as 1." in found.text
+    assert re.search(r"predicted step time ≥ .* instead of ≥ .*, 0 B instead of ≥ .* between tasks", found.result)
 
 
 def test_a_server_that_works_more_since_it_stores_more_has_one_warning():
