@@ -11,6 +11,7 @@ import msgpack
 
 from ..graph.core.errors import DataLossError, InvalidArgumentError
 from ..graph.formats.record_format import MAX_RECORD, MalformedError, Reader, extension
+from .kind_registry import quick
 from .resumable import Steps
 from .spec import Component, Element
 
@@ -25,7 +26,7 @@ def cached_in_file(name: str, make: Callable[[], Walk[Element]], components: Seq
     """
     path = Path(f"{name}.elements")
     if path.exists():
-        return _read(path, components)
+        return quick(_read(path, components))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial, elements = path.with_name(f"{path.name}.{os.getpid()}.partial"), make()
     return Steps(_Written(path, partial, partial.open("wb"), elements, components).next)

@@ -16,7 +16,7 @@ from ..graph.core.errors import DataLossError, InvalidArgumentError, OutOfRangeE
 from ..graph.resources.cancellation import is_cancelled
 from .cache_files import cached_in_file
 from .checks import AUTOTUNE, checked
-from .kind_registry import Described, kind
+from .kind_registry import Described, kind, quick
 from .prefetch import Ahead, InOrder
 from .resumable import Steps, after, filtered, first, flattened, then
 from .runtime_values import At, arrays_of
@@ -240,7 +240,7 @@ def _cached(d: Described, at: At, skip: int) -> Walk[Element]:
     kept: dict[int, list[Element]] = d._memory
     start = at.seeds[0] if d._given else 0  # a data set of tensors has other elements with each start
     if start in kept:
-        return iter(kept[start][skip:])
+        return quick(iter(kept[start][skip:]))
     elements: list[Element] = []
     source = d._inputs[0]._walk(at, 0)
 

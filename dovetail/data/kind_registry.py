@@ -23,7 +23,7 @@ from .runtime_values import At, Given
 from .spec import Component, Element, pack
 
 LOOK_EVERY = 64  # elements of a quick source
-_QUICK = frozenset(["range", "tensor_slices", "cache"])
+_QUICK = frozenset(["range", "tensor_slices"])
 
 
 class Described:
@@ -64,8 +64,13 @@ class Described:
         """Iterates over the elements after the first `skip` ones."""
         found = WALKS[self._kind](self, at, skip)
         if self._kind in _QUICK:
-            return itertools.chain.from_iterable(_pieces(found))
+            return quick(found)
         return found if self._inputs else map(unless_cancelled, found)
+
+
+def quick(elements: Walk[Element]) -> Walk[Element]:
+    """The elements of a walk that does not go on after an error; it ends if the step is cancelled."""
+    return itertools.chain.from_iterable(_pieces(elements))
 
 
 def _pieces(elements: Walk[Element]) -> Walk[Walk[Element]]:
@@ -93,4 +98,4 @@ def kind(name: str) -> Callable[[W], W]:
     return register
 
 
-__all__ = ["WALKS", "WalkOf", "kind"]
+__all__ = ["WALKS", "WalkOf", "kind", "quick"]

@@ -37,6 +37,7 @@ def _source(count: int = 8, *where: int) -> Any:
         (lambda: _source().take(5).repeat(2), [0, 1, 2, None, 4, 5] * 2),
         (lambda: _source().shard(2, 1), [1, None, 4, 6]),
         (lambda: _source().cache().repeat(2), [0, 1, 2, None, 4, 5, 6, 7, 0, 1, 2, 4, 5, 6, 7]),
+        (lambda: _source(3, 0).cache().repeat(2), [None, 1, 2, 1, 2]),
         (lambda: _source().filter(lambda x: x % 2 < 1).batch(2), [[0, 2], None, [4, 6]]),
         (lambda: _source().padded_batch(3, []), [[0, 1, 2], None, [4, 5, 6], [7]]),
         (
