@@ -10,7 +10,7 @@
     list_scheduling.py        HEFT and m-ETF
     orderings.py, contiguous.py            contiguous splits of linear orders
     coarsen_hypergraph.py, coarsen_dag.py  multilevel coarsening
-    anneal.py                              simulated annealing
+    anneal.py, rounds.py                   simulated annealing, and the rounds that it goes through
     window_search.py          local search within windows of the schedule
     exact.py, bounds.py       optimal answers of small problems, lower bounds
     portfolio.py              the driver of all of them

@@ -25,6 +25,7 @@ from .jit import compiled, next_random, seeded
 from .types import Arrays, Floats, Ints
 
 KEPT = 8  # states of the clock to set out from again
+UNTRIED = 0.05  # of the price of a move: that of one which is not possible
 
 
 @compiled
@@ -75,14 +76,15 @@ def _drawn(state: int) -> float:
 @compiled
 def anneal_makespan(
     a: Arrays, rank: Ints, contended: bool, behind: Floats, item_of: Ints, items: Items, capacity: Floats, where: Ints,
-    moves: int, hot: float, cold: float, seed: int,
-) -> float:  # fmt: skip
-    """Improve `where` (m,), the device of each item, in place; returns the objective.
+    effort: float, move_s: float, node_s: float, hot: float, cold: float, seed: int,
+) -> tuple[float, float]:  # fmt: skip
+    """Improve `where` (m,), the device of each item, in place; returns the objective and the price of the walk.
 
     Args:
         rank: the position of each node by priority. behind: the least time behind each (`time_behind`).
         item_of: (n,) the item of each node.
-        moves: how many moves are judged. hot, cold: first and last temperature, as a part of the objective.
+        effort: the price, about, of the walk. move_s, node_s: that of judging a move, and of each node that is run on the clock for it.
+        hot, cold: first and last temperature, as a part of the objective.
     """
     n, m, devices = len(rank), len(where), len(a.device_class)
     node_start, node = np.zeros(m + 1, np.int32), np.empty(n, np.int32)
@@ -109,18 +111,15 @@ def anneal_makespan(
     now = advance(a, device, rank, by_rank, contended, start, finish, c, 0, behind, np.inf, by_readiness, unrecorded)
     keep(a, device, moved[:0], 0, c)
     best, kept = now, where.copy()
-    state, temperature = seeded(seed), hot
-    cooling = (cold / hot) ** (1.0 / max(moves, 1))
-    tries, done = 0, 0
-    while done < moves and tries < 20 * moves:
-        tries += 1
+    state, cooling = seeded(seed), np.log(cold / hot)
+    spent = n * node_s
+    while spent < effort:
+        spent += UNTRIED * move_s
         state, i, j, q = _propose(items, where, devices, 6, state)
         if not _is_possible(items, memory, capacity, where, i, j, q):
             continue
         p = np.int64(where[i])
         more = items.memory[i] - (items.memory[j] if j >= 0 else 0.0)
-        done += 1
-        temperature *= cooling
         count, since = 0, np.inf
         for item, to in ((i, q), (j, p)):
             if item < 0:
@@ -134,12 +133,14 @@ def anneal_makespan(
                 for e in range(a.input_start[x], a.input_start[x + 1]):
                     since = min(since, finish[a.value_source[a.input_value[e]]])
         state = next_random(state)
-        limit = now + _drawn(state) * best * temperature
+        limit = now + _drawn(state) * best * hot * np.exp(cooling * spent / effort)
         new_start[:], new_finish[:] = start, finish
         same = resume(a, device, moved[:count], start, since, c)
+        before = c.size[1]
         after = advance(
             a, device, rank, by_rank, contended, new_start, new_finish, c, same, behind, limit, by_readiness, unrecorded
         )
+        spent += move_s + node_s * (c.size[1] - before)
         if after <= limit:
             now = after
             start, new_start, finish, new_finish = new_start, start, new_finish, finish
@@ -158,7 +159,7 @@ def anneal_makespan(
             for k in range(count):
                 device[moved[k]] = was[moved[k]]
     where[:] = kept
-    return best
+    return best, spent
 
 
 @compiled

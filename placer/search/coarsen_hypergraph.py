@@ -148,17 +148,24 @@ class Level(NamedTuple):
 
 
 def coarsened(
-    items: Items, coarsest: int, cap: float, memory_cap: float, seed: int, part: Ints | None = None
+    items: Items,
+    coarsest: int,
+    cap: float,
+    memory_cap: float,
+    seed: int,
+    part: Ints | None = None,
+    most: float = np.inf,
 ) -> list[Level]:
     """Levels from fine to coarse, until there are `coarsest` items or nothing more fits together.
 
     Args:
         cap, memory_cap: no item is made heavier (seconds on its fastest class), or larger, than this.
         part: (m,) items of different parts stay apart; None: all may merge.
+        most: levels at most.
     """
     levels = [Level(items, None)]
     part = np.zeros(len(items.memory), np.int32) if part is None else part
-    while len(levels[-1].items.memory) > coarsest:
+    while len(levels[-1].items.memory) > coarsest and len(levels) < most:
         fine = levels[-1].items
         weight = np.ascontiguousarray(fine.seconds.min(axis=0))
         label = matched(fine, weight + weight.mean() * 0.1, cap, memory_cap, part, seed + len(levels))
@@ -170,3 +177,9 @@ def coarsened(
         merged[label] = part
         part = merged
     return levels
+
+
+def memory_share(p: Problem) -> float:
+    """Memory that an item may need at most: a quarter of a device, so that items can still be packed."""
+    finite: Floats = p.capacity[np.isfinite(p.capacity)]
+    return max(float(finite.min()) / 4, float(p.unit_memory.max())) if len(finite) else np.inf

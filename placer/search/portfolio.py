@@ -5,10 +5,7 @@
 3. for a step on a clock: HEFT and m-ETF on every level of coarseness (`list_scheduling.py`, `coarsen_dag.py`);
 4. for small problems: a proof, from the best so far (exact.py);
 5. for steps of more than a thousand nodes: passes of moves within windows (`window_search.py`);
-6. chains of rounds of multilevel annealing (`anneal.py`). In even rounds the coarse items are merged without
-   regard to the chain's best assignment and the walk starts hot; in odd rounds only items of the same device are
-   merged, so that assignment exists on every level and is refined at once on all of them. Some rounds
-   set out from other good starts. (Steps on a clock: a hot round in three.)
+6. chains of rounds of annealing (`rounds.py`).
 
 There are `CHAINS` chains, whatever the machine; each round is done by a core of its own, where there are so many. A chain whose last
 rounds have brought nothing begins anew with other random numbers. This goes on until the work allowed for is done, or the lower bound is
@@ -28,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import TypeAlias
@@ -37,30 +33,26 @@ import numpy as np
 
 from ...graph.core.errors import invalid
 from . import SEARCHES
-from .anneal import anneal_load, anneal_makespan
-from .bounds import least_behind, lower_bound
+from .bounds import lower_bound
 from .clock import run
 from .coarsen_dag import levels
-from .coarsen_hypergraph import Items, coarsened, items_of
+from .coarsen_hypergraph import Items, coarsened, items_of, memory_share
 from .contiguous import split
 from .feasible import first_assignment
 from .jit import interpreted, is_first_call
 from .list_scheduling import list_schedule
 from .orderings import orders
 from .problem import Found, Objective, Problem, Solution
-from .types import Flags, Floats, Ints
+from .rounds import CHAINS, Chain, descents, walks
+from .types import Flags, Ints
 from .window_search import ended, passed
 
-LOAD_MOVE_S, LOAD_VALUE_S = 1.2e-7, 1e-8  # price of one move of `anneal_load`, and of each value of the item
-CLOCK_MOVE_S = 2e-6  # price of one move of `anneal_makespan`, beside its evaluation
-VISIT_S = 3e-8  # price of one evaluation, for each node and each end of a value that it goes over
+VISIT_S = 3e-8  # price of one evaluation, for each node that it goes over
 MIN_S = 1.0  # starts may spend this much even if the budget is smaller
 POOL = 5  # starts from which fresh walks set out
 CORES = 2  # that the budget is for
-CHAINS = 4  # of rounds at the same time
 PATIENCE = 9  # rounds without gain after which a chain begins anew
 BEGINNINGS = 24  # without gain after which the search ends
-MEASURED = 1.5  # times that price, where machines are measured
 CUT_S = 2e-9  # price of one (start, end, state, kind) of a contiguous split
 CUT_WORK = 4e7  # of these at most for one order; problems with more are merged first
 CUT_STATES = 4096
@@ -157,21 +149,6 @@ def improvements(
         if found is None:
             return
         yield found
-
-
-@dataclass
-class _Chain:
-    """Rounds that follow each other, and the best assignment of units that they have found since they began.
-
-    Attributes:
-        number: which chain since the search began. rounds: how many there were. idle: of these without gain at the end.
-    """
-
-    number: int
-    best: Ints
-    value: float
-    rounds: int = 0
-    idle: int = 0
 
 
 class _Search:
@@ -295,7 +272,7 @@ class _Search:
         most = max(100, int(np.sqrt(2 * CUT_WORK / states)))
         if p.units > most:
             cap = float(items.seconds.min(axis=0).sum()) / p.devices / 16
-            for level in coarsened(items, most, cap, _share(p), self.seed)[1:]:
+            for level in coarsened(items, most, cap, memory_share(p), self.seed)[1:]:
                 assert level.label is not None
                 label, items = level.label[label], level.items
         if len(items.memory) > 2 * most:
@@ -334,7 +311,7 @@ class _Search:
         p = self.problem
         work = float(p.seconds.min(axis=0).sum())
         for share in (2, 8) if p.nodes <= WALK_NODES else (8,):
-            found = levels(p, 2 * p.devices, work / p.devices / share, _share(p))
+            found = levels(p, 2 * p.devices, work / p.devices / share, memory_share(p))
             for number, (coarse, label) in enumerate(found):
                 if number and coarse.nodes * 1.3 > found[number - 1][0].nodes:
                     continue  # hardly another level
@@ -367,7 +344,7 @@ class _Search:
         p, n = self.problem, self.problem.nodes
         work = float(p.seconds.min(axis=0).sum())
         effort, kept = (MERGING * n, HALVED) if n > HUGE else (np.inf, 1.0)
-        chain = levels(p, WALK_NODES, work / p.devices / 8, _share(p), DENSEST, effort)
+        chain = levels(p, WALK_NODES, work / p.devices / 8, memory_share(p), DENSEST, effort)
         self.smaller = chain[-1]
         before = n
         for number, (coarse, label) in enumerate(chain[1:], 1):
@@ -392,15 +369,19 @@ class _Search:
         if self.problem.objective is Objective.MAKESPAN and self.problem.nodes > PASS_NODES and not self.is_merged:
             yield from self._passes()  # cheap beside walks, which judge few moves on so many nodes
         self.left, self.whole = CORES * self.left, CORES * self.whole
-        judge = self._balancer() if self.problem.objective is Objective.THROUGHPUT else self._walker()
+        p, items = self.problem, self.items
+        if p.objective is Objective.THROUGHPUT:
+            a_round = descents(p, items, self.seed, self.left)
+        else:
+            a_round = walks(p, items, self.seed, self.left, self._chosen())
         begun, idle, gained = 0, 0, self.value
-        chains: list[_Chain] = []
+        chains: list[Chain] = []
         with ThreadPoolExecutor(min(CHAINS, os.cpu_count() or 1)) as cores:  # compiled loops hold no lock
             while not self._is_done and idle < BEGINNINGS:
                 while len(chains) < CHAINS:
                     chains.append(self._chain(begun))
                     begun += 1
-                done = cores.map(self._round, chains, repeat(judge), repeat(tuple(self.pool)))
+                done = cores.map(a_round, chains, repeat(tuple(self.pool)))
                 for chain, (where, value, price) in zip(chains, done, strict=True):
                     self.left -= price
                     if value < self.value:
@@ -409,19 +390,19 @@ class _Search:
                         self._remember(value, where)
                     is_gain = value < chain.value * (1 - 1e-12)  # sums of loads differ by rounding
                     chain.rounds, chain.idle = chain.rounds + 1, 0 if is_gain else chain.idle + 1
-                    if is_gain:
+                    if value <= chain.value:  # an equal one, too: the next round sees other moves
                         chain.best, chain.value = where, value
                     if chain.idle == PATIENCE:
                         idle, gained = 0 if self.value < gained else idle + 1, self.value
                 chains = [c for c in chains if c.idle < PATIENCE]
                 self._tell()
 
-    def _chain(self, number: int) -> _Chain:
+    def _chain(self, number: int) -> Chain:
         """A chain that sets out from the best, or, every other one after the first few, from a start."""
         value, where = self.value, self._chosen()
         if number >= CHAINS and number % 2:
             value, where = self.pool[number // 2 % len(self.pool)]
-        return _Chain(number, where, value)
+        return Chain(number, where, value)
 
     def _rounds_on_merged(self) -> Iterator[Solution]:
         """Rounds on a problem with fewer nodes, which only resembles this one; the best of them are tried here."""
@@ -430,7 +411,7 @@ class _Search:
             if p.nodes > HUGE and self._is_large:  # merging it was not worth while
                 return
             work = float(p.seconds.min(axis=0).sum())
-            self.smaller = levels(p, WALK_NODES, work / p.devices / 8, _share(p))[-1]
+            self.smaller = levels(p, WALK_NODES, work / p.devices / 8, memory_share(p))[-1]
         coarse, label = self.smaller
         # Under the caps it may not merge any further, or its values may remain as many as they were.
         if coarse.nodes > 4 * WALK_NODES or len(coarse.value_target) > DENSEST * coarse.nodes:
@@ -467,99 +448,6 @@ class _Search:
         self.left -= price
         yield from self._tried([(f"windows {number}", where)])
 
-    def _round(self, chain: _Chain, judge: _Judge, starts: Sequence[tuple[float, Ints]]) -> tuple[Ints, float, float]:
-        """One descent from coarse to fine, from the chain's best or one of the starts; its objective, and its price."""
-        p, items, number = self.problem, self.items, chain.rounds
-        seed = (self.seed * 1_000_003 + chain.number * 10_007 + number * 101 + 1) & 0x7FFFFFFF
-        chosen, fresh, warm, price = chain.best, number % 2 == 0, 0.02, 0.0
-        if p.objective is Objective.THROUGHPUT:
-            if number % 4 == 3:
-                chosen = starts[number // 4 % len(starts)][1]
-        else:
-            # A walk that sets out hot seldom comes back to a contiguous split, so starts are worth more here.
-            fresh = number % 3 == 2
-            if number % 3 == 0:
-                warm, chosen = 0.05, starts[number // 3 % len(starts)][1]
-        cap = float(items.seconds.min(axis=0).sum()) / p.devices / 4
-        found = coarsened(items, 6 * p.devices, cap, _share(p), seed, None if fresh else chosen)
-        label = np.arange(p.units, dtype=np.int32)
-        labels = [label]
-        for level in found[1:]:
-            assert level.label is not None
-            labels.append(level.label[labels[-1]])
-        # An item starts where one of its units is in the best assignment.
-        where: Ints = np.empty(len(found[-1].items.memory), np.int32)
-        where[labels[-1]] = chosen
-        repaired = self._repaired(found[-1].items, where)
-        if repaired is None:  # the coarse items cannot be packed: only the finest level is walked
-            found, labels = found[:1], labels[:1]
-        where = chosen.copy() if repaired is None else repaired
-        value = np.inf
-        for depth in range(len(found) - 1, -1, -1):
-            level = found[depth]
-            hot = 0.3 if fresh and depth == len(found) - 1 and depth else warm
-            value, paid = judge(level.items, labels[depth], where, hot, seed + depth, number)
-            price += paid
-            if depth:
-                assert level.label is not None
-                where = where[level.label]
-        return where, value, price
-
-    def _repaired(self, items: Items, where: Ints) -> Ints | None:
-        """A coarse assignment that may break constraints, made feasible; None when that is not simple."""
-        p = self.problem
-        allowed = items.allowed
-        where = where.copy()
-        wrong = ~allowed[np.arange(len(where)), where]
-        where[wrong] = allowed[wrong].argmax(axis=1)
-        used = np.bincount(where, items.memory, p.devices)
-        for i in np.argsort(-items.memory, kind="stable").tolist():
-            d = int(where[i])
-            if used[d] <= p.capacity[d]:
-                continue
-            room = np.where(allowed[i], p.capacity - used - items.memory[i], -np.inf)
-            to = int(room.argmax())
-            if room[to] >= 0:
-                where[i] = to
-                used[d] -= items.memory[i]
-                used[to] += items.memory[i]
-        return where if (used <= p.capacity).all() else None
-
-    def _balancer(self) -> _Judge:
-        p, total = self.problem, self.left / CHAINS
-
-        def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> tuple[float, float]:
-            m = len(where)
-            price = LOAD_MOVE_S + LOAD_VALUE_S * len(items.item_value) / m
-            moves = 20_000 + 1_200 * m * min(1 + number // 4, 3)
-            moves = max(1000, int(min(moves, 0.025 * total / price)))
-            value = anneal_load(
-                items, p.device_class, p.port_latency, p.port_per_byte, p.capacity, where, moves, hot, 1e-4,
-                seed,
-            )  # fmt: skip
-            return value, moves * price
-
-        return judge
-
-    def _walker(self) -> _Judge:
-        p = self.problem
-        a, rank, behind = p.arrays, p.rank, least_behind(p)
-        price = CLOCK_MOVE_S + VISIT_S * (p.nodes + len(a.value_target)) * (MEASURED if len(a.host) else 1.0)
-        total = self.left / CHAINS
-
-        def judge(items: Items, label: Ints, where: Ints, hot: float, seed: int, number: int) -> tuple[float, float]:
-            moves = int(min(200 + 30 * len(where) * min(1 + number // 6, 4), 0.05 * total / price))
-            value = anneal_makespan(
-                a, rank, p.contended, behind, label[p.unit], items, p.capacity, where, moves, hot, 1e-4, seed,
-            )  # fmt: skip
-            return value, moves * price
-
-        return judge
-
-
-_Judge = Callable[[Items, Ints, Ints, float, int, int], tuple[float, float]]
-"""Improves the assignment of items in place; returns its objective and the price: (items, label of units, where, hot, seed, round)."""
-
 
 class _Kinds:
     """Devices that nothing tells apart, as one kind.
@@ -592,9 +480,3 @@ def _kinds(p: Problem) -> _Kinds:
     if np.prod(found.count + 1.0) > CUT_STATES:  # too many to count: devices of a class stand for each other
         return _Kinds(np.unique(p.device_class, return_inverse=True)[1].astype(np.int32))
     return found
-
-
-def _share(p: Problem) -> float:
-    """Memory that an item may need at most: a quarter of a device, so that items can still be packed."""
-    finite: Floats = p.capacity[np.isfinite(p.capacity)]
-    return max(float(finite.min()) / 4, float(p.unit_memory.max())) if len(finite) else np.inf

@@ -159,3 +159,16 @@ def test_a_value_between_nodes_that_must_be_apart_counts_in_the_bound():
     load = problem([(0, 1)], [[1, 1]], objective=Objective.THROUGHPUT, **only)
     assert lower_bound(step) == step.evaluate([0, 1]) == 7
     assert lower_bound(load) == load.evaluate([0, 1]) == 6
+
+
+def test_short_searches_of_layered_random_steps_come_near_the_bound():
+    rng = np.random.default_rng(3)
+    layers = width = 10
+    edges = [
+        ((layer - 1) * width + int(source), layer * width + i)
+        for layer in range(1, layers)
+        for i in range(width)
+        for source in rng.choice(width, 3, replace=False)
+    ]
+    p = problem(edges, [list(rng.uniform(0.5, 2, layers * width))], devices=[0] * 4)
+    assert max(search(p, budget_s=0.2, seed=seed).objective for seed in range(3)) < 1.045 * lower_bound(p)
