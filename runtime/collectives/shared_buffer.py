@@ -50,7 +50,6 @@ _ROW = 1024  # bytes: words, then the labels of two runs
 STAGED, REDUCED, TAKEN, SLEEP = (i * LINE // 8 for i in range(4))  # in words of 8 bytes
 _LABELS, _LABEL_BYTES = 512, 256
 _LABEL_HEAD = 24  # the run's number, a bit for each free area, and the length of the value
-_PAGE = 4096
 
 AWAKE, ASLEEP, NOTIFY = 0, 1, 2
 
@@ -87,7 +86,7 @@ class BufferLayout:
     @property
     def areas_offset(self) -> int:
         """Offset of the result areas, in bytes."""
-        return -(-(self.staging_offset + SLOTS * self.size * self.staging_bytes) // _PAGE) * _PAGE
+        return -(-(self.staging_offset + SLOTS * self.size * self.staging_bytes) // PAGE) * PAGE
 
     @property
     def bytes(self) -> int:
@@ -232,7 +231,7 @@ class BufferHandshake(MessageAlgorithm):
 
     def _make(self) -> list[int]:
         """Make a buffer with as many result areas as memory allows. Returns the numbers by which others open it."""
-        whole = -(-self._value_bytes // _PAGE) * _PAGE
+        whole = -(-self._value_bytes // PAGE) * PAGE
         staging_bytes = max(min(STAGING_BYTES, max(MIN_STAGING_BYTES, whole)), self.size * LINE)
         for areas in range(self._areas, -1, -1):
             layout = BufferLayout(self.size, staging_bytes, areas, whole if areas else 0)

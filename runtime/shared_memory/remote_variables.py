@@ -37,10 +37,9 @@ from ...graph.resources.shared_storage import Publishable
 from ...graph.resources.variable import VariableState
 from ...placer.partition.partitioned_graph import task_of
 from ..shared_memory.pool import mapper, pool_of_process
-from .segment import MappingError, Reference, new_segment
+from .segment import PAGE, MappingError, Reference, new_segment
 from .shared_variable import (
     NUMBER,
-    PAGE,
     RECORD_BYTES,
     RECORDS,
     LockFile,

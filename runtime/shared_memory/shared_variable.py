@@ -357,7 +357,6 @@ def release_stuck() -> None:
             _stuck.pop(shared, None)
 
 
-PAGE: Final = 4096
 RECORD_BYTES: Final = 192  # three cache lines
 RECORDS: Final = 512  # per segment
 VERSION, NUMBER, TURN, HOLDER, WANTED, WHERE = range(6)

@@ -23,11 +23,10 @@ from ...graph.resources.accumulator import AccumulatorKind, RemoteAccumulator
 from ...graph.resources.shared_accumulator import state_bytes
 from ...graph.resources.variable import VariableState
 from ...placer.partition.one_sided_access import MOST_BYTES
-from .segment import Mapper, MappingError, Reference
+from .segment import PAGE, Mapper, MappingError, Reference
 from .shared_variable import (
     MOST_DIMS,
     NUMBER,
-    PAGE,
     RECORD_BYTES,
     TYPES,
     VERSION,

@@ -135,8 +135,7 @@ class Stream:
             self._waiting.append(_rest([memoryview(b) for b in (head, *frames)], sent))
             self.waiting_bytes += total - sent
             if size > _PIECE and len(self._waiting) == 1:
-                with contextlib.suppress(BlockingIOError):
-                    self._write_waiting()
+                self._write_waiting()
             return len(self._waiting)
 
     def _send_keeping_gil(self, data: bytes) -> int:
@@ -148,7 +147,7 @@ class Stream:
 
     def flush(self) -> int:
         """Write queued messages, as far as the kernel accepts them. Returns how many still wait. Raises as `send` does."""
-        with self._lock, contextlib.suppress(BlockingIOError):
+        with self._lock:
             self._write_waiting()
         return len(self._waiting)
 
@@ -156,7 +155,12 @@ class Stream:
         while self._waiting:
             left = self._waiting[0]
             while left:
-                sent = self._write(first_bytes(left, _PIECE))
+                try:
+                    sent = self._socket.sendmsg(first_bytes(left, _PIECE), (), _NOW)
+                except BlockingIOError:
+                    return
+                except OSError as e:  # in any case: half a message may have left
+                    raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
                 self.waiting_bytes -= sent
                 self._taken += sent
                 left[:] = _rest(left, sent)
@@ -175,14 +179,6 @@ class Stream:
 
     def events(self) -> int:
         return (select.POLLIN if self.is_open else 0) | (select.POLLOUT if self._waiting else 0)
-
-    def _write(self, buffers: Sequence[Frame | memoryview]) -> int:
-        try:
-            return self._socket.sendmsg(buffers, (), _NOW)
-        except BlockingIOError:
-            raise
-        except OSError as e:  # in any case: half a message may have left
-            raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
