@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Protocol
-from weakref import WeakValueDictionary
+from weakref import ref
 
 if TYPE_CHECKING:  # distribution strategies ask for these servers, and need no ZeroMQ
     from .worker import Worker
@@ -21,12 +21,14 @@ class ColocatedServer(Protocol):
     _worker: Worker
 
 
-_servers: WeakValueDictionary[str, ColocatedServer] = WeakValueDictionary()  # by address
+_servers: dict[
+    str, ref[ColocatedServer]
+] = {}  # by address; a WeakValueDictionary takes several times as long to look into
 os.register_at_fork(after_in_child=_servers.clear)  # a forked child has none of them
 
 
 def add_server(address: str, server: ColocatedServer) -> None:
-    _servers[address] = server
+    _servers[address] = ref(server)
 
 
 def remove_server(address: str) -> None:
@@ -35,16 +37,21 @@ def remove_server(address: str) -> None:
 
 
 def colocated_servers() -> list[ColocatedServer]:
-    return list(_servers.values())
+    return [found for server in list(_servers.values()) if (found := server()) is not None]
+
+
+def _at(address: str) -> ColocatedServer | None:
+    found = _servers.get(address)
+    return None if found is None else found()
 
 
 def colocated_task(address: str) -> str | None:
     """The task of the server that listens at `address`, if it belongs to this process."""
-    server = _servers.get(address)
+    server = _at(address)
     return None if server is None else server.task
 
 
 def find_colocated(address: str, incarnation: int) -> Worker | None:
     """The worker of the server that listens at `address`, if it belongs to this process and has this incarnation."""
-    server = _servers.get(address)
+    server = _at(address)
     return server._worker if server is not None and server.incarnation == incarnation else None
