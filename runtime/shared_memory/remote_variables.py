@@ -122,10 +122,7 @@ class RemoteVariables:
             InvalidArgumentError: the variable is not the expected one, or the message is malformed.
         """
         if resources is None:
-            raise AbortedError.of(
-                f"{self._task} does not know the session of this step: the task was restarted, or the session was closed or "
-                "reset. What it held is lost. If it held variables, restore or initialise them; then run again."
-            )
+            raise unknown_error(self._task, "the session of this step")
         found: dict[int | str, Any] = {}
         for want in wants:
             name = want["name"]
@@ -215,6 +212,14 @@ class RemoteVariables:
         if self._requested:
             with self._lock:
                 self._requested.pop(step, None)
+
+
+def unknown_error(task: str, what: str) -> AbortedError:
+    """The error of a step that needs what a task does not have any more."""
+    return AbortedError.of(
+        f"{task} does not know {what}: the task was restarted, or the session was closed or reset. What it held is lost. If it held "
+        "variables, restore or initialise them; then run again."
+    )
 
 
 def name_of(node: Node, container: str, name: str) -> VariableName:

@@ -30,7 +30,7 @@ from ..collectives.coordinator import Coordinator
 from ..observability.metrics import LAST_STEPS
 from ..observability.step_notes import Recorder
 from ..rpc.failure_detection import AwaitedTensors
-from ..shared_memory.remote_variables import RemoteVariables, Want
+from ..shared_memory.remote_variables import RemoteVariables, Want, unknown_error
 from ..wire.messages import ChannelKey
 from .executor import Finish, Outcome, ignore_numpy_warnings
 from .registration import Registration
@@ -214,12 +214,7 @@ class Worker:
         if self.replicator is not None:
             finish = self.replicator.after(finish)
         if registered is None:
-            finish(
-                AbortedError.of(
-                    f"{self.task} does not know program {handle}: the task was restarted, or the session was closed or reset. "
-                    "What it held is lost. If it held variables, restore or initialise them; then run again.",
-                )
-            )
+            finish(unknown_error(self.task, f"program {handle}"))
             return
         running = StepRunner(self, number, registered, finish, resume, waiter if len(registered.programs) == 1 else 0)
         try:
