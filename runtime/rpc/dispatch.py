@@ -57,11 +57,9 @@ class Responder:
             return
         try:
             endpoint.reply(peer, message)
-        except WireError as e:
-            error = InternalError.of(f"The answer cannot travel: {e}")
+        except (WireError, ResourceExhaustedError) as e:
+            error = e if isinstance(e, OpError) else InternalError.of(f"The answer cannot travel: {e}")
             endpoint.reply(peer, self.error(message.fields["request"], error))
-        except ResourceExhaustedError as e:
-            endpoint.reply(peer, self.error(message.fields["request"], e))
 
     def refuse(self, peer: bytes, request: int, error: OpError) -> None:
         """Reply with an error."""

@@ -243,7 +243,10 @@ class PendingReplies:
             if message.kind == "pong":
                 restarted = detector.heartbeat(address, message.fields["incarnation"])
                 if restarted and self._is_bound and address in self._owing:
-                    raise self._restarted(address)
+                    raise AbortedError.of(
+                        f"{_who(self._owing[address], address)} was restarted during this {self._what}. What it held is lost. "
+                        "If it held variables, restore or initialise them; then run again."
+                    )
                 if message.fields["seq"] > self._first:  # else the pong is about an earlier request
                     pongs.append((address, message.fields))
             else:
@@ -354,12 +357,6 @@ class PendingReplies:
                 f"{_who(self._owing[address], address)} does not work on this {self._what} (any more), after {waited:.1f} s: the "
                 "connection broke, and the request or its answer was lost. Whether it was done is not known. Run it again."
             )
-
-    def _restarted(self, address: str) -> AbortedError:
-        return AbortedError.of(
-            f"{_who(self._owing[address], address)} was restarted during this {self._what}. What it held is lost. "
-            "If it held variables, restore or initialise them; then run again."
-        )
 
 
 def _not_ours(error: WireError) -> UnavailableError:

@@ -405,18 +405,15 @@ class DescriptorReserve:
 
     def look(self) -> bool:
         """Count the free descriptors and take or release the reserve; returns `is_used`."""
-        if self._reserved and not self.is_used:
-            probe = _taken(1)
-            self.is_used = not probe
-            _let_go(probe)
-        elif self._reserved:  # the server has stopped accepting, so waiting peers cannot take them
+        if self._reserved and self.is_used:  # the server has stopped accepting, so waiting peers cannot take them
             self.close()
-        else:
-            found = _taken(2 * self._size)
-            self.is_used = len(found) < 2 * self._size
-            keep = 0 if self.is_used else self._size
-            self._reserved = found[:keep]
-            _let_go(found[keep:])
+            return True
+        wanted = 1 if self._reserved else 2 * self._size
+        found = _taken(wanted)
+        self.is_used = len(found) < wanted
+        keep = 0 if self._reserved or self.is_used else self._size
+        self._reserved += found[:keep]
+        _let_go(found[keep:])
         return self.is_used
 
     def close(self) -> None:
