@@ -264,14 +264,19 @@ class Server:
                 return workers.call_all({backup: message}, patience_s, None)[backup]
 
             self._worker.replicator = Replicator(self.task, backup, self.incarnation, self._worker.resources, call)
+
+        def listens(endpoint: Endpoint) -> None:
+            responder.endpoint = endpoint
+            self._address = responder.addresses[self.task] = endpoint.address
+            endpoint.call_soon(ignore_numpy_warnings)
+
         try:
-            responder.endpoint = Endpoint(
-                self._listen, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys
-            )
+            Endpoint(
+                self._listen, self._on_message, on_tick=self._on_tick, insecure=self._insecure, keys=self._keys,
+                listens=listens,
+            )  # fmt: skip
         except AddressInUse as e:
             raise UnknownError.of(f"The server of {self.task} cannot start: {e}") from None
-        self._address = responder.addresses[self.task] = responder.endpoint.address
-        responder.endpoint.call_soon(ignore_numpy_warnings)
         # Otherwise the first step would wait for it, in all tasks at once.
         self._executor.worker.submit(self._worker.warm_up, self.config.kernel_options())
         if self._keys is not None:

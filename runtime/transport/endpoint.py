@@ -61,6 +61,7 @@ class Endpoint:
         on_tick: called about every `TICK_S` seconds.
         insecure: allow an address that other machines can reach, even without keys.
         keys: admit only peers with an allowed key, and prove the own key to others.
+        listens: called with the endpoint before it handles the first message.
 
     Raises:
         AddressInUse: another socket listens there.
@@ -78,7 +79,7 @@ class Endpoint:
 
     def __init__(
         self, address: str, on_message: Callable[[bytes, Message], None], *, on_tick: Callable[[], None] | None = None,
-        insecure: bool = False, keys: Keys | None = None,
+        insecure: bool = False, keys: Keys | None = None, listens: Callable[[Endpoint], None] = lambda endpoint: None,
     ) -> None:  # fmt: skip
         host, port = split_address(address)
         ip = _bindable(address, host, insecure or keys is not None)
@@ -111,6 +112,7 @@ class Endpoint:
             self._io.close()
             raise
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        listens(self)
         self._io.start(self.address, None if on_tick is None else self._tick, self._end)
 
     def __enter__(self) -> Endpoint:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 import dovetail as dt
+from dovetail.runtime.transport.event_loop import EventLoop
 from dovetail.runtime.transport.peer import HANDSHAKE
 from dovetail.runtime.wire.schema import KINDS
 
@@ -18,3 +21,18 @@ def test_a_server_handles_every_kind_that_is_sent_to_it_but_answers() -> None:
         assert handled - sent == of_workers | {f"collective_{event}" for event in ("join", "counted", "alive")}
     finally:
         server.stop()
+
+
+def test_a_server_can_answer_the_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The I/O thread may handle one before the thread that starts the server goes on."""
+    start, ready = EventLoop.start, []
+
+    def note_and_start(self: EventLoop, *arguments: object) -> None:
+        endpoint = server._responder.endpoint
+        ready.append(endpoint is not None and server._responder.addresses[server.task] == endpoint.address)
+        start(self, *arguments)  # type: ignore[arg-type]
+
+    server = dt.train.Server.create_local_server(start=False)
+    monkeypatch.setattr(EventLoop, "start", note_and_start)
+    with server:
+        assert ready == [True]
