@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from ...graph.core.errors import InternalError
 from ...graph.core.graph import Node
-from ..cost.static import Traffic
+from ..cost.static import DeviceLoad, Traffic
 from ..partition.partitioned_graph import task_of
 from ..plan_data import PlanData
 from ..render.text import count_text, short, size_text
@@ -31,7 +31,7 @@ TIMEOUT_S = 60.0
 
 def to_dot(plan: PlanData) -> str:
     """The plan as text in Graphviz's language DOT."""
-    boxes = _boxes(plan)
+    boxes, loads = _boxes(plan), _loads(plan)
     few = sum(len(p.nodes) for p in plan.partitions.values()) <= FEW
     lines = [
         "digraph plan {",
@@ -49,7 +49,7 @@ def to_dot(plan: PlanData) -> str:
                 lines += [f"      {_quoted(n.name)} [tooltip={_quoted(_tip(n))}];" for n in nodes]
                 lines.append("    }")
             else:
-                label = "\\n".join(_escaped(line) for line in [_device_part(device), *_contents(plan, device)])
+                label = "\\n".join(_escaped(line) for line in [_device_part(device), *_contents(plan, device, loads)])
                 lines.append(f'    {_quoted(device)} [label="{label}"];')
         lines.append("  }")
     lines += _dot_edges(plan) if few else _dot_links(plan)
@@ -126,13 +126,14 @@ _STYLE = """
 
 def _own_svg(plan: PlanData) -> str:
     jobs: dict[str, list[tuple[str, list[str]]]] = {}
+    loads = _loads(plan)
     for task, devices in _boxes(plan).items():
         jobs.setdefault(task.split("/")[1], []).append((task, devices))
     body: list[str] = []
     at: dict[str, Box] = {}
     x, height = float(_GAP), 0.0
     for tasks in jobs.values():
-        texts = {d: [_device_part(d), *_contents(plan, d)] for _, devices in tasks for d in devices}
+        texts = {d: [_device_part(d), *_contents(plan, d, loads)] for _, devices in tasks for d in devices}
         longest = max(len(line) for line in [*(short(t) for t, _ in tasks), *sum(texts.values(), [])])
         width = longest * _CHAR + 2 * _PAD
         y = float(_GAP)
@@ -234,15 +235,19 @@ def _device_part(device: str) -> str:
     return device.rpartition("/device:")[2]
 
 
-def _contents(plan: PlanData, device: str) -> list[str]:
+def _loads(plan: PlanData) -> dict[str, DeviceLoad]:
+    return {r.device: r for r in plan.loads}
+
+
+def _contents(plan: PlanData, device: str, loads: Mapping[str, DeviceLoad]) -> list[str]:
     """The largest parts of what a device runs, and how much state it holds."""
     nodes = plan.partitions[device].nodes if device in plan.partitions else []
     rows = fold(((n.name, "") for n in nodes), LINES)
     lines = [f"{r.label} ({len(r.nodes)})" if len(r.nodes) > 1 else r.label for r in rows[:LINES]]
     if len(rows) > LINES:
         lines.append(f"... and {sum(len(r.nodes) for r in rows[LINES:])} more nodes")
-    load = next((r for r in plan.loads if r.device == device and r.variables), None)
-    if load is not None:
+    load = loads.get(device)
+    if load is not None and load.variables:
         lines.append(f"{count_text(load.variables, 'variable')}, {size_text(load.variable_bytes, load.exact)}")
     return [line if len(line) <= 40 else f"{line[:18]}...{line[-19:]}" for line in lines]
 
@@ -253,8 +258,8 @@ def _link_text(t: Traffic) -> str:
 
 
 def _thickness(t: Traffic, links: Sequence[Traffic]) -> float:
-    """Line width: by the cube of the logarithm of the bytes, for links differ by orders of magnitude."""
-    most = max(each.bytes for each in links)
+    """Line width: by the cube of the logarithm of the bytes, for links differ by orders of magnitude. `links`: most bytes first."""
+    most = links[0].bytes
     return 1.0 + 5.0 * (math.log1p(t.bytes) / math.log1p(most)) ** 3 if most else 1.0
 
 

@@ -416,7 +416,9 @@ def test_twice_the_devices_are_twice_the_work():
         saved, lines = lines_run(lambda plan=plan: list(plan_lines(plan)))
         printed, _ = lines_run(lambda plan=plan: str(plan))
         explained, _ = lines_run(lambda plan=plan: plan.explain("tower_0_0/MatMul"))
-        work.append([steps, page, saved, printed, explained])
+        drawn, _ = lines_run(lambda plan=plan: plan.to_svg(graphviz=False))
+        dotted, _ = lines_run(lambda plan=plan: plan.to_dot())
+        work.append([steps, page, saved, printed, explained, drawn, dotted])
         sizes.append([len(gzip.decompress(data)), sum(map(len, lines))])
     assert (np.divide(*work[::-1]) < 2.1).all(), work
     assert (np.divide(*sizes[::-1]) < 2.1).all(), sizes
