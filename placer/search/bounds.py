@@ -27,9 +27,9 @@ def lower_bound(problem: Problem, *, proven: float = 0.0, known: float = np.inf)
         known: the objective of a placement that is known otherwise; no bound is above it. The problem of a plan has the times of its
             kernels as they are fused there, and another placement may fuse more of them.
     """
-    bound = max(proven, _balance(problem), _forced(problem))
+    bound = max(proven, _balance(problem), _forced(problem), _shared(problem))
     if problem.objective is not Objective.THROUGHPUT:
-        bound = max(bound, _shared(problem), float((least_behind(problem) + _fastest(problem)).max()))
+        bound = max(bound, float((least_behind(problem) + _fastest(problem)).max()))
     return min(bound, known)
 
 

@@ -12,7 +12,8 @@ Objectives, all in seconds and all to be made small:
   slowing each other or go one after the other (`contended`).
 - `THROUGHPUT`: the largest load of a device, the time per sample of a pipeline that is full. A load is all
   execution time plus, for each value with ends inside and outside of the device, one transfer through its
-  port (Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020).
+  port (Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS 2020). Where machines were
+  measured, a machine of several devices has a load, too: the work of all of them, over the cores that they share.
 """
 
 from __future__ import annotations
@@ -272,8 +273,19 @@ class Problem:
         """The objective of an assignment (n,), in seconds. It does not check constraints."""
         device = np.asarray(assignment, np.int32)
         if self.objective is Objective.THROUGHPUT:
-            return float(loads(self.arrays, device).max())
+            return float(max(loads(self.arrays, device).max(), self.machine_loads(device).max(initial=0.0)))
         return self.clocked(device)[2]
+
+    def machine_loads(self, device: Ints) -> Floats:
+        """(M,) seconds for which each machine works for one step, if its devices keep busy all cores that they have together.
+
+        A node by itself may use all cores, nodes of several devices have `shared`. Without known machines, (0,).
+        """
+        if self.host is None or self.used is None:
+            return np.empty(0)
+        work = self.seconds[self.device_class[device], np.arange(self.nodes)] * np.minimum(1.0, self.used / self.shared)
+        host = self.host[device]
+        return summed(host[host >= 0], work[host >= 0], int(self.host.max()) + 1)
 
     def clocked(self, device: Ints) -> tuple[Floats, Floats, float]:
         """(n,) when each node of an assignment starts, and when it ends; and when the last one ends. In seconds, for one step."""

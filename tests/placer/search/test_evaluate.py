@@ -231,3 +231,14 @@ def test_a_plan_in_the_order_of_the_clock_takes_as_long_as_the_clock_says(seed):
     rank = np.empty(n, np.int32)
     rank[np.lexsort((p.rank, start))] = np.arange(n)
     assert run(p.arrays, device, rank, True, True, start, finish, nothing) == pytest.approx(counted, rel=1e-9)
+
+
+def test_the_throughput_of_devices_that_share_cores_is_that_of_their_machine():
+    p = problem([(0, 1), (1, 2)], [[3, 1, 2]], objective=Objective.THROUGHPUT, devices=[0, 0, 0], size=0.0)
+    assert p.evaluate([0, 1, 2]) == lower_bound(p) == 3
+    p = replace(p, host=np.array([0, 0, 1]), used=np.array([1.0, 1.0, 4.0]), shared=1.6)
+    assert p.evaluate([0, 1, 2]) == 3
+    assert p.evaluate([0, 1, 1]) == (3 + 1) / 1.6 + 2  # one node that uses all cores has no others beside it
+    assert p.evaluate([2, 2, 2]) == 6
+    one = replace(p, host=np.zeros(3, np.int32), used=np.ones(3))
+    assert search(one).objective == lower_bound(one) == 6 / 1.6
