@@ -15,9 +15,9 @@ from interleavings import Choices, Turns, explore
 
 from dovetail.graph.core.errors import AbortedError
 from dovetail.runtime.shared_memory import shared_variable, variable_reader
+from dovetail.runtime.shared_memory.segment import PAGE
 from dovetail.runtime.shared_memory.shared_variable import (
     NUMBER,
-    PAGE,
     RECORD_BYTES,
     TURN,
     VERSION,
