@@ -90,7 +90,10 @@ def write_durably(path: Path, write: Callable[[Path], None], size: int | None = 
         partial.replace(path)
     except OSError as e:
         if e.errno not in _FULL:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # its folder is not there, or no folder
+                partial.unlink()
+            if e.filename == str(partial):
+                e.filename = str(path)
             raise
         written = partial.stat().st_size
         partial.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from ..core.scopes import DeviceBlock, RecordedBlock
 from ..core.shape import Dims, as_dims, compatible, merge
 from ..core.source_location import locate
 from ..core.verify import find_cycle
+from ..formats.atomic_files import write_durably
 from ..formats.record_format import FORMAT, MAX_RECORD, VERSION, MalformedError, Reader, extension
 
 
@@ -46,15 +47,12 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     Nodes are kept with their names, devices, shapes, source lines and device blocks, and the graph-level
     seed; Python objects around them (collections, `Variable` objects) are not.
     """
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
+
+    def write(partial: Path) -> None:
         with partial.open("wb") as file:
-            for record in records(graph, 0):
-                file.write(record)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+            file.writelines(records(graph, 0))
+
+    write_durably(Path(path), write)
 
 
 def records(graph: Graph, start: int, attrs_of: Callable[[Node], Attrs] | None = None) -> Iterator[bytes]:

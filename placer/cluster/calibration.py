@@ -23,6 +23,7 @@ import numpy as np
 
 from ...graph.core.errors import InvalidArgumentError
 from ...graph.core.settings import cache_folder, setting
+from ...graph.formats.atomic_files import write_bytes_durably
 
 logger = logging.getLogger(__name__)
 
@@ -122,12 +123,7 @@ class Calibration:
         """Write it, by default to where plans of this machine look for it. The file appears whole or not at all."""
         path = own_path() if path is None else Path(path)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_text(self.to_text() + "\n", encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_bytes_durably(path, (self.to_text() + "\n").encode())
         return path
 
     @staticmethod

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from ...graph.core.errors import InvalidArgumentError
 from ...graph.core.shape import Dims, as_dims
+from ...graph.formats.atomic_files import write_bytes_durably
 from ..cluster.spec import Cluster, Link
 
 VERSION = 2
@@ -50,13 +51,7 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON. The file appears whole or not at all. OSError: it cannot be written."""
-        path = Path(path)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_text(self.to_text() + "\n", encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_bytes_durably(Path(path), (self.to_text() + "\n").encode())
 
     def to_text(self) -> str:
         """What `save` writes."""

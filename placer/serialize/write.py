@@ -30,7 +30,6 @@ be looked at and placed again, but not run.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 from itertools import chain
@@ -41,6 +40,7 @@ import numpy as np
 
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
+from ...graph.formats.atomic_files import write_durably
 from ..partition.partitioned_graph import Channel, LoopPart
 from ..plan_data import PlanData
 
@@ -55,14 +55,12 @@ DEVICE_FIELDS = ("memory_bytes", "emulated", "bandwidth", "flops", "host", "mode
 
 def write_plan(plan: PlanData, path: Path) -> None:
     """Write a plan to a file, line by line. The file appears whole or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
+
+    def write(partial: Path) -> None:
         with partial.open("w", encoding="utf-8") as file:
-            for line in plan_lines(plan):
-                file.write(line + "\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+            file.writelines(line + "\n" for line in plan_lines(plan))
+
+    write_durably(path, write)
 
 
 def plan_lines(plan: PlanData, *, with_graph: bool = True) -> Iterator[str]:

@@ -122,6 +122,14 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["graph"]
 
 
+@pytest.mark.parametrize("folder", ["missing", "file"])
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path, folder):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError) as e:
+        save(sample(), tmp_path / folder / "graph")
+    assert e.value.filename == str(tmp_path / folder / "graph")
+
+
 @pytest.mark.parametrize("size", [10, 1000, 4096])
 def test_large_constants_travel_in_pieces(monkeypatch, tmp_path, size):
     monkeypatch.setattr(record_format, "CHUNK", 1024)
