@@ -398,10 +398,15 @@ class _Search:
                 self._tell()
 
     def _chain(self, number: int) -> Chain:
-        """A chain that sets out from the best, or, every other one after the first few, from a start."""
+        """A chain that sets out from the best, or, every other one after the first few, from a start.
+
+        For a step on a clock, only half of the first chains go on from there; the others walk away from it, hot, and begin where they end.
+        """
         value, where = self.value, self._chosen()
         if number >= CHAINS and number % 2:
             value, where = self.pool[number // 2 % len(self.pool)]
+        if number >= CHAINS // 2 and self.problem.objective is not Objective.THROUGHPUT:
+            value = np.inf
         return Chain(number, where, value)
 
     def _rounds_on_merged(self) -> Iterator[Solution]:

@@ -28,7 +28,11 @@ CHAINS = 4  # of rounds at the same time
 LOAD_MOVE_S, LOAD_VALUE_S = 1.2e-7, 1e-8  # price of one move of `anneal_load`, and of each value of the item
 MOVE_S, MOVE_NODE_S = 1e-6, 1.2e-8  # price of one move of `anneal_makespan`, and for each node of the problem
 NODE_S, END_S = 8.5e-8, 1.2e-8  # price of running one node on the clock for it, and for each end of a value
-WARM = (1e-3, 1e-2)  # temperatures from which its walks set out
+WARM = (
+    1e-3,
+    1e-2,
+)  # temperatures from which its walks set out; where there are few items, up to what one of them takes
+HOT = 0.3  # that of the first walk of a chain which begins anew
 WALK_SHARE = 0.05  # of a chain's budget at most for one walk
 COLD = 1e-4  # last temperature of all walks, as a part of the objective
 MEASURED = 1.5  # times that price, where machines are measured
@@ -40,6 +44,7 @@ class Chain:
 
     Attributes:
         number: which chain since the search began. rounds: how many there were. idle: of these without gain at the end.
+        value: the objective of `best`; infinite where a chain begins anew, and takes what its first round finds.
     """
 
     number: int
@@ -117,7 +122,10 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
         where = np.empty(len(merged.memory), np.int32)
         where[label] = chain.best
         moves = 200 + 30 * len(where) * min(1 + chain.rounds // 6, 4)
-        hot = WARM[0] * (WARM[1] / WARM[0]) ** ((next_random(drawn) >> 10) / 2.0**53)
+        warm = max(WARM[1], 1 / len(where))
+        hot = WARM[0] * (warm / WARM[0]) ** ((next_random(drawn) >> 10) / 2.0**53)
+        if np.isinf(chain.value):
+            hot = HOT
         value, price = anneal_makespan(
             a, rank, p.contended, behind, label[p.unit], merged, p.capacity, where,
             min(moves * (move_s + node_s * p.nodes), most), move_s, node_s, hot, COLD, random,
