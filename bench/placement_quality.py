@@ -64,7 +64,7 @@ class Result:
         return self.value / self.best_known if self.best_known else None
 
 
-def solve(case: Case, objective: Objective, judge: Any, budget_s: float, seeds: int, unhurried: int) -> Result:
+def solve(case: Case, objective: Objective, judge: Any, budget_s: float, seeds: int, unhurried: int = 1) -> Result:
     """Search with each seed, and so many times unhurriedly, and let the judge say what came of it.
 
     RuntimeError: a split breaks a constraint.
@@ -89,7 +89,7 @@ def solve(case: Case, objective: Objective, judge: Any, budget_s: float, seeds: 
         single_pass = _single_pass(workload, problem)
         if known is None and seeds > 1:
             further = [search(problem, budget_s=UNHURRIED * budget_s, seed=seeds + i) for i in range(unhurried)]
-            known = min(judged(workload, objective, each) for each in [*further, *(each for _, each in found)])
+            known = min([judged(workload, objective, each) for each in further] + [value for value, _ in found])
     value, solution = max(found, key=lambda entry: entry[0])
     return Result(
         case.name, objective.value, workload.n, value, min(value for value, _ in found), contiguous, known, single_pass,

