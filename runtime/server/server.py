@@ -242,7 +242,7 @@ class Server:
         self._executor = RequestExecutor(responder)
         self._exchange = TensorExchange(responder, self._executor, self.incarnation, gpus)
         self._worker = Worker(
-            self.task, self.devices, push=self._exchange.push, is_near=responder.reader_of, ask=self._exchange.want,
+            self.task, self.devices, push=self._exchange.push, reader_of=responder.reader_of, ask=self._exchange.want,
             wake=self._exchange.wake, threads=self.config.inter_op_parallelism_threads or 8,
             default_container=self.job_name, collectives=self._collectives, lends=self._exchange.lends,
             data_folders=None if self._keys is not None else tuple(filter(None, setting("DOVETAIL_DATA_FILES").split(":"))),

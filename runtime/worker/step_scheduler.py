@@ -211,7 +211,7 @@ class StepOwner(Protocol):
 
     pool: ThreadPoolExecutor | None
     run_queues: RunQueues
-    is_near: Callable[[str], int]
+    reader_of: Callable[[str], int]
 
     def send(self, task: str, number: int, values: Mapping[ChannelKey, Any]) -> None: ...
     def want(self, number: int, session: str, receives: Sequence[RecvTensor]) -> None: ...
@@ -298,7 +298,7 @@ class StepRunner:
         since, together = queue.outbox.pop(task, (now, {}))
         together[channel] = value
         waits = more and now - since <= COALESCED_S and registered.gaps.get(channel, 0.0) <= NEXT_S
-        large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.is_near(task)
+        large = getattr(value, "nbytes", 0) >= LARGE_BYTES and not worker.reader_of(task)
         if waits and not large:
             queue.outbox[task] = since, together
         else:

@@ -77,7 +77,8 @@ class Worker:
     Args:
         task: `/job:ps/replica:0/task:0`.
         push: (task, step, values by channel): sends tensors to another task.
-        is_near: whether a task reads this one's memory, so that sending it a large tensor costs no more than a small one.
+        reader_of: the process of a task if it reads this one's memory, so that sending it a large tensor costs no more than a small one;
+            else 0.
         collectives: runs its collective ops with those of other tasks. None: there are no other tasks.
         ask: (task, its incarnation, step, session, wants): ask another task for variables: see `remote_variables.py`.
         wake: tells a task that it has gradients for which it waits: see `shared_accumulator.py`.
@@ -95,7 +96,7 @@ class Worker:
     def __init__(
         self, task: str, devices: Sequence[DeviceInfo], *, threads: int = 0, default_container: str = "",
         push: Callable[[str, int, Mapping[ChannelKey, Any]], None] = _nowhere,
-        is_near: Callable[[str], int] = lambda task: False, wake: Callable[[str], None] = lambda task: None,
+        reader_of: Callable[[str], int] = lambda task: 0, wake: Callable[[str], None] = lambda task: None,
         ask: Callable[[str, int, int, str, Sequence[Want]], None] | None = None, lends: Callable[[str], bool] | None = None,
         collectives: CollectiveContext | None = None, resources: Resources | None = None,
         make_state: Callable[[int], SessionState] = SessionState, data_folders: tuple[str, ...] | None = (),
@@ -111,7 +112,7 @@ class Worker:
         self.default_container = default_container
         self._make_state = make_state
         self._out = push
-        self.is_near = is_near
+        self.reader_of = reader_of
         self._ask = ask
         self._lends = lends
         self.direct = RemoteVariables(task, default_container, opens=not self._gpus, wake=wake)
