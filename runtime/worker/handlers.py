@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ...codegen.ir.partition import RecvTensor, SendTensor
@@ -74,17 +75,20 @@ class StepHandlers:
         except OpError as e:
             self.responder.refuse(peer, request, e)
             return
-
-        def finish(outcome: Outcome) -> None:
-            self.quota.give_back(whose, 1, size)
-            if recorder is not None:
-                notes = recorder.finished().pack()
-                self.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
-            self.answer(peer, request, outcome)
-            self.running.pop(step, None)  # the answer has been sent
-
         self.running[step] = peer
+        # No closure: its variables would be cells, which inline steps, too, would pay for.
+        finish = partial(self._finish, peer, request, step, whose, size, recorder)
         self._worker.start(step, program, feeds, finish, recorder=recorder)
+
+    def _finish(
+        self, peer: bytes, request: int, step: int, whose: str | bytes, size: int, recorder: Recorder | None, outcome: Outcome
+    ) -> None:  # fmt: skip
+        self.quota.give_back(whose, 1, size)
+        if recorder is not None:
+            notes = recorder.finished().pack()
+            self.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
+        self.answer(peer, request, outcome)
+        self.running.pop(step, None)  # the answer has been sent
 
     def answer(self, peer: bytes, request: int, outcome: Outcome) -> None:
         if isinstance(outcome, OpError):
