@@ -197,9 +197,9 @@ class CudaIpc:
     def lends(self, destination: str) -> bool:
         """Whether another task can map this process's GPU memory. A driver opens no memory of its own process."""
         task, _, gpu = destination.partition("/device:GPU:")
-        if not gpu or task == self.task or (task, int(gpu)) in self._refused or exports_of_process() is None:
+        if not gpu or task == self.task or (task, int(gpu)) in self._refused:
             return False
-        return self._reader_of(task) not in (0, os.getpid())
+        return self._reader_of(task) not in (0, os.getpid()) and exports_of_process() is not None
 
     def lend(self, channel: ChannelKey, tensor: Outgoing) -> Loan | None:
         """Lend a tensor, and return its description for the other task; None: send it through host memory."""
