@@ -102,9 +102,8 @@ class RemoteVariables:
         for container, name, described in names:
             where, place = (handle, resources, container or self._default_container, name), None
             kind = None if described is None else _described_kind(*described)
-            with contextlib.suppress(
-                InvalidArgumentError
-            ):  # the name is another resource's: the step itself reports it
+            # An InvalidArgumentError: the name is another resource's, which the step itself reports.
+            with contextlib.suppress(InvalidArgumentError):
                 if kind is not None or (writable and not keeps):
                     place = self.posts.open(*where, kind)
                 elif not writable:

@@ -90,9 +90,8 @@ class ZmqLinks:
         self._dialled = dialled
         self._router: Socket | None = None
         self._zap: ZapHandler | None = None
-        self._peers: dict[
-            bytes, tuple[Socket, ConnectionMonitor]
-        ] = {}  # by peer's name: connections that this end made
+        # The connections that this end made, by the peer's name.
+        self._peers: dict[bytes, tuple[Socket, ConnectionMonitor]] = {}
         # ZeroMQ sockets that may have messages though their descriptors do not say so, and their peers' names; none for the router.
         self._unsettled: dict[Socket, bytes] = {}
 

@@ -21,9 +21,8 @@ class ColocatedServer(Protocol):
     _worker: Worker
 
 
-_servers: dict[
-    str, ref[ColocatedServer]
-] = {}  # by address; a WeakValueDictionary takes several times as long to look into
+# By address. A WeakValueDictionary takes several times as long to look into.
+_servers: dict[str, ref[ColocatedServer]] = {}
 os.register_at_fork(after_in_child=_servers.clear)  # a forked child has none of them
 
 
