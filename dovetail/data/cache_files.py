@@ -39,8 +39,10 @@ class _Written:
         self, path: Path, partial: Path, file: IO[bytes], elements: Walk[Element], components: Sequence[Component]
     ) -> None:
         self._path, self._partial, self._file, self._elements, self._count = path, partial, file, elements, 0
-        self._pieces: list[bytes] = []
-        self._pack = msgpack.Packer(default=lambda value: extension(value, self._pieces), autoreset=True).pack
+        # The packer refers to this list alone: with `self` in it, a dropped walk would keep its file until the next garbage collection.
+        pieces: list[bytes] = []
+        self._pieces = pieces
+        self._pack = msgpack.Packer(default=lambda value: extension(value, pieces), autoreset=True).pack
         self._file.write(self._pack((FORMAT, [c.dtype for c in components])))
 
     def next(self) -> Element:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,24 @@ def test_a_shuffle_and_a_cache_in_a_file_go_on_after_an_element_that_fails(tmp_p
     assert found.count(None) == 1 and sorted(x for x in found if x is not None) == [0, 1, 2, 4, 5, 6, 7]
     cached = _source().cache(str(tmp_path / "kept"))
     assert _taken(cached) == [0, 1, 2, None, 4, 5, 6, 7] and _taken(cached) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_a_cache_that_is_not_filled_leaves_no_file_when_its_iterator_starts_again(tmp_path: Path) -> None:
+    iterator = Dataset.range(5).cache(str(tmp_path / "kept")).make_initializable_iterator()
+    element = iterator.get_next()
+    gc.disable()
+    try:
+        with tf.Session() as session:
+            session.run(iterator.initializer)
+            assert session.run(element) == 0
+            session.run(iterator.initializer)
+            assert [session.run(element) for _ in range(5)] == [0, 1, 2, 3, 4]
+            gc.collect()
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(element)
+    finally:
+        gc.enable()
+    assert [p.name for p in tmp_path.iterdir()] == ["kept.elements"]
 
 
 def test_after_a_damaged_file_the_next_one_is_read(tmp_path: Path) -> None:
