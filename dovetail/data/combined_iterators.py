@@ -59,8 +59,7 @@ def _interleave(d: Described, at: At, skip: int) -> Walk[Element]:
             raise InvalidArgumentError.of(f"`{name}` must be > 0, not {value}")
     calls = d._params["calls"]
     parallel = calls is not None and ((number := at.number(calls)) == AUTOTUNE or number > 1)
-    walk = _Interleaved(d, at, cycle, block, parallel)
-    return after(walk, skip)
+    return after(_Interleaved(d, at, cycle, block, parallel), skip)
 
 
 class _Interleaved:

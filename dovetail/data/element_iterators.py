@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..graph.core.errors import DataLossError, InvalidArgumentError, OutOfRangeError
-from ..graph.resources.cancellation import is_cancelled
 from .cache_files import cached_in_file
 from .checks import AUTOTUNE, checked
 from .kind_registry import Described, kind, quick
@@ -151,11 +150,9 @@ def _shuffle(d: Described, at: At, skip: int) -> Walk[Element]:
     buffer: list[Element] = []
 
     def draw() -> Element:
-        while True:
-            element = next(elements)
-            if len(buffer) == size:
-                break
-            buffer.append(element)
+        while len(buffer) < size:
+            buffer.append(next(elements))
+        element = next(elements)
         i = int(rng.integers(size))
         drawn, buffer[i] = buffer[i], element
         return drawn
@@ -190,38 +187,38 @@ def _shard(d: Described, at: At, skip: int) -> Walk[Element]:
 def _repeat(d: Described, at: At, skip: int) -> Walk[Element]:
     (source,), size = d._inputs, d._inputs[0]._size
     count = at.number(d._params["count"])
-    begin = 0
+    begin, left = 0, skip  # the first round, and the elements to leave out of it
     if size == 0:
         return iter(())
     if size is not None and size != float("inf"):
-        begin, skip = divmod(skip, int(size))
+        begin, left = divmod(skip, int(size))
     rounds = itertools.count(begin) if count < 0 else iter(range(begin, count))
+
+    def of_round(i: int) -> Walk[Element]:
+        return source._walk(at.into(i), left if i == begin else 0)
+
+    if size is not None:
+        return flattened(map(of_round, rounds))
     walk: Walk[Element] = iter(())
     is_empty = False  # the round so far
 
     def step() -> Element:
-        nonlocal walk, is_empty, skip
+        nonlocal walk, is_empty
         while True:
             try:
                 element = next(walk)
             except StopIteration:
-                if size is None and is_empty:
+                if is_empty:
                     raise  # there will never be anything
-                walk, is_empty = source._walk(at.into(next(rounds)), skip if size is not None else 0), True
-                skip = 0 if size is not None else skip
-                continue
+                walk, is_empty = source._walk(at.into(next(rounds)), 0), True
             except Exception:
                 is_empty = False
-                if skip == 0 or is_cancelled():
-                    raise
-                skip -= 1
-                continue
-            is_empty = False
-            if skip == 0:
+                raise
+            else:
+                is_empty = False
                 return element
-            skip -= 1  # how long a round of unknown size is shows only at its end
 
-    return Steps(step)
+    return after(Steps(step), skip)  # how long a round of unknown size is shows only at its end
 
 
 @kind("cache")
