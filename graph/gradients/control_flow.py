@@ -143,9 +143,8 @@ class FlowGradients:
             self._chain.append(context)
             context = context.outer
         self._mirrors: dict[FlowContext, FlowContext] = {}
-        self._turns: dict[
-            Node, int
-        ] = {}  # where the nodes of a level stand in its order; the last one is visited first
+        # Where the nodes of a level stand in its order. The last one is visited first.
+        self._turns: dict[Node, int] = {}
         self._halves: dict[Node, Any] = {}  # a Switch -> the gradient of its sibling, which came first
 
     # --- contexts ---------------------------------------------------------------------------------------------
@@ -228,13 +227,12 @@ class FlowGradients:
             else:
                 loops.setdefault(loop, []).append(node)
                 item_of[node] = loop
-        numbers = {item: item.index if isinstance(item, Node) else loops[item][-1].index for item in item_of.values()}
-        if not loops:
-            order = sorted(numbers, key=numbers.__getitem__)
-        else:
-            needs: dict[Node | LoopContext, dict[Node | LoopContext, None]] = {item: {} for item in numbers}
+        order = list(item_of.values())
+        if loops:
+            numbers = {item: item.index if isinstance(item, Node) else loops[item][-1].index for item in order}
+            needs: dict[Node | LoopContext, list[Node | LoopContext]] = {item: [] for item in numbers}
             for node, item in item_of.items():
-                needs[item].update((item_of[t.op], None) for t in node.inputs if item_of.get(t.op, item) is not item)
+                needs[item] += [item_of[t.op] for t in node.inputs if item_of.get(t.op, item) is not item]
             order, stuck = topological(numbers, needs)
             if stuck is not None:
                 raise InternalError.of(f"{stuck!r} takes what depends on it")
