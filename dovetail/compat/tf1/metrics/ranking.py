@@ -23,7 +23,7 @@ from ....graph.ops.math.compare import equal, greater_equal, less, logical_and, 
 from ....graph.ops.math.reduce import reduce_any, reduce_sum
 from ....graph.ops.math.scan import cumsum
 from ....graph.ops.sparse.arrange import sparse_tensor_to_dense
-from ....graph.tensors.sparse_tensor import SparseTensor
+from ....graph.tensors.sparse_tensor import SparseTensor, is_sparse
 from ..ops.sets import convert_to_tensor_or_sparse_tensor
 from .totals import Metric, Names, metric, ratio, spread
 
@@ -187,10 +187,9 @@ def average_precision_at_k(
     name: str | None = None,
 ) -> Metric:
     """The mean over the rows of: the sum of the precisions at 1 to k where the class there is right, over the number of the row's
-    labels, at most k. As in TensorFlow, labels that are no class do not count, and one that stands twice counts twice; of sparse labels
-    all that differ count. Arguments as of `recall_at_k`.
+    labels, at most k. As in TensorFlow, dense labels that are no class do not count, and a dense label that stands twice counts twice.
+    Each different sparse label counts once, also if it is no class. Arguments as of `recall_at_k`.
     """
-    is_sparse = isinstance(convert_to_tensor_or_sparse_tensor(labels), SparseTensor)
 
     def build(predictions: Tensor, weights: Tensor | None) -> Any:
         sets = _Ranked(labels, top_k(predictions, k).indices, None)
@@ -198,7 +197,7 @@ def average_precision_at_k(
         precisions = truediv(cumsum(hits, -1), cumsum(ones_like(hits), -1))
         classes = cast(shape(predictions)[-1], int64)
         valid = logical_and(greater_equal(sets.right, 0), less(sets.right, classes))
-        relevant = reduce_sum(cast(sets.one_right if is_sparse else valid, float64), -1)
+        relevant = reduce_sum(cast(sets.one_right if is_sparse(labels) else valid, float64), -1)
         found = truediv(reduce_sum(multiply(precisions, hits), -1), minimum(relevant, float(k)))
         each = ones_like(found) if weights is None else spread(weights, found)
         return {"max": reduce_sum(each), "total": reduce_sum(multiply(found, each))}, lambda most, total: ratio(
