@@ -89,7 +89,7 @@ class FileWriter:
             from tensorboardX import record_writer  # loads protobuf
 
             record_writer.register_writer_factory(self._logdir.partition(":")[0], self)
-        # Files of one second and one process need different names.
+        # Files of one second and one process need different names, in the order of their creation: readers sort names as text.
         return self._writer.EventsWriter(
             str(path_of(self._logdir) / "events"), f".{os.getpid()}.{next(_files):06}{self._suffix}"
         )

@@ -60,7 +60,7 @@ def log1p(w: Writer, node: Node) -> Names:
 
 @exports("FloorDiv")
 def floor_div(w: Writer, node: Node) -> Names:
-    """Exports a division that rounds down: one less than one toward zero where the two remainders differ."""
+    """Exports a division that rounds down. ONNX divides integers toward zero: one too large where the two remainders differ."""
     x, y = w.input(node, 0), w.input(node, 1)
     made, dtype = w.emit("Div", x, y), node.inputs[0].dtype.base
     if not dtype.is_integer:
@@ -71,7 +71,7 @@ def floor_div(w: Writer, node: Node) -> Names:
 
 @exports("FloorMod")
 def floor_mod(w: Writer, node: Node) -> Names:
-    """Exports a remainder that has the divisor's sign. The standard's own, of floats, has the dividend's."""
+    """Exports a remainder that has the divisor's sign. ONNX's `Mod` of floats has the dividend's."""
     x, y = w.input(node, 0), w.input(node, 1)
     if node.inputs[0].dtype.base.is_integer:
         return w.emit("Mod", x, y)

@@ -127,7 +127,7 @@ def one_hot(w: Writer, node: Node) -> Names:
     values = w.emit("Concat", *(w.emit("Reshape", w.name(v), w.int64s([1])) for v in (off, on)), axis=0)
     if w.rank(places):
         return w.emit("OneHot", inside, many, values, axis=int(node.attrs["axis"]))
-    row = w.emit("OneHot", w.emit("Reshape", inside, w.int64s([1])), many, values)  # the standard has no single index
+    row = w.emit("OneHot", w.emit("Reshape", inside, w.int64s([1])), many, values)  # ONNX allows no scalar index
     return w.emit("Squeeze", row, w.int64s([0]))
 
 

@@ -100,7 +100,7 @@ def pad(w: Writer, node: Node) -> Names:
     """Exports padding with a constant, or with a reflection that excludes the edge."""
     around = w.known(node.inputs[1], "the padding")
     if not around.size:
-        return w.emit("Identity", w.input(node, 0))  # ONNX Runtime refuses numbers
+        return w.emit("Identity", w.input(node, 0))  # ONNX Runtime does not pad scalars
     pads = w.int64s(around.T.ravel())
     if node.type != "MirrorPad":
         return w.emit("Pad", w.input(node, 0), pads, *([w.input(node, 2)] if node.type == "PadV2" else []))
@@ -131,7 +131,7 @@ def reverse(w: Writer, node: Node) -> Names:
     axes = w.numbers(node, 1, "the axes")
     n = len(axes)
     if not n:
-        return w.emit("Identity", w.input(node, 0))  # ONNX Runtime refuses to slice numbers
+        return w.emit("Identity", w.input(node, 0))  # ONNX Runtime does not slice scalars
     ends = [-1] * n, [np.iinfo(np.int64).min] * n, axes, [-1] * n
     return w.emit("Slice", w.input(node, 0), *map(w.int64s, ends))
 

@@ -26,7 +26,7 @@ def reduction(w: Writer, node: Node) -> Names:
 
 @exports("All", "Any")
 def logic(w: Writer, node: Node) -> Names:
-    """Exports `all` as the minimum of 0 and 1, and `any` as their sum: no numbers have the maximum -2^31, which is not 0."""
+    """Exports `all` as the minimum of 0 and 1, and `any` as their sum: the maximum over an empty axis would be -2^31, not 0."""
     numbers = w.cast(w.input(node, 0), int32)
     op = "ReduceMin" if node.type == "All" else "ReduceSum"
     axes = w.int64s(w.numbers(node, 1, "the axes"))
