@@ -216,9 +216,12 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         agreement = LinkAgreement(call.rank, len(call.members), link, job, rows)
         return self._take_part(call, f"{call.kind} by a link {signature(call)}", lambda: agreement, finish)
 
-    def _take_part(self, call: CollectiveCall, brought: str, *how: Any) -> Any:
+    def _take_part(
+        self, call: CollectiveCall, brought: str, make_algorithm: Callable[[], MessageAlgorithm], finish: Callable[[Any], Any],
+        shared: SharedMemoryAllReduce | None = None,
+    ) -> Any:  # fmt: skip
         what, key = described(call.kind, call.instance, len(call.members)), (call.instance, call.run)
-        return self.take_part(call.session, call.members, call.rank, key, brought, what, *how)
+        return self.take_part(call.session, call.members, call.rank, key, brought, what, make_algorithm, finish, shared)
 
     def take_part(
         self, session: Any, members: Sequence[str], rank: int, key: tuple[str, int], signature: str, what: str,
