@@ -56,7 +56,7 @@ class TieredKernel(PooledKernel):
         return result
 
     def cost(self, seconds: float) -> None:
-        """Take in what it has cost not to have it. Requests its compilation in the background, once, when that has been enough."""
+        """Add time that was spent because it is not compiled. After enough of it, its compilation is requested in the background, once."""
         self._spent += seconds
         if self._spent > self._limit and not self._asked:
             if self._limit < COMPILE_AFTER_S and not is_kept(self.text):

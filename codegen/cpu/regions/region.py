@@ -78,10 +78,10 @@ class NativeRegion:
             return one_or_all(outputs)
         began = time.perf_counter()
         outputs = self.region.one_by_one(inputs)
-        for (
-            kernel
-        ) in self._cold:  # also those that take little of the time: one that is missing keeps the region from its plan
-            kernel.cost((time.perf_counter() - began) / len(self._cold))
+        spent = time.perf_counter() - began
+        # All alike, however short they run: each one that is missing keeps the region from its plan.
+        for kernel in self._cold:
+            kernel.cost(spent / len(self._cold))
         return one_or_all(outputs)
 
     @property
