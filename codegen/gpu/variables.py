@@ -102,11 +102,12 @@ def mutable_values(
             device.must_run("an update of a variable whose value is still referenced")
         if device.updates is not None:
             device.updates += states
-        old = [s._value.pointer for s in states]  # type: ignore[union-attr]
+        owners: Sequence[Any] = states  # of arrays in GPU memory, a type that `VariableState` does not know
+        old = [owner._value.pointer for owner in owners]
         # A reference to a variable's value would keep it from being updated in place, so only others have one here.
         new: dict[int, DeviceArray] = {}
         for i in [i for i, s in enumerate(states) if not all_unshared((s,))]:
-            value: Any = states[i]._value
+            value = owners[i]._value
             made = (
                 device.empty(value.shape, value.dtype, states[i].name) if whole else device.copy(value, states[i].name)
             )
@@ -114,7 +115,7 @@ def mutable_values(
             del value
         yield old, [new[i].pointer if i in new else pointer for i, pointer in enumerate(old)]
         for i, array in new.items():
-            states[i]._value = array  # type: ignore[assignment]
+            owners[i]._value = array
 
 
 def all_unshared(states: Sequence[VariableState]) -> bool:

@@ -159,8 +159,8 @@ class Planner:
 
     def in_memory(self, x: Any) -> Array:
         """A tensor in memory, where kernels can read it."""
-        if self.memory_of(x) is not None:
-            return x  # type: ignore[no-any-return]
+        if isinstance(x, np.ndarray) and self.memory_of(x) is not None:
+            return x
         return self._placed(np.ascontiguousarray(x).reshape(np.shape(x)), "fixed")
 
     def ordered(self, x: Array) -> Array:
