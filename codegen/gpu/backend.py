@@ -23,6 +23,7 @@ from ...graph.resources.resource_manager import Context
 from ..backend import ContextOf
 from ..fusion.epilogue import EpilogueKernel
 from ..ir.fused_kernel import FusedKernel
+from ..ir.nodes import PASSED_ON
 from ..ir.program import Kernel
 from ..reference import NumpyBackend
 from .context import GpuContext
@@ -36,10 +37,10 @@ from .select import state_kernel, template_of
 
 _VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
 _OF_SHAPES = frozenset(("BroadcastArgs", "BroadcastGradientArgs"))  # their operands are shapes, of any length
-_PASSING = frozenset(
-    ("Identity", "StopGradient", "PreventGradient", "Switch", "RefSwitch", "Merge", "Enter", "RefEnter", "Exit", "NextIteration",
-     "LoopCond", "ReadVariableOp", "IsVariableInitialized", "VarIsInitializedOp", "InitializedValue", "IdentityN")
-)  # fmt: skip
+_PASSING = PASSED_ON | {
+    "Switch", "RefSwitch", "Merge", "Enter", "RefEnter", "Exit", "NextIteration", "LoopCond", "ReadVariableOp", "IsVariableInitialized",
+    "VarIsInitializedOp", "InitializedValue", "IdentityN",
+}  # fmt: skip
 """Ops that hand values on without looking into them: their references do for arrays of any kind."""
 
 

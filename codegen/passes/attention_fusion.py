@@ -22,7 +22,7 @@ from ...graph.core.constant_value import static_value
 from ...graph.core.dtypes import bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
 from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that this makes
-from ..ir.nodes import inferred_node
+from ..ir.nodes import inferred_node, transposed
 from ..ir.partition import BeginLoop, PartitionGraph, RunPredicated, inputs_of_step
 from ..ir.predicates import asked_for
 from .rewrite import Fired
@@ -184,7 +184,7 @@ class _Search:
     def only(self, t: Tensor, inputs: tuple[Tensor, Tensor], flags: tuple[bool, bool]) -> Node | None:
         """The one product of these operands that takes a tensor, each transposed or not."""
         taking = dict.fromkeys(n for n in self.takers.get(t, ()) if n is not None and n.type == "BatchMatMulV2")
-        found = [n for n in taking if n.inputs == inputs and (n.attrs["adj_x"], n.attrs["adj_y"]) == flags]
+        found = [n for n in taking if n.inputs == inputs and transposed(n) == flags]
         return found[0] if len(found) == 1 else None
 
     def only_look(self, gone: set[Node], seen: set[Tensor]) -> set[Node]:
