@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 from ..graph.core.errors import UnimplementedError
 from ..graph.core.graph import Node
 from ..graph.resources.resource_manager import Context
 from .backend import ContextOf
+from .ir.fused_kernel import FusedKernel
 from .ir.program import Kernel
 from .lower.region import Steps
 from .passes.rewrite import NONE, Rewrites
-
-if TYPE_CHECKING:
-    from .ir.fused_kernel import FusedKernel
 
 
 class NumpyBackend:

@@ -144,10 +144,8 @@ class Steps:
         fetched = [slot for _, slot in lowered.fetches]
         free_dead_slots(lowered.instructions, lowered.slots, fetched)
         calls = [step for step in lowered.instructions if isinstance(step, Call)]
-        region, position = (
-            region_of(calls, constants_of(lowered.slots)),
-            {s: i for i, (_, s) in enumerate(lowered.feeds)},
-        )
+        region = region_of(calls, constants_of(lowered.slots))
+        position = {slot: i for i, (_, slot) in enumerate(lowered.feeds)}
         return region, [position[slot] for slot in region.given], [region.outputs.index(slot) for slot in fetched]
 
 
