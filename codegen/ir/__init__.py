@@ -9,6 +9,6 @@ loop_nest.py       LoopNest: scalar values in SSA form over an iteration space
 tile_loops.py      TileLoops: elementwise work on a template's tile (prologues and epilogues)
 fused_kernel.py    FusedKernel: the nodes of one kernel with its loop nest
 program.py         Program: instructions over slots
-nodes.py           makes nodes that the compiler adds; which ops are products
+nodes.py           makes nodes that the compiler adds; facts about ops: products, variables, ops that pass values on
 verify.py          what holds of partitions and programs between passes
 """

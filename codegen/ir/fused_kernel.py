@@ -45,12 +45,12 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True)
 class KernelSizes:
-    """What a fused kernel has for inputs of certain shapes.
+    """The sizes of a fused kernel for inputs of certain shapes.
 
     Attributes:
-        space: size of each axis of the space. loops: the same of `loops`.
-        outputs: shape and element type of each.
-        rows: outputs that are tables, and their numbers of rows.
+        space: the size of each axis of the iteration space. loops: that of each axis of the kernel's loops, which join such axes.
+        outputs: the shape and element type of each output.
+        rows: the number of rows of each output that is a table, by the output's position.
     """
 
     space: list[int]
@@ -139,9 +139,9 @@ class FusedKernel:
     def sized(
         self, shapes: Sequence[tuple[int, ...]], values: Mapping[int, Sequence[int]] | Sequence[Sequence[int]]
     ) -> KernelSizes | None:
-        """What there is for inputs of these shapes; None if the nodes must run one by one.
+        """The sizes for inputs of these shapes; None if the nodes must run one by one.
 
-        `values`: by its number, what each of `shapes` holds of which something is assumed, or that is a number of rows.
+        `values`: contents of the kernel's `shapes`, by position; at least of those that are assumed to hold something, or a number of rows.
         """
         space = self.sizes_for(shapes, [values[a.position] for a in self.assumed])
         rows = {output: int(values[at][0]) for output, _, at in self.tables}

@@ -1,4 +1,7 @@
-"""Nodes that the code generator makes, which belong to no graph, and each replace a node of the user's graph; facts of some ops."""
+"""Nodes that the code generator makes, and facts about ops.
+
+These nodes belong to no graph; each replaces a node of the user's graph.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Memory:
     """A piece of memory of a plan.
 
     Attributes:
-        begin: the address of its placeholder. array: this. kind: whether it is an input, a constant, or made by a launch.
+        array: its placeholder. begin: the placeholder's address. kind: whether it is an input, a constant, or made by a launch.
         number: its number among the inputs.
         first, last: its live range, in launches. leaves: whether it is live after the plan. is_sent: whether another task uses it.
     """

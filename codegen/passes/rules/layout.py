@@ -49,8 +49,8 @@ def _exchanged(order: Sequence[int]) -> list[int]:
 def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
     """MatMul(Transpose(x), y) = MatMul(x, y, transpose_a=True).
 
-    Of a transpose that breaks up x's rows and moves other axes, too, a transpose is left which moves rows as they are. Heads of attention
-    are often transposed twice for a product, in one order for good.
+    The transpose breaks up x's rows. If it moves other axes too, another transpose remains, which moves whole rows of memory. Heads of
+    attention are often transposed twice for a product, in one order for good.
     """
 
     def make(m: Match) -> Tensor | None:
