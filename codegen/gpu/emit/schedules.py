@@ -290,7 +290,7 @@ class _Steps:
         along = [i for i in along if self.stages[loops.stores[i].value] <= stage]
         self.stored.update(along)
         stores = [Store(r, loops.values[r].axes) for r in reductions] + [loops.stores[i] for i in along]
-        part, inputs = _part(loops, stores, self.given, self.names)
+        part, inputs = self.part(stores)
         rows, across = _tiles(facts)[0]
         counters = any(facts.divisible[a] for a in self.sides.x)
         tile = Tile(PARTIAL, one_row=rows == 1, wide=facts.wide, counters=counters)
@@ -309,7 +309,7 @@ class _Steps:
         ready = [i for i in ready if self.stages[loops.stores[i].value] and self.behind(loops.stores[i].value) <= known]
         self.stored.update(ready)
         stores = [*(Store(r, loops.kept_axes) for r in reductions), *(loops.stores[i] for i in ready)]
-        summary, inputs = _part(loops, stores, self.given, self.names, totals)
+        summary, inputs = self.part(stores, totals)
         rows = max(1, min(16, 4096 // facts.splits)) if self.kept else 1
         tile = Tile(WHOLE, one_row=rows == 1, exact=True, wide=facts.wide)
         blocks = {"YB": rows, "XB": facts.splits}
@@ -332,7 +332,7 @@ class _Steps:
         rest = [i for i, s in enumerate(loops.stores) if self.is_full(s) or self.stages[s.value] == 0]
         rest = [i for i in rest if i not in self.stored]
         if rest:
-            last, inputs = _part(loops, [loops.stores[i] for i in rest], self.given, self.names)
+            last, inputs = self.part([loops.stores[i] for i in rest])
             called = self.called(last, inputs, [self.names.outputs[i] for i in rest], self.names.sizes)
             row, exact = self.facts.last
             facts = replace(self.facts, row=row, exact=exact, splits=1)
@@ -354,59 +354,55 @@ class _Steps:
         counted = self.names.counted if counts else ()
         return replace(self.names, inputs=tuple(inputs), outputs=tuple(outputs), sizes=sizes, counted=counted)
 
+    def part(
+        self, stores: Sequence[Store], totals: Mapping[int, Sequence[str]] | None = None
+    ) -> tuple[LoopNest, tuple[str, ...]]:
+        """The loops that make these stores only, and the names of their inputs.
 
-def _part(
-    loops: LoopNest,
-    stores: Sequence[Store],
-    given: Mapping[int, str],
-    names: Names,
-    totals: Mapping[int, Sequence[str]] | None = None,
-) -> tuple[LoopNest, tuple[str, ...]]:
-    """The loops that make these stores only, and the names of their inputs.
+        Reductions that are `given` are read: arrays of all kept axes. `totals`: of the pieces of reductions; then the loops go over the
+        kept axes, and over an axis of pieces, which they reduce.
+        """
+        loops, given, pairs = self.loops, self.given, self.pairs
+        kept = loops.kept_axes
+        place = {axis: at for at, axis in enumerate(range(len(loops.reduced)) if totals is None else kept)}
+        every = [place[axis] for axis in kept]
+        builder = LoopNestBuilder(loops.reduced if totals is None else [False] * len(kept) + [True])
+        apply, reduce = builder.apply, builder.reduce
+        inputs: list[str] = []
+        number: dict[int, int] = {}
 
-    Reductions that are `given` are read: arrays of all kept axes. `totals`: of the pieces of reductions; then the loops go over the kept
-    axes, and over an axis of pieces, which they reduce.
-    """
-    kept = loops.kept_axes
-    place = {axis: at for at, axis in enumerate(range(len(loops.reduced)) if totals is None else kept)}
-    every, pairs = [place[axis] for axis in kept], pairs_of(loops)
-    builder = LoopNestBuilder(loops.reduced if totals is None else [False] * len(kept) + [True])
-    apply, reduce = builder.apply, builder.reduce
-    inputs: list[str] = []
-    number: dict[int, int] = {}
+        def load(name: str, dtype: DType, axes: Sequence[int]) -> int:
+            inputs.append(name)
+            return builder.load(len(inputs) - 1, dtype, axes)
 
-    def load(name: str, dtype: DType, axes: Sequence[int]) -> int:
-        inputs.append(name)
-        return builder.load(len(inputs) - 1, dtype, axes)
-
-    made = {*given, *(totals or ()), *(pairs[r].second for r in totals or () if r in pairs)}
-    for i in loops.behind([s.value for s in stores], made.__contains__):
-        v = loops.values[i]
-        if totals is not None and i in totals:
-            own, pair = [load(name, _wide(v), [*every, len(every)]) for name in totals[i]], pairs.get(i)
-            if pair is None:
-                number[i] = reduce(v.data, own[0])
-            elif pair.kind == SOFTMAX:
-                number[i] = reduce("max", own[0])
-                scale = apply("exp", apply("sub", own[0], number[i]))
-                number[pair.second] = reduce("sum", apply("mul", own[1], scale))
-            else:
-                means, rests, counts = own
-                number[i] = reduce("sum", apply("mul", means, counts))
-                away = apply("sub", means, apply("div", number[i], reduce("sum", counts)))
-                moved = apply("mul", counts, apply("mul", away, away))
-                number[pair.second] = reduce("sum", apply("add", rests, moved))
-        elif i in given:
-            number[i] = load(given[i], _wide(v), every)
-        elif i not in number:  # the second of a pair is there
-            v = replace(v, args=tuple(number[a] for a in v.args), axes=tuple(place[a] for a in v.axes))
-            if v.op in READS:
-                inputs.append(names.inputs[int(v.data)])
-                v = replace(v, data=len(inputs) - 1)
-            number[i] = builder.add(v)
-    for s in stores:
-        builder.store(number[s.value], [place[a] for a in s.axes])
-    return builder.finish(join=False)[0], tuple(inputs)
+        made = {*given, *(totals or ()), *(pairs[r].second for r in totals or () if r in pairs)}
+        for i in loops.behind([s.value for s in stores], made.__contains__):
+            v = loops.values[i]
+            if totals is not None and i in totals:
+                own, pair = [load(name, _wide(v), [*every, len(every)]) for name in totals[i]], pairs.get(i)
+                if pair is None:
+                    number[i] = reduce(v.data, own[0])
+                elif pair.kind == SOFTMAX:
+                    number[i] = reduce("max", own[0])
+                    scale = apply("exp", apply("sub", own[0], number[i]))
+                    number[pair.second] = reduce("sum", apply("mul", own[1], scale))
+                else:
+                    means, rests, counts = own
+                    number[i] = reduce("sum", apply("mul", means, counts))
+                    away = apply("sub", means, apply("div", number[i], reduce("sum", counts)))
+                    moved = apply("mul", counts, apply("mul", away, away))
+                    number[pair.second] = reduce("sum", apply("add", rests, moved))
+            elif i in given:
+                number[i] = load(given[i], _wide(v), every)
+            elif i not in number:  # the second of a pair is there
+                v = replace(v, args=tuple(number[a] for a in v.args), axes=tuple(place[a] for a in v.axes))
+                if v.op in READS:
+                    inputs.append(self.names.inputs[int(v.data)])
+                    v = replace(v, data=len(inputs) - 1)
+                number[i] = builder.add(v)
+        for s in stores:
+            builder.store(number[s.value], [place[a] for a in s.axes])
+        return builder.finish(join=False)[0], tuple(inputs)
 
 
 def _wide(value: Value) -> DType:
