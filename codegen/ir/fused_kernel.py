@@ -1,7 +1,7 @@
 """Fused kernels: the steps that replace the nodes that one kernel runs.
 
 Some size equalities are known only at run time. If a static size is unknown, fusion assumes that no broadcasting happens along it
-(`index_maps.py`). The kernel's launcher checks the real shapes with `sizes_for`, and runs the nodes one by one on NumPy if they
+(`index_maps.py`). The kernel's launcher checks the real shapes with `sized`, and runs the nodes one by one on NumPy if they
 differ.
 """
 
