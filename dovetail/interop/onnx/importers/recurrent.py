@@ -50,6 +50,10 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
 }
 
 
+def _with(function: Callable[..., Tensor], parameters: Sequence[float]) -> Function:
+    return lambda x: function(x, *parameters)
+
+
 def _activations(call: Call, defaults: Sequence[str], directions: int) -> list[list[Function]]:
     """Returns the activation functions of each direction."""
     names = call.attr("activations") or list(defaults) * directions
@@ -60,7 +64,7 @@ def _activations(call: Call, defaults: Sequence[str], directions: int) -> list[l
             raise UnsupportedError(f"the activation {name}")
         function, defaults_of = _ACTIVATIONS[name.lower()]
         own = [left.pop(0) if left else default for left, default in zip(given, defaults_of, strict=False)]
-        found.append(lambda x, f=function, own=own: f(x, *own))  # type: ignore[misc]
+        found.append(_with(function, own))
     each = len(found) // directions
     return [found[i * each : (i + 1) * each] for i in range(directions)]
 
