@@ -32,7 +32,6 @@ from .partition.partitioned_graph import Channel, task_of
 from .plan_data import PlanData
 from .render.text import count_text, short, size_text
 from .render.timeline import Bar, Chart, Track, time_text
-from .search.clock import run
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
 from .search.memory_profile import LiveValues
 from .search.problem import Objective, Problem, summed
@@ -493,20 +492,18 @@ def timeline(
 
 def seconds_of(problem: Problem, assignment: npt.ArrayLike, *, in_order: bool = False) -> float:
     """The makespan of the step that `timeline` simulates."""
-    return _run(problem, np.asarray(assignment, np.int32), in_order)[2]
+    return problem.clocked(np.asarray(assignment, np.int32), in_order)[2]
 
 
 def _run(problem: Problem, device: Ints, in_order: bool) -> tuple[Floats, Floats, float, Travels]:
     """When each node starts, and when it ends; when the last one ends; and what travels when."""
-    a, n = problem.arrays, problem.nodes
-    start, finish, times = np.empty(n), np.empty(n), np.full((2, len(problem.value_target)), np.nan)
-    rank = np.arange(n, dtype=np.int32) if in_order else problem.rank
-    makespan = run(a, device, rank, problem.contended, in_order, start, finish, times)
+    times = np.full((2, len(problem.value_target)), np.nan)
+    start, finish, makespan = problem.clocked(device, in_order, times)
     ends = np.flatnonzero(~np.isnan(times[0]))
     values = np.searchsorted(problem.value_start, ends, side="right") - 1
     to = device[problem.value_target[ends]]
     keys = zip(values.tolist(), to.tolist(), strict=True)
-    return start, finish, float(makespan), dict(zip(keys, map(tuple, times[:, ends].T.tolist()), strict=True))
+    return start, finish, makespan, dict(zip(keys, map(tuple, times[:, ends].T.tolist()), strict=True))
 
 
 def _critical(

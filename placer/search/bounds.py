@@ -34,14 +34,10 @@ def lower_bound(problem: Problem, *, proven: float = 0.0, known: float = np.inf)
 
 
 def _shared(problem: Problem) -> float:
-    """What no placement is below because the cores of machines are shared; 0 where a device shares no machine.
-
-    A node by itself has all cores of its machine, several at once have `Problem.shared`.
-    """
-    if problem.host is None or problem.used is None or (problem.host < 0).any():
+    """What no placement is below because the cores of machines are shared; 0 where a device shares no machine."""
+    if problem.host is None or problem.share is None or (problem.host < 0).any():
         return 0.0
-    share = np.minimum(1.0, problem.used / problem.shared)
-    return float((problem.seconds.min(axis=0) * share).sum()) / len(np.unique(problem.host))
+    return float((problem.seconds.min(axis=0) * problem.share).sum()) / len(np.unique(problem.host))
 
 
 def least_behind(problem: Problem) -> Floats:

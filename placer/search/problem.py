@@ -276,21 +276,35 @@ class Problem:
             return float(max(loads(self.arrays, device).max(), self.machine_loads(device).max(initial=0.0)))
         return self.clocked(device)[2]
 
-    def machine_loads(self, device: Ints) -> Floats:
-        """(M,) seconds for which each machine works for one step, if its devices keep busy all cores that they have together.
+    @cached_property
+    def share(self) -> Floats | None:
+        """(n,) the part of its machine's cores that each node keeps busy; None where machines are not known.
 
-        A node by itself may use all cores, nodes of several devices have `shared`. Without known machines, (0,).
+        A node by itself has all cores of its machine, nodes of several devices have `shared` together.
         """
-        if self.host is None or self.used is None:
+        return None if self.host is None or self.used is None else np.minimum(1.0, self.used / self.shared)
+
+    def machine_loads(self, device: Ints) -> Floats:
+        """(M,) seconds for which each machine works for one step, if all cores that its devices have are busy; (0,): none is known."""
+        if self.host is None or self.share is None:
             return np.empty(0)
-        work = self.seconds[self.device_class[device], np.arange(self.nodes)] * np.minimum(1.0, self.used / self.shared)
+        work = self.seconds[self.device_class[device], np.arange(self.nodes)] * self.share
         host = self.host[device]
         return summed(host[host >= 0], work[host >= 0], int(self.host.max()) + 1)
 
-    def clocked(self, device: Ints) -> tuple[Floats, Floats, float]:
-        """(n,) when each node of an assignment starts, and when it ends; and when the last one ends. In seconds, for one step."""
+    def clocked(
+        self, device: Ints, in_order: bool = False, travels: Floats | None = None
+    ) -> tuple[Floats, Floats, float]:
+        """(n,) when each node of an assignment starts, and when it ends; and when the last one ends. In seconds, for one step.
+
+        Args:
+            in_order: devices run their nodes by number, and wait for each; else whatever is ready, by priority.
+            travels: (2, E) filled: when what goes to each end of a value leaves and arrives, at the first end on each device.
+        """
         start, finish = np.empty(self.nodes), np.empty(self.nodes)
-        end = run(self.arrays, device, self.rank, self.contended, False, start, finish, np.empty((2, 0)))
+        rank = np.arange(self.nodes, dtype=np.int32) if in_order else self.rank
+        times = np.empty((2, 0)) if travels is None else travels
+        end = run(self.arrays, device, rank, self.contended, in_order, start, finish, times)
         return start, finish, float(end)
 
     def violations(self, assignment: npt.ArrayLike) -> list[str]:

@@ -136,12 +136,7 @@ class Facts:
     @cached_property
     def seconds(self) -> float:
         """The predicted time of the step."""
-        if self.problem is None:
-            return 0.0
-        if "timeline" in vars(self):  # else it is not made for its length alone, which takes long for a large graph
-            made: Timeline = vars(self)["timeline"]
-            return made.makespan
-        return seconds_of(*self.problem[:2], in_order=True)
+        return 0.0 if self.problem is None else seconds_of(*self.problem[:2], in_order=True)
 
     @cached_property
     def lower_bound(self) -> float:
