@@ -28,11 +28,8 @@ CHAINS = 4  # of rounds at the same time
 LOAD_MOVE_S, LOAD_VALUE_S = 1.2e-7, 1e-8  # price of one move of `anneal_load`, and of each value of the item
 MOVE_S, MOVE_NODE_S = 1e-6, 1.2e-8  # price of one move of `anneal_makespan`, and for each node of the problem
 NODE_S, END_S = 8.5e-8, 1.2e-8  # price of running one node on the clock for it, and for each end of a value
-WARM = (
-    1e-3,
-    1e-2,
-)  # temperatures from which its walks set out; where there are few items, up to what one of them takes
-HOT = 0.3  # that of the first walk of a chain which begins anew
+WARM = 1e-3, 1e-2  # temperatures from which its walks set out; of few items, up to what one of them takes
+HOT = 0.3  # that of the first walk of a chain which begins anew, and of a descent without regard to the best
 WALK_SHARE = 0.05  # of a chain's budget at most for one walk
 COLD = 1e-4  # last temperature of all walks, as a part of the objective
 MEASURED = 1.5  # times that price, where machines are measured
@@ -80,19 +77,11 @@ def descents(p: Problem, items: Items, seed: int, budget_s: float) -> Round:
             move_s = LOAD_MOVE_S + LOAD_VALUE_S * len(merged.item_value) / m
             moves = 20_000 + 1_200 * m * min(1 + number // 4, 3)
             moves = max(1000, int(min(moves, 0.025 * total / move_s)))
-            hot = 0.3 if fresh and depth == len(levels) - 1 and depth else 0.02
+            hot = HOT if fresh and depth == len(levels) - 1 and depth else 0.02
             value = anneal_load(
-                merged,
-                p.device_class,
-                p.port_latency,
-                p.port_per_byte,
-                p.capacity,
-                where,
-                moves,
-                hot,
-                COLD,
-                random + depth,
-            )
+                merged, p.device_class, p.port_latency, p.port_per_byte, p.capacity, where,
+                moves, hot, COLD, random + depth,
+            )  # fmt: skip
             price += moves * move_s
             if label is not None:
                 where = where[label]
@@ -122,10 +111,11 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
         where = np.empty(len(merged.memory), np.int32)
         where[label] = chain.best
         moves = 200 + 30 * len(where) * min(1 + chain.rounds // 6, 4)
-        warm = max(WARM[1], 1 / len(where))
-        hot = WARM[0] * (warm / WARM[0]) ** ((next_random(drawn) >> 10) / 2.0**53)
         if np.isinf(chain.value):
             hot = HOT
+        else:
+            warm = max(WARM[1], 1 / len(where))
+            hot = WARM[0] * (warm / WARM[0]) ** ((next_random(drawn) >> 10) / 2.0**53)
         value, price = anneal_makespan(
             a, rank, p.contended, behind, label[p.unit], merged, p.capacity, where,
             min(moves * (move_s + node_s * p.nodes), most), move_s, node_s, hot, COLD, random,
