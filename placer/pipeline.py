@@ -196,9 +196,8 @@ def plan_step(
     if plan.unknown_sizes and plan.solution is not None:
         for warning in unknown_sizes(Facts(plan)):
             logger.warning("%s", warning.text)
-    if plan.solution is not None and not is_exact(
-        plan, options.costs
-    ):  # nothing is proven of unknown sizes and iterations
+    # Nothing is proven of unknown sizes and iterations.
+    if plan.solution is not None and not is_exact(plan, options.costs):
         plan = replace(plan, solution=replace(plan.solution, lower_bound=0.0))
     return plan
 

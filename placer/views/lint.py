@@ -35,7 +35,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterator[PlanWarning]]] = {
     "memory": memory,
 }
 """Kind of warning -> what finds it."""
-SLOWER = frozenset({"setter-overridden", "uneven-bytes", "memory"})
+MAY_SLOW_DOWN = frozenset({"setter-overridden", "uneven-bytes", "memory"})
 """The checks whose changes may make a step slower: they are for what the program says, or for memory."""
 PREDICTING = frozenset({"slower-than-one", "slow-read", "small-batch", "uneven-work", "idle", "memory"})
 """The checks that predict times, or memory at each moment."""
@@ -54,9 +54,8 @@ def check(
     facts = facts or Facts(plan)
     with without_compiling(plan):
         found = [w for name, find in CHECKS.items() if predict or name not in PREDICTING for w in find(facts)]
-    blamed = {
-        d for w in found if w.kind in ("gradients", "uneven-bytes") for d in w.devices[:1]
-    }  # the reason is known then
+    # The reason for uneven work is known where one of these has been found.
+    blamed = {d for w in found if w.kind in ("gradients", "uneven-bytes") for d in w.devices[:1]}
     found = [w for w in found if w.kind != "uneven-work" or w.devices[0] not in blamed]
     if place is not None:
         found = [_applied(w, facts, place) for w in found]
@@ -82,5 +81,5 @@ def _applied(warning: PlanWarning, facts: Facts, place: Place) -> PlanWarning:
         then, now = (size_text(size, size == 0 or of.is_exact) for size, of in ((sent, new), (was, facts)))
         parts.append(f"{then} instead of {now} between tasks")
     slower = new.seconds >= facts.seconds if warning.kind in ("idle", "uneven-work") else new.seconds > facts.seconds
-    slower &= warning.change.batch is None and warning.kind not in SLOWER
+    slower &= warning.change.batch is None and warning.kind not in MAY_SLOW_DOWN
     return replace(warning, fixed=fixed, result=f"{'No gain' if slower else 'Result'}: {', '.join(parts)}")
