@@ -48,14 +48,10 @@ def converted(text: str, *, training: bool) -> dict[str, Any]:
         elif name:
             number[name] = len(number)
             figures = dict(entry.split("=") for entry in rest[-1].split(", "))
-            layers[name] = (
-                rest[0],
-                {key: sum(map(float, value.strip("[]").split("; "))) for key, value in figures.items()},
-            )
+            sums = {key: sum(map(float, value.strip("[]").split("; "))) for key, value in figures.items()}
+            layers[name] = rest[0], sums
     n = len(layers)
-    half = [
-        figures["activation_size"] / RATE / 2 for _, figures in layers.values()
-    ]  # the time into the host, or out of it
+    half = [figures["activation_size"] / RATE / 2 for _, figures in layers.values()]  # into the host, or out of it
     nodes, back = [], []
     for i, (what, figures) in enumerate(layers.values()):
         node = _node(i, what, figures["forward_compute_time"] / 1e3, size=3 * figures["parameter_size"])
