@@ -282,7 +282,11 @@ def test_threads_share_a_graph(fake):
             thread.join()
         assert not failed
         np.testing.assert_array_equal(session.run(count), np.full((4, 4), 3 * 28 + 8 * 300, np.float32))
-        assert any(s.replays for s in stretches_of(session))  # how many depends on when the threads meet
+        before = sum(s.replays for s in stretches_of(session))
+        assert before  # how many depends on when the threads meet
+        for _ in range(13):
+            session.run([y, add.op], {x: np.ones((4, 4), np.float32)})
+        assert sum(s.replays for s in stretches_of(session)) == before + 13
 
 
 def test_a_capture_waits_for_no_variable(fake):
