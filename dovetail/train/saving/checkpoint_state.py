@@ -128,7 +128,7 @@ def get_checkpoint_state(checkpoint_dir: str, latest_filename: str | None = None
         latest = [p for k, p in paths if k == "model_checkpoint_path"]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as e:
+    except (OSError, ValueError) as e:
         logger.warning("%s: %s: its checkpoint state is ignored", file, e)
         return None
     if not latest:
