@@ -1,8 +1,8 @@
 """`Dataset`: a pipeline of elements.
 
 Theory. A data set is a description: a kind, parameters, and the data sets that it is made from. It is lazy: nothing runs until an
-iterator requests an element. `element_iterators.py`, `files.py` and `records.py` define how each kind makes its elements. A
-description can be sent (`serialize.py`), so an iterator runs where it is placed: in this process, or in a worker's.
+iterator requests an element. `element_iterators.py`, `combined_iterators.py`, `files.py` and `records.py` define how each kind makes its
+elements. A description can be sent (`serialize.py`), so an iterator runs where it is placed: in this process, or in a worker's.
 """
 
 from __future__ import annotations
