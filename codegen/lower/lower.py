@@ -107,7 +107,7 @@ def lower(
         UnimplementedError: a node has no kernel on this backend.
     """
     lowering = _Lowering(backend, context_of, asked_for(graph))
-    lowering.begun = {s.node: None for s in graph.steps if type(s) is AwaitNode}
+    lowering.asynchronous = {s.node: None for s in graph.steps if type(s) is AwaitNode}
     feeds = tuple((name, lowering.arriving_slot(tensor)) for name, tensor in graph.feeds)
     for step in steps:
         _LOWERED[type(step)](lowering, step)
@@ -170,7 +170,8 @@ class _Lowering:
         self.plain: dict[OpDef, bool] = {}  # whether nodes of an op always become a call
         self.guarded: set[Node] = set()
         self.loops: list[_OpenLoop] = []
-        self.begun: dict[Node, Await | None] = {}  # nodes that run asynchronously, and the instruction that awaits each
+        # Nodes that run asynchronously, and the instruction that awaits each.
+        self.asynchronous: dict[Node, Await | None] = {}
         self.read: list[tuple[RecvTensor, int]] = []  # published variables, and the slots for their values
         self.reached: dict[str, int] = {}  # nodes that are variables of other tasks, and the slots for these
 
@@ -206,7 +207,7 @@ class _Lowering:
             self._rename(node)
         else:
             call = self._call(node)
-            if node in self.begun:
+            if node in self.asynchronous:
                 self.instructions.append(Begin(self._begin(node, call), (), -1))
             else:
                 self.instructions.append(Wait(call, (), -1) if op.is_blocking else call)
@@ -236,11 +237,11 @@ class _Lowering:
     def _begin(self, node: Node, call: Call) -> Call:
         """The instruction that starts an asynchronous call; an `Await` takes its results later."""
         run = self.new_slot(None)
-        self.begun[node] = Await(replace(call, kernel=_nothing, inputs=(run,)), (), -1)
+        self.asynchronous[node] = Await(replace(call, kernel=_nothing, inputs=(run,)), (), -1)
         return replace(call, outputs=(run,))
 
     def await_node(self, step: AwaitNode) -> None:
-        waits = self.begun[step.node]
+        waits = self.asynchronous[step.node]
         assert waits is not None
         self.instructions.append(waits)
 

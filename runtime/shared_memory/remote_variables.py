@@ -73,7 +73,7 @@ class RemoteVariables:
     def __init__(
         self, task: str, default_container: str, opens: bool = True, wake: Callable[[str], None] = lambda task: None
     ) -> None:
-        self.posts = VariablePublisher()
+        self.publisher = VariablePublisher()
         self._task = task
         self._default_container = default_container
         self._opens = opens
@@ -105,9 +105,9 @@ class RemoteVariables:
             # An InvalidArgumentError: the name is another resource's, which the step itself reports.
             with contextlib.suppress(InvalidArgumentError):
                 if kind is not None or (writable and not keeps):
-                    place = self.posts.open(*where, kind)
+                    place = self.publisher.open(*where, kind)
                 elif not writable:
-                    place = self.posts.post(*where)
+                    place = self.publisher.publish(*where)
             found.append((kind is None, place))
         if writable and (True, None) in found:
             return [None if is_variable else place for is_variable, place in found]
@@ -252,12 +252,12 @@ class VariablePublisher:
         self._fresh: Iterator[_Record] = iter(())  # unused records of the latest segment
         self._free: list[_Record] = []  # records for reuse
         self._segments: list[tuple[int, LockFile]] = []  # descriptors
-        self._posts: dict[tuple[int, str, str], _Published] = {}
+        self._published: dict[tuple[int, str, str], _Published] = {}
         self._closed = False
         self._pid = process_id()
         self._lock = threading.Lock()
 
-    def post(
+    def publish(
         self, session: str, resources: Resources, container: str, name: str, what: str = "variable"
     ) -> RecordAddress | None:
         """Publish the variable of that name, which need not exist yet; None: that is impossible."""
@@ -265,14 +265,14 @@ class VariablePublisher:
         with self._lock:
             if self._closed:
                 return None
-            found = self._posts.get(key)
+            found = self._published.get(key)
             if found is None:
                 record = self._record()
                 if record is None:
                     return None
                 place = record.place._replace(number=secrets.randbits(62) | 1)
                 value = OwnSharedVariable(place, record.words, f"The {what} '{name}' of this task", record.lock_file)
-                found = self._posts[key] = _Published(value, resources, record, set())
+                found = self._published[key] = _Published(value, resources, record, set())
                 resources.publish(container, name, value.share)
             found.sessions.add(session)
             return found.value.place
@@ -294,12 +294,12 @@ class VariablePublisher:
             made.kind.check_same(kind, name)
             if not isinstance(made, DenseAccumulator):
                 return None
-        place = self.post(session, resources, container, name, "variable" if kind is None else "accumulator")
+        place = self.publish(session, resources, container, name, "variable" if kind is None else "accumulator")
         resource = resources.find(container, name)
         if not isinstance(resource, Publishable):
             return None
         with self._lock:
-            found = self._posts.get((id(resources), container, name))
+            found = self._published.get((id(resources), container, name))
             if found is not None and not resource.is_shared:  # the reason why it could not be may be gone
                 resources.publish(container, name, found.value.share)
             if found is None or not resource.is_shared:
@@ -319,7 +319,7 @@ class VariablePublisher:
     def close_session(self, session: str) -> None:
         """Withdraw the variables that only this session has requested."""
         with self._lock:
-            for key, found in list(self._posts.items()):
+            for key, found in list(self._published.items()):
                 found.sessions.discard(session)
                 if not found.sessions:
                     self._withdraw(key)
@@ -328,7 +328,7 @@ class VariablePublisher:
         """Withdraw all variables: none can be read from now on."""
         with self._lock:
             self._closed = True
-            for key in list(self._posts):
+            for key in list(self._published):
                 self._withdraw(key)
             for fd, lock_file in self._segments:
                 if self._pid == process_id():
@@ -340,10 +340,10 @@ class VariablePublisher:
             self._fresh = iter(())
 
     def __len__(self) -> int:
-        return len(self._posts)
+        return len(self._published)
 
     def _withdraw(self, key: tuple[int, str, str]) -> None:
-        found = self._posts.pop(key)
+        found = self._published.pop(key)
         found.resources.publish(key[1], key[2], None)
         found.record.words[NUMBER] = 0
         if not found.value.is_stuck:

@@ -104,7 +104,7 @@ class Step(Protocol):
     def wait_for(self, request: Request, executor: Executor) -> bool: ...
     def answered(self, executor: Executor) -> Request | None: ...
     def begin(self, call: Call, inputs: Sequence[Any], device: str) -> AsyncKernel[Executor]: ...
-    def awaited(self, begun: AsyncKernel[Executor], executor: Executor) -> bool: ...
+    def awaited(self, kernel: AsyncKernel[Executor], executor: Executor) -> bool: ...
     def ended(self, fetched: Mapping[str, Any]) -> None: ...
     def fail(self, error: OpError) -> None: ...
 
@@ -233,7 +233,7 @@ class Executor:
                         slots[i] = None
                 elif type(now) is Await:
                     self.counter = at
-                    if not self._take_begun(now):
+                    if not self._take_result(now):
                         return
                 elif type(now) is Read:
                     step.read(now, slots, self.program.device)
@@ -271,14 +271,14 @@ class Executor:
         _store(now, slots, result)
         return True
 
-    def _take_begun(self, now: Await) -> bool:
+    def _take_result(self, now: Await) -> bool:
         """Take the result of an asynchronous kernel; False: the program must suspend."""
         slots = self.slots
-        begun = slots[now.call.inputs[0]]
-        if not self.step.awaited(begun, self):
+        kernel = slots[now.call.inputs[0]]
+        if not self.step.awaited(kernel, self):
             return False
-        result = begun.result()
-        if begun.error is not None:
+        result = kernel.result()
+        if kernel.error is not None:
             return False  # the step has failed with it
         _store(now, slots, result)
         return True

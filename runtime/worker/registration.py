@@ -208,7 +208,7 @@ class _Unpacking:
         self.nodes = nodes
         self.available: set[Tensor] = set()
         self.tokens: set[Node | int] = set()  # guarded nodes and received channels so far
-        self.begun: set[Node] = set()  # collectives that may still be awaited: no step has used their outputs
+        self.asynchronous: set[Node] = set()  # collectives that may still be awaited: no step has used their outputs
         self.loops: list[ir.BeginLoop] = []  # the open loops
         self.left: list[bool] = []  # whether each open loop's `LeaveUnless` has been seen
 
@@ -226,14 +226,14 @@ class _Unpacking:
         if kind == "n":
             node = self.node(what)
             if node.opdef.is_collective and not self.loops:
-                self.begun.add(node)
+                self.asynchronous.add(node)
             return node
         if kind == "w":
-            begun = self.nodes[_number(what)]
-            if begun not in self.begun or self.loops:
-                raise ValueError(f"{begun.name} is awaited, but is no asynchronous kernel")
-            self.begun.remove(begun)
-            return ir.AwaitNode(begun)
+            kernel = self.nodes[_number(what)]
+            if kernel not in self.asynchronous or self.loops:
+                raise ValueError(f"{kernel.name} is awaited, but is no asynchronous kernel")
+            self.asynchronous.remove(kernel)
+            return ir.AwaitNode(kernel)
         if kind == "s":
             sent, destination, token, other = rest  # a control edge may have a token, a tensor another type
             tensor = None if sent is None else self.tensor(sent)
@@ -282,7 +282,7 @@ class _Unpacking:
         for t in node.inputs:
             if t not in self.available:
                 raise ValueError(f"{node.name} takes {t.name} before it exists")
-            self.begun.discard(t.op)
+            self.asynchronous.discard(t.op)
         self.available.update(node.outputs)
         return node
 
@@ -294,7 +294,7 @@ class _Unpacking:
             self.available.add(found)
         elif found not in self.available:
             raise ValueError(f"{found.name} is used before it exists")
-        self.begun.discard(found.op)
+        self.asynchronous.discard(found.op)
         return found
 
     def token(self, described: Any) -> Node | int:

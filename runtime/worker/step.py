@@ -306,15 +306,15 @@ class TracedStep(TaskStep):
         began = clock()
         return super().begin(call, inputs, device, lambda result: self._recorder.ran_beside(call, began, result))
 
-    def awaited(self, begun: AsyncKernel[Executor], executor: Executor) -> bool:
+    def awaited(self, kernel: AsyncKernel[Executor], executor: Executor) -> bool:
         paused = self._since.get(executor)
         if paused is None:
             self._since[executor] = clock()
-        if not super().awaited(begun, executor):
+        if not super().awaited(kernel, executor):
             return False
         del self._since[executor]
         if paused is not None:
-            self._recorder.waited(executor.program.device, begun.what, paused)
+            self._recorder.waited(executor.program.device, kernel.what, paused)
         return True
 
     def wait_for(self, request: Request, executor: Executor) -> bool:

@@ -182,7 +182,7 @@ class Worker:
             session = self._sessions.pop(handle, None)
             for key in [k for k, v in self._registered.items() if v.session == handle]:
                 del self._registered[key]
-            self.direct.posts.close_session(handle)
+            self.direct.publisher.close_session(handle)
             steps = [s for s in self._all_steps() if s.session == handle]
         for step in steps:
             step.fail(why())
@@ -320,7 +320,7 @@ class Worker:
 
     def look(self) -> None:
         """Check for gradients that other tasks have added to accumulators here: one has said so, or was killed before it."""
-        self.run_queues.current.take(self.direct.posts.look)
+        self.run_queues.current.take(self.direct.publisher.look)
 
     def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:
         """Request variables of other tasks that could not be read. UnavailableError and others: the request cannot be sent."""
@@ -454,7 +454,7 @@ class Worker:
             step.abort(f"The server of {self.task} was stopped")
         if self._has_own_state:
             _end(self.resources)
-        self.direct.posts.close()
+        self.direct.publisher.close()
         if self.replicator is not None:
             self.replicator.close()
         if self.pool is not None:

@@ -218,9 +218,9 @@ def test_isolated_sessions_read_their_own(pair):
     assert pair.wants == []
 
 
-def test_sessions_that_are_closed_leave_no_posts(pair):
+def test_sessions_that_are_closed_leave_nothing_published(pair):
     y = doubled(variable())
-    kept = pair.ps._worker.direct.posts
+    kept = pair.ps._worker.direct.publisher
     for isolated in (False, True):
         with pair.session(isolate_session_state=isolated) as session:
             session.run(tf.global_variables_initializer())

@@ -334,17 +334,17 @@ def test_sessions_that_are_closed_leave_the_variable_to_the_others(pair):
     thread = threading.Thread(target=go_on)
     thread.start()
     one.close()
-    posts = pair.ps._worker.direct.posts
+    publisher = pair.ps._worker.direct.publisher
     stop.set()
     thread.join()
     assert not failed
     np.testing.assert_array_equal(other.run(v), np.array([2, 4, 6]) * (2 + counts[0]))
     other.close()
     for _ in range(600):  # closing is told to the tasks, and not waited for
-        if not len(posts):
+        if not len(publisher):
             break
         threading.Event().wait(0.1)
-    assert not len(posts)
+    assert not len(publisher)
     state = pair.ps._worker.resources.find("ps", "v")
     assert not state.is_shared
     np.testing.assert_array_equal(state.read(), np.array([2, 4, 6]) * (2 + counts[0]))

@@ -72,14 +72,14 @@ class Task:
 
     def __init__(self, shape=(3,), reduction="SUM", dtype=float32):
         self.kind = AccumulatorKind(False, dtype, shape, reduction)
-        self.resources, self.posts = Resources(), VariablePublisher()
+        self.resources, self.publisher = Resources(), VariablePublisher()
         self.rung = 0
         self.place = self.open()
         assert self.place is not None
         self.mine = self.resources.find(CONTAINER, "a")
 
     def open(self):
-        return self.posts.open(SESSION, self.resources, CONTAINER, "a", self.kind)
+        return self.publisher.open(SESSION, self.resources, CONTAINER, "a", self.kind)
 
     def reach(self):
         return RemoteVariable(self.place, self.kind, "a", TASK, Mapper(), self.ring)
@@ -123,7 +123,7 @@ def test_it_is_as_if_nobody_else_reached_it(actions, reduction, name):
             state = None if is_mine else reached.read()
             (state or task.mine).apply(gradient, number)
             alone.apply(gradient, number)
-            task.posts.look()
+            task.publisher.look()
         elif what == "take":
             waiting.append((task.mine.take(number + 1), alone.take(number + 1)))
         elif what == "step":
@@ -134,7 +134,7 @@ def test_it_is_as_if_nobody_else_reached_it(actions, reduction, name):
                 if isinstance(take, TakeGradient):
                     take.cancel()
         elif what == "close":
-            task.posts.close_session(SESSION)
+            task.publisher.close_session(SESSION)
             assert reached.read() is None
         elif what == "open":
             task.place = task.open()
@@ -165,7 +165,7 @@ def test_the_task_is_woken_for_what_it_waits_for_alone():
     assert not task.was_rung() and take.state is RequestState.WAITING
     theirs.apply(np.ones(3, "f"), 0)
     assert task.was_rung()
-    task.posts.look()
+    task.publisher.look()
     np.testing.assert_array_equal(take.result(), [3, 3, 3])
     theirs.apply(np.ones(3, "f"), 1)
     assert not task.was_rung()
@@ -185,18 +185,18 @@ def test_what_was_taken_is_never_changed():
             np.testing.assert_array_equal(value, np.full(3, 2 * k))
 
 
-@pytest.mark.parametrize("how", ["session", "container", "posts"])
+@pytest.mark.parametrize("how", ["session", "container", "publisher"])
 def test_an_owner_takes_it_back(how):
     task = Task()
     reached = task.reach()
     theirs = reached.read()
     theirs.apply(np.ones(3, "f"), 0)
     if how == "session":
-        task.posts.close_session(SESSION)
+        task.publisher.close_session(SESSION)
     elif how == "container":
         task.resources.clear(CONTAINER)
     else:
-        task.posts.close()
+        task.publisher.close()
     assert reached.read() is None
     with pytest.raises(AbortedError, match="The accumulator 'a' of /job:ps/task:0 is not any more where"):
         theirs.apply(np.ones(3, "f"), 0)
@@ -223,7 +223,7 @@ def test_shapes_and_kinds_are_checked():
     other = RemoteVariable(task.place, AccumulatorKind(False, float32, (4,), "SUM"), "a", TASK, Mapper())
     assert other.read() is None
     with pytest.raises(InvalidArgumentError, match="has reduction SUM"):
-        task.posts.open(SESSION, task.resources, CONTAINER, "a", AccumulatorKind(False, float32, (3,), "MEAN"))
+        task.publisher.open(SESSION, task.resources, CONTAINER, "a", AccumulatorKind(False, float32, (3,), "MEAN"))
 
 
 def test_accumulators_leave_no_descriptors():
@@ -232,16 +232,16 @@ def test_accumulators_leave_no_descriptors():
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
     first = Task()  # what is opened once and for all
-    first.posts.close()
+    first.publisher.close()
     del first
     before = count()
     tasks = [Task() for _ in range(3)]
     for task in tasks:
         take = task.mine.take(1)
         task.reach().read().apply(np.ones(3, "f"), 0)
-        task.posts.look()
+        task.publisher.look()
         take.result()
-        task.posts.close()
+        task.publisher.close()
     del task, tasks, take
     shared_storage._used[0].close()
     assert count() <= before
@@ -308,7 +308,7 @@ def test_a_process_that_is_stopped_holds_up_nobody_for_long(adders, monkeypatch,
         task.mine.take(1)
     with pytest.raises(UnavailableError, match=said):
         task.mine.counted()
-    task.posts.look()
+    task.publisher.look()
     if point == ("end", "after"):  # it is full, and cannot be taken: who waits hears why
         with pytest.raises(UnavailableError, match=said):
             take.result()
@@ -316,7 +316,7 @@ def test_a_process_that_is_stopped_holds_up_nobody_for_long(adders, monkeypatch,
         assert take.state is RequestState.WAITING
     os.kill(stopped.process.pid, signal.SIGCONT)
     stopped.end()
-    task.posts.look()
+    task.publisher.look()
     if point != ("end", "after"):
         np.testing.assert_array_equal(take.result(), np.full(SIZE, 2, "f"))
     else:
@@ -334,5 +334,5 @@ def test_a_wait_ends_while_a_process_is_stopped(adders, monkeypatch):
     assert first.state is RequestState.CANCELLED and second.state is RequestState.WAITING
     os.kill(stopped.process.pid, signal.SIGCONT)
     stopped.end()
-    task.posts.look()
+    task.publisher.look()
     np.testing.assert_array_equal(second.result(), np.ones(SIZE))

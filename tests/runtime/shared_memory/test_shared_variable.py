@@ -84,7 +84,7 @@ class Task:
     """A task with opened variables `v0`, `v1`, ..., each of which has a value."""
 
     def __init__(self, *values, dtype=int64):
-        self.resources, self.posts, self.borrower = Resources(), VariablePublisher(), Mapper()
+        self.resources, self.publisher, self.borrower = Resources(), VariablePublisher(), Mapper()
         self.dtype = dtype
         self.names = [f"v{i}" for i in range(len(values))]
         self.states = [self.state(name) for name in self.names]
@@ -97,7 +97,7 @@ class Task:
         return self.resources.get_or_create(CONTAINER, name, VariableState, lambda: VariableState(name, self.dtype))
 
     def open(self):
-        places = [self.posts.open(SESSION, self.resources, CONTAINER, name) for name in self.names]
+        places = [self.publisher.open(SESSION, self.resources, CONTAINER, name) for name in self.names]
         return None if None in places else places
 
     def reach(self, i=0):
@@ -137,43 +137,43 @@ def test_owner_and_others_change_the_same_value():
 
 def test_what_was_read_before_stays():
     held = np.arange(4)
-    resources, posts = Resources(), VariablePublisher()
+    resources, publisher = Resources(), VariablePublisher()
     state = resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", int64))
     state.assign(held)
     before = state.read()
-    assert posts.open(SESSION, resources, CONTAINER, "v") is not None
+    assert publisher.open(SESSION, resources, CONTAINER, "v") is not None
     state.update(lambda old: old + 1)
     np.testing.assert_array_equal(before, held)
     np.testing.assert_array_equal(state.read(), held + 1)
 
 
 def test_what_has_no_value_or_is_too_large_or_nowhere_is_not_opened():
-    resources, posts = Resources(), VariablePublisher()
-    assert posts.open(SESSION, resources, CONTAINER, "none") is None
+    resources, publisher = Resources(), VariablePublisher()
+    assert publisher.open(SESSION, resources, CONTAINER, "none") is None
     state = resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32))
-    assert posts.open(SESSION, resources, CONTAINER, "v") is None
+    assert publisher.open(SESSION, resources, CONTAINER, "v") is None
     state.assign(np.zeros((1 << 18) + 1, np.float32))
-    assert posts.open(SESSION, resources, CONTAINER, "v") is None
+    assert publisher.open(SESSION, resources, CONTAINER, "v") is None
     state.assign([])
-    assert posts.open(SESSION, resources, CONTAINER, "v") is None
+    assert publisher.open(SESSION, resources, CONTAINER, "v") is None
     state.assign([1.0])
-    place = posts.open(SESSION, resources, CONTAINER, "v")
+    place = publisher.open(SESSION, resources, CONTAINER, "v")
     state.assign([1.0, 2.0])  # which takes it back
     np.testing.assert_array_equal(reader_of(place, np.dtype(np.float32), Mapper()).read(), [1, 2])
-    assert posts.open(SESSION, resources, CONTAINER, "v") == place
-    posts.close()
-    assert posts.open(SESSION, resources, CONTAINER, "v") is None
+    assert publisher.open(SESSION, resources, CONTAINER, "v") == place
+    publisher.close()
+    assert publisher.open(SESSION, resources, CONTAINER, "v") is None
     np.testing.assert_array_equal(state.read(), [1, 2])
 
 
 def test_where_there_is_no_shared_memory_nothing_is_opened():
     shared_storage._used.clear()
-    resources, posts = Resources(), VariablePublisher()
+    resources, publisher = Resources(), VariablePublisher()
     resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32)).assign([1.0])
-    assert posts.open(SESSION, resources, CONTAINER, "v") is None
+    assert publisher.open(SESSION, resources, CONTAINER, "v") is None
 
 
-@pytest.mark.parametrize("how", ["large", "session", "container", "posts", "moved"])
+@pytest.mark.parametrize("how", ["large", "session", "container", "publisher", "moved"])
 def test_an_owner_takes_its_variable_back(how):
     task = Task([1, 2, 3])
     reached = task.reach()
@@ -181,11 +181,11 @@ def test_an_owner_takes_its_variable_back(how):
     if how == "large":
         mine.assign(np.full((1 << 17) + 1, 5))
     elif how == "session":
-        task.posts.close_session(SESSION)
+        task.publisher.close_session(SESSION)
     elif how == "container":
         task.resources.clear(CONTAINER)
-    elif how == "posts":
-        task.posts.close()
+    elif how == "publisher":
+        task.publisher.close()
     else:
         with mine.lock:
             mine.move(mine.read() if mine._value is not None else np.array([1, 2, 3]))
@@ -239,7 +239,7 @@ def test_all_see_what_was_written_last(operations, name):
     for k, (what, is_mine) in enumerate(operations):
         state = mine if is_mine else reached.read()
         if what == "take back":
-            task.posts.close_session(SESSION)
+            task.publisher.close_session(SESSION)
             task.places = task.open()
             reached = task.reach()
         elif what == "open":
@@ -278,7 +278,7 @@ def test_variables_leave_no_descriptors():
     tasks = [Task([1], [2]) for _ in range(3)]
     for task in tasks:
         task.reach(1).read().update(lambda old: old + 1)
-        task.posts.close()
+        task.publisher.close()
     del task, tasks
     shared_storage._used[0].close()
     assert count() <= before
@@ -419,7 +419,7 @@ def test_memory_is_kept_as_long_as_a_stopped_process_could_write_there(writers, 
     stopped = writers(task)
     stopped.begin("stop", 1, "begin", 1, "after")
     os.waitid(os.P_PID, stopped.process.pid, os.WSTOPPED | os.WNOWAIT)
-    task.posts.close_session(SESSION)
+    task.publisher.close_session(SESSION)
     assert len(module._stuck) == 1
     mine.update(lambda old: old + 5)
     others = [pool.empty((SIZE,), np.dtype(np.int64), True) for _ in range(8)]

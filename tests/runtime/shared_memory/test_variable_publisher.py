@@ -41,8 +41,8 @@ from dovetail.runtime.shared_memory.remote_variables import VariablePublisher
 from dovetail.runtime.shared_memory.pool import Pool
 
 shared_storage.use(Pool(64 << 20))
-resources, posts = Resources(), VariablePublisher()
-print(*posts.post("session", resources, "here", "v"), flush=True)
+resources, publisher = Resources(), VariablePublisher()
+print(*publisher.publish("session", resources, "here", "v"), flush=True)
 state = resources.get_or_create("here", "v", VariableState, lambda: VariableState("v", int64))
 state.assign(np.zeros(4000, np.int64))
 stop = threading.Event()
@@ -67,15 +67,15 @@ sys.stdin.readline()
 
 
 class Task:
-    """A task with posts, and who reads the variable `v` there."""
+    """A task with a publisher, and a reader of its variable `v`."""
 
     def __init__(self, dtype=float32):
-        self.resources, self.posts, self.borrower = Resources(), VariablePublisher(), Mapper()
+        self.resources, self.publisher, self.borrower = Resources(), VariablePublisher(), Mapper()
         self.dtype = dtype
-        place = self.posts.post(SESSION, self.resources, CONTAINER, "v")
+        place = self.publisher.publish(SESSION, self.resources, CONTAINER, "v")
         assert place is not None
         self.place = place
-        self.lookout = reader_of(place, dtype.np, self.borrower)
+        self.reader = reader_of(place, dtype.np, self.borrower)
 
     @property
     def state(self):
@@ -84,51 +84,51 @@ class Task:
 
 def test_a_post_follows_its_variable():
     task = Task()
-    assert task.lookout.read() is None
+    assert task.reader.read() is None
     state = task.state
-    assert task.lookout.read() is None
+    assert task.reader.read() is None
     state.assign(np.arange(3, dtype=np.float32))
-    first = task.lookout.read()
+    first = task.reader.read()
     np.testing.assert_array_equal(first, [0, 1, 2])
-    assert task.lookout.read() is first and not first.flags.writeable
+    assert task.reader.read() is first and not first.flags.writeable
     state.update(lambda old: old + 1)
     update_together([state], lambda old: [old * 2])
     with changing([state]) as (value,):
         value[0] = 9
-    np.testing.assert_array_equal(task.lookout.read(), [9, 4, 6])
+    np.testing.assert_array_equal(task.reader.read(), [9, 4, 6])
     np.testing.assert_array_equal(first, [0, 1, 2])
     assert task.resources.clear(CONTAINER)
-    assert task.lookout.read() is None
+    assert task.reader.read() is None
     state.assign(np.zeros(3, np.float32))  # a step that still runs
-    assert task.lookout.read() is None
+    assert task.reader.read() is None
     task.state.assign(np.float32(5))
-    assert task.lookout.read() == 5
-    task.posts.close_session(SESSION)
-    assert task.lookout.read() is None and not len(task.posts)
+    assert task.reader.read() == 5
+    task.publisher.close_session(SESSION)
+    assert task.reader.read() is None and not len(task.publisher)
 
 
 def test_a_variable_that_is_there_already_is_posted_for_all_who_ask():
-    resources, posts = Resources(), VariablePublisher()
+    resources, publisher = Resources(), VariablePublisher()
     state = resources.get_or_create(CONTAINER, "v", VariableState, lambda: VariableState("v", float32))
     state.assign([1, 2])
     held = state.read()
-    place = posts.post("a", resources, CONTAINER, "v")
-    assert place == posts.post("b", resources, CONTAINER, "v")
+    place = publisher.publish("a", resources, CONTAINER, "v")
+    assert place == publisher.publish("b", resources, CONTAINER, "v")
     read = reader_of(place, np.dtype(np.float32), Mapper()).read
     np.testing.assert_array_equal(read(), held)
-    posts.close_session("a")
+    publisher.close_session("a")
     np.testing.assert_array_equal(read(), held)
-    posts.close()
-    assert read() is None and posts.post("a", resources, CONTAINER, "v") is None
+    publisher.close()
+    assert read() is None and publisher.publish("a", resources, CONTAINER, "v") is None
 
 
 def test_a_record_that_is_used_again_is_not_taken_for_the_old_one():
     task = Task()
     task.state.assign([1.0])
-    task.posts.close_session(SESSION)
-    again = task.posts.post(SESSION, task.resources, CONTAINER, "v")
+    task.publisher.close_session(SESSION)
+    again = task.publisher.publish(SESSION, task.resources, CONTAINER, "v")
     assert again is not None and again[:4] == task.place[:4] and again.number != task.place.number
-    assert task.lookout.read() is None
+    assert task.reader.read() is None
     assert reader_of(again, np.dtype(np.float32), task.borrower).read() == 1
 
 
@@ -144,9 +144,9 @@ def test_what_cannot_be_shown_is_not_there(value):
     task = Task()
     task.state.assign([1.0])
     task.state.assign(value)
-    assert task.lookout.read() is None
+    assert task.reader.read() is None
     task.state.assign([2.0])
-    assert task.lookout.read() == 2
+    assert task.reader.read() == 2
 
 
 def test_what_lies_elsewhere_is_not_there():
@@ -154,21 +154,21 @@ def test_what_lies_elsewhere_is_not_there():
     task.state.assign([1.0])
     with task.state.lock:
         task.state.move(object())
-    assert task.lookout.read() is None
+    assert task.reader.read() is None
     words = Task(string)
     words.state.assign(np.array([b"x"], object))
-    assert words.lookout.read() is None
+    assert words.reader.read() is None
     shared_storage._used.clear()
     elsewhere = Task()
     elsewhere.state.assign([1.0])
-    assert elsewhere.lookout.read() is None
+    assert elsewhere.reader.read() is None
 
 
 def test_another_type_than_expected_is_not_read():
     task = Task()
     wrong = reader_of(task.place, np.dtype(np.int32), task.borrower)
     task.state.assign([1.0])
-    assert wrong.read() is None and task.lookout.read() == 1
+    assert wrong.read() is None and task.reader.read() == 1
 
 
 def test_places_are_checked():
@@ -185,8 +185,8 @@ def test_a_change_is_not_seen_before_it_is_complete():
     task.state.assign([1.0])
     with changing([task.state]) as (value,):
         value[:] = 2
-        assert task.lookout.read() == 1
-    assert task.lookout.read() == 2
+        assert task.reader.read() == 1
+    assert task.reader.read() == 2
 
 
 def test_a_failed_change_leaves_what_is_there():
@@ -195,10 +195,10 @@ def test_a_failed_change_leaves_what_is_there():
     with pytest.raises(ZeroDivisionError), changing([task.state]) as (value,):
         value[0] = 7
         raise ZeroDivisionError
-    np.testing.assert_array_equal(task.lookout.read(), [7, 2])
+    np.testing.assert_array_equal(task.reader.read(), [7, 2])
     with pytest.raises(ValueError, match="no"):
         task.state.update(lambda old: (_ for _ in ()).throw(ValueError("no")))
-    np.testing.assert_array_equal(task.lookout.read(), [7, 2])
+    np.testing.assert_array_equal(task.reader.read(), [7, 2])
 
 
 OPERATIONS = st.lists(
@@ -227,9 +227,9 @@ def test_reading_gives_what_the_variable_has(operations, name):
         elif what == "clear":
             task.resources.clear(CONTAINER)
         elif what == "take down":
-            task.posts.close_session(SESSION)
-            task.place = task.posts.post(SESSION, task.resources, CONTAINER, "v")
-            task.lookout = reader_of(task.place, dtype.np, task.borrower)
+            task.publisher.close_session(SESSION)
+            task.place = task.publisher.publish(SESSION, task.resources, CONTAINER, "v")
+            task.reader = reader_of(task.place, dtype.np, task.borrower)
         elif what == "let go":
             snapshots.clear()
         elif state.is_initialized:
@@ -242,7 +242,7 @@ def test_reading_gives_what_the_variable_has(operations, name):
             else:
                 with changing([state]) as (value,):
                     value[...] = 1
-        seen = task.lookout.read()
+        seen = task.reader.read()
         if task.state.is_initialized and task.state.read().size:
             assert seen is not None and seen.dtype == dtype.np
             np.testing.assert_array_equal(seen, task.state.read())
@@ -263,8 +263,8 @@ def test_posts_leave_no_descriptors():
     tasks = [Task() for _ in range(3)]
     for task in tasks:
         task.state.assign([1.0])
-        assert task.lookout.read() == 1
-        task.posts.close()
+        assert task.reader.read() == 1
+        task.publisher.close()
     del task, tasks
     shared_storage._used[0].close()
     assert count() <= before
@@ -341,7 +341,7 @@ def test_a_forked_child_has_no_posts():
         finally:
             os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert task.lookout.read() == 1
+    assert task.reader.read() == 1
 
 
 def test_an_accumulator_of_strings_is_not_published() -> None:
@@ -350,4 +350,4 @@ def test_an_accumulator_of_strings_is_not_published() -> None:
     names = [["", "sum", ["float32", [2], "mean"]], ["", "text", ["string", [2], "mean"]], ["", "v", None]]
     places = direct.publish("s", resources, names, True)
     assert places[1:] == [None, None]
-    direct.posts.close()
+    direct.publisher.close()
