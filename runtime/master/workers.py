@@ -84,7 +84,7 @@ class Workers:
         with self._connections.borrow() as connections:
             inquiry = Inquiry(connections, others, "status")
             while inquiry.waiting:
-                for address, reply in inquiry.look(0.1):
+                for address, reply in inquiry.look(0.1).items():
                     devices = [device_from_fields(d) for d in reply.fields["devices"]]
                     if any(d.name.task_name != others[address] for d in devices):
                         raise invalid(

@@ -153,8 +153,11 @@ class Inquiry:
         self._connections = connections
         self._message = Message(kind, {"request": next(_numbers)})
 
-    def look(self, seconds: float) -> list[tuple[str, Message]]:
-        """The answers that have come, after up to `seconds`. UnavailableError: a server has another version."""
+    def look(self, seconds: float) -> dict[str, Message]:
+        """The answers that have come, after up to `seconds`: of a server that answers several questions at once, the last.
+
+        UnavailableError: a server has another version.
+        """
         now = time.monotonic()
         for address in [a for a, due in self.waiting.items() if now >= due]:
             self.waiting[address] = now + AGAIN_S
@@ -168,9 +171,7 @@ class Inquiry:
         except WireError as e:
             raise _not_ours(e) from None
         request, reply = self._message.fields["request"], KINDS[self._message.kind].reply
-        return [
-            (a, m) for a, m in arrived if a in self.waiting and (m.kind, m.fields.get("request")) == (reply, request)
-        ]
+        return {a: m for a, m in arrived if a in self.waiting and (m.kind, m.fields.get("request")) == (reply, request)}
 
 
 class PendingReplies:

@@ -90,7 +90,7 @@ class RunningCluster:
         with Connections(self.keys) as connections:
             inquiry = Inquiry(connections, tasks, "stats")
             while waiting := inquiry.waiting:
-                for address, reply in inquiry.look(LOOK_S):
+                for address, reply in inquiry.look(LOOK_S).items():
                     figures[address] = reply.fields["figures"]
                     waiting[address] = time.monotonic() + LOOK_S  # it may not have answered as it should
                 incarnations = {found.get("incarnation") for found in figures.values()}
@@ -176,7 +176,7 @@ class ClusterMonitor:
         deadline = time.monotonic() + STATUS_S
         while inquiry.waiting and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(UnavailableError):  # a task has another version
-                for address, message in inquiry.look(min(left, AGAIN_S)):
+                for address, message in inquiry.look(min(left, AGAIN_S)).items():
                     found[address] = message.fields["figures"], time.monotonic()
                     del inquiry.waiting[address]
         for address in inquiry.waiting:

@@ -79,7 +79,8 @@ def test_chief_workers_servers_and_evaluator(strategy: str, tasks: Any, tmp_path
     assert len(events(model / "eval")) == 1
     latest = tf.train.latest_checkpoint(str(model))
     assert latest is not None
-    assert tf.train.load_variable(latest, "global_step") == evaluations[-1]["step"]
+    # The workers are not in step: the chief may find another's step at its end, after a checkpoint that the evaluator took as the last.
+    assert tf.train.load_variable(latest, "global_step") >= evaluations[-1]["step"]
 
 
 def test_workers_in_step_wait_for_the_last_and_end_alike(tasks: Any, tmp_path: Path) -> None:

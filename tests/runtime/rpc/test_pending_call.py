@@ -172,11 +172,21 @@ def test_a_server_that_has_not_answered_is_asked_again(clock: list[float]) -> No
     inquiry = Inquiry(played, [ADDRESS], "status")  # type: ignore[arg-type]
     for asked in (1, 1, 2):
         clock.append(clock[-1] + AGAIN_S / 2)
-        assert inquiry.look(0.0) == [] and len(played.sent) == asked
+        assert inquiry.look(0.0) == {} and len(played.sent) == asked
     fields = {"devices": [], "incarnation": 1}
     late, reply = (Message("devices", {"request": played.sent[0].fields["request"] + i, **fields}) for i in (1, 0))
     played.coming += [late, reply]
-    assert inquiry.look(0.0) == [] and inquiry.look(0.0) == [(ADDRESS, reply)]
+    assert inquiry.look(0.0) == {} and inquiry.look(0.0) == {ADDRESS: reply}
+
+
+def test_a_server_that_answers_two_questions_at_once_has_answered_once() -> None:
+    class Both(Played):
+        def poll(self, timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
+            fields = {"devices": [], "incarnation": 1, "request": self.sent[0].fields["request"]}
+            return [(ADDRESS, Message("devices", dict(fields))) for _ in range(2)]
+
+    (answer,) = Inquiry(Both(), [ADDRESS], "status").look(0.0).items()  # type: ignore[arg-type]
+    assert answer[0] == ADDRESS
 
 
 def test_a_server_of_another_version_is_unavailable() -> None:
