@@ -32,6 +32,7 @@ from .partition.partitioned_graph import Channel, task_of
 from .plan_data import PlanData
 from .render.text import count_text, short, size_text
 from .render.timeline import Bar, Chart, Track, time_text
+from .search.clock import MOMENT
 from .search.from_graph import ONE_SIDED_READ, hosts_of, step_problem
 from .search.memory_profile import LiveValues
 from .search.problem import Objective, Problem, summed
@@ -39,6 +40,8 @@ from .search.types import Floats, Ints
 
 Travels = dict[tuple[int, int], tuple[float, float]]
 """(value, destination) -> when it leaves and arrives."""
+CLIENT = -1
+"""The client of the step, as the end of a `Transfer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A transfer of the value of node `name` from device `source` to `destination`: `bytes` bytes."""
+    """A transfer of the value of node `name` from device `source` to `destination`: `bytes` bytes.
+
+    On the critical path, `CLIENT` may be an end: what is fed to the node, or fetched from it. Its bytes are 0 then.
+    """
 
     name: str
     source: int
@@ -80,7 +86,7 @@ class Timeline:
         devices: names of the devices that numbers refer to.
         spans: the nodes, by start. transfers: the values that cross, by start.
         critical: the critical path: the chain of spans and transfers that ends last, in order. Each waits for the one before it, for
-            its value or for its device.
+            its value or for its device. If the client counts, the chain may start with what it feeds and end with what it fetches.
         busy: seconds for which each device computes.
         peak: peak memory of each device, in bytes; empty in a measured timeline without memory.
         makespan: seconds until the last node has ended or, if the client counts, until the client has its fetches.
@@ -101,14 +107,28 @@ class Timeline:
     @property
     def limited_by(self) -> str:
         """The bottleneck: the device, or `link A -> B`, on which the critical path spends the most time."""
-        spent: dict[str, float] = {}
+        return max(self.spent.items(), key=lambda item: item[1], default=("nothing", 0.0))[0]
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Device, or `link A -> B` -> its seconds of the critical path.
+
+        What a part waits counts to it, as for a link that others use. So the sum is the end of the path.
+        """
+        out: dict[str, float] = {}
+        end = 0.0
         for part in self.critical:
-            if isinstance(part, Span):
-                what = self.devices[part.device]
-            else:
-                what = f"link {self.devices[part.source]} -> {self.devices[part.destination]}"
-            spent[what] = spent.get(what, 0.0) + part.finish - part.start
-        return max(spent, key=lambda what: spent[what], default="nothing")
+            where = self.where(part)
+            where = where if isinstance(part, Span) else f"link {where}"
+            out[where] = out.get(where, 0.0) + part.finish - end
+            end = part.finish
+        return out
+
+    def where(self, part: Span | Transfer) -> str:
+        """The device of a span, or `A -> B` of a transfer."""
+        if isinstance(part, Span):
+            return self.devices[part.device]
+        return " -> ".join("client" if i == CLIENT else self.devices[i] for i in (part.source, part.destination))
 
     def __str__(self) -> str:
         share = [f"{b / self.makespan:.0%}" if self.makespan > 0 else "-" for b in self.busy]
@@ -136,10 +156,13 @@ class Timeline:
             for s in self.spans
         ] + [
             Bar(
-                f"{short(self.devices[t.source])} -> {short(self.devices[t.destination])}",
-                t.start, t.finish, t.name, "transfer", size_text(round(t.bytes), self.exact), id(t) in critical,
+                short(self.where(t)), t.start, t.finish, t.name, "transfer", size_text(round(t.bytes), self.exact), id(t) in critical
             )
             for t in self.transfers
+        ] + [
+            Bar(short(self.where(p)), p.start, p.finish, p.name, "transfer", "", True)
+            for p in self.critical
+            if isinstance(p, Transfer) and CLIENT in (p.source, p.destination)
         ]  # fmt: skip
         busiest = sorted(zip(self.busy, self.devices, strict=True), reverse=True)[:3]
         busy = ", ".join(f"{short(d)} {b / self.makespan:.0%}" for b, d in busiest if b > 0)
@@ -510,19 +533,24 @@ def _critical(
     problem: Problem, device: Ints, start: Floats, finish: Floats, spans: list[Span],
     moved: dict[tuple[int, int], Transfer],
 ) -> list[Span | Transfer]:  # fmt: skip
-    """Back from the node that ends last: what each waited for."""
-    a = problem.arrays
+    """Back from the node that ends last, or whose value the client has last: what each waited for."""
+    a, nodes = problem.arrays, np.arange(problem.nodes)
+    fed = problem.fed_at[device, nodes] if problem.fed_at is not None else np.zeros(problem.nodes)
+    back = problem.back_after[device, nodes] if problem.back_after is not None else np.zeros(problem.nodes)
     by_end: dict[int, list[int]] = {}
     for i in np.argsort(finish, kind="stable").tolist():
         by_end.setdefault(int(device[i]), []).append(i)
     ends = {d: finish[nodes] for d, nodes in by_end.items()}
+    x, seen = int((finish + back).argmax()), set[int]()
     out: list[Span | Transfer] = []
-    x, seen = int(finish.argmax()), set[int]()
+    if back[x] > 0:
+        end = float(finish[x])
+        out.append(Transfer(spans[x].name, int(device[x]), CLIENT, 0.0, end, end + float(back[x])))
     while True:
         seen.add(x)
         out.append(spans[x])
         d, begin = int(device[x]), float(start[x])
-        close = 1e-9 * max(begin, 1e-6)
+        close = max(1e-9 * begin, MOMENT)
         latest, via = -1.0, -1
         for v in a.input_value[a.input_start[x] : a.input_start[x + 1]].tolist():
             s = int(a.value_source[v])
@@ -535,6 +563,9 @@ def _critical(
                 out.append(moved[via, d])
             x = s
             continue
+        if fed[x] > 0 and fed[x] >= begin - close:
+            out.append(Transfer(spans[x].name, CLIENT, d, 0.0, 0.0, float(fed[x])))
+            return out[::-1]
         # Its inputs were there before: it waited for the device, so for a node that ended as it began.
         at = int(np.searchsorted(ends[d], begin + close, side="right")) - 1
         while at >= 0 and by_end[d][at] in seen:

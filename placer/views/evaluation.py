@@ -22,7 +22,7 @@ from ..render.timeline import time_text
 from ..rules.placement import Rule
 from ..schedule.pipeline_parallel import PIPELINES, Pipeline
 from ..search.problem import Problem
-from ..simulate import Span, Timeline, is_exact, plan_timeline, seconds_of, step_of
+from ..simulate import Timeline, is_exact, plan_timeline, seconds_of, step_of
 from .facts import SLOWER, fastest_alone, fits, minimizes_load
 
 
@@ -79,7 +79,7 @@ class Evaluation:
         gap: fraction by which the bound is below the objective.
         found_by: what found the placement: the rules, or a part of the search.
         best_single: (device, seconds) of the fastest step on a single device; None if no device can run all of it.
-        critical: (device or link, seconds) on the critical path of the step, longest first.
+        critical: (device or link, seconds) on the critical path of the step, longest first. The sum is the predicted time.
         loads: the load of each device that is used, busiest first.
         hint: a suggestion to use data parallelism, if that would be faster; else None.
         pipeline: the pipeline that the step runs, or None.
@@ -196,7 +196,7 @@ def evaluate(
         if busy > 0 or peak > 0
     ]
     found = Evaluation(
-        step.makespan, bound, _finder(plan), single, _critical(step),
+        step.makespan, bound, _finder(plan), single, tuple(sorted(step.spent.items(), key=lambda item: -item[1])),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
         machine="" if costs is not None or plan.cluster.calibration is None else str(plan.cluster.calibration),
     )  # fmt: skip
@@ -280,17 +280,6 @@ def _finder(plan: PlanData) -> str:
         return "search" if (plan.decisions.rules == Rule.SEARCHED).any() else "the rules"
     history = plan.solution.history
     return f"search ({history[-1].by})" if history else "search"
-
-
-def _critical(step: Timeline) -> tuple[tuple[str, float], ...]:
-    spent: dict[str, float] = {}
-    for part in step.critical:
-        if isinstance(part, Span):
-            what = short(step.devices[part.device])
-        else:
-            what = f"link {short(step.devices[part.source])} -> {short(step.devices[part.destination])}"
-        spent[what] = spent.get(what, 0.0) + part.finish - part.start
-    return tuple(sorted(spent.items(), key=lambda pair: -pair[1]))
 
 
 def _replicas(plan: PlanData, problem: Problem) -> Hint | None:

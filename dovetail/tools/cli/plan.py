@@ -15,7 +15,7 @@ import typer
 from ...graph.core.graph import Node, Tensor
 from ...placer.render.text import AT_LEAST, WIDTH, short, table
 from ...placer.render.timeline import time_text
-from ...placer.simulate import Span, Timeline
+from ...placer.simulate import Timeline
 from ...placer.views import lint
 from ...placer.views.facts import PREDICTED
 from ...placer.views.plan_warning import PlanWarning
@@ -160,12 +160,9 @@ def _critical_path(step: Timeline) -> str:
     """The critical path as a table, in order of time, without what takes none."""
     rows = []
     for part in [p for p in step.critical if p.finish > p.start] or step.critical:
-        if isinstance(part, Span):
-            where = short(step.devices[part.device])
-        else:
-            where = f"{short(step.devices[part.source])} -> {short(step.devices[part.destination])}"
         exact = AT_LEAST * (not step.exact)
-        rows.append((exact + time_text(part.start), exact + time_text(part.finish - part.start), part.name, where))
+        times = (exact + time_text(seconds) for seconds in (part.start, part.finish - part.start))
+        rows.append((*times, part.name, short(step.where(part))))
     return table(("start", "time", "critical path", "device or link"), rows)
 
 

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from random_graphs import placed_graphs, updating_programs
+from search_problems import problem, random_problem
 
 import dovetail as dt
 from dovetail.graph.core.errors import InvalidArgumentError, ResourceExhaustedError
@@ -14,7 +16,7 @@ from dovetail.placer.partition.one_sided_updates import moved_parts
 from dovetail.placer.pipeline import STRATEGIES
 from dovetail.placer.rules.placement import Rule
 from dovetail.placer.search.portfolio import watched
-from dovetail.placer.simulate import Span, simulate, timeline
+from dovetail.placer.simulate import CLIENT, Span, Transfer, simulate, timeline
 
 CPU = "/job:w/replica:0/task:{}/device:CPU:0"
 SLOW = [{"name": "cpu:0", "flops": 1e6, "bandwidth": 1e6}]
@@ -227,9 +229,39 @@ def test_a_timeline_adds_up(graph):
     assert isinstance(by_name["b0_0"], Span)
 
 
-def test_contended_links_and_peak_memory_by_hand():
-    from search_problems import problem
+@pytest.mark.parametrize("seed", range(12))
+def test_a_critical_path_adds_up_to_the_step(seed):
+    """Also where links are shared, transfers keep devices busy, and the client feeds and fetches."""
+    rng = np.random.default_rng(seed)
+    n, d = 40, 3
+    p = replace(
+        random_problem(seed, n, contended=bool(seed % 2)),
+        handling=(1.0 - np.eye(d)) * rng.random(),
+        fed_at=rng.random((d, n)) * (rng.random(n) < 0.3) * 40 if seed % 3 else None,
+        back_after=rng.random((d, n)) * (rng.random(n) < 0.3) * 40 if seed % 3 else None,
+    )
+    found = timeline(p, rng.integers(0, d, n))
+    assert found.critical[-1].finish == pytest.approx(found.makespan)
+    assert sum(found.spent.values()) == pytest.approx(found.makespan)
+    ends = [(part.start, part.finish) for part in found.critical]
+    for i, (part, (start, _)) in enumerate(zip(found.critical, ends, strict=True)):
+        before = ends[i - 1][1] if i else 0.0
+        waits = isinstance(part, Transfer) and CLIENT not in (part.source, part.destination) and p.contended
+        assert start >= before - 1e-9 if waits else start == pytest.approx(before)
 
+
+def test_the_critical_path_has_what_the_client_feeds_and_fetches_by_hand():
+    # Node 0 waits 2 s for its feed and takes 1 s, its value travels for 1 s, node 1 takes 3 s, and the client has its value after 4 s.
+    p = problem([(0, 1)], [[1, 3]], devices=[0, 0])
+    p = replace(p, fed_at=np.array([[2.0, 0.0]] * 2), back_after=np.array([[0.0, 4.0]] * 2))
+    found = timeline(p, [0, 1])
+    assert found.makespan == 11
+    assert found.spent == {"link client -> 0": 2, "0": 1, "link 0 -> 1": 1, "1": 3, "link 1 -> client": 4}
+    assert found.limited_by == "link 1 -> client"
+    assert [b.lane for b in found.chart().bars if b.critical] == ["0", "1", "0 -> 1", "client -> 0", "1 -> client"]
+
+
+def test_contended_links_and_peak_memory_by_hand():
     p = problem([(0, 2), (1, 2)], [[1, 0, 1]], devices=[0, 0], size=3.0, contended=True, memory=[0, 0, 10])
     found = timeline(p, [0, 0, 1])
     # Node 1 takes no time and runs second; both leave at 1, one after the other.

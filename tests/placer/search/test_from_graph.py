@@ -60,7 +60,10 @@ def test_latency_counts_what_the_client_gives_and_takes() -> None:
         seen, alone = (dt.simulate(plan, costs=profile(near, far), client=c).makespan for c in (True, False))
         assert seen - alone == pytest.approx(2e-4 + (2**20 + 4) / 1e9)
         assert plan.solution is not None and plan.solution.objective == pytest.approx(seen, rel=1e-4)
-        assert plan.report(costs=profile(near, far), client=True).objective == pytest.approx(seen)
+        report = plan.report(costs=profile(near, far), client=True)
+        assert report.objective == pytest.approx(seen)
+        assert sum(s for _, s in report.critical) == pytest.approx(seen)
+        assert sum(s for what, s in report.critical if "client" in what) == pytest.approx(2e-4 + (2**20 + 4) / 1e9)
 
 
 def test_throughput_balances_loads_where_a_step_would_not_gain() -> None:
