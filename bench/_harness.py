@@ -46,7 +46,7 @@ WARM_UP = 4  # the first call of all may compile; from the third one of the same
 COMPARISONS = {"<=": operator.le, ">=": operator.ge}
 # Packages whose version can change a number: what Dovetail stands on, and the peers.
 VERSIONED = [
-    "numpy", "pyzmq", "msgpack", "networkx", "scipy", "numba", "triton", "cuda-bindings", "nvmath-python",
+    "numpy", "pyzmq", "msgpack", "networkx", "scipy", "numba", "triton", "cuda-bindings",
     "tensorflow", "tensorflow-cpu", "torch", "jax", "cupy", "cupy-cuda13x", "ray", "onnxruntime",
 ]  # fmt: skip
 

@@ -3,7 +3,7 @@
 Which kernel runs what (`residency.py` decides which values live in GPU memory):
 
     a fused group, and each node alone that has a loop nest     Triton kernels made from loops, the fastest of a few candidates
-    matrix products, convolutions, attention, pooling...         templates (`select`), against each other and cuBLASLt
+    matrix products, convolutions, attention, pooling...         templates (`select`), the fastest of a few candidates
     variables and optimisers' updates                            in GPU memory, in place if the old value has no other references
     views, shapes, control flow                                  no kernel: they only use shapes, or pass values on
     everything else                                              its NumPy reference, on the host: the inputs are copied there. Such

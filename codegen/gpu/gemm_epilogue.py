@@ -8,7 +8,6 @@ itself, so that errors name the right node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,10 @@ import numpy as np
 from ..backend import Backend
 from ..fusion.epilogue import Edge, EpilogueKernel
 from ..ir.fused_kernel import KernelSizes
-from ..ir.nodes import PRODUCTS
 from ..lower.region import Steps
-from .bind.gemm import library_product
 from .bind.template import Choice, Template
 from .context import GpuContext
 from .kernels import GpuKernel
-from .library_gemm import library_gemms
 
 Shape = tuple[int, ...]
 
@@ -65,12 +61,7 @@ class EpilogueTemplateKernel(GpuKernel):
             if sized is None:
                 return None
             outputs = list(sized.outputs)
-        candidates = list(choice.candidates)
-        if group.anchor.type in PRODUCTS and self.gpu.tunes:
-            product = library_product(group.anchor, choice.sizes, self.gpu.tf32)
-            with suppress(ValueError):  # the parts say what is wrong
-                candidates += library_gemms(self.gpu, group, product, operands, shape, beside, told)
-        return Choice(candidates, choice.sizes, outputs)
+        return Choice(choice.candidates, choice.sizes, outputs)
 
 
 def _sized(edge: Edge, tile: Shape, beside: Sequence[Shape], told: Sequence[Any]) -> KernelSizes | None:

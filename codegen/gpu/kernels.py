@@ -181,9 +181,7 @@ class GpuKernel:
         device = self.device
         tuned = self.gpu.tunes
         competing = choice.candidates if tuned else choice.candidates[:1]
-        compile_missing(
-            device, [r for c in competing for r in ([c] if isinstance(c, Routine) else getattr(c, "routines", ()))]
-        )
+        compile_missing(device, [c for c in competing if isinstance(c, Routine)])
         rest: list[tuple[str, Callable[[], Callable[..., None]]]] = [
             (_name_of(c), partial(self._loaded_on, c, len(arrays), choice)) for c in choice.candidates
         ]
@@ -278,15 +276,10 @@ def compile_missing(device: Device, routines: Sequence[Routine]) -> None:
 
 
 def _name_of(candidate: Any) -> str:
-    """The part of a measurement's key that identifies a candidate."""
+    """The part of a measurement's key that identifies a candidate: hashes of its kernels' texts and constants."""
     if isinstance(candidate, Routine):
-        return "+".join(f"{hash_of(launch.kernel)}" for launch in candidate.launches)
-    return str(getattr(candidate, "name", candidate))
-
-
-def hash_of(kernel: TritonKernel) -> str:
-    """A short name of a kernel's text and constants."""
-    return hashlib.sha256(repr(kernel).encode()).hexdigest()[:12]
+        return "+".join(hashlib.sha256(repr(x.kernel).encode()).hexdigest()[:12] for x in candidate.launches)
+    return str(candidate)
 
 
 class FusedGpuKernel(GpuKernel):

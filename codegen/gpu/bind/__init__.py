@@ -1,7 +1,7 @@
 """Binds nodes to templates: from a node's types and attributes, then the shapes of a run, to routines, sizes and output shapes.
 
     template.py   `Template`, what a binding gives; `Choice`, what it gives for one set of shapes
-    gemm.py       matrix products, with cuBLASLt's as further candidates
+    gemm.py       matrix products
     conv.py       convolutions, depthwise convolutions, pooling, and their gradients
     attention.py  attention and its gradient
     copy.py       slices, concatenation, padding, tiling, transposes: strided copies

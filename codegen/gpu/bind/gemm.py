@@ -1,9 +1,9 @@
-"""Binds matrix products to the GEMM template, with cuBLASLt's products as further candidates."""
+"""Binds matrix products to the GEMM template."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,23 +11,14 @@ import numpy as np
 
 from ....graph.core.dtypes import FLOAT8
 from ....graph.core.graph import Node
-from ....graph.core.settings import setting
 from ...ir.nodes import transposed
 from ...ir.tile_loops import TileLoops, plain
-from ..driver.cublaslt import Product, library_products
 from ..driver.device import Device
 from ..ir import Routine, Target
 from ..templates.gemm import added, matmul, product_sizes
 from .template import Choice, Template
 
 _MOST_CANDIDATES = 6  # of one template: each is compiled once per machine, which takes up to a second
-
-
-def library_product(node: Node, sizes: Mapping[str, int], tf32: bool) -> Product:
-    """A product as NVIDIA's library is asked for it, in the node's type."""
-    m, n, k, batch = (sizes[name] for name in ("m", "n", "k", "batch"))
-    dtype = node.outputs[0].dtype.base
-    return Product((dtype, dtype), dtype, (m, n, k, batch), transposed(node), (sizes["a_step"], sizes["b_step"]), tf32)
 
 
 def narrowed(edge: TileLoops | None) -> tuple[TileLoops | None] | None:
@@ -83,11 +74,8 @@ def product_template(
         known = {n: sizes[n] for n in ("m", "n", "k", "batch")}
         if not all(known.values()):
             return None
-        candidates: list[Routine | Callable[[Sequence[int]], None]] = list(routines(known))
-        if not any(edges) and isinstance(device, Device) and setting("DOVETAIL_AUTOTUNE"):
-            candidates += library_products(device, library_product(node, sizes, tf32))
         shape = (*np.broadcast_shapes(*stacks), sizes["m"], sizes["n"])
-        return Choice(candidates, sizes, [(shape, dtype.np)])
+        return Choice(routines(known), sizes, [(shape, dtype.np)])
 
     routines({})  # ValueError for a type that no kernel multiplies
     return Template(2, choose)

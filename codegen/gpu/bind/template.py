@@ -17,8 +17,7 @@ class Choice:
     """What can be launched for inputs of certain shapes.
 
     Attributes:
-        candidates: routines that all do the work; or functions of (addresses of inputs and outputs) that do, which may have a `name`
-            that tells them apart, and `routines` that must be compiled for them.
+        candidates: routines that all do the work; or functions of (addresses of inputs and outputs) that do.
         sizes: what a launch calls them.
         outputs: shape and type of each.
         results: how many of these are the node's; the others are by-products. 0: all.

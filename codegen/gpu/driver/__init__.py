@@ -9,7 +9,7 @@
     launch.py     compiled kernels, and launches with prepared arguments
     graphs.py     capture of CUDA graphs
     ipc.py        GPU memory shared with other processes (CUDA IPC)
-    nccl.py       communicators of NCCL; cublaslt.py: products of cuBLASLt; optional.py: bindings that may be missing
+    nccl.py       communicators of NCCL
 
 The runtime imports `api`, `ipc` and `nccl`; importing them loads no library of NVIDIA's. All of it runs on a stand-in for the driver
 (`api.use`), which is how it is tested without a GPU.

@@ -13,6 +13,7 @@ If the package or the library is missing, there are no links, and values are sen
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import threading
 import time
@@ -26,7 +27,6 @@ from ....graph.core.errors import AbortedError, OpError, UnavailableError
 from ....graph.resources.collective_context import LinkIdentity
 from .api import CudaError, bindings as cuda, check
 from .device import Device
-from .optional import OptionalBindings
 from .streams import Event, Stream
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,34 @@ TYPES = {
 BYTES = 1  # ncclUint8: for what is only moved
 REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "mean": 4}  # ncclRedOp_t
 
-bindings = OptionalBindings("NCCL", "nccl.bindings.nccl", probe="get_version")
-use = bindings.use
+_bindings: Any = None
+
+
+def bindings() -> Any:
+    """The package's module, imported at its first use, or a test's stand-in; False if it cannot be used."""
+    if _bindings is None:
+        use(_imported())
+    return _bindings
+
+
+def _imported() -> Any:
+    if importlib.util.find_spec("nccl") is None:
+        return False
+    try:
+        from nccl.bindings import nccl as found
+
+        found.get_version()  # fails where the library itself is missing
+    except Exception as e:  # the bindings' own errors for a missing library have no common class
+        logger.info("NCCL is not used: %s", e)
+        return False
+    return found
+
+
+def use(stand_in: Any) -> Any:
+    """Replace the module (None: import the real one again); returns the previous one."""
+    global _bindings
+    before, _bindings = _bindings, stand_in
+    return before
 
 
 class Job(Protocol):
