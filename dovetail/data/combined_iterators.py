@@ -30,11 +30,14 @@ def _zip(d: Described, at: At, skip: int) -> Walk[Element]:
             try:
                 found.extend(next(walk))
             except StopIteration:
-                raise
+                walks.clear()
+                break
             except Exception as e:
                 failed = failed or e
         if failed is not None:
             raise failed
+        if not walks:
+            raise StopIteration
         return found
 
     return Steps(step)

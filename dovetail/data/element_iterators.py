@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..graph.core.errors import DataLossError, InvalidArgumentError, OutOfRangeError
+from ..graph.resources.cancellation import is_cancelled
 from .cache_files import cached_in_file
 from .checks import AUTOTUNE, checked
-from .kind_registry import Described, kind, quick
+from .kind_registry import QUICK, Described, kind, quick
 from .prefetch import Ahead, InOrder
 from .resumable import Steps, after, filtered, first, flattened, then
 from .runtime_values import At, arrays_of
@@ -152,10 +153,9 @@ def _shuffle(d: Described, at: At, skip: int) -> Walk[Element]:
     def draw() -> Element:
         while len(buffer) < size:
             buffer.append(next(elements))
-        element = next(elements)
         i = int(rng.integers(size))
-        drawn, buffer[i] = buffer[i], element
-        return drawn
+        buffer[i], buffer[-1] = buffer[-1], buffer[i]
+        return buffer.pop()
 
     def rest() -> Walk[Element]:
         return map(buffer.__getitem__, rng.permutation(len(buffer)))
@@ -171,8 +171,22 @@ def _take(d: Described, at: At, skip: int) -> Walk[Element]:
 
 @kind("skip")
 def _skip(d: Described, at: At, skip: int) -> Walk[Element]:
-    count = at.number(d._params["count"])
-    return iter(()) if count < 0 else d._inputs[0]._walk(at, count + skip)
+    """Leaves out elements. One that fails does not count and its error is raised, as in TensorFlow 1; 2.21 then forgets those before it."""
+    count, (source,) = at.number(d._params["count"]), d._inputs
+    if count < 0:
+        return iter(())
+    if source._kind in QUICK:  # its elements do not fail, so none of them has to be made
+        return source._walk(at, count + skip)
+    left, elements = count, source._walk(at, 0)
+
+    def step() -> Element:
+        nonlocal left
+        while left:
+            next(elements)
+            left -= 1
+        return next(elements)
+
+    return after(Steps(step), skip)
 
 
 @kind("shard")
@@ -187,18 +201,12 @@ def _shard(d: Described, at: At, skip: int) -> Walk[Element]:
 def _repeat(d: Described, at: At, skip: int) -> Walk[Element]:
     (source,), size = d._inputs, d._inputs[0]._size
     count = at.number(d._params["count"])
-    begin, left = 0, skip  # the first round, and the elements to leave out of it
-    if size == 0:
-        return iter(())
-    if size is not None and size != float("inf"):
+    begin, left = 0, 0  # the first round, and the elements to leave out of it
+    if size == float("inf"):
+        left = skip
+    elif size:
         begin, left = divmod(skip, int(size))
     rounds = itertools.count(begin) if count < 0 else iter(range(begin, count))
-
-    def of_round(i: int) -> Walk[Element]:
-        return source._walk(at.into(i), left if i == begin else 0)
-
-    if size is not None:
-        return flattened(map(of_round, rounds))
     walk: Walk[Element] = iter(())
     is_empty = False  # the round so far
 
@@ -208,17 +216,18 @@ def _repeat(d: Described, at: At, skip: int) -> Walk[Element]:
             try:
                 element = next(walk)
             except StopIteration:
-                if is_empty:
-                    raise  # there will never be anything
-                walk, is_empty = source._walk(at.into(next(rounds)), 0), True
-            except Exception:
-                is_empty = False
-                raise
+                if is_empty and count < 0:
+                    raise  # an endless repetition of nothing
+                i = next(rounds)
+                passed = left if i == begin else 0
+                walk, is_empty = source._walk(at.into(i), passed), not passed
             else:
                 is_empty = False
                 return element
 
-    return after(Steps(step), skip)  # how long a round of unknown size is shows only at its end
+    return (
+        Steps(step) if size else after(Steps(step), skip)
+    )  # how long a round of unknown size is shows only at its end
 
 
 @kind("cache")
@@ -266,20 +275,45 @@ def _prefetch(d: Described, at: At, skip: int) -> Walk[Element]:
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
-def _rows(d: Described, at: At, skip: int) -> Walk[list[Element]]:
-    """Yields the elements of batches. If one fails, those before it in its batch are lost, as in TensorFlow."""
+def _rows(d: Described, at: At, skip: int, whole: bool = False) -> Walk[list[Element]]:
+    """Yields the elements of batches. If one fails, those before it in its batch are lost, as in TensorFlow, and the next batch begins
+    after it. `whole`: those after it in its batch are lost, too.
+    """
     size, drop = at.number(d._params["batch_size"]), bool(at.number(d._params["drop"]))
     if size < 1:
         raise InvalidArgumentError.of(f"Batch size must be greater than zero, not {size}")
     elements = d._inputs[0]._walk(at, skip * size)
 
     def step() -> list[Element]:
-        rows = list(itertools.islice(elements, size))
+        rows: list[Element] = []
+        failed: Exception | None = None
+        for _ in range(size):
+            try:
+                rows.append(next(elements))
+            except StopIteration:
+                break
+            except Exception as e:
+                if not whole or is_cancelled():
+                    raise
+                failed = failed or e
+        if failed is not None:
+            raise failed
         if not rows or drop and len(rows) < size:
             raise StopIteration
         return rows
 
     return Steps(step)
+
+
+def _is_map(d: Described) -> bool:
+    """Whether a data set is a map, apart from what passes all elements on. TensorFlow makes one step of a map and a batch."""
+    passed = {"take": ("count", -1), "skip": ("count", 0), "repeat": ("count", 1), "shard": ("num_shards", 1)}
+    while d._kind in passed:
+        name, value = passed[d._kind]
+        if d._params[name] != value:
+            return False
+        (d,) = d._inputs
+    return d._kind == "map"
 
 
 @kind("batch")
@@ -306,7 +340,7 @@ def _batch(d: Described, at: At, skip: int) -> Walk[Element]:
             batch += _stacked_sparse(*columns[i : i + 3]) if i in sparse else [np.stack(columns[i])]
         return batch
 
-    return map(stacked, _rows(d, at, skip))
+    return map(stacked, _rows(d, at, skip, whole=_is_map(d._inputs[0])))
 
 
 def _stacked_sparse(indices: Sequence[Array], values: Sequence[Array], shapes: Sequence[Array]) -> list[Array]:

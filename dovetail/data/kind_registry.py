@@ -23,7 +23,8 @@ from .runtime_values import At, Given
 from .spec import Component, Element, pack
 
 LOOK_EVERY = 64  # elements of a quick source
-_QUICK = frozenset(["range", "tensor_slices"])
+QUICK = frozenset(["range", "tensor_slices"])
+"""Sources whose elements do not fail, and that find any of them at once."""
 
 
 class Described:
@@ -63,7 +64,7 @@ class Described:
     def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
         """Iterates over the elements after the first `skip` ones."""
         found = WALKS[self._kind](self, at, skip)
-        if self._kind in _QUICK:
+        if self._kind in QUICK:
             return quick(found)
         return found if self._inputs else map(unless_cancelled, found)
 
@@ -98,4 +99,4 @@ def kind(name: str) -> Callable[[W], W]:
     return register
 
 
-__all__ = ["WALKS", "WalkOf", "kind", "quick"]
+__all__ = ["QUICK", "WALKS", "WalkOf", "kind", "quick"]

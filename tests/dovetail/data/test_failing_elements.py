@@ -64,6 +64,41 @@ def _source(count: int = 8, *where: int) -> Any:
             [0, 10, None, 11, 2, 12, 3, 13],
         ),
         (lambda: experimental.sample_from_datasets([_source(4, 1)]), [0, None, 2, 3]),
+        # a batch of a map ends where it would without the error
+        (lambda: _source().batch(3), [[0, 1, 2], None, [6, 7]]),
+        (lambda: _source(9, 3, 4).batch(3, True), [[0, 1, 2], None, [6, 7, 8]]),
+        (lambda: Dataset.range(8).map(_failing(3), num_parallel_calls=2).batch(3), [[0, 1, 2], None, [6, 7]]),
+        (lambda: _source().take(-1).repeat(1).skip(0).shard(1, 0).batch(3), [[0, 1, 2], None, [6, 7]]),
+        (lambda: _source(8, 4).apply(experimental.map_and_batch(_failing(3), 2)), [[0, 1], None, None, [6, 7]]),
+        (lambda: _source().batch(3).batch(2), [None, [[6, 7]]]),
+        (lambda: Dataset.range(2).flat_map(lambda _: _source(4, 0).batch(2)), [None, [2, 3]] * 2),
+        (lambda: _source().prefetch(1).batch(3), [[0, 1, 2], None, [4, 5, 6], [7]]),
+        (lambda: _source(8, 6).prefetch(1).batch(3, True), [[0, 1, 2], [3, 4, 5], None]),
+        (lambda: _source().cache().batch(3), [[0, 1, 2], None, [4, 5, 6], [7]]),
+        (lambda: _source(4).repeat(2).batch(3), [[0, 1, 2], None, [0, 1, 2], None]),
+        # an element that is left out still fails; TensorFlow 2.21 then leaves out as many again, TensorFlow 1 does not
+        (lambda: _source().skip(2), [2, None, 4, 5, 6, 7]),
+        (lambda: _source().skip(4), [None, 5, 6, 7]),
+        (lambda: _source(4).skip(4), [None]),
+        (lambda: Dataset.range(8).map(_failing(3), num_parallel_calls=2).skip(5), [None, 6, 7]),
+        (lambda: _source(4).prefetch(2).skip(3).repeat(2), [None, None]),
+        (lambda: _source(4, 0).skip(1).repeat(2), [None, 2, 3] * 2),
+        # an error comes before the end, also from a data set of which nothing else is left
+        (lambda: _source(1, 0).batch(3, True).repeat(2), [None, None]),
+        (lambda: _source(2, 0, 1).repeat(), [None, None]),
+        (lambda: _source(2, 1).repeat(2), [0, None] * 2),
+        (lambda: Dataset.zip((_source(6, 2, 3), Dataset.range(2))).map(lambda x, y: x + y), [0, 2, None]),
+        (lambda: Dataset.zip((Dataset.range(2), _source(6, 2, 3))).map(lambda x, y: x + y), [0, 2]),
+        # a shuffle reads no further than its buffer reaches
+        (lambda: _source().shuffle(1), [0, 1, 2, None, 4, 5, 6, 7]),
+        (lambda: _source(3, 1).shuffle(1).repeat(2), [0, None, 2] * 2),
+        # interleaved
+        (lambda: _source(3, 1).interleave(lambda x: Dataset.range(x, x + 2), 2), [0, None, 2, 1, 3]),
+        (
+            lambda: Dataset.range(3).interleave(lambda x: Dataset.range(x, x + 2).map(_failing(1)), 2),
+            [0, None, 2, None, 2, 3],
+        ),
+        (lambda: Dataset.range(3).flat_map(lambda x: Dataset.range(_failing(1)(x), x + 2)), [0, 1, None, 2, 3]),
     ],
 )
 def test_a_data_set_goes_on_after_an_element_that_fails(make: Any, wanted: list[Any]) -> None:
@@ -118,3 +153,14 @@ def _taken(dataset: Any) -> list[Any]:
             except tf.errors.OutOfRangeError:
                 break
     return found
+
+
+def test_a_repetition_goes_on_after_a_round_without_elements() -> None:
+    rounds = tf.get_variable("rounds", [], tf.int64, tf.zeros_initializer(), use_resource=True)
+    odd = Dataset.range(1).filter(lambda x: tf.equal(rounds.assign_add(1) % 2, 0)).repeat(4)
+    element = odd.make_one_shot_iterator().get_next()
+    with tf.Session() as session:
+        session.run(rounds.initializer)
+        assert [session.run(element) for _ in range(2)] == [0, 0]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(element)
