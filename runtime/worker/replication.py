@@ -125,7 +125,8 @@ class _Copy:
         self.number = 0
         self.whole = False
         self.values: dict[Key, Array] = {}
-        self.parts: list[list[Entry]] = []  # of a batch that is still coming
+        self.coming = 0  # the number of the latest batch of which a part has come ...
+        self.parts: list[list[Entry]] = []  # ... and its parts, until it is whole
 
 
 class Copies:
@@ -150,11 +151,12 @@ class Copies:
                     f"Another process was started for {f['task']}, and has its variables: this one confirms no updates any more. Stop it"
                 )
             copy.owner = f["incarnation"]
-            if f["number"] <= copy.number:
-                return copy.whole  # it has overtaken nothing: a later one is here
-            if not (copy.whole or f["whole"]) or (f["part"] and f["part"] != len(copy.parts)):
+            if f["number"] <= copy.number or f["number"] < copy.coming:
+                return copy.whole  # it was late: a later one is here
+            parts = copy.parts if f["number"] == copy.coming else []
+            if not (copy.whole or f["whole"]) or (f["part"] and f["part"] != len(parts)):
                 return False
-            copy.parts = [*(copy.parts if f["part"] else []), entries]
+            copy.coming, copy.parts = f["number"], [*(parts if f["part"] else []), entries]
             if f["last"]:
                 copy.number = f["number"]
                 parts, copy.parts = copy.parts, []
@@ -181,7 +183,7 @@ class Copies:
         with self._lock:
             copy = self._copies.setdefault(f["task"], _Copy())
             if copy.owner != f["incarnation"]:
-                copy.owner, copy.number, copy.parts = f["incarnation"], 0, []
+                copy.owner, copy.number, copy.coming, copy.parts = f["incarnation"], 0, 0, []
             if not copy.whole:
                 copy.values = {}
                 return False, True, []
@@ -362,15 +364,16 @@ class Replicator:
             found += unpacked(reply)
             if reply.fields["last"]:
                 break
+        if not reply.fields["whole"]:  # what has come already is of a backup that was started again meanwhile
+            return
         for ((container, name), _, value), dtype in found:
 
             def make(name: str = name, dtype: str = dtype) -> VariableState:
                 return VariableState(name, as_dtype(dtype))
 
             self._resources.get_or_create(container, name, VariableState, make).assign(value)
-        if reply.fields["whole"]:
-            self._version = self._resources.version
-            logger.warning("%s: its %d variables are those that %s kept", self._task, len(found), self.backup)
+        self._version = self._resources.version
+        logger.warning("%s: its %d variables are those that %s kept", self._task, len(found), self.backup)
 
     def _send(self, changed: Mapping[Key, list[Array] | None]) -> None:
         """Make the copy of the backup that of now."""

@@ -79,6 +79,19 @@ def test_a_batch_in_parts_is_taken_whole_or_not_at_all(monkeypatch: pytest.Monke
     assert claimed(copies, 3) == {"v": [3.0], "w": [3.0]}
 
 
+def test_a_late_part_of_an_abandoned_batch_is_not_mixed_with_a_later_one() -> None:
+    """The thread that takes large parts may be behind the I/O thread, which takes small ones."""
+    copies = Copies()
+    copies.take(batch(1, value("v", 1.0), value("w", 1.0), whole=True))
+    assert copies.take(batch(3, value("v", 3.0), last=False))
+    copies.take(batch(2, value("w", 2.0), last=False))
+    assert copies.take(batch(3, value("w", 3.0), part=1))
+    assert claimed(copies, 2) == {"v": [3.0], "w": [3.0]}
+    assert copies.take(batch(1, value("v", 4.0), last=False, incarnation=2))
+    assert not copies.take(batch(2, value("w", 5.0), part=1, incarnation=2))  # its first part was lost
+    assert claimed(copies, 3) == {"v": [3.0], "w": [3.0]}
+
+
 def test_a_process_that_was_replaced_confirms_nothing() -> None:
     copies = Copies()
     copies.take(batch(1, value("v", 1.0), whole=True))
@@ -134,6 +147,22 @@ class Backup:
         described, tensors = packed(entries)
         fields = {"request": 1, "whole": whole, "last": last, "entries": described}
         return decode(encode(Message("recovered", fields, tensors)))
+
+
+def test_values_of_a_backup_that_is_started_again_meanwhile_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication, "PART_TENSORS", 1)
+    backup = Backup()
+    backup.copies.take(batch(1, value("v", 1.0), value("w", 1.0), whole=True))
+
+    def restart(message: Message) -> Message:
+        if message.kind == "recover" and message.fields["part"] == 1:
+            backup.copies = Copies()
+        return backup(message)
+
+    primary = Primary(2, restart)
+    primary.wait(lambda: primary.replicator.is_ready)
+    assert primary.resources.find("ps", "v") is None
+    primary.replicator.close()
 
 
 def test_a_step_ends_when_the_backup_has_what_has_changed() -> None:
