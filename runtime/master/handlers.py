@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from ...graph.core.errors import AbortedError, invalid
+from ...graph.core.errors import invalid
 from ...graph.core.settings import setting
 from ...graph.io.serialization import extend_from_bytes
 from ...placer.cluster.spec import ClusterSpec, addresses_of
@@ -131,11 +131,8 @@ class MasterHandlers:
         fields = message.fields
         session = self._master.session(fields["session"])
         with session.lock:
-            if session.graph.version != fields["from_version"]:
-                raise AbortedError.of(
-                    f"The session's graph has version {session.graph.version}; the client expected {fields['from_version']}",
-                )
-            extend_from_bytes(session.graph, fields["graph"])
+            if session.graph.version == fields["from_version"]:  # else the answer to an earlier request was lost
+                extend_from_bytes(session.graph, fields["graph"])
             return message.reply(version=session.graph.version)
 
     def _prepare(self, message: Message) -> Message:

@@ -94,13 +94,12 @@ class ClusterBackend(Backend):
     def extend(self, graph: Graph) -> None:
         """Send the nodes that the master does not have yet."""
         with self._extending:
-            if graph.version > self._sent_version:
-                task = colocated_task(self._address)
-                data = graph_to_bytes(
-                    graph, self._sent_version, None if task is None else lambda node: attrs_at(node, task)
-                )
+            task = colocated_task(self._address)
+            attrs = None if task is None else lambda node: attrs_at(node, task)
+            while graph.version > self._sent_version:
+                data = graph_to_bytes(graph, self._sent_version, attrs)
                 fields = {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}
-                # What the master has: another thread may have added nodes meanwhile.
+                # What the master has: more if another thread has added nodes meanwhile, or the answer to an earlier request was lost.
                 self._sent_version = self._call(Message("extend", fields)).fields["version"]
 
     def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:

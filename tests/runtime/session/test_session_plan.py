@@ -187,3 +187,23 @@ def test_nodes_that_are_added_while_a_graph_is_sent_are_sent_once(
     with tf.Session(cluster.target("worker", 0)) as session:
         assert session.run(y) == 3.0
         assert session.run(y + session.graph.get_tensor_by_name("late:0")) == 8.0
+
+
+def test_a_graph_whose_answer_was_lost_is_sent_on(cluster: tf.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master has the nodes, and this process does not know: a later run sends those that are missing."""
+    y = tf.constant(1.0) + 2.0
+    with tf.Session(cluster.target("worker", 0)) as session:
+        backend = session._backend
+        assert isinstance(backend, cluster_backend.ClusterBackend)
+        call = backend._call
+
+        def lose(message: Message, *more: object) -> Message:
+            call(message, *more)  # type: ignore[arg-type]
+            raise tf.errors.DeadlineExceededError(None, None, "lost")
+
+        monkeypatch.setattr(backend, "_call", lose)
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            session.run(y)
+        monkeypatch.undo()
+        assert session.run(y * 2.0) == 6.0
+        assert session.run(y) == 3.0
