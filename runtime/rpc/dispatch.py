@@ -51,15 +51,15 @@ class Responder:
         self.heard = {peer: at for peer, at in list(self.heard.items()) if now - at <= SILENT_S}
 
     def reply(self, peer: bytes, message: Message) -> None:
-        """Send a reply. If it cannot be encoded, send the error instead."""
+        """Send a reply. If it cannot be encoded, send the error instead: a client waits as long as its request is not answered."""
         endpoint = self.endpoint
         if endpoint is None:
             return
         try:
             endpoint.reply(peer, message)
-        except (WireError, ResourceExhaustedError) as e:
-            error = e if isinstance(e, OpError) else InternalError.of(f"The answer cannot travel: {e}")
-            endpoint.reply(peer, self.error(message.fields["request"], error))
+        except (WireError, ResourceExhaustedError, MemoryError) as e:
+            why = InternalError.of(f"The answer cannot travel: {type(e).__name__}: {e}")
+            endpoint.reply(peer, self.error(message.fields["request"], e if isinstance(e, OpError) else why))
 
     def refuse(self, peer: bytes, request: int, error: OpError) -> None:
         """Reply with an error."""
