@@ -83,8 +83,9 @@ class ConnectionPool:
     def close(self) -> None:
         """Close the idle connections now, and the others when they are returned."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        with contextlib.suppress(IndexError):  # another thread may close some of them
+            while True:
+                self._idle.pop().close()
         borrowed()
 
 
@@ -242,14 +243,15 @@ class PendingReplies:
         out, pongs = [], []
         for address, message in arrived:
             if message.kind == "pong":
+                if message.fields["seq"] <= self._first:
+                    continue  # it is about an earlier request, and may be of a process that has ended since
                 restarted = detector.heartbeat(address, message.fields["incarnation"])
                 if restarted and self._is_bound and address in self._owing:
                     raise AbortedError.of(
                         f"{_who(self._owing[address], address)} was restarted during this {self._what}. What it held is lost. "
                         "If it held variables, restore or initialise them; then run again."
                     )
-                if message.fields["seq"] > self._first:  # else the pong is about an earlier request
-                    pongs.append((address, message.fields))
+                pongs.append((address, message.fields))
             else:
                 detector.heard(address)
                 out.append((address, message))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dovetail.graph.core.errors import DeadlineExceededError, UnavailableError
+from dovetail.graph.core.errors import AbortedError, DeadlineExceededError, UnavailableError
 from dovetail.runtime.rpc import pending_call
 from dovetail.runtime.rpc.pending_call import AGAIN_S, ConnectionPool, Inquiry, PendingReplies
 from dovetail.runtime.timeouts import PING_S
@@ -110,6 +110,20 @@ def test_what_was_said_about_an_earlier_request_means_nothing(clock: list[float]
     assert [message.kind for _, message in found] == ["closed"]
 
 
+def test_a_late_pong_of_an_ended_process_is_no_restart(clock: list[float]) -> None:
+    """It answers a ping of an earlier step, and comes behind that step's answer."""
+    played = Played()
+    (late,) = pinged(PendingReplies({ADDRESS: "the task"}, 5.0, None, "step", request=6), played, clock, 1)
+    wait = PendingReplies({ADDRESS: "the task"}, 5.0, None, "step", {ADDRESS: 2}, request=7)
+    answer = Message("done", {"request": 7, "fetches": []})
+    played.coming += [pong(late, True), answer]
+    assert wait.messages(played) == [] and wait.messages(played) == [(ADDRESS, answer)]  # type: ignore[arg-type]
+    (ping,) = pinged(wait, played, clock, 1)
+    played.coming.append(pong(ping, True))
+    with pytest.raises(AbortedError, match="was restarted during this step"):
+        wait.messages(played)  # type: ignore[arg-type]
+
+
 def test_pieces_of_a_large_message_are_signs_of_life(clock: list[float]) -> None:
     played = Played()
     wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
@@ -165,6 +179,21 @@ def test_connections_that_come_back_while_their_pool_is_closed_are_closed() -> N
     connections = pool.take()
     pool.give_back(connections)
     assert connections.closed
+
+
+def test_two_threads_may_close_the_connections_of_a_pool() -> None:
+    pool = ConnectionPool()
+
+    class Idle(list[Connections]):
+        def pop(self, *at: int) -> Connections:  # type: ignore[override]
+            while self:  # another thread is faster
+                super().pop().close()
+            return super().pop()
+
+    first, second = pool.take(), pool.take()
+    pool._idle = Idle([first, second])
+    pool.close()
+    assert first.closed and second.closed
 
 
 def test_a_server_that_has_not_answered_is_asked_again(clock: list[float]) -> None:
