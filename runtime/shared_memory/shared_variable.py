@@ -353,8 +353,9 @@ _stuck: dict[OwnSharedVariable, Layout] = {}  # threads add to it at any time
 def release_stuck() -> None:
     """Release memory that stopped processes could have written to."""
     for shared in list(_stuck):
-        if shared.try_to_settle():
-            _stuck.pop(shared, None)
+        layout = _stuck.pop(shared, None)  # first: once it has settled, it may get stuck again with other memory
+        if layout is not None and not shared.try_to_settle():
+            _stuck[shared] = layout
 
 
 RECORD_BYTES: Final = 192  # three cache lines

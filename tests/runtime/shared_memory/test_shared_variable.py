@@ -434,7 +434,8 @@ def test_memory_is_kept_as_long_as_a_stopped_process_could_write_there(writers, 
     assert task.open() is not None
 
 
-def test_what_gets_stuck_while_another_is_released_is_kept():
+@pytest.mark.parametrize("again", [False, True])
+def test_what_gets_stuck_while_another_is_released_is_kept(again):
     class Stuck:
         def __init__(self, meanwhile=lambda: None):
             self.meanwhile = meanwhile
@@ -444,12 +445,20 @@ def test_what_gets_stuck_while_another_is_released_is_kept():
             return True
 
     second = Stuck()
-    first = Stuck(lambda: module._stuck.update({second: None}))
-    module._stuck[first] = None
+    first = Stuck(lambda: module._stuck.update({first if again else second: "other memory"}))
+    module._stuck[first] = "memory"
     module.release_stuck()
-    assert list(module._stuck) == [second]
+    assert module._stuck == {first if again else second: "other memory"}
+    first.meanwhile = second.meanwhile
     module.release_stuck()
     assert not module._stuck
+
+
+def test_what_stays_stuck_is_kept():
+    stuck = type("Stuck", (), {"try_to_settle": lambda self: False})()
+    module._stuck[stuck] = "memory"
+    module.release_stuck()
+    assert module._stuck.pop(stuck) == "memory"
 
 
 def test_a_change_is_one_count():
