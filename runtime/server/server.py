@@ -58,7 +58,7 @@ from ..transport.keys import part_of, serve_with, served_with, server_keys
 from ..transport.zmq_links import AddressInUse
 from ..wire.messages import Message
 from ..wire.schema import KINDS
-from ..worker import colocated
+from ..worker.colocated import ColocatedServer, add_server, remove_server
 from ..worker.executor import ignore_numpy_warnings
 from ..worker.handlers import StepHandlers, WorkerHandlers
 from ..worker.registration import device_fields
@@ -288,7 +288,7 @@ class Server:
                 )
             except (OSError, ValueError) as e:  # a task without metrics still does its work
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
-        colocated.add_server(self._address, self)
+        add_server(self._address, ColocatedServer(self, self._worker, self.incarnation))
         if self._worker.replicator is not None:
             self._worker.replicator.start()
 
@@ -320,7 +320,7 @@ class Server:
         self._stopped.set()
         self._responder.is_stopping = True
         if self._responder.endpoint is not None:
-            colocated.remove_server(self._address)
+            remove_server(self._address)
             if self._keys is not None:
                 served_with(self._keys)
             self._executor.close()

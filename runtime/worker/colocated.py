@@ -6,28 +6,26 @@ Between-graph replication uses it: the client of each worker runs in the process
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
-from weakref import ref
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # distribution strategies ask for these servers, and need no ZeroMQ
     from .worker import Worker
 
 
-class ColocatedServer(Protocol):
-    """What this module needs of a server, which is in a higher layer."""
+class ColocatedServer(NamedTuple):
+    """A server of this process (a `Server`, which is in a higher layer), its worker, and its incarnation."""
 
-    task: str
+    server: Any
+    worker: Worker
     incarnation: int
-    _worker: Worker
 
 
-# By address. A WeakValueDictionary takes several times as long to look into.
-_servers: dict[str, ref[ColocatedServer]] = {}
+_servers: dict[str, ColocatedServer] = {}  # by address
 os.register_at_fork(after_in_child=_servers.clear)  # a forked child has none of them
 
 
 def add_server(address: str, server: ColocatedServer) -> None:
-    _servers[address] = ref(server)
+    _servers[address] = server
 
 
 def remove_server(address: str) -> None:
@@ -35,22 +33,17 @@ def remove_server(address: str) -> None:
     _servers.pop(address, None)
 
 
-def colocated_servers() -> list[ColocatedServer]:
-    return [found for server in list(_servers.values()) if (found := server()) is not None]
-
-
-def _at(address: str) -> ColocatedServer | None:
-    found = _servers.get(address)
-    return None if found is None else found()
+def colocated_servers() -> list[Any]:
+    return [found.server for found in list(_servers.values())]
 
 
 def colocated_task(address: str) -> str | None:
     """The task of the server that listens at `address`, if it belongs to this process."""
-    server = _at(address)
-    return None if server is None else server.task
+    found = _servers.get(address)
+    return None if found is None else found.worker.task
 
 
 def find_colocated(address: str, incarnation: int) -> Worker | None:
     """The worker of the server that listens at `address`, if it belongs to this process and has this incarnation."""
-    server = _at(address)
-    return server._worker if server is not None and server.incarnation == incarnation else None
+    found = _servers.get(address)
+    return found.worker if found is not None and found.incarnation == incarnation else None
