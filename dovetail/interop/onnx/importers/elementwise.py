@@ -17,9 +17,15 @@ from ..messages import element_type
 from ..registry import Call, UnsupportedError, imports, imports_by
 
 
-def _curved(x: Tensor, alpha: float) -> Tensor:
+def elu(x: Tensor, alpha: float) -> Tensor:
     """Returns x where it is positive, else `alpha * (exp(x) - 1)`."""
-    return where_v2(math.greater(x, 0), x, math.multiply(math.subtract(math.exp(math.minimum(x, 0)), 1), alpha))
+    made: Tensor = nn.elu(x)
+    return made if alpha == 1 else where_v2(math.greater(x, 0), x, math.multiply(made, alpha))
+
+
+def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
+    """Returns x where it is more than `alpha`, else 0."""
+    return where_v2(math.greater(x, alpha), x, zeros_like(x))
 
 
 def _continuous(x: Tensor, alpha: float) -> Tensor:
@@ -28,7 +34,7 @@ def _continuous(x: Tensor, alpha: float) -> Tensor:
     return math.add(math.maximum(x, 0), below)
 
 
-def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
+def hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
     """Returns `alpha * x + beta`, clipped to [0, 1]."""
     return math.maximum(math.minimum(math.add(math.multiply(x, alpha), beta), 1), 0)
 
@@ -37,14 +43,15 @@ imports_by(
     Celu=lambda call, x: _continuous(x, call.attr("alpha", 1.0)),
     CastLike=lambda call, x, like: _converted(call, x, like.dtype.base),
     Cast=lambda call, x: _converted(call, x, element_type(call.attr("to"))),
+    Elu=lambda call, x: elu(x, call.attr("alpha", 1.0)),
     Gelu=lambda call, x: nn.gelu(x, call.only("approximate", "none", "tanh") == "tanh"),
-    HardSigmoid=lambda call, x: _hard_sigmoid(x, call.attr("alpha", 0.2), call.attr("beta", 0.5)),
-    HardSwish=lambda call, x: math.multiply(x, _hard_sigmoid(x, 1 / 6, 0.5)),
+    HardSigmoid=lambda call, x: hard_sigmoid(x, call.attr("alpha", 0.2), call.attr("beta", 0.5)),
+    HardSwish=lambda call, x: math.multiply(x, hard_sigmoid(x, 1 / 6, 0.5)),
     LeakyRelu=lambda call, x: nn.leaky_relu(x, call.attr("alpha", 0.01)),
     Mish=lambda call, x: math.multiply(x, math.tanh(math.softplus(x))),
     PRelu=lambda call, x, slope: where_v2(math.less(x, 0), math.multiply(x, slope), x),
     Swish=lambda call, x: math.multiply(x, math.sigmoid(math.multiply(x, call.attr("alpha", 1.0)))),
-    ThresholdedRelu=lambda call, x: where_v2(math.greater(x, call.attr("alpha", 1.0)), x, zeros_like(x)),
+    ThresholdedRelu=lambda call, x: thresholded_relu(x, call.attr("alpha", 1.0)),
 )
 
 
@@ -94,18 +101,11 @@ def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None =
     return math.minimum(x, most) if most is not None else identity(x)
 
 
-@imports("Elu")
-def elu_(call: Call, x: Tensor) -> Tensor:
-    """Imports ELU with any `alpha`."""
-    alpha = call.attr("alpha", 1.0)
-    return nn.elu(x) if alpha == 1.0 else _curved(x, alpha)
-
-
 @imports("Selu")
 def selu_(call: Call, x: Tensor) -> Tensor:
     """Returns `gamma * elu(x)`, with the negative half scaled by `alpha`."""
     alpha, gamma = call.attr("alpha", 1.6732632423543772), call.attr("gamma", 1.0507009873554805)
-    return math.multiply(_curved(x, alpha), gamma)
+    return math.multiply(elu(x, alpha), gamma)
 
 
 @imports("IsInf")

@@ -25,8 +25,9 @@ from ....graph.ops.math.arithmetic import add, maximum, minimum, multiply, subtr
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.compare import greater, where_v2
 from ....graph.ops.math.elementwise import sigmoid, tanh
-from ....graph.ops.nn.activations import elu, leaky_relu, relu, softplus, softsign
+from ....graph.ops.nn.activations import leaky_relu, relu, softplus, softsign
 from ..registry import Call, UnsupportedError, imports
+from .elementwise import elu, hard_sigmoid, thresholded_relu
 
 WRITTEN_OUT = 32
 """Most steps that are unrolled. A longer sequence becomes a loop, whose graph has the size of one step."""
@@ -41,10 +42,10 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "sigmoid": (sigmoid, ()),
     "affine": (lambda x, a, b: add(multiply(x, a), b), (1.0, 0.0)),
     "leakyrelu": (leaky_relu, (0.01,)),
-    "thresholdedrelu": (lambda x, a: where_v2(greater(x, a), x, zeros_like(x)), (1.0,)),
+    "thresholdedrelu": (thresholded_relu, (1.0,)),
     "scaledtanh": (lambda x, a, b: multiply(tanh(multiply(x, b)), a), (1.0, 1.0)),
-    "hardsigmoid": (lambda x, a, b: maximum(minimum(add(multiply(x, a), b), 1), 0), (0.2, 0.5)),
-    "elu": (lambda x, a: elu(x) if a == 1 else where_v2(greater(x, 0), x, multiply(elu(x), a)), (1.0,)),
+    "hardsigmoid": (hard_sigmoid, (0.2, 0.5)),
+    "elu": (elu, (1.0,)),
     "softsign": (softsign, ()),
     "softplus": (softplus, ()),
 }

@@ -310,6 +310,15 @@ def test_celu_is_by_its_formula_in_all_types(dtype: str, alpha: float) -> None:
         assert (got.shape, got.dtype) == ((), np.dtype(dtype))
 
 
+@pytest.mark.parametrize(
+    ("op", "how", "slope"), [("Elu", {"alpha": 0.5}, 0.5), ("Selu", {"alpha": 2.0, "gamma": 1.5}, 3.0)]
+)
+def test_exponential_units_keep_small_numbers(op: str, how: dict[str, float], slope: float) -> None:
+    made = dt.onnx.load(model([helper.make_node(op, ["x"], ["y"], **how)], [value("x", 2)], [value("y", 2)]))
+    x = np.array([-1e-9, -3e-5], np.float32)
+    np.testing.assert_allclose(run(made.outputs["y"], {made.inputs["x"]: x}), slope * np.expm1(x), rtol=1e-5)
+
+
 def test_a_picture_is_resized_to_nothing() -> None:
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
     scales = np.array([1, 1, 0.8, 2], np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import traceback
 import warnings
 from collections import Counter
@@ -163,6 +164,7 @@ def test_the_placeholders_are_the_inputs_unless_others_are_given() -> None:
 
 _WHOLE = np.array([-(2**31), 2**31 - 1, -7, 7, -6], np.int32), np.array([3, -5, 2, -2, 3], np.int32)
 _REAL = np.array([-1.0, 1.0, -7.5, 7e6, 6.0], np.float32), np.array([np.inf, -np.inf, 2.0, 0.1, -3.0], np.float32)
+_FAR = np.array([-np.inf, -3.0, -0.5, 0.0, 1e-9, 0.5, 1.0, 3.0, 6.5, 9.0, 11.0, np.inf])
 _SMALL = np.array([1e-9, -3e-8, 1e-4, -0.75, 3.0, 1e30, np.inf], np.float32)
 
 
@@ -175,6 +177,9 @@ _SMALL = np.array([1e-9, -3e-8, 1e-4, -0.75, 3.0, 1e30, np.inf], np.float32)
         (dt.math.log1p, [_SMALL], np.log1p(_SMALL.astype(float))),
         (dt.math.expm1, [-_SMALL], np.expm1(-_SMALL.astype(float))),
         (dt.math.expm1, [_SMALL[:-2]], np.expm1(_SMALL[:-2].astype(float))),
+        (dt.math.erfc, [_FAR.astype(np.float32)], np.vectorize(math.erfc)(_FAR)),
+        (dt.math.erfc, [_FAR * 2], np.vectorize(math.erfc)(_FAR * 2)),
+        (dt.math.erfc, [_FAR.astype(np.float16)], np.vectorize(math.erfc)(_FAR)),
         (lambda x: dt.reduce_any(x, 0), [np.zeros((0, 2), bool)], np.zeros(2, bool)),
         (lambda x: dt.reduce_all(x, 0), [np.zeros((0, 2), bool)], np.ones(2, bool)),
         (lambda x: dt.one_hot(x, 3), [np.array(1)], np.array([0, 1, 0], np.float32)),
