@@ -475,6 +475,7 @@ class Plan:
         measured: Any = None,
         before: Plan | None = None,
         costs: Profile | str | os.PathLike[str] | None = None,
+        complete: bool = False,
     ) -> None:
         """Write an interactive, self-contained HTML page of the plan.
 
@@ -484,6 +485,8 @@ class Plan:
             measured: a trace of the step (`run_metadata.trace`) or its run metadata, shown beside the prediction.
             before: another plan of the same program, to compare with.
             costs: as in `dt.simulate`.
+            complete: predict the step and find its kernels, however large it is, which may take minutes. Else the page says what it
+                leaves out: the timeline above 100,000 nodes or 1,000 devices, kernels above 20,000 nodes.
 
         Raises:
             OSError: the file cannot be written. TypeError: `measured` is no trace, or `before` no plan.
@@ -492,7 +495,14 @@ class Plan:
         """
         if before is not None and not isinstance(before, Plan):
             raise TypeError(f"before must be a plan, not {before!r}")
-        write_html(self, path, title, kernels=self._kernels, measured=measured, before=before, costs=as_profile(costs))
+        check_flags(complete=complete)
+        more: dict[str, Any] = {
+            "measured": measured,
+            "before": before,
+            "costs": as_profile(costs),
+            "complete": complete,
+        }
+        write_html(self, path, title, kernels=self._kernels, **more)
 
     @property
     def _kernels(self) -> Callable[[str], Any] | None:

@@ -27,6 +27,7 @@ from .page_data import contents
 
 COMPILED = 20_000  # nodes of plans up to which the page shows kernels: the compiler's passes run for it
 DRAWN = 1_000  # devices of clusters up to which it shows the predicted timeline
+COMPLETE = "To have all: plan.to_html(path, complete=True)"
 
 Kernels = Callable[[str], Any]
 """Device -> its kernels, a `codegen.explain.DeviceKernels`."""
@@ -40,12 +41,16 @@ def render_html(
     measured: Any = None,
     before: PlanData | None = None,
     costs: Profile | None = None,
+    complete: bool = False,
 ) -> str:
     """The page of a plan, as text. Arguments as in `write_html`."""
-    facts, charts, left_out = Facts(plan), [], []
-    nodes = facts.nodes
-    if nodes > PREDICTED or len(plan.cluster.devices) > DRAWN:
-        left_out.append(f"the predicted timeline: it is drawn for up to {PREDICTED:,} nodes and {DRAWN:,} devices")
+    facts, charts, left_out = Facts(plan), [], {}
+    nodes, devices = facts.nodes, len(plan.cluster.devices)
+    if not complete and (nodes > PREDICTED or devices > DRAWN):
+        left_out["timeline"] = (
+            f"The step is not predicted on this page: it has {nodes:,} nodes, and the cluster {devices:,} devices. Pages are written "
+            f"fast, so they predict up to {PREDICTED:,} nodes on {DRAWN:,} devices. {COMPLETE}"
+        )
     elif nodes:
         with without_compiling(plan):
             predicted = simulate(plan, costs=costs) if costs is not None else facts.timeline
@@ -53,11 +58,14 @@ def render_html(
         charts.append(("predicted", replace(predicted, exact=predicted.exact and facts.is_exact).chart()))
     if measured is not None:
         charts.append(("measured", _chart(measured)))
-    if kernels is not None and nodes > COMPILED:
+    if kernels is not None and not complete and nodes > COMPILED:
         kernels = None
-        left_out.append(f"kernels: they are made for up to {COMPILED:,} nodes")
+        left_out["kernels"] = (
+            f"Kernels are not on this page: the step has {nodes:,} nodes. A page has the kernels of up to {COMPILED:,} nodes, as the "
+            f"compiler's passes run for them. {COMPLETE}; of one device: print(plan.kernels(device))"
+        )
     head, columns = contents(plan, charts, kernels, before, facts)
-    head["left_out"] = left_out
+    head["leftOut"] = left_out
     head["view"] = "diff" if before is not None else "timeline" if measured is not None else "map"
     return page(title or f"Plan: {nodes:,} nodes on {len(plan.partitions)} devices", head, columns)
 
@@ -82,7 +90,8 @@ def write_html(plan: PlanData, path: str | os.PathLike[str], title: str = "", **
         path: the file; an existing file is replaced.
         title: the title of the page; '': the size of the plan.
         more: `kernels`: function of a device that returns its kernels. `measured`: a trace or a chart, shown beside the prediction.
-            `before`: a plan to compare with. `costs`: measured costs for the prediction.
+            `before`: a plan to compare with. `costs`: measured costs for the prediction. `complete`: predict the step and find its
+            kernels however large it is.
 
     Raises:
         OSError: the file cannot be written.

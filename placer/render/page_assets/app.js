@@ -4,14 +4,18 @@ const views = {
   map: document.getElementById("view-map"),
   timeline: document.getElementById("view-timeline"),
   table: document.getElementById("view-table"),
+  leftOut: document.getElementById("view-left-out"),
   name: "map",
 
   show(name) {
-    const isMap = ["map", "kernels", "diff"].includes(name);
+    const isLeftOut = !hasView(name);
+    const isMap = !isLeftOut && ["map", "kernels", "diff"].includes(name);
+    const isTimeline = !isLeftOut && name === "timeline";
     this.name = name;
     this.map.hidden = !isMap;
-    this.timeline.hidden = name !== "timeline";
-    this.table.hidden = isMap || name === "timeline";
+    this.timeline.hidden = !isTimeline;
+    this.leftOut.hidden = !isLeftOut;
+    this.table.hidden = isMap || isTimeline || isLeftOut;
     for (const tab of document.querySelectorAll("#views [role=tab]")) {
       const isThis = tab.dataset.view === name;
       tab.setAttribute("aria-selected", String(isThis));
@@ -24,7 +28,10 @@ const views = {
       map.turn(name);
       if (!map.selection) detail.show(null);
       this.map.setAttribute("aria-labelledby", "tab-" + name);
-    } else if (name === "timeline") timeline.show();
+    } else if (isLeftOut) {
+      this.leftOut.replaceChildren(h("p", {}, plan.leftOut[name]));
+      this.leftOut.setAttribute("aria-labelledby", "tab-" + name);
+    } else if (isTimeline) timeline.show();
     else tableView.show(name);
     this.table.setAttribute("aria-labelledby", "tab-" + name);
     finder.field.placeholder = isMap ? "Search nodes" : name === "timeline" ? "Find by name" : "Filter " + name;
@@ -53,6 +60,12 @@ const theme = {
 
   label() { this.button.textContent = this.isDark ? "Light" : "Dark"; this.button.setAttribute("aria-label", "Use the " + (this.isDark ? "light" : "dark") + " theme"); },
 };
+
+/* Whether the page has what a tab shows; a large plan's page may leave it out. */
+function hasView(name) {
+  const has = { timeline: plan.charts.length, kernels: plan.kernelSize?.length, diff: plan.before };
+  return Boolean(name in has ? has[name] : plan.names);
+}
 
 function say(text) { document.getElementById("said").textContent = text; }
 
@@ -105,9 +118,8 @@ async function openPage() {
   const data = document.getElementById("data");
   plan = await unpack(data.textContent);
   data.remove(); // megabytes that are not needed any more
-  const has = { timeline: plan.charts.length, kernels: plan.kernelSize?.length, diff: plan.before };
   for (const tab of document.querySelectorAll("#views [role=tab]")) {
-    tab.hidden = !(tab.dataset.view in has ? has[tab.dataset.view] : plan.names);
+    tab.hidden = !hasView(tab.dataset.view) && !plan.leftOut?.[tab.dataset.view];
     tab.addEventListener("click", () => views.show(tab.dataset.view));
     tab.addEventListener("keydown", (event) => {
       let next = tab;

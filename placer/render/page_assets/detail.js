@@ -85,7 +85,7 @@ function aboutPlan() {
       plan.fetches.length ? ["fetches", listOf(plan.fetches, tensorLink, 4)] : null,
       plan.targets.length ? ["targets", listOf(plan.targets, tensorLink, 4)] : null,
       plan.feeds.length ? ["feeds", listOf(plan.feeds, tensorLink, 4)] : null,
-      plan.left_out.length ? ["left out", listOf(plan.left_out, (text) => text)] : null,
+      ...Object.keys(plan.leftOut).filter(hasView).map((view) => ["left out", plan.leftOut[view]]), // its tab shows other things
     ]),
     section("Warnings", plan.warnings.length ? listOf(plan.warnings, ([text, nodes]) => h("div", { class: "note-box" }, text, nodes.map((i) => h("p", {}, nodeLink(i)))), 4) : null),
     section("Devices", loadTable(used), idle.length ? h("p", { class: "faint" }, countText(idle.length, "device") + " idle: " + idle.slice(0, 4).map((d) => deviceText(d.at)).join(", ") + (idle.length > 4 ? " …" : "")) : null),

@@ -23,6 +23,7 @@ const finder = {
 
   look() {
     const wanted = this.field.value.trim().toLowerCase();
+    if (!views.leftOut.hidden) views.show("map");
     if (!views.map.hidden) this.fill(wanted);
     else if (!views.timeline.hidden) timeline.find(wanted);
     else tableView.filter(this.field.value);

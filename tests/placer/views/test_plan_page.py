@@ -415,13 +415,15 @@ def test_a_hundred_thousand_nodes_of_all_names_fit():
 def test_a_page_says_what_is_left_out_of_it(monkeypatch):
     plan = page_plans.training()
 
-    def head():
-        page = render_html(plan, kernels=plan.kernels)
+    def head(**more):
+        page = render_html(plan, kernels=plan.kernels, **more)
         return unpack(base64.b64decode(Tags(page).inside["data"]))
 
-    assert head()["left_out"] == [] and head()["charts"]
+    assert head()["leftOut"] == {} and head()["charts"]
     monkeypatch.setattr(plan_page, "PREDICTED", 10)
     monkeypatch.setattr(plan_page, "COMPILED", 10)
     found = head()
-    assert [text.partition(":")[0] for text in found["left_out"]] == ["the predicted timeline", "kernels"]
-    assert not found["charts"]
+    assert list(found["leftOut"]) == ["timeline", "kernels"] and not found["charts"] and "kernelSize" not in found
+    assert all("plan.to_html(path, complete=True)" in text for text in found["leftOut"].values())
+    whole = head(complete=True)
+    assert whole["leftOut"] == {} and whole["charts"] and whole["kernelSize"]

@@ -11,6 +11,7 @@ from page_browser import complaints, open_page, requests, until
 import dovetail as dt
 from dovetail.graph.io.serialization import extend_from_bytes, graph_to_bytes
 from dovetail.placer.render.timeline import Chart
+from dovetail.placer.views import plan_page
 from dovetail.placer.views.plan_page import write_html
 
 pytestmark = [
@@ -458,6 +459,29 @@ def test_kernels_are_fusion_groups_over_the_map(driver, pages):
     assert len(colours) == 1 and colours.pop().startswith("hue")
     find(driver, "#detail li .link").click()
     assert "Kernel" in texts(driver, "#detail h3")
+
+
+def test_the_tabs_of_what_is_left_out_say_why_and_how_to_get_it(driver, tmp_path, monkeypatch):
+    plan = page_plans.training()
+    monkeypatch.setattr(plan_page, "PREDICTED", 10)
+    monkeypatch.setattr(plan_page, "COMPILED", 10)
+    plan.to_html(tmp_path / "page.html")
+    plan.to_html(tmp_path / "complete.html", complete=True)
+    open_page(driver, tmp_path / "page.html")
+    for view in ("timeline", "kernels"):
+        find(driver, f"#tab-{view}").click()
+        note = find(driver, "#view-left-out")
+        assert note.is_displayed() and "88 nodes" in note.text and "plan.to_html(path, complete=True)" in note.text
+        assert not find(driver, "#view-map").is_displayed() and not find(driver, "#view-timeline").is_displayed()
+    find(driver, "#search").send_keys("tower_1/MatMul")
+    assert find(driver, "#view-map").is_displayed() and find(driver, "#results [role=option]").is_displayed()
+    find(driver, "#tab-nodes").click()
+    assert not note.is_displayed() and find(driver, "#view-table").is_displayed()
+    open_page(driver, tmp_path / "complete.html")
+    find(driver, "#tab-timeline").click()
+    assert find_all(driver, "#chart .bar") and not find(driver, "#view-left-out").is_displayed()
+    find(driver, "#tab-kernels").click()
+    assert "kernels of" in find(driver, "#detail").text
 
 
 def test_two_plans_stand_side_by_side(driver, tmp_path):
