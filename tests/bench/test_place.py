@@ -33,6 +33,12 @@ def test_a_graph_over_64_devices(bench: ModuleType, graph: str, channels: range)
     assert 0 < found["graph"] <= found["peak"]
 
 
+@pytest.mark.slow
+def test_over_many_devices_the_plan_is_printed_and_its_page_written(bench: ModuleType) -> None:
+    found = bench.measured("towers", 3000, 1, 16)
+    assert 0 < found["print_seconds"] < 10 and 0 < found["page_seconds"] < 10 and found["page_bytes"] > 1e5
+
+
 def test_a_process_that_fails_says_why(bench: ModuleType) -> None:
     with pytest.raises(RuntimeError, match="KeyError: 'unheard of'"):
         bench.measured("unheard of", 10, 1)
