@@ -50,7 +50,6 @@ from .membership import (
 )
 from .shared_buffer import CollectiveMemory
 from .shared_memory_algorithms import (
-    SCATTER_BYTES,
     SharedMemoryAllReduce,
     SharedMemoryGather,
     SharedMemoryReduceScatter,
@@ -119,7 +118,7 @@ def _reduce_scatter(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     reduction, count = attrs["reduction"], len(attrs["members"])
     return (
         lambda: algorithms.reduce_scatter(attrs["rank"], count, value, reduction),
-        SharedMemoryReduceScatter(value, reduction, count) if value.nbytes <= SCATTER_BYTES else None,
+        SharedMemoryReduceScatter(value, reduction, count),
         _read_only,
     )
 

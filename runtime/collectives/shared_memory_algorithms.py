@@ -22,8 +22,8 @@ from all staging areas into its own memory. A byte is written to shared memory o
                      first round, with their lengths, which give the number of rounds.
     reduce-scatter   each stages the others' shares, and reduces its own.
 
-Large values are scattered by messages, and broadcasts always are. A message can lend a large value in place, each of these bytes has
-one reader, and the root of a broadcast does not wait for the others.
+Broadcasts are sent by messages: the root does not wait for the others. So are large values that are scattered, or that lie in shared
+memory and are gathered: a message lends such a value in place, and each of its bytes is copied once less.
 
 A round may start when no member needs the former content of its staging area. So the other members' counters show a member its next
 possible step (`advance`). The ranks fix the order of additions, so all members get the same bits in each run.
@@ -49,6 +49,7 @@ import numpy as np
 from ...graph.core.errors import invalid
 from ...graph.resources.buffer_pool import buffers
 from ...graph.resources.collective_context import REDUCTIONS
+from ..shared_memory.pool import block_of
 from .algorithms import Array, mean_of, mismatch_text
 from .shared_buffer import ASLEEP, AWAKE, FLAT_BYTES, LINE, NOTIFY, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
 
@@ -110,6 +111,10 @@ class SharedMemoryAllReduce:
     def nbytes(self) -> int:
         """Bytes of this member's value."""
         return self._value.nbytes
+
+    def prefers_messages(self) -> bool:
+        """Whether messages are faster for this member's value; then all members use them."""
+        return False
 
     def start(self, buffer: SharedBuffer, run: int, label: bytes) -> None:
         """Start this run: it has the buffer now."""
@@ -349,7 +354,7 @@ def _mismatch(rank: int, mine: tuple[int, bytes], other: int, theirs: tuple[int,
     return mismatch_text(rank, said[0], other, said[1])
 
 
-SCATTER_BYTES = 4 << 20  # above, messages that lend the value are faster: measured with 1 and 16 MiB
+LENT_BYTES = 2 << 20  # from here on, messages that lend a value in place are faster: measured with 1, 4 and 16 MiB
 
 
 def has_plain_bytes(value: Array) -> bool:
@@ -398,6 +403,9 @@ class _SingleWaitRounds(SharedMemoryAllReduce, ABC):
 class SharedMemoryGather(_SingleWaitRounds):
     """All members' values, joined along the first axis."""
 
+    def prefers_messages(self) -> bool:
+        return self.nbytes >= LENT_BYTES and block_of(self._flat_value) is not None
+
     def _room(self, buffer: SharedBuffer) -> int:
         return max(1, buffer.layout.staging_bytes // self._value.dtype.itemsize)
 
@@ -431,6 +439,9 @@ class SharedMemoryReduceScatter(_SingleWaitRounds):
     def __init__(self, value: Array, reduction: str, members: int) -> None:
         super().__init__(value, reduction)
         self._extent //= members  # those of its share
+
+    def prefers_messages(self) -> bool:
+        return self.nbytes >= LENT_BYTES
 
     def _room(self, buffer: SharedBuffer) -> int:
         return self._room_of_a_share(buffer)
