@@ -202,6 +202,14 @@ CASES = [
         label="integers",
     ),
     OpCase("TruncateDiv", a.truncatediv, [whole(2, 3, seed=1), _nonzero(2, 3, seed=2)], _c_quotient, SIGNED),
+    OpCase(
+        "TruncateDiv",
+        a.truncatediv,
+        [np.array([7.0, -7.0, -1.0, -5.0, np.inf]), np.array([2.0, 2.0, 4.0, -2.5, -2.0])],
+        lambda x, y: np.array([3.0, -3.0, -0.0, 2.0, -np.inf]).astype(x.dtype),
+        FLOATS,
+        label="floats",
+    ),
     OpCase("TruncateMod", a.truncatemod, [whole(2, 3, seed=1), _nonzero(2, 3, seed=2)], _c_remainder, SIGNED),
     OpCase(
         "TruncateMod",

@@ -117,10 +117,13 @@ def _matrix_set_diag_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ou
     x, diagonal = inputs
     dtype = allowed(same_type(inputs), _TYPES)
     need_rank_at_least(x.dims, 2, "input")
+    need_rank_at_least(diagonal.dims, 1, "diagonal")
     wanted = _diagonal_dims(x.dims)
     if not compatible(wanted, diagonal.dims):
         raise ValueError(f"the diagonals of {text(x.dims)} have shape {text(wanted)}, not {text(diagonal.dims)}")
-    return [(dtype, x.dims)]
+    if diagonal.dims is None:
+        return [(dtype, x.dims)]
+    return [(dtype, merge(x.dims, (*diagonal.dims[:-1], None, None)))]
 
 
 def _matrix_set_diag(x: Array, diagonal: Array) -> Array:

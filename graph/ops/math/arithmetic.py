@@ -171,6 +171,8 @@ def _rounded_down(m: Any, x: Any, y: Any) -> Any:
 
 
 def _truncated_quotient(m: Any, x: Any, y: Any) -> Any:
+    if x.dtype.kind not in "iu":
+        return m.trunc(x / y)
     floor = x // y
     return m.where((floor * y != x) & ((x < 0) != (y < 0)), floor + 1, floor)
 
@@ -199,7 +201,7 @@ _define(
 define_elementwise(
     "TruncateDiv",
     _truncated_quotient,
-    INTEGERS,
+    NUMBERS,
     arity=2,
     reference=_checks_divisor(reference_of(_truncated_quotient)),
 )
@@ -270,7 +272,7 @@ mod = floormod
 
 
 def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y of integers rounded towards zero (C's `/`)."""
+    """x / y rounded towards zero (C's `/` of integers)."""
     return binary("TruncateDiv", x, y, name or "TruncateDiv")
 
 

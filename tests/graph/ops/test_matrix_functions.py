@@ -138,3 +138,18 @@ def test_objects_of_registered_types_are_tensors(monkeypatch):
         assert session.run(tf.negative(Celsius(None))) == 273.0
     with pytest.raises(TypeError, match="must be a type"):
         tf.register_tensor_conversion_function("Celsius", converted)
+
+
+@pytest.mark.parametrize(
+    ("matrices", "diagonals", "wanted"),
+    [
+        (None, (2, None), (2, None, None)),
+        ((None, None, None), (5, 3), (5, None, None)),
+        ((None, 3, 4), (5, None), (5, 3, 4)),
+        ((2, 3), None, (2, 3)),
+        (None, None, None),
+    ],
+)
+def test_new_diagonals_tell_the_shape_of_their_matrices(matrices, diagonals, wanted):
+    made = tf.matrix_set_diag(tf.placeholder("float32", matrices), tf.placeholder("float32", diagonals))
+    assert made.dims == wanted

@@ -13,12 +13,16 @@ from ..writing import Names, Writer, exports, exports_as, exports_composed
 # Whose importers do more than call a function of the graph: see also `correspondences`.
 exports_as(
     AddN="Sum", Elu="Elu", EnsureShape="Identity", IsInf="IsInf", Maximum="Max", Minimum="Min", PlaceholderWithDefault="Identity",
-    Pow="Pow", PreventGradient="Identity", RealDiv="Div", Rint="Round", Selu="Selu", StopGradient="Identity", TruncateDiv="Div",
+    Pow="Pow", PreventGradient="Identity", RealDiv="Div", Rint="Round", Selu="Selu", StopGradient="Identity",
 )  # fmt: skip
 
 
 def _squared(w: Writer, x: str) -> str:
     return w.emit("Mul", x, x)
+
+
+def _truncated(w: Writer, x: str) -> str:
+    return w.emit("Mul", w.emit("Sign", x), w.emit("Floor", w.emit("Abs", x)))
 
 
 exports_composed(
@@ -31,7 +35,7 @@ exports_composed(
     Silu=lambda w, node, x: w.emit("Mul", x, w.emit("Sigmoid", x)),
     Square=lambda w, node, x: _squared(w, x),
     SquaredDifference=lambda w, node, x, y: _squared(w, w.emit("Sub", x, y)),
-    Trunc=lambda w, node, x: w.emit("Mul", w.emit("Sign", x), w.emit("Floor", w.emit("Abs", x))),
+    Trunc=lambda w, node, x: _truncated(w, x),
     TruncateMod=lambda w, node, x, y: w.emit("Mod", x, y, fmod=1),
 )
 
@@ -86,6 +90,13 @@ def erfc(w: Writer, node: Node) -> Names:
     above = w.emit("Mul", t, w.emit("Exp", w.emit("Sub", log, _squared(w, z))))
     made = w.emit("Where", w.emit("Less", x, zero), w.emit("Sub", two, above), above)
     return made if dtype is float64 else w.cast(made, dtype)
+
+
+@exports("TruncateDiv")
+def truncate_div(w: Writer, node: Node) -> Names:
+    """Exports a division that rounds toward zero, as ONNX's `Div` does of integers."""
+    made = w.emit("Div", w.input(node, 0), w.input(node, 1))
+    return made if node.inputs[0].dtype.base.is_integer else _truncated(w, made)
 
 
 @exports("FloorDiv")
