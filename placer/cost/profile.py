@@ -4,9 +4,10 @@
     profile.save("step.profile.json")
     dt.place(graph, cluster, strategy="auto", costs=dt.Profile.load("step.profile.json"))
 
-A node that was measured on a device costs what it took there, all iterations of a loop together. On another device it costs
-that times what the analytic costs say of the two devices. A node that was not measured costs what the analytic costs say, times
-what the measured nodes took of theirs: an estimate that is wrong for all nodes by the same factor so does no harm.
+A node that was measured on a device costs what it took there, all iterations of a loop together. On other devices of the same kind it
+costs the mean of that, on other kinds that times what the analytic costs say of the two. A node that was not measured costs what the
+analytic costs say, times what the measured nodes took of theirs: an estimate that is wrong for all nodes by the same factor so does no
+harm. The times form a table with a row for each kind of device, so that a million nodes on ten thousand devices fit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from ...graph.formats.atomic_files import write_bytes_durably
 from ..cluster.spec import Cluster, Link
 
 VERSION = 2
+STORED = 100_000_000
+"""Numbers in a table of times, at most: 800 MB. A larger table has a row for each kind of device, whatever single devices took."""
 _KEYS = {"dovetail profile", "steps", "seconds", "nodes", "links"}
 
 
@@ -112,28 +115,57 @@ class Profile:
         return replace(self, links=cluster.links + self.links)
 
     def applied(
-        self, names: Sequence[str], devices: Sequence[str], analytic: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.float64]:
-        """(D, n) seconds of nodes on devices, from what was measured and `analytic` (D, n) estimates.
+        self,
+        names: Sequence[str],
+        devices: Sequence[str],
+        kind: npt.NDArray[np.int32],
+        analytic: npt.NDArray[np.float64],
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
+        """(K', n) seconds of nodes on kinds of devices, and (D,) the kind of each device, from what was measured.
 
         A device that is not among `devices` stands for the first of its type: a profile of one machine serves a plan for others.
+
+        Args:
+            kind: (D,) the kind of each device. analytic: (K, n) estimates for each kind. A device on which a node took another time than
+                the mean of its kind becomes a kind of its own, unless there were more than `STORED` numbers then.
         """
-        stands_for = _Devices(devices)
+        stands_for, kinds = _Devices(devices), kind.tolist()
         measured = [[(stands_for[d], s) for d, s in self.nodes.get(n, {}).items() if stands_for[d] >= 0] for n in names]
         pairs = [
-            (s, analytic[d, i]) for i, found in enumerate(measured) for d, s in found if s > 0 and analytic[d, i] > 0
+            (s, analytic[kinds[d], i])
+            for i, found in enumerate(measured)
+            for d, s in found
+            if s > 0 and analytic[kinds[d], i] > 0
         ]
         out = analytic * (sum(s for s, _ in pairs) / sum(a for _, a in pairs) if pairs else 1.0)
+        own: dict[
+            int, list[tuple[int, float]]
+        ] = {}  # device -> nodes that took another time there than the mean of its kind
         for i, (name, found) in enumerate(zip(names, measured, strict=True)):
             if not found:
                 continue
-            ratios = [s / analytic[d, i] if analytic[d, i] > 0 else math.inf for d, s in found]
+            ratios = [s / analytic[kinds[d], i] if analytic[kinds[d], i] > 0 else math.inf for d, s in found]
             mean = sum(s for _, s in found) / len(found)
             out[:, i] = mean if math.inf in ratios else analytic[:, i] * (sum(ratios) / len(ratios))
+            by_kind: dict[int, list[float]] = {}
+            for d, seconds in found:
+                by_kind.setdefault(kinds[d], []).append(seconds)
+            for k, times in by_kind.items():
+                out[k, i] = times[0] if len(set(times)) == 1 else sum(times) / len(times)
             for device, seconds in self.nodes[name].items():
-                if device in stands_for.number:
-                    out[stands_for.number[device], i] = seconds
-        return out
+                d = stands_for.number.get(device, -1)
+                if d >= 0 and seconds != out[kinds[d], i]:
+                    own.setdefault(d, []).append((i, seconds))
+        if not own or (len(out) + len(own)) * len(names) > STORED:
+            return out, kind
+        alone, rows = list(own), kind.copy()
+        out = np.concatenate([out, out[kind[alone]]])
+        for row, (d, found) in enumerate(own.items(), len(analytic)):
+            rows[d] = row
+            for i, seconds in found:
+                out[row, i] = seconds
+        used, row_of = np.unique(rows, return_inverse=True)
+        return out[used], row_of.astype(np.int32)
 
     def on(self, cluster: Cluster) -> Cluster:
         """A cluster with the measured links before what it knew of them."""

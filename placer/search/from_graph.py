@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,13 +39,11 @@ from ...graph.core.opdef import OpDef, Trait
 from ..cluster.calibration import Calibration
 from ..cluster.spec import Cluster, DeviceInfo
 from ..cost.launches import GPU_LAUNCH, REDUCTIONS, node_seconds
+from ..cost.profile import STORED, Profile
 from ..cost.shapes import Sizes
 from ..cost.static import state_bytes
 from .problem import Objective, Problem
 from .types import Flags, Floats, Ints
-
-if TYPE_CHECKING:
-    from ..cost.profile import Profile
 
 T = TypeVar("T")
 
@@ -72,8 +70,6 @@ COLD_BYTES = (
 )  # what a task touches between two messages, and has driven the code that handles them out of its caches
 POLLED = 150e-6  # seconds for which a task polls once it has sent something: `BUSY_POLL_S` of the runtime's event loop
 HANDLING = (40e-6, 4e9)  # seconds, bytes per second: what a transfer between tasks costs the processors at both ends
-STORED = 100_000_000
-"""Devices times nodes up to which the times of a client are stored for each device and node: 800 MB."""
 _READS = frozenset({"Identity", "ReadVariableOp"})
 IN_PROCESS = "/job:localhost/replica:0/task:0"  # the task of a session without a target, which runs in its process
 CLIENT = "/job:client"  # what links call the process that runs sessions; no task of a cluster should have that name
@@ -187,10 +183,10 @@ def step_problem(
     if machine is not None:
         calibrated = [s is CALIBRATED for s in classes]
         seconds[calibrated], used = _calibrated(nodes, busy, sizes, machine, times)
-    if costs is not None:  # each device is a class of its own then
+    if costs is not None:
         names = [str(device.name) for device in cluster.devices]
-        seconds, cluster = costs.applied([node.name for node in nodes], names, seconds[device_class]), costs.on(cluster)
-        device_class = np.arange(d, dtype=np.int32)
+        seconds, device_class = costs.applied([node.name for node in nodes], names, device_class, seconds)
+        cluster = costs.on(cluster)
         if runs is not None:
             seconds = seconds * np.array([node in runs for node in nodes])
     is_joined = None
@@ -338,7 +334,7 @@ def _client_times(
 ) -> tuple[Floats, Floats]:
     """(D, n) seconds until a node has what it is fed, and until the client has what it takes from a node, on each device.
 
-    Large ones store one row if that holds for all devices. Loops are compiled once more for these.
+    More than `STORED` numbers are one row, if that holds for all devices. Loops are compiled once more for these.
     """
     given, taken = np.zeros(len(nodes)), np.zeros(len(nodes))
     for i, node in enumerate(nodes):

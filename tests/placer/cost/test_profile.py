@@ -11,7 +11,7 @@ import pytest
 import dovetail as dt
 from dovetail.placer.cluster.spec import Link
 from dovetail.placer.cost.profile import fitted_link, measured_nodes
-from dovetail.placer.simulate import Span, Timeline
+from dovetail.placer.simulate import Span, Timeline, step_of
 
 W0, W1 = (f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(2))
 FOREIGN = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -51,7 +51,8 @@ def test_text_that_is_no_json_is_refused(tmp_path: Path) -> None:
 
 
 def applied(nodes: dict[str, dict[str, float]], analytic: list[list[float]], names: str = "ab") -> list[list[float]]:
-    found: list[list[float]] = profile(nodes).applied(list(names), [W0, W1], np.array(analytic)).tolist()
+    rows, kind = profile(nodes).applied(list(names), [W0, W1], np.arange(2, dtype=np.int32), np.array(analytic))
+    found: list[list[float]] = rows[kind].tolist()
     return found
 
 
@@ -77,6 +78,41 @@ def test_a_device_of_another_cluster_stands_for_the_first_of_its_type() -> None:
 
 def test_nothing_measured_changes_nothing() -> None:
     assert applied({}, [[2, 1], [4, 1]]) == [[2, 1], [4, 1]]
+
+
+def test_devices_of_a_kind_share_a_row_unless_a_node_took_another_time_there() -> None:
+    devices = [f"/job:w/replica:0/task:{i}/device:CPU:0" for i in range(5)]
+    kind, analytic = np.array([0, 0, 0, 0, 1], np.int32), np.array([[1.0, 2.0, 4.0], [2.0, 2.0, 8.0]])
+
+    def found(nodes: dict[str, dict[int, float]]) -> tuple[list[list[float]], int]:
+        named = {name: {devices[d]: s for d, s in times.items()} for name, times in nodes.items()}
+        rows, of = profile(named).applied(["a", "b", "c"], devices, kind, analytic)
+        return rows[of].tolist(), len(rows)
+
+    # a: measured on one device. b: equal on two. Both tell all devices of the kind. c is not measured: 3 of 3 seconds.
+    assert found({"a": {0: 1.0}, "b": {1: 2.0, 2: 2.0}}) == ([[1, 2, 4]] * 4 + [[2, 2, 8]], 2)
+    # b takes 2 s on device 1 and 4 s on device 2: the others of the kind, the mean.
+    table, rows = found({"a": {0: 1.0}, "b": {1: 2.0, 2: 4.0}})
+    assert [row[1] for row in table] == [3, 2, 4, 3, 3] and rows == 4
+
+
+@pytest.mark.slow
+def test_a_profile_of_one_machine_serves_a_plan_of_many_devices() -> None:
+    """With a row for each device, the table of times would have 2e8 numbers."""
+    gpu = "/job:localhost/replica:0/task:0/device:GPU:0"
+    with dt.Graph().as_default() as graph:
+        towers = []
+        for i in range(200):
+            with dt.device(f"/job:w/task:{i}/gpu:1"), dt.name_scope(f"tower_{i}"):
+                x = dt.zeros([2], name="x")
+                for k in range(100):
+                    x = dt.exp(x, name=f"exp_{k}")
+                towers.append(x)
+        slow = profile({n.name: {gpu: 1e-3 if "_7/" in n.name else 1e-4} for n in graph.nodes if n.type == "Exp"})
+        plan = dt.place(graph, {"w": 1_250}, devices={"w": [f"gpu:{i}" for i in range(8)]}, fetches=towers)
+    problem = step_of(plan, costs=slow)[0]
+    assert problem.devices == 10_000 and problem.nodes > 20_000 and len(problem.seconds) == 1
+    assert dt.simulate(plan, costs=slow).makespan == pytest.approx(0.1, rel=0.01)
 
 
 def test_a_link_is_found_from_what_crossed_it() -> None:
