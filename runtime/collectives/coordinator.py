@@ -245,9 +245,12 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
             raise invalid(text)
         with self.lock:
             membership = self.memberships.of_session(session, name, task_of)
-        if shared is None or not membership.is_spread:
+        by_message = shared is None or not membership.is_spread
+        if not by_message:
+            queue = membership.queues.get(key[0]) or membership.queues.setdefault(key[0], BufferQueue())
+            by_message = queue.is_agreed and queue.buffer is None
+        if shared is None or by_message:
             return self.ask(MessageRequest(what, membership, (*key, rank), signature, finish, make_algorithm()))
-        queue = membership.queues.get(key[0]) or membership.queues.setdefault(key[0], BufferQueue())
         go_on = self._in_memory.go_on
         return self._in_memory.start(
             SharedMemoryRequest(what, membership, (*key, rank), signature, finish, shared, make_algorithm, queue, go_on)
