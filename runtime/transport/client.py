@@ -30,6 +30,7 @@ from .zmq_links import Counters, address_of, dialled_name
 from .zmq_sockets import HIGH_WATER, ConnectionMonitor, Context, new_context
 
 SEND_TIMEOUT_S = 5.0
+MANY_THREADS = 8  # so many sets of connections show that many threads wait for servers (`Stream.keeps_gil`)
 
 
 class Connections:
@@ -61,7 +62,7 @@ class Connections:
         self._io = EventLoop()
         self._peers = Peers(
             self._io, shared_context(), keys=keys, counters=Counters(), take=self._take, refuse=self._take,
-            patience_s=patience_s, keeps_gil=True,
+            patience_s=patience_s, keeps_gil=len(open_connections) >= MANY_THREADS,
         )  # fmt: skip
         if self._faults is not None:
             self._peers.on_frames = self._lose_some

@@ -63,7 +63,7 @@ class Stream:
     Attributes:
         waiting_bytes: bytes of sent messages that the kernel has not accepted yet.
         keeps_gil: whether a thread keeps the GIL while it sends a small message; the call never blocks. With many threads this
-            is faster than waiting for the GIL afterwards; with one thread it costs 0.5 µs more.
+            is faster than waiting for the GIL afterwards; with few it delays the others.
         is_open: whether the other end has sent its last message on the ZeroMQ connection, so that the stream may be read.
         refused: the error of a message that was too large, until the owner has reported it to the sender.
 
