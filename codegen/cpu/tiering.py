@@ -27,6 +27,7 @@ class TieredKernel(PooledKernel):
     Attributes:
         function: the compiled function, or None while NumPy does the work.
         text: the source text.
+        spent: seconds that were spent because it is not compiled.
         is_awaited: whether a caller waits for what has to be compiled.
     """
 
@@ -35,7 +36,7 @@ class TieredKernel(PooledKernel):
         self.text = text
         self.is_awaited = False
         self._reference = reference
-        self._spent = 0.0
+        self.spent = 0.0
         self._asked = False
         self._limit = min(LOAD_AFTER_S, COMPILE_AFTER_S)  # seconds on NumPy before the next decision
 
@@ -57,8 +58,8 @@ class TieredKernel(PooledKernel):
 
     def cost(self, seconds: float) -> None:
         """Add time that was spent because it is not compiled. After enough of it, its compilation is requested in the background, once."""
-        self._spent += seconds
-        if self._spent > self._limit and not self._asked:
+        self.spent += seconds
+        if self.spent > self._limit and not self._asked:
             if self._limit < COMPILE_AFTER_S and not is_kept(self.text):
                 self._limit = COMPILE_AFTER_S
             else:

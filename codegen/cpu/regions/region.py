@@ -76,12 +76,12 @@ class NativeRegion:
         if outputs is not None:
             self.replays += 1
             return one_or_all(outputs)
-        began = time.perf_counter()
+        began, cold = time.perf_counter(), [(kernel, kernel.spent) for kernel in self._cold]
         outputs = self.region.one_by_one(inputs)
-        spent = time.perf_counter() - began
-        # All alike, however short they run: each one that is missing keeps the region from its plan.
-        for kernel in self._cold:
-            kernel.cost(spent / len(self._cold))
+        took = time.perf_counter() - began
+        # All alike, however short they run: each one that is missing keeps the region from its plan. They have counted their own time.
+        for kernel, before in cold:
+            kernel.cost(took / len(cold) - (kernel.spent - before))
         return one_or_all(outputs)
 
     @property

@@ -14,6 +14,7 @@ from reference_interpreter import execution_order
 
 import dovetail as dt
 from dovetail.codegen.backend import NodeError
+from dovetail.codegen.cpu import tiering
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.cpu.kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from dovetail.codegen.cpu.regions.formation import form_native_regions
@@ -606,6 +607,25 @@ def test_a_single_node_has_a_kernel_between_others_only() -> None:
         ops.append([i.op for i in program.instructions if isinstance(i, Call)])
         assert not any(isinstance(getattr(i, "kernel", None), RegionOnlyKernel) for i in program.instructions)
     assert ops == [["Region of 2 kernels"], ["BiasAdd"]]
+
+
+def test_the_time_of_a_region_without_compiled_kernels_counts_once_for_all_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(tiering.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(tiering, "compile_soon", lambda text, done: None)
+
+    class Cold(tiering.TieredKernel):
+        def __init__(self, seconds: float) -> None:
+            super().__init__("text", lambda x: now.append(now.pop() + seconds))
+
+        def __call__(self, x: Any) -> Any:
+            return self._on_numpy((x,))
+
+    kernels = [Cold(3.0), Cold(1.0)]
+    NativeRegion(region_of([call(k, "Op", [i], [i + 1]) for i, k in enumerate(kernels)], {}))(1)
+    assert [k.spent for k in kernels] == [2.0, 2.0]
 
 
 def test_a_scalar_stays_one_in_a_plan() -> None:
