@@ -377,7 +377,7 @@ PARTS: dict[str, tuple[Switch, Mapping[str, Callable[[], Call]]]] = {
         _without_ranges,
         {k: v for k, v in LOOPS.items() if "softmax" in k},
     ),
-    "columns of short rows": (replaced("cpu.kernels.fused.has_short_rows", lambda *group: False), LOOPS),
+    "short rows": (replaced("cpu.kernels.fused.short_row", lambda *group: 0), LOOPS),
 }
 LIBRARIES: dict[str, Mapping[str, tuple[Callable[[], Call], Callable[[], Call]]]] = {
     "top k or argpartition": {k: (partial(top_k, *v), partial(numpy_top_k, *v)) for k, v in TOP.items()},

@@ -23,7 +23,7 @@ class BlockWriter(ValueWriter):
         """The innermost loop, from a start to an end. `roots`: the values that it needs; blockwise ones are computed before the loop."""
         found = self.made_in_blocks(roots)
         if not found:
-            self.nest([self.header(axis, ends)], body)
+            self.along(axis, ends, body)
             return
         end = ends.split(", ")[1]
 
@@ -33,6 +33,14 @@ class BlockWriter(ValueWriter):
             self.nest([self.header(axis, "at, end")], body)
 
         self.nest([self.block_header(axis, ends)], block)
+
+    def along(self, axis: int, ends: str, body: Callable[[], None]) -> None:
+        """A loop along the innermost axis; for a short row written out, for then LLVM makes vectors of several rows."""
+        if not self.row:
+            self.nest([self.header(axis, ends)], body)
+        for i in range(self.row):
+            self.line(f"i{axis} = {i}")
+            self.nest([], body)
 
     def header(self, axis: int, ends: str) -> str:
         """A loop along an axis."""

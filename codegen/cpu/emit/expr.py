@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
-from ...fusion.range_analysis import is_below_zero, is_part
+from ...fusion.range_analysis import WRITTEN_OUT, is_below_zero, is_part
 from ...ir.loop_nest import ADD, COSTLY, LoopNest, Value, identity_of
 
 SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
@@ -64,10 +64,13 @@ def combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = Fa
 class ValueWriter:
     """The lines of a kernel's body, as far as they are about values where the loops are."""
 
-    def __init__(self, loops: LoopNest, in_place: int = 0, short_rows: bool = False) -> None:
+    def __init__(self, loops: LoopNest, in_place: int = 0, row: int = 0) -> None:
         self.loops = loops
         self.in_place = in_place
-        self.short_rows = short_rows
+        self.row = (
+            row if row <= WRITTEN_OUT and len(loops.reduced_axes) < 2 else 0
+        )  # elements of a row that is written out
+        self.short_rows = row > self.row
         self.lines: list[str] = []
         self.depth = 1
         self.stages = loops.stages()

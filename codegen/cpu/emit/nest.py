@@ -7,7 +7,8 @@ split between threads. Three nests of loops serve all kernels:
     rows        the last axis is reduced: for each kept element, one pass over the reduced axes per stage of reductions. Costly
                 values that a later pass needs are kept in a buffer, the rest is recomputed
     columns     the last axis is kept: each pass goes over the reduced axes outside and the last axis inside, as memory lies,
-                and reductions accumulate in vectors. So do short rows, some at a time: a vector has the same element of several
+                and reductions accumulate in vectors. So do rows of 16 to 32 elements, some at a time: a vector has the same element
+                of several. The loops along shorter rows, whose length is known, are written out
 
 `blocks` writes what is computed before the innermost loop (random numbers, running sums along rows). A running sum down columns is
 a vector of totals. Sums into the rows of a table have a nest of their own: each thread adds the elements of its rows.
@@ -79,24 +80,22 @@ def joined(sources: tuple[NumbaSource, ...]) -> str:
 
 
 @cache
-def source_of(loops: LoopNest, in_place: int = 0, short_rows: bool = False, split: int = 0) -> NumbaSource:
+def source_of(loops: LoopNest, in_place: int = 0, row: int = 0, split: int = 0) -> NumbaSource:
     """The source of a kernel whose first `in_place` outputs overwrite its first inputs; cached, so equal loops share it."""
-    return numba_source(loops, versions(), in_place, short_rows, split)
+    return numba_source(loops, versions(), in_place, row, split)
 
 
-def numba_source(
-    loops: LoopNest, made_for: str = "", in_place: int = 0, short_rows: bool = False, split: int = 0
-) -> NumbaSource:
+def numba_source(loops: LoopNest, made_for: str = "", in_place: int = 0, row: int = 0, split: int = 0) -> NumbaSource:
     """Write a kernel. `made_for` becomes part of the text, because the text depends on it.
 
     The first `in_place` outputs share memory with the inputs of the same numbers. The kernel does not read these arguments;
     they are there for the caller's convenience. Such a kernel is pointwise, so each element is read before it is written.
-    `short_rows`: see `range_analysis.has_short_rows`. `split`: which of the kept axes may be split.
+    `row`: see `range_analysis.short_row`. `split`: which of the kept axes may be split.
     """
     described = "\n".join(f"#   {line}" for line in str(loops).splitlines())
     loops = _with_wide_places(_widened(loops))
     assert not (in_place and any(loops.reduced)), "a reduction reads again what is overwritten"
-    writer = _Writer(loops, in_place, short_rows)
+    writer = _Writer(loops, in_place, row)
     divided = writer.write(split)
     used = sorted({SHORT[v.dtype.name] for v in loops.values} - {"boolean"})
     widths = [
@@ -135,6 +134,7 @@ def numba_source(
             "",
             f"{HEADER}{', '.join(names)}):",
             "    m.wide_vectors()",
+            *([f"    n{writer.innermost} = {writer.row}"] if writer.row else []),
             *writer.lines,
             "",
         ]
@@ -316,7 +316,13 @@ class _Writer(BlockWriter):
                 in_blocks = any(
                     loops.values[r].data in ("sum", "prod") and loops.values[r].dtype.is_floating for r in reductions
                 )
-                to_put = sorted(self.later_uses(stage) - aside.keys())
+                roots = self.roots(reductions, outputs)
+                needed = set(loops.behind(roots, is_reduced))
+                to_put = {
+                    i: self.new_scratch(f"row{i}", length, loops.values[i].dtype)
+                    for i in sorted(self.later_uses(stage) - aside.keys())
+                    if i in needed
+                }
                 for r in reductions:
                     v = loops.values[r]
                     wide = in_blocks and v.data == "sum" and v.dtype is float32
@@ -325,24 +331,20 @@ class _Writer(BlockWriter):
                     )
                 headers = [self.header(a, f"0, n{a}") for a in axes[:-1]]
                 # Kept values are computed before the loop that uses them, once.
-                roots = self.roots(reductions, outputs)
                 for k in self.kept_values(roots):
                     self.value(k)
-                for s in self.not_known(roots + to_put, "scan"):
+                for s in self.not_known(roots, "scan"):
                     self.line(f"total{s} = {start_of(loops.values[s].data.kind, loops.values[s].dtype)}")
 
                 def one_pass(
                     prefix: str,
                     reductions: list[int] = reductions,
                     outputs: list[int] = outputs,
-                    to_put: list[int] = to_put,
+                    to_put: dict[int, int] = to_put,
                 ) -> None:
                     self.fetch_aside("row", self.index(axes))
-                    for number in to_put:
-                        if number in loops.behind(self.roots(reductions, outputs), is_reduced):
-                            name = self.value(number)
-                            array = aside[number] = self.new_scratch(f"row{number}", length, loops.values[number].dtype)
-                            self.line(f"m.store(row{number}, {array}, {self.index(axes)}, {name})")
+                    for number, array in to_put.items():
+                        self.line(f"m.store(row{number}, {array}, {self.index(axes)}, {self.value(number)})")
                     for r in reductions:
                         v = loops.values[r]
                         x = self.value(v.args[0])
@@ -352,11 +354,12 @@ class _Writer(BlockWriter):
                     for o in outputs:
                         self.put(o)
 
-                needed = roots + to_put
                 if in_blocks:
-                    self.blocks([*headers, self.block_header(axes[-1], ends)], axes[-1], reductions, needed, one_pass)
+                    headers += [] if self.row else [self.block_header(axes[-1], ends)]
+                    self.blocks(headers, axes[-1], reductions, roots, one_pass)
                 else:
-                    self.nest(headers, partial(self.inner, axes[-1], ends, needed, partial(one_pass, "v")))
+                    self.nest(headers, partial(self.inner, axes[-1], ends, roots, partial(one_pass, "v")))
+                aside.update(to_put)
                 if self.partial:
                     self.added_up("t" if in_blocks else "v")
                 for r in reductions:
@@ -400,7 +403,7 @@ class _Writer(BlockWriter):
                 self.line(f"end = min(at + {BLOCK}, n{last})")
                 self.prepare(found)
             end = "end" if found else f"min(at + {BLOCK}, n{last})"
-            self.nest([self.header(last, f"at, {end}")], lambda: one_pass("b"))
+            self.along(last, f"at, {end}", lambda: one_pass("b"))
             for r in reductions:
                 v = self.loops.values[r]
                 x = f"f64(b{r})" if v.data == "sum" and v.dtype is float32 else f"b{r}"

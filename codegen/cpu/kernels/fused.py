@@ -25,7 +25,7 @@ from ...backend import ContextOf
 from ...check import compare_fused
 from ...fusion.fuse import fuse
 from ...fusion.op_rules import rule_of
-from ...fusion.range_analysis import has_short_rows
+from ...fusion.range_analysis import short_row
 from ...ir.fused_kernel import FusedKernel
 from ...ir.legality import NotFusibleError
 from ...ir.loop_nest import READS, LoopNest
@@ -140,7 +140,7 @@ class CpuFusedKernel(PlannedKernel):
 
 def source_for(group: FusedKernel) -> NumbaSource:
     """The source text of a group's kernel."""
-    return source_of(group.loops, short_rows=has_short_rows(group.loops, group.joined_sizes()))
+    return source_of(group.loops, row=short_row(group.loops, group.joined_sizes()))
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_a_loss_and_its_gradient() -> None:
 def test_short_rows(dtype: Any) -> None:
     """Several are worked on at a time: vectors of their first elements, of their second ones, and so on."""
     with dt.Graph().as_default():
-        x = dt.placeholder(dtype, [None, 10])
+        x = dt.placeholder(dtype, [None, 20])
         fused = compare([dt.nn.softmax(x), dt.nn.log_softmax(x)], [x], sizes=(0, 1, 511, 512, 513, 1300))
         assert all("for at in range(lo, hi, 512)" in k.text for k in fused.kernels)
         y = dt.placeholder(dtype, [None, 3, 4])
@@ -167,6 +167,17 @@ def test_short_rows(dtype: Any) -> None:
         compare([dt.argmax(y, 2), y - dt.reduce_max(y, 2, keepdims=True)], [y], sizes=(1, 700))
         z = dt.placeholder(dtype, [5, None, 7])  # rows behind two axes
         compare([dt.nn.softmax(z)], [z], sizes=(0, 1, 600))
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("row", [2, 7, 10, 15])
+def test_rows_that_are_written_out(row: int, dtype: Any) -> None:
+    with dt.Graph().as_default():
+        x, b = dt.placeholder(dtype, [None, row]), dt.placeholder(dtype, [row])
+        mean = dt.reduce_mean(x, 1, keepdims=True)
+        fused = compare([dt.nn.softmax(x), dt.reduce_max(x, 1), (x - mean) * 2.0], [x], sizes=(0, 1, 100))
+        assert all(f"n1 = {row}" in k.text and f"i1 = {row - 1}" in k.text for k in fused.kernels)
+        assert f"i1 = {row - 1}" in compare([dt.tanh(x + b)], [x, b], sizes=(0, 1, 100)).kernels[0].text
 
 
 def test_bias_and_its_gradient() -> None:
