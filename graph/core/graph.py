@@ -588,9 +588,13 @@ class Graph:
             for node in nodes:
                 table.check_is_new(node.name)
             table.nodes.extend(nodes)
+            in_use = self._stack.names_in_use
             for node in nodes:
                 table.by_name[node.name] = node
-                self._stack.names_in_use.setdefault(node.name.lower(), 1)
+                in_use.setdefault(node.name.lower(), 1)
+                for key in ("frame_name", "source"):  # of a loop, and of a call of `gradients`
+                    if key in node.attrs:
+                        in_use.setdefault(str(node.attrs[key]).lower(), 1)
             self._has_late_edges |= has_late_edges
 
     def _colocate(self, node: Node, peers: tuple[Node, ...]) -> None:

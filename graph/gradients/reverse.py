@@ -94,7 +94,7 @@ def gradients(
     if not targets:
         return [None] * len(sources)
     graph = _graph_of([*targets, *sources])
-    with graph.as_default(), graph.name_scope(name) as scope, _called(graph, scope.rstrip("/")):
+    with graph.as_default(), graph.name_scope(name), _called(graph):
         pass_ = ReversePass(
             graph,
             [convert(y, name="y") for y in targets],
@@ -114,10 +114,10 @@ def gradients(
 
 
 @contextmanager
-def _called(graph: Graph, name: str) -> Iterator[None]:
-    """A block in which gradient rules know the call by its name."""
+def _called(graph: Graph) -> Iterator[None]:
+    """A block in which gradient rules know the call by a name. No other call has it, also if it is in the same scope or was imported."""
     scopes = graph.scopes
-    saved, scopes.gradient_call = scopes.gradient_call, name
+    saved, scopes.gradient_call = scopes.gradient_call, graph.unique_name("call")
     try:
         yield
     finally:

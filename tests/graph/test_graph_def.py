@@ -126,6 +126,43 @@ def test_inputs_are_mapped_and_devices_of_blocks_apply() -> None:
         assert session.run(z).tolist() == [4.0, 9.0]
 
 
+def _loop(x: Any) -> Any:
+    return tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * x), [0, x])[1]
+
+
+def _list(x: Any) -> Any:
+    array = tf.TensorArray(tf.float64, 3, clear_after_read=False).unstack(tf.stack([x, x * x, x]))
+    return array.read(0) * array.read(1) + array.read(1)
+
+
+@pytest.mark.parametrize(
+    ("build", "slopes"),
+    [
+        (_loop, [4.0 * 1.5**3, 12.0 * 1.5**2]),  # of x ** 4
+        (_list, [3.0 * 1.5**2 + 2.0 * 1.5, 6.0 * 1.5 + 2.0]),  # of x ** 3 + x ** 2
+    ],
+)
+def test_loops_and_gradients_beside_imported_ones_are_others(build: Any, slopes: list[float]) -> None:
+    with tf.Graph().as_default() as source:
+        x = tf.placeholder(tf.float64, [], name="x")
+        y = tf.identity(build(x), name="y")
+        tf.identity(tf.gradients(y, x)[0], name="slope")
+    with tf.Graph().as_default(), tf.Session() as session:
+        x, y, slope = tf.import_graph_def(source.as_graph_def(), None, ["x:0", "y:0", "slope:0"], name="")
+        value, mine, *found = session.run([y, build(x), slope, tf.gradients(y, x)[0]], {x: 1.5})
+        assert value == mine and found == pytest.approx([slopes[0]] * 2)
+        if build is _list:  # TensorFlow has no second gradient of a loop
+            assert session.run(tf.gradients(slope, x)[0], {x: 1.5}) == pytest.approx(slopes[1])
+
+
+def test_gradients_in_one_scope_are_of_their_own_calls() -> None:
+    x = tf.placeholder(tf.float64, [])
+    y = _list(x)
+    found = [tf.gradients(y, x, name="slopes/")[0] for _ in range(2)]
+    with tf.Session() as session:
+        assert session.run(found, {x: 1.0}) == [5.0, 5.0]
+
+
 def test_what_is_refused_changes_nothing() -> None:
     wrong = tf.GraphDef()
     wrong.node.add(name="a", op="Nonsense")
