@@ -22,91 +22,100 @@ from . import public_paths
 
 public_paths.install()
 
-from . import data, distribute, io, train
-from .api import errors, nest
-from .api.ops import debugging, initializers, linalg, lookup, math, nn, random, sparse, strings
-from .compiled_function import compile
-from .graph.control_flow.cond_while import case, cond, while_loop
-from .graph.control_flow.functional import map_fn, scan
-from .graph.core.build import constant, convert_to_tensor, placeholder
-from .graph.core.default_graph import (
-    GraphKeys,
-    colocate_with,
-    control_dependencies,
-    device,
-    get_default_graph,
-    name_scope,
-    reset_default_graph,
-    set_random_seed,
-)
-from .graph.core.dtypes import (
-    DType,
-    bfloat16,
-    bool_ as bool,
-    float16,
-    float32,
-    float64,
-    int8,
-    int32,
-    int64,
-    string,
-    uint8,
-)
-from .graph.core.graph import Graph, Node as Operation, Tensor
-from .graph.core.hooks import hooks as _hooks
-from .graph.core.shape import TensorShape
-from .graph.gradients.custom import custom_gradient
-from .graph.gradients.reverse import gradients
-from .graph.io.serialization import load as load_graph, save as save_graph
-from .graph.ops.array.concat_stack import concat, split, stack, unstack
-from .graph.ops.array.creation import fill, ones, ones_like, zeros, zeros_like
-from .graph.ops.array.gather import gather, gather_nd, one_hot, reverse
-from .graph.ops.array.identity_and_placeholders import group, identity, no_op, placeholder_with_default, stop_gradient
-from .graph.ops.array.padding import pad, tile
-from .graph.ops.array.ranges import range, range as arange
-from .graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, size, squeeze, transpose
-from .graph.ops.array.slicing import slice
-from .graph.ops.control.tensor_array import TensorArray
-from .graph.ops.linalg.einsum import einsum
-from .graph.ops.linalg.linalg import matmul
-from .graph.ops.math.arithmetic import (
-    absolute as abs,
-    add,
-    divide,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    sqrt,
-    square,
-    subtract,
-)
-from .graph.ops.math.cast import cast
-from .graph.ops.math.clip import clip_by_value
-from .graph.ops.math.compare import equal, greater, less, where
-from .graph.ops.math.elementwise import exp, log, sigmoid, tanh
-from .graph.ops.math.reduce import (
-    reduce_max,
-    reduce_max as max,
-    reduce_mean,
-    reduce_mean as mean,
-    reduce_min,
-    reduce_min as min,
-    reduce_sum,
-    reduce_sum as sum,
-)
-from .graph.ops.math.scan import argmax
-from .graph.ops.strings.printing import print_v2 as print
-from .graph.tensors.indexed_slices import IndexedSlices
-from .graph.tensors.sparse_tensor import SparseTensor
-from .graph.variables.scope import get_variable, variable_scope
-from .graph.variables.store import AUTO_REUSE, global_variables, global_variables_initializer, trainable_variables
-from .graph.variables.variable import Variable
-from .interop import tensorboard as summary
-from .placer.pipeline import place
-from .placer.plan import Plan
-from .runtime.config import ConfigProto, RunMetadata, RunOptions
-from .runtime.session.session import Session
+from .graph.core.interpreter_state import collector_paused as _collector_paused
+
+with _collector_paused():  # it would scan what the modules make, and find nothing to free: a tenth of the import
+    from . import data, distribute, io, train
+    from .api import errors, nest
+    from .api.ops import debugging, initializers, linalg, lookup, math, nn, random, sparse, strings
+    from .compiled_function import compile
+    from .graph.control_flow.cond_while import case, cond, while_loop
+    from .graph.control_flow.functional import map_fn, scan
+    from .graph.core.build import constant, convert_to_tensor, placeholder
+    from .graph.core.default_graph import (
+        GraphKeys,
+        colocate_with,
+        control_dependencies,
+        device,
+        get_default_graph,
+        name_scope,
+        reset_default_graph,
+        set_random_seed,
+    )
+    from .graph.core.dtypes import (
+        DType,
+        bfloat16,
+        bool_ as bool,
+        float16,
+        float32,
+        float64,
+        int8,
+        int32,
+        int64,
+        string,
+        uint8,
+    )
+    from .graph.core.graph import Graph, Node as Operation, Tensor
+    from .graph.core.hooks import hooks as _hooks
+    from .graph.core.shape import TensorShape
+    from .graph.gradients.custom import custom_gradient
+    from .graph.gradients.reverse import gradients
+    from .graph.io.serialization import load as load_graph, save as save_graph
+    from .graph.ops.array.concat_stack import concat, split, stack, unstack
+    from .graph.ops.array.creation import fill, ones, ones_like, zeros, zeros_like
+    from .graph.ops.array.gather import gather, gather_nd, one_hot, reverse
+    from .graph.ops.array.identity_and_placeholders import (
+        group,
+        identity,
+        no_op,
+        placeholder_with_default,
+        stop_gradient,
+    )
+    from .graph.ops.array.padding import pad, tile
+    from .graph.ops.array.ranges import range, range as arange
+    from .graph.ops.array.shapes import broadcast_to, expand_dims, reshape, shape, size, squeeze, transpose
+    from .graph.ops.array.slicing import slice
+    from .graph.ops.control.tensor_array import TensorArray
+    from .graph.ops.linalg.einsum import einsum
+    from .graph.ops.linalg.linalg import matmul
+    from .graph.ops.math.arithmetic import (
+        absolute as abs,
+        add,
+        divide,
+        maximum,
+        minimum,
+        multiply,
+        negative,
+        sqrt,
+        square,
+        subtract,
+    )
+    from .graph.ops.math.cast import cast
+    from .graph.ops.math.clip import clip_by_value
+    from .graph.ops.math.compare import equal, greater, less, where
+    from .graph.ops.math.elementwise import exp, log, sigmoid, tanh
+    from .graph.ops.math.reduce import (
+        reduce_max,
+        reduce_max as max,
+        reduce_mean,
+        reduce_mean as mean,
+        reduce_min,
+        reduce_min as min,
+        reduce_sum,
+        reduce_sum as sum,
+    )
+    from .graph.ops.math.scan import argmax
+    from .graph.ops.strings.printing import print_v2 as print
+    from .graph.tensors.indexed_slices import IndexedSlices
+    from .graph.tensors.sparse_tensor import SparseTensor
+    from .graph.variables.scope import get_variable, variable_scope
+    from .graph.variables.store import AUTO_REUSE, global_variables, global_variables_initializer, trainable_variables
+    from .graph.variables.variable import Variable
+    from .interop import tensorboard as summary
+    from .placer.pipeline import place
+    from .placer.plan import Plan
+    from .runtime.config import ConfigProto, RunMetadata, RunOptions
+    from .runtime.session.session import Session
 
 newaxis = None
 """An axis of size 1 in an index, as in `tensor[:, dt.newaxis]`."""

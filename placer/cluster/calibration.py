@@ -15,7 +15,6 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,6 +160,8 @@ def own_cores() -> int:
 @cache
 def release() -> str:
     """The release of Dovetail; empty in a checkout that is not installed."""
+    from importlib import metadata  # it loads the standard library's mail package
+
     try:
         return metadata.version("dovetail")
     except metadata.PackageNotFoundError:

@@ -23,6 +23,7 @@ from ...graph.core.opdef import Trait
 from ...graph.core.scopes import DeviceBlock
 from ...graph.core.shape import is_static, text
 from ...graph.core.source_location import SourceLine, locate
+from ..cluster.calibration import release
 from ..cluster.spec import Cluster
 from ..cost.static import state_bytes
 from ..partition.partitioned_graph import Channel
@@ -142,7 +143,7 @@ class _Writer:
             "version": VERSION,
             "program": self._program(lines),
             "cluster": cluster_text(plan.cluster),
-            "written": f"{date.today()}, by Dovetail {_release()}",
+            "written": f"{date.today()}, by Dovetail {release() or 'of a checkout'}",
             "names": [n.name for n in nodes],
             "devices": [
                 {"name": str(d.name), "task": d.name.task_name, "job": d.name.job, "index": d.name.task,
@@ -426,15 +427,6 @@ def cluster_text(cluster: Cluster) -> str:
     """Jobs with their numbers of tasks: `2 ps, 4 worker`."""
     tasks = {d.name.task_name: d.name.job for d in cluster.devices}
     return ", ".join(f"{count} {job}" for job, count in sorted(Counter(tasks.values()).items()))
-
-
-def _release() -> str:
-    from importlib import metadata  # it loads the standard library's mail package
-
-    try:
-        return metadata.version("dovetail")
-    except metadata.PackageNotFoundError:  # a checkout that is not installed
-        return "of a checkout"
 
 
 def _taken(node: Node) -> Iterable[str]:

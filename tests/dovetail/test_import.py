@@ -43,6 +43,15 @@ def test_import_loads_nothing_heavy() -> None:
     assert "dovetail" in loaded
     assert {module.partition(".")[0] for module in loaded}.isdisjoint(LOADED_WHEN_USED)
     assert {f"dovetail.{part}" for part in LARGE_PARTS}.isdisjoint(loaded)
+    assert "importlib.metadata" not in loaded  # it loads the standard library's mail package
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_collector_is_as_before_when_dovetail_is_imported(collects: bool) -> None:
+    switch = "enable" if collects else "disable"
+    assert run_python(f"import gc; gc.{switch}(); import dovetail; print(gc.isenabled())", ROOT).strip() == str(
+        collects
+    )
 
 
 @pytest.mark.parametrize("part", ["graph", "placer", "codegen", "runtime"])
