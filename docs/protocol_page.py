@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))  # a checkout needs no install
 
 from dovetail.runtime.wire.chunking import CHUNK_BYTES, WINDOW_BYTES  # noqa: E402
 from dovetail.runtime.wire.messages import VERSION  # noqa: E402
-from dovetail.runtime.wire.schema import KINDS, RECORDS, KindSchema, Order, Record  # noqa: E402
+from dovetail.runtime.wire.schema import KINDS, RECORDS, KindSchema, Record  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "protocol.md"
 WIDTH = 34  # characters between two lifelines
@@ -104,12 +104,6 @@ SEQUENCES: dict[str, tuple[str, list[Step]]] = {
     ),
 }
 
-ORDERS = {
-    Order.STRICT: "none",
-    Order.STEP: "messages of other steps",
-    Order.NONE: "all messages",
-}
-
 
 def page() -> str:
     """The page."""
@@ -130,15 +124,15 @@ def page() -> str:
         _wrapped(
             "A field with a `?` may be missing. `T[]` is a list of values of type T, `uint` an int that is not negative, `channel` an int "
             "or a str; the other names are [records](#records). `tensors`: arrays of any type may be attached. *Since*: the version that "
-            "brought the kind. A large message is sent in chunks of "
-            f"{CHUNK_BYTES >> 10} KiB, {WINDOW_BYTES >> 20} MiB of them at a time; the last column says what a message may overtake "
-            "meanwhile. An `error` may answer any request. Besides its reply, `create_session` gets `waiting` while tasks are "
+            "brought the kind. Over ZeroMQ, a large message is sent in chunks of "
+            f"{CHUNK_BYTES >> 10} KiB, {WINDOW_BYTES >> 20} MiB of them at a time. No message overtakes another one of its connection. "
+            "An `error` may answer any request. Besides its reply, `create_session` gets `waiting` while tasks are "
             "missing, and `run` gets `trace` before a traced `done`; `runtime/observability/step_notes.py` has its notes."
         ),
         "\n".join(
             [
-                "| kind | since | from, to | reply | fields | overtakes |",
-                "| --- | ---: | --- | --- | --- | --- |",
+                "| kind | since | from, to | reply | fields |",
+                "| --- | ---: | --- | --- | --- |",
                 *map(_row, KINDS.values()),
             ]
         ),
@@ -166,7 +160,7 @@ def _row(kind: KindSchema) -> str:
     fields = [*_fields(kind.content), *(["tensors"] if kind.tensors else [])]
     reply = f"`{kind.reply}`" if kind.reply else ""
     ends = f"{kind.sender}, {kind.receiver}"
-    return f"| `{kind.kind}` | {kind.since} | {ends} | {reply} | {', '.join(fields)} | {ORDERS[kind.order]} |"
+    return f"| `{kind.kind}` | {kind.since} | {ends} | {reply} | {', '.join(fields)} |"
 
 
 def _fields(record: Record) -> list[str]:

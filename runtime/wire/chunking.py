@@ -1,17 +1,16 @@
 """Large messages over ZeroMQ, in chunks, with a send window.
 
 Theory of operation. ZeroMQ sends and receives a frame as a whole, and blocks the connection meanwhile (head-of-line blocking). Its
-own heartbeats wait, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` breaks the connection. Messages of other steps wait as
-well. So a message of more than `CHUNK_BYTES` is sent as a row of small messages:
+own heartbeats wait, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` breaks the connection. So a message of more than
+`CHUNK_BYTES` is sent as a row of small messages:
 
     a chunk    a label, then bytes of the message: its frames, one after the other
     a label    0x95, version, type, 0 (1 byte each), the chunk's index (4 bytes), the large message's number (8 bytes); the label of
                the first chunk also has the size of each frame of the message (8 bytes each)
     a progress acknowledgement    a label alone: chunks are arriving
 
-The sender (`ChunkedSender`) gives ZeroMQ at most `WINDOW_BYTES` of chunks at a time, and the next chunk when one has left. In between
-it sends small messages that may overtake (`Order` in `schema.py`). All others keep their order, so a peer receives one large message at
-a time.
+The sender (`ChunkedSender`) gives ZeroMQ at most `WINDOW_BYTES` of chunks at a time, and the next chunk when one has left. Messages keep
+their order, as on a stream, so a peer receives one large message at a time.
 
 The receiver (`Reassembler`) allocates memory as chunks arrive (`reassembly.py`). It refuses a chunk that is empty, out of order, too
 long, or of an unknown message, and drops the rest of that message. A new large message ends an incomplete one, whose connection
@@ -28,13 +27,13 @@ from __future__ import annotations
 import itertools
 import struct
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from .messages import VERSION
 from .reassembly import PartialMessage, first_bytes
-from .schema import KINDS, Order, WireError, kind_of, numbers_of
+from .schema import WireError
 from .tensors import Frame
 
 CHUNK_BYTES: Final = 512 << 10
@@ -63,9 +62,6 @@ def is_chunk(frame: Frame) -> bool:
 
 # --- sending ---------------------------------------------------------------------------------------------------------
 
-_URGENT: Final = frozenset(kind for kind, schema in KINDS.items() if schema.order is Order.NONE)
-_OF_STEPS: Final = frozenset(kind for kind, schema in KINDS.items() if schema.order is Order.STEP)
-
 
 class ChunkedSender:
     """Sends the messages of one connection, large ones in chunks. Used by one thread.
@@ -87,11 +83,8 @@ class ChunkedSender:
     def __init__(self, left: Callable[[], None]) -> None:
         self.is_refused = False
         self._left = left
-        self._ahead: deque[list[Frame]] = deque()  # messages that may overtake the large message
-        self._ready: deque[tuple[int | None, list[Frame]]] = deque()  # messages that may not, each with its step
-        self._ready_per_step: Counter[int | None] = Counter()  # the number of messages in `_ready` per step
+        self._ready: deque[list[Frame]] = deque()  # the messages behind the one that is being sent
         self._whole: list[Frame] = []  # the message that is being sent in chunks ...
-        self._key: int | None = None  # ... its step ...
         self._parts: deque[memoryview] = deque()  # ... its remaining bytes ...
         self._number = self._place = 0  # ... its number, and the index of the next chunk
         self._label = b""
@@ -100,25 +93,11 @@ class ChunkedSender:
         self._bytes_left = 0
 
     def put(self, frames: list[Frame]) -> None:
-        if not self._parts and not self._ready:
-            self._enqueue(_step_of(frames) if is_large(frames) else None, frames)
-            return
-        kind, step = kind_of(frames[0]), _step_of(frames)
-        is_apart = step is not None and step != self._key and self._key is not None
-        if kind in _URGENT or (
-            is_apart and not (self._ready_per_step[None] or self._ready_per_step[step] or is_large(frames))
-        ):
-            self._ahead.append(frames)
-        else:
-            self._enqueue(step, frames)
-
-    def _enqueue(self, step: int | None, frames: list[Frame]) -> None:
-        self._ready.append((step, frames))
-        self._ready_per_step[step] += 1
+        self._ready.append(frames)
 
     def __len__(self) -> int:
         """How many messages are not yet completely passed to ZeroMQ."""
-        return len(self._ahead) + len(self._ready) + bool(self._parts)
+        return len(self._ready) + bool(self._parts)
 
     def is_done(self) -> bool:
         """Whether nothing waits and all chunks have left."""
@@ -132,41 +111,25 @@ class ChunkedSender:
 
     def pump(self, give: Callable[[list[Frame]], bool], window: int = WINDOW_BYTES) -> None:
         """Pass what may leave now to `give`, which returns whether there was room."""
-        while True:
-            self.is_refused = False
-            if self._ahead:
-                frames = self._ahead[0]
-            elif self._parts:
+        self.is_refused = False
+        while self._parts or self._ready:
+            if not self._parts and is_large(self._ready[0]):
+                self._begin(self._ready.popleft())
+            if self._parts:
                 self._settle()
                 if self._under_way >= window:
                     return
-                frames = self._chunk()
-            elif not self._ready:
+            frames = self._chunk() if self._parts else self._ready[0]
+            self.is_refused = not give(frames)
+            if self.is_refused:
                 return
-            elif is_large(self._ready[0][1]):
-                self._begin(*self._ready[0])
-                self._forget_first()
-                continue
-            else:
-                frames = self._ready[0][1]
-            if not give(frames):
-                self.is_refused = True
-                return
-            if self._ahead:
-                self._ahead.popleft()
-            elif self._parts:
+            if self._parts:
                 self._note(frames)
             else:
-                self._forget_first()
+                self._ready.popleft()
 
-    def _forget_first(self) -> None:
-        step, _ = self._ready.popleft()
-        self._ready_per_step[step] -= 1
-        if not self._ready_per_step[step]:
-            del self._ready_per_step[step]
-
-    def _begin(self, step: int | None, frames: list[Frame]) -> None:
-        self._whole, self._key = frames, step
+    def _begin(self, frames: list[Frame]) -> None:
+        self._whole = frames
         self._parts.extend(memoryview(frame) for frame in frames if len(frame))
         self._number, self._place = next(_numbers), 0
         self._label = struct.pack(f"<{len(frames)}Q", *map(len, frames))
@@ -195,12 +158,6 @@ class ChunkedSender:
             _, size, _ = given.popleft()
             self._under_way -= size
             self._bytes_left += size
-
-
-def _step_of(frames: list[Frame]) -> int | None:
-    """The step whose messages a message must not overtake; None: no message at all."""
-    kind, numbers = numbers_of(frames[0])
-    return numbers.get("step") if kind in _OF_STEPS else None
 
 
 # --- receiving -------------------------------------------------------------------------------------------------------

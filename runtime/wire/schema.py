@@ -1,4 +1,4 @@
-"""The protocol's table: each kind of message with its fields, sender, receiver, reply, ordering, and since which version there is one.
+"""The protocol's table: each kind of message with its fields, sender, receiver, reply, and since which version there is one.
 
 Every sent or received message is checked against `KINDS`, down to what is inside its lists: a handler finds what the table says. A new
 kind is a new row. A field's type is
@@ -14,7 +14,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -128,14 +127,6 @@ _record(
 # --- kinds -----------------------------------------------------------------------------------------------------------
 
 
-class Order(Enum):
-    """Which messages a message may overtake while a large message is sent in chunks (`chunking.py`)."""
-
-    STRICT = "strict"  # no message of its connection
-    STEP = "step"  # messages of other steps
-    NONE = "none"  # all messages: it is valid whenever it arrives
-
-
 @dataclass(frozen=True, slots=True)
 class KindSchema:
     """One kind of message.
@@ -158,7 +149,6 @@ class KindSchema:
     receiver: str
     reply: str
     since: int
-    order: Order
     content: Record
     described: Record
     numbers: tuple[str, ...]
@@ -171,7 +161,7 @@ class KindSchema:
 
 def _row(
     kind: str, since: int, way: str, fields: str = "", *,
-    order: Order = Order.STRICT, tensors: bool = False, given: bool = False, wide: bool = False,
+    tensors: bool = False, given: bool = False, wide: bool = False,
 ) -> KindSchema:  # fmt: skip
     """One row of `KINDS`. `way`: `sender > receiver: reply`, or `sender > receiver`."""
     ends, _, reply = way.partition(": ")
@@ -185,7 +175,7 @@ def _row(
         raise ValueError(f"kind {kind!r}: tensors or fields of bytes")
     described = {n: "int" if n in blobs else t for n, t in content.fields.items() if n not in numbers}
     return KindSchema(
-        kind, sender, receiver, reply, since, order, content, _made(kind, described, content.required.difference(numbers)), numbers,
+        kind, sender, receiver, reply, since, content, _made(kind, described, content.required.difference(numbers)), numbers,
         struct.Struct(f"{HEAD}{len(numbers)}q"), tensors, given, wide, blobs,
     )  # fmt: skip
 
@@ -243,9 +233,9 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("published", 4, "worker > master", "request int, incarnation int, places address?[]", wide=True),
     _row(
         "want", 2, "worker > worker: tensors", "step int, task str, session str, incarnation int, wants want[]",
-        wide=True, order=Order.STEP,
+        wide=True,
     ),
-    _row("denied", 2, "worker > worker", "step int, channels channel[], code str, message str", wide=True, order=Order.STEP),
+    _row("denied", 2, "worker > worker", "step int, channels channel[], code str, message str", wide=True),
     _row(
         "replicate", 6, "worker > worker: replicated",
         "request int, task str, incarnation int, number int, part int, last bool, whole bool, entries entry[]", tensors=True, wide=True,
@@ -253,17 +243,17 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("replicated", 6, "worker > worker", "request int, whole bool, incarnation int"),
     _row("recover", 6, "worker > worker: recovered", "request int, task str, incarnation int, part int"),
     _row("recovered", 6, "worker > worker", "request int, whole bool, last bool, entries entry[]", tensors=True, wide=True),
-    _row("accumulated", 4, "worker > worker", order=Order.NONE),
-    _row("missing", 1, "worker > worker: coming", "step int, task str, channels channel[]", order=Order.NONE),
-    _row("coming", 1, "worker > worker", "step int, task str, known bool, channels channel[], left int", order=Order.NONE),
-    _row("accounted", 1, "worker > worker", "step int, task str, channels channel[]", order=Order.STEP),
+    _row("accumulated", 4, "worker > worker"),
+    _row("missing", 1, "worker > worker: coming", "step int, task str, channels channel[]"),
+    _row("coming", 1, "worker > worker", "step int, task str, known bool, channels channel[], left int"),
+    _row("accounted", 1, "worker > worker", "step int, task str, channels channel[]"),
     _row(
         "run", 1, "client > worker: done",
         "request int, step int, program str, feeds str[], trace? bool", tensors=True,
     ),
     _row("trace", 1, "worker > client", "request int, notes bytes"),
     _row("done", 1, "worker > client", "request int, fetches str[]", tensors=True, given=True),
-    _row("tensors", 1, "worker > worker", "step int, channels channel[], without empty[]", tensors=True, order=Order.STEP),
+    _row("tensors", 1, "worker > worker", "step int, channels channel[], without empty[]", tensors=True),
     _row("collective_join", 6, "worker > worker: collective_join", _MEMBER),
     _row("collective_part", 6, "worker > worker", f"{_MEMBER}, instance str, run int, sender int, to int, tag int, what str", tensors=True),
     _row("collective_poke", 6, "worker > worker", f"{_MEMBER}, instance str"),
@@ -274,8 +264,8 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("collective_alive", 6, "worker > worker", _MEMBER),
     _row("gpu_loans", 2, "worker > worker", "step int, task str, loans loan[]", wide=True),
     _row("gpu_refused", 2, "worker > worker", "step int, task str, loans refused[]", wide=True),
-    _row("abort", 1, "client > worker", "step int, code str, reason str", order=Order.NONE),
-    _row("touch", 1, "client > master", "session str", order=Order.NONE),
+    _row("abort", 1, "client > worker", "step int, code str, reason str"),
+    _row("touch", 1, "client > master", "session str"),
     _row("close_session", 1, "client > master: closed", "request int, session str"),
     _row("forget_session", 1, "master > worker", "session str"),
     _row("closed", 1, "server > any", "request int"),

@@ -122,48 +122,6 @@ class TestCutting:
         assert sender.is_done()
 
 
-class TestOvertaking:
-    def kinds(self, *messages: list[Frame]) -> list[int]:
-        """In which order messages come out that were put behind the first piece of the first one."""
-        sender, reassembler = ChunkedSender(lambda: None), Reassembler(8, 1 << 30)
-        sender.put(messages[0])
-        came = given(sender, 1)
-        for frames in messages[1:]:
-            sender.put(frames)
-        came += given(sender)
-        order = {tuple(joined(m)): i for i, m in enumerate(messages)}
-        return [order[tuple(m)] for m in through(reassembler, came)]
-
-    def test_other_steps_and_what_is_always_true_pass(self) -> None:
-        large, other, urgent = tensors(1, 3 * CHUNK_BYTES), tensors(2), encode(Message("touch", {"session": "s"}))
-        assert self.kinds(large, other, urgent) == [1, 2, 0]
-
-    def test_the_same_step_keeps_its_order(self) -> None:
-        accounted = encode(Message("accounted", {"step": 1, "task": "t", "channels": [1]}))
-        assert self.kinds(tensors(1, 3 * CHUNK_BYTES), accounted, tensors(1)) == [0, 1, 2]
-
-    def test_nothing_of_a_step_passes_what_waits_of_it(self) -> None:
-        assert self.kinds(tensors(1, 3 * CHUNK_BYTES), tensors(2, 2 * CHUNK_BYTES), tensors(2), tensors(3)) == [
-            3,
-            0,
-            1,
-            2,
-        ]
-
-    def test_what_is_of_no_step_keeps_its_place(self) -> None:
-        pong = encode(Message("pong", {"seq": 1, "incarnation": 1}))
-        assert self.kinds(tensors(1, 3 * CHUNK_BYTES), pong, tensors(2)) == [0, 1, 2]
-        done = encode(Message("done", {"request": 1, "fetches": ["1"]}, (np.zeros(3 * CHUNK_BYTES, np.uint8),)))
-        assert self.kinds(done, tensors(2), pong) == [0, 1, 2]
-
-    def test_urgent_words_pass_what_has_not_begun(self) -> None:
-        large, urgent = (
-            tensors(1, 3 * CHUNK_BYTES),
-            encode(Message("abort", {"step": 9, "code": "ABORTED", "reason": "r"})),
-        )
-        assert self.kinds(large, encode(Message("ping", {"seq": 1})), urgent) == [2, 0, 1]
-
-
 def label(place: int, number: int, sizes: tuple[int, ...] = (), what: int = 0, version: int = VERSION) -> bytes:
     return struct.pack(f"<BBBxIQ{len(sizes)}Q", 0x95, version, what, place, number, *sizes)
 
