@@ -8,8 +8,8 @@ Three tasks with one CPU device each, on this machine, that differ as machines d
     small   a budget of one
     far     a budget of one, and a link with 1 ms more delay and 200 MiB/s (`delay` and `rate` of DOVETAIL_FAULTS)
 
-That takes four cores. Where there are fewer, a thread of the budget is a quarter of a core: `big` is slowed twofold (`slow` of
-DOVETAIL_FAULTS) on a core for itself, and the two others share one, each slowed fourfold. So the tasks together keep either core
+That takes four cores. Where there are fewer, a thread of the budget is a quarter of a core: `big` is slowed twofold
+(`_slow_tasks.py`) on a core for itself, and the two others share one, each slowed fourfold. So the tasks together keep either core
 busy half of the time, and find it free when they need it.
 
 Two steps are placed: the training of a transformer (two layers, four heads, written out), and a wide graph of branches that differ
@@ -39,7 +39,7 @@ JOBS = ("big", "small", "far")
 
 
 def budgets() -> dict[str, tuple[list[int], str]]:
-    """Job -> the cores that its task may use, and its faults."""
+    """Job -> the cores that its task may use, and its faults: those of DOVETAIL_FAULTS, and `slow`, the factor of its kernels."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) >= 4:
         return {"big": (cores[:2], ""), "small": (cores[2:3], ""), "far": (cores[3:4], SLOW_LINK)}
@@ -52,13 +52,16 @@ def serve(cores: str, faults: str) -> None:
     os.sched_setaffinity(0, map(int, cores.split(",")))
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = str(len(cores.split(",")))
-    if faults:
-        os.environ["DOVETAIL_FAULTS"] = faults
+    given = dict(fault.split(":") for fault in faults.split(",") if fault)
+    factor = float(given.pop("slow", 1.0))
+    if given:
+        os.environ["DOVETAIL_FAULTS"] = ",".join(map(":".join, given.items()))
     if "rate" in faults:  # what a link carries must pass the link
         os.environ["DOVETAIL_SHARED_MEMORY_MB"] = "0"
     sys.argv = sys.argv[:1]
-    from dovetail.runtime.server.process import main as run_task
+    from _slow_tasks import main as run_task, slow_kernels
 
+    slow_kernels(factor)
     run_task()
 
 

@@ -181,8 +181,8 @@ def _many_tasks(tasks: int) -> Iterator[Row]:
     import dovetail as dt
 
     began = time.perf_counter()
-    environment = {"DOVETAIL_FAULTS": f"register:{REGISTER_MS}"}
-    with dt.LocalCluster({"worker": tasks}, environment=environment, start_timeout_s=300.0) as cluster:
+    program = [sys.executable, str(Path(__file__).with_name("_slow_tasks.py")), str(REGISTER_MS)]
+    with dt.LocalCluster({"worker": tasks}, programs={"worker": program}, start_timeout_s=300.0) as cluster:
         up = time.perf_counter() - began
         first = {}
         with dt.Graph().as_default(), dt.Session(cluster.target()) as session:

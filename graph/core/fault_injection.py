@@ -10,8 +10,6 @@ The setting is a list of `name:value`, separated by commas:
     lose:20             every twentieth message that comes or leaves is lost
     delay:30            every message that comes or leaves takes 30 ms longer
     rate:8              and goes at 8 MiB/s
-    slow:2              kernels take twice as long, as on a device that is half as fast (programs compiled from now on)
-    register:50         registering a task's part of a signature takes 50 ms longer
     from:/some/file     read more faults from this file, which may change while the process runs; in a folder, the name of the
                         file is the process id
 
@@ -27,7 +25,7 @@ from pathlib import Path
 
 from .settings import setting
 
-NAMES = ("save", "kill", "freeze", "cut", "lose", "delay", "rate", "slow", "register", "from")
+NAMES = ("save", "kill", "freeze", "cut", "lose", "delay", "rate", "from")
 
 _cached: dict[str, tuple[tuple[int, int], Mapping[str, str]]] = {}  # file -> its time and inode, and its faults
 

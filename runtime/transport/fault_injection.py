@@ -109,6 +109,6 @@ def link_faults() -> LinkFaults | None:
     Raises:
         ValueError: the setting is malformed.
     """
-    if not setting("DOVETAIL_FAULTS") or set(faults()) <= {"save", "slow", "register"}:
+    if not setting("DOVETAIL_FAULTS") or set(faults()) <= {"save"}:
         return None
     return LinkFaults()

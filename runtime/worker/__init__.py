@@ -10,7 +10,6 @@
     registration.py       the payload of a `register` message and its codec
     replication.py        keeps the values of a parameter server's variables on the next one, too
     colocated.py          servers of this process: a session hands them steps without messages
-    throttled_kernels.py  fault injection: slows kernels down by a factor
 
 Masters, servers and sessions import it. It does not use sockets: the server passes it the contents of messages, and it sends
 through callbacks.

@@ -37,7 +37,6 @@ from .registration import Registration
 from .replication import Replicator
 from .step import TaskStep, TracedStep
 from .step_scheduler import InlineStep, RegisteredProgram, RunQueues, StepRunner, only_segment
-from .throttled_kernels import delay_registration, throttled
 
 MAX_EARLY_STEPS = 1_000  # steps not yet started here for which tensors are kept
 MAX_EARLY_MESSAGES = 4_000  # messages of tensors that are kept for each such step
@@ -163,9 +162,8 @@ class Worker:
             gpu = gpu_backend(new.kernels, on_cpu, unit.device, self._gpus, self._lends)
             backend = on_cpu if gpu is None else gpu
             programs.append(compile_partition(unit, backend, context_of, self.direct.reader))
-        registered = RegisteredProgram(new.session, tuple(map(throttled, programs)), new.client)
+        registered = RegisteredProgram(new.session, tuple(programs), new.client)
         registered.inline_segment = only_segment(registered)
-        delay_registration()
         with self._lock:
             self._registered[new.program] = registered
 

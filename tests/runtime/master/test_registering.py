@@ -6,7 +6,6 @@ import contextlib
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,15 +81,6 @@ def test_the_error_of_one_task_is_the_error_of_all() -> None:
         tasks = Tasks(stack, 4, fails=2)
         with pytest.raises(InvalidArgumentError, match="no such kernel"):
             tasks.workers.register(tasks.registrations)
-
-
-def test_a_fault_makes_registering_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = dt.constant(1.0) + 2.0
-    with dt.Session() as session:
-        monkeypatch.setenv("DOVETAIL_FAULTS", "register:50")
-        began = time.perf_counter()
-        assert session.run(x) == 3.0
-        assert time.perf_counter() - began >= 0.05
 
 
 LOADED_AT_START = """

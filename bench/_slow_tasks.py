@@ -1,18 +1,19 @@
-"""Fault injection: slows kernels down by a factor (`slow:FACTOR`), for tests of clusters with unequal devices, and delays registrations.
+"""Tasks of a cluster that are slower than this machine: `python bench/_slow_tasks.py MS` serves one with slow registrations.
 
-A kernel that uses the processor for 3 ms then takes 3 ms times the factor of wall-clock time. It sleeps for the rest, so two tasks that
-are slowed by a factor of 2 can share a core, and each runs as if it had half a core. The time for which a kernel waits for a core counts
-as part of this time, as long as the factor allows.
+`slow_kernels` slows the kernels of this process down by a factor, for clusters with unequal devices. A kernel that uses the processor
+for 3 ms then takes 3 ms times the factor of wall-clock time. It sleeps for the rest, so two tasks that are slowed by a factor of 2 can
+share a core, and each runs as if it had half a core. The time for which a kernel waits for a core counts as part of this time, as long
+as the factor allows. `slow_registrations` makes each registration of a task's part of a signature take so many milliseconds longer.
 """
 
-from __future__ import annotations
-
 import dataclasses
+import sys
 import time
 from typing import Any
 
-from ...codegen.ir.program import Call, Instruction, Kernel, Loop, Predicated, Program
-from ...graph.core.fault_injection import faults
+from dovetail.codegen.ir.program import Call, Instruction, Kernel, Loop, Predicated, Program
+from dovetail.runtime.server.process import main
+from dovetail.runtime.worker import worker
 
 LEAST_S = 1e-4  # a shorter sleep is inaccurate, so shorter delays are accumulated first
 CREDIT_S = 2e-3  # at most this much time slept or waited in excess is subtracted from later delays
@@ -54,22 +55,29 @@ class _Pace:
         return now
 
 
-def throttled(program: Program) -> Program:
-    """The program slowed by the factor of `slow` in DOVETAIL_FAULTS; the program itself if that is not set.
-
-    Raises:
-        ValueError: the factor is not a number, or is less than 1.
-    """
-    text = faults().get("slow")
-    if text is None:
-        return program
-    factor = float(text)
-    if not factor >= 1:
-        raise ValueError(f"DOVETAIL_FAULTS has slow:{text}; the factor must be 1 or more")
+def slowed(program: Program, factor: float) -> Program:
+    """The program with kernels that take so many times as long."""
     pace = _Pace(factor)
     return dataclasses.replace(program, instructions=tuple(map(pace.instruction, program.instructions)))
 
 
-def delay_registration() -> None:
-    """Wait for the milliseconds of `register` in DOVETAIL_FAULTS."""
-    time.sleep(float(faults().get("register", 0)) / 1e3)
+def slow_kernels(factor: float) -> None:
+    """Slow down the programs that this process compiles from now on."""
+    compile_partition = worker.compile_partition
+    worker.compile_partition = lambda *what: slowed(compile_partition(*what), factor)
+
+
+def slow_registrations(milliseconds: float) -> None:
+    """Slow down the registrations of this process from now on."""
+    register = worker.Worker.register
+
+    def slow(self: Any, new: Any) -> None:
+        register(self, new)
+        time.sleep(milliseconds / 1e3)
+
+    worker.Worker.register = slow  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    slow_registrations(float(sys.argv.pop()))
+    main()

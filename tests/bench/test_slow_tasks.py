@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 import dovetail as dt
 from dovetail.codegen.ir.program import Call, Loop, Predicated, Program
-from dovetail.runtime.transport.fault_injection import link_faults
-from dovetail.runtime.worker import throttled_kernels as module
-from dovetail.runtime.worker.throttled_kernels import throttled
+from dovetail.runtime.worker import worker
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.fixture(autouse=True)
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """bench/_slow_tasks.py; its folder is on the path only while it loads."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    import _slow_tasks
+
+    yield _slow_tasks
+    sys.modules.pop("_slow_tasks", None)
 
 
 class Clock:
@@ -35,11 +47,10 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch, bench: ModuleType) -> Clock:
     clock = Clock()
     fake = SimpleNamespace(perf_counter=lambda: clock.now, thread_time=lambda: clock.worked, sleep=clock.sleep)
-    monkeypatch.setattr(module, "time", fake)
-    monkeypatch.setenv("DOVETAIL_FAULTS", "slow:3")
+    monkeypatch.setattr(bench, "time", fake)
     return clock
 
 
@@ -49,64 +60,49 @@ def program(*kernels: Callable[..., object]) -> Program:
 
 
 def run(made: Program) -> None:
-    for call in made.instructions:
+    for call in sys.modules["_slow_tasks"].slowed(made, 3.0).instructions:
         assert isinstance(call, Call)
         call.kernel()
 
 
 def test_a_kernel_takes_its_time_so_often(clock: Clock) -> None:
-    run(throttled(program(clock.kernel(2.0))))
+    run(program(clock.kernel(2.0)))
     assert clock.now == pytest.approx(6.0) and clock.slept == pytest.approx(4.0)
 
 
 def test_what_others_held_up_counts_as_part_of_it(clock: Clock) -> None:
-    run(throttled(program(clock.kernel(2.0, held_up=3.0))))
+    run(program(clock.kernel(2.0, held_up=3.0)))
     assert clock.now == pytest.approx(6.0) and clock.slept == pytest.approx(1.0)
 
 
 def test_a_sleep_that_lasted_too_long_is_made_up_for(clock: Clock) -> None:
     clock.late = 1e-3
-    run(throttled(program(clock.kernel(2e-3), clock.kernel(2e-3))))
+    run(program(clock.kernel(2e-3), clock.kernel(2e-3)))
     assert clock.now == pytest.approx(12e-3 + 1e-3)
 
 
 def test_short_kernels_owe_until_a_sleep_is_worth_it(clock: Clock) -> None:
-    run(throttled(program(*[clock.kernel(1e-5)] * 4)))
+    run(program(*[clock.kernel(1e-5)] * 4))
     assert clock.slept == 0.0
-    run(throttled(program(*[clock.kernel(1e-5)] * 60)))
+    run(program(*[clock.kernel(1e-5)] * 60))
     assert clock.slept == pytest.approx(60 * 2e-5, rel=0.1)
 
 
-def test_kernels_of_branches_and_loops_are_slowed_too(clock: Clock) -> None:
+def test_kernels_of_branches_and_loops_are_slowed_too(bench: ModuleType, clock: Clock) -> None:
     (call,) = program(clock.kernel(1.0)).instructions
     assert isinstance(call, Call)
     guarded = Predicated(call, (), -1)
     loop = Loop("while", (), (), (call,), 0, (guarded,), (), (), ())
-    made = throttled(Program("/job:w/replica:0/task:0/device:CPU:0", (loop,), (), (), ())).instructions[0]
+    made = bench.slowed(Program("/job:w/replica:0/task:0/device:CPU:0", (loop,), (), (), ()), 3.0).instructions[0]
     assert isinstance(made, Loop) and isinstance(made.body[0], Predicated)
     assert made.head[0] is not call and made.body[0].call is not call
 
 
-def test_without_the_fault_a_program_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DOVETAIL_FAULTS", raising=False)
-    made = program(lambda: None)
-    assert throttled(made) is made
-
-
-def test_it_says_nothing_about_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOVETAIL_FAULTS", "slow:2")
-    assert link_faults() is None
-
-
-@pytest.mark.parametrize("factor", ["0.5", "nan", "fast"])
-def test_a_factor_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, factor: str) -> None:
-    monkeypatch.setenv("DOVETAIL_FAULTS", f"slow:{factor}")
-    with pytest.raises(ValueError, match=factor):
-        throttled(program(lambda: None))
-
-
-def test_a_slowed_session_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOVETAIL_FAULTS", "slow:2")
+def test_a_slowed_session_computes_the_same(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "compile_partition", worker.compile_partition)
+    monkeypatch.setattr(worker.Worker, "register", worker.Worker.register)
+    bench.slow_kernels(2.0)
+    bench.slow_registrations(1.0)
     with dt.Graph().as_default(), dt.Session() as session:
         x = dt.placeholder(dt.float32, [None, 8])
         y = dt.reduce_sum(dt.nn.relu(dt.matmul(x, dt.ones([8, 8]))))
