@@ -8,7 +8,7 @@
     kernels.py            launchers: inputs to the device, candidates compiled and tuned, one launch per call
     gemm_epilogue.py      launcher of a product or convolution with its prologues and epilogue
     variables.py          variables in GPU memory, assignments; optimizer.py and sparse.py: dense and sparse updates, gathers
-    random.py             random numbers and their streams; collectives.py: NCCL all-reduce, all-gather, broadcast
+    collectives.py        NCCL all-reduce, all-gather, broadcast
     residency.py          which tensors live in GPU memory and which on the host; kernels that launch nothing
     context.py            `GpuContext`: the device and the options that all kernels of a program share
     autotune.py           measures candidates and keeps the fastest on disk

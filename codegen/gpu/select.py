@@ -28,7 +28,6 @@ from .collectives import collective_kernel
 from .context import GpuContext
 from .ir import Routine, Target
 from .optimizer import OptimizerUpdate
-from .random import DRAWS, RandomKernel, stream_kernel
 from .residency import HostKernel
 from .sparse import sparse_kernel
 from .variables import AssignKernel
@@ -67,7 +66,7 @@ def template_of(
 
 
 def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKernel) -> Kernel | None:
-    """The kernel of a node that changes variables, draws random numbers, or meets others; None: it has none for GPUs."""
+    """The kernel of a node that changes variables, makes a stream of random numbers, or meets others; None: it has none for GPUs."""
     found = collective_kernel(gpu, node, context)
     if found is not None:
         return found
@@ -76,13 +75,8 @@ def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKe
     rows = sparse_kernel(gpu, node, fallback)
     if rows is not None:
         return rows
-    if node.type == "RandomStream":
-        return stream_kernel(gpu.device, node, fallback.kernel)
-    if node.type in DRAWS:
-        try:
-            return RandomKernel(gpu.device, node, context, fallback)
-        except ValueError:  # not this type
-            return None
+    if node.type == "RandomStream":  # in the GPU's memory: a captured graph that takes it is one for all draws
+        return lambda *waited: tuple([gpu.device.from_host(x, node.name) for x in fallback.kernel(*waited)])
     updated = update_of(node)
     if updated is None:
         return None

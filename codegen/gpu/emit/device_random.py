@@ -60,18 +60,11 @@ FUNCTIONS = {
     a, b = long_words(at >> 1, key, draw)
     return fraction64(tl.where((at & 1) != 0, b, a))
 """,
-    "box_muller": """def box_muller(u, v, step):
-    radius = tl.sqrt(-2.0 * log64(u + step))
-    angle = v * tl.full((), 6.283185307179586, tl.float64)
-    return radius * cosine_of_turn64(angle), radius * sine_of_turn64(angle)
-""",
-    "wide_normal_pair": f"""def wide_normal_pair(word, other):
+    "normal_pair": f"""def normal_pair(word, other):
     step = {_STEP}
-    return box_muller(word.to(tl.float64) * step, other.to(tl.float64) * step, step)
-""",
-    "normal_pair": """def normal_pair(word, other):
-    a, b = wide_normal_pair(word, other)
-    return a.to(tl.float32), b.to(tl.float32)
+    radius = tl.sqrt(-2.0 * log64(word.to(tl.float64) * step + step))
+    angle = other.to(tl.float64) * step * tl.full((), 6.283185307179586, tl.float64)
+    return (radius * cosine_of_turn64(angle)).to(tl.float32), (radius * sine_of_turn64(angle)).to(tl.float32)
 """,
     "normals32": """def normals32(block, key, draw):
     w0, w1, w2, w3 = philox(block, key, draw)

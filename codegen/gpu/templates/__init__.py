@@ -9,7 +9,6 @@
     sort.py                           sorts within a block; sorts of longer rows
     tables.py                         rows by index, picked and put; segment reductions; an optimizer's step for some rows
     multi_tensor.py                   one launch for the same update of many tensors
-    random.py                         integers and float64 normals
     text.py                           a kernel from its body, arguments and grid
 
 Each module has plain functions from element types, static facts and flags to `Routine`s (`gpu/ir.py`). Where one of several may be the

@@ -1,4 +1,4 @@
-"""Kernels that are not loops: random numbers, picking, scans, sorting: in Triton's interpreter, and compiled."""
+"""Kernels that are not loops: picking, scans, sorting: in Triton's interpreter, and compiled."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from kernel_runner import run_routine
 from dovetail.codegen.fusion import row_loops
 from dovetail.codegen.gpu.bind import rows
 from dovetail.codegen.gpu.ir import SM80, Routine
-from dovetail.codegen.gpu.templates import multi_tensor, random, sort, tables
+from dovetail.codegen.gpu.templates import multi_tensor, sort, tables
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder, Scan
 from dovetail.graph.core.dtypes import (
     bfloat16,
@@ -22,9 +22,7 @@ from dovetail.graph.core.dtypes import (
     int64,
     uint8,
     uint32,
-    uint64,
 )
-from dovetail.graph.core.philox import Stream
 from dovetail.graph.ops.array.segments import combine_rows
 
 pytest.importorskip("triton")
@@ -33,50 +31,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_cache")]
 
 SOME = (SM80,)  # targets of kernels that are like others
 RNG = np.random.default_rng(5)
-
-
-# --- random numbers --------------------------------------------------------------------------------------------------
-
-STREAM = Stream((0xDEADBEEF, 0x12345678), (1 << 40) + 3)
-
-
-def drawn(routine: Routine, dtype: Any, count: int, **more: int) -> Any:
-    out = np.zeros(count, dtype.np)
-    numbers = {"key": STREAM.key[0] | STREAM.key[1] << 32, "draw": STREAM.draw, "n": count, **more}
-    run_routine(routine, {"out0": out, **numbers})
-    return out
-
-
-@pytest.mark.parametrize("dtype", [bfloat16, float32, float64], ids=lambda t: t.name)
-def test_normal_numbers_are_the_cpus(dtype: Any) -> None:
-    mine = drawn(random.normal(dtype), dtype, 2503)
-    expected = STREAM.normal((2503,), dtype.np)
-    if dtype is float64:
-        np.testing.assert_allclose(mine, expected, rtol=1e-12)
-    else:
-        np.testing.assert_array_equal(mine, expected)
-
-
-@pytest.mark.parametrize("dtype", [int32, int64, uint32, uint64], ids=lambda t: t.name)
-def test_random_integers_are_the_cpus(dtype: Any) -> None:
-    low, high = (-7, 1000) if not dtype.is_unsigned else (3, 1 << 31)
-    mine = drawn(random.integers(dtype), dtype, 1500, low=low % (1 << 64), span=high - low)
-    np.testing.assert_array_equal(mine, STREAM.integers((1500,), low, high, dtype.np))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [float16, float32, float64], ids=lambda t: t.name)
-def test_random_numbers_compile(dtype: Any) -> None:
-    # The device libraries' cos of a double has a table for huge angles, which are never met.
-    compiles(random.normal(dtype), stack=64)
-    compiles(random.integers({float16: int32, float32: int64, float64: uint64}[dtype]))
-
-
-def test_types_without_random_numbers() -> None:
-    with pytest.raises(ValueError, match="int32"):
-        random.normal(int32)
-    with pytest.raises(ValueError, match="int8"):
-        random.integers(int8)
 
 
 # --- picking ---------------------------------------------------------------------------------------------------------

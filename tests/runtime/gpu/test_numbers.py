@@ -117,31 +117,19 @@ def test_random_numbers_are_the_cpus(fake, draw):
     assert len(fake.launches()) == 2
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "dtype"), [(-5, 1000, dt.int32), (-(1 << 62), 1 << 62, dt.int64), (3, 1 << 63, dt.uint64)]
-)
-def test_random_integers_are_the_cpus(fake, low, high, dtype):
+def test_random_integers_and_wide_normal_numbers_are_the_hosts(fake):
     def build():
         dt.set_random_seed(7)
-        bounds = (dt.constant(b, dtype) for b in (low, min(high, dtype.max)))
-        return [dt.random_uniform([40, 5], *bounds, dtype=dtype, seed=3)], {}
+        return [
+            dt.random_uniform([40, 5], -5, 1000, dtype=dt.int32, seed=3),
+            dt.random_normal([40], dtype=dt.float64),
+        ], {}
 
     agree(build, 2)
-    assert [c[0] for c in fake.copies()] == ["to host"] * 2
-    assert len(fake.launches()) == 2
-
-
-def test_few_random_integers_and_wrong_bounds_are_the_hosts(fake):
-    def build():
-        dt.set_random_seed(7)
-        return [dt.random_uniform([8], 0, 9, dtype=dt.int32, seed=3)], {}
-
-    agree(build)
-    assert not fake.launches()
-    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
-        wrong = dt.random_uniform([100], dt.placeholder_with_default(9, []), 0, dtype=dt.int32)
-    with dt.Session(graph=graph) as session, pytest.raises(dt.errors.InvalidArgumentError):
-        session.run(wrong)
+    assert [c[0] for c in fake.copies()] == [
+        "to device",
+        "to host",
+    ] * 2  # of the normal numbers, which are scaled there
 
 
 # --- boxes -----------------------------------------------------------------------------------------------------------
