@@ -374,10 +374,14 @@ class Cluster:
         )
 
     def on_profile(self, calibration: Calibration | None, everywhere: bool = False) -> Cluster:
-        """The cluster with a machine's profile: for tasks of this machine, and those whose host is unknown; or `everywhere`."""
+        """The cluster with a machine's profile: for tasks of this machine, and those whose host is unknown; or `everywhere`.
+
+        It does not count for machines of which only processors of described speeds are known.
+        """
         if calibration is None:
             return self
-        hosts = tuple(sorted({d.host for d in self.devices if everywhere or d.host in ("", platform.node())}))
+        untold = [d for d in self.devices if d.gpu is not None or d.flops is None]
+        hosts = tuple(sorted({d.host for d in untold if everywhere or d.host in ("", platform.node())}))
         return replace(self, calibration=calibration, calibrated=hosts) if hosts else self
 
     def matching(self, pattern: DeviceFields) -> tuple[DeviceInfo, ...]:

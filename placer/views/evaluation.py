@@ -196,7 +196,7 @@ def evaluate(
         if busy > 0 or peak > 0
     ]
     found = Evaluation(
-        step.makespan, bound, _finder(plan), single, tuple(sorted(step.spent.items(), key=lambda item: -item[1])),
+        step.makespan, bound, _finder(plan), single, tuple(sorted(((short(what), s) for what, s in step.spent.items()), key=lambda item: -item[1])),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
         machine="" if costs is not None or plan.cluster.calibration is None else str(plan.cluster.calibration),
     )  # fmt: skip

@@ -55,6 +55,20 @@ def test_a_fused_kernel_is_one_launch_that_moves_only_what_leaves_it() -> None:
     assert plan.simulate().makespan == pytest.approx(1e-3 + 8000e-9, rel=0.01)
 
 
+def test_described_speeds_count_whatever_the_machine_was_measured_to_do() -> None:
+    slow = profile(launch=1.0, transfer=1.0)
+    with dt.Graph().as_default():
+        with dt.device("/job:worker/task:0"):
+            x = dt.matmul(dt.placeholder(dt.float32, [100, 100]), dt.placeholder(dt.float32, [100, 100]))
+        with dt.device("/job:worker/task:1"):
+            y = dt.exp(x)
+        described = [{"name": "cpu:0", "flops": 1e9, "bandwidth": 1e10}]
+        plans = [dt.place(y, {"worker": 2}, devices={"worker": described}, profile=p) for p in (slow, "none")]
+        assert plans[0].simulate() == plans[1].simulate() and "(by the described speeds)" in str(plans[0])
+        mixed = dt.place(y, {"worker": 2}, devices={"/job:worker/task:0": described}, profile=slow)
+    assert mixed.simulate().makespan > 1 and "by the profile of made up" in str(mixed)
+
+
 def test_each_variable_that_a_step_reads_takes_time() -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [1000])

@@ -35,6 +35,7 @@ def test_one_device_by_hand(products):
     assert report.gap == pytest.approx(0.4, abs=0.01)
     assert report.found_by == "the rules"
     (load,) = report.loads
+    assert report.critical == (("/job:worker/task:0/CPU:0", pytest.approx(report.objective)),)
     assert (load.device, load.capacity) == ("/job:worker/replica:0/task:0/device:CPU:0", 2**30)
     assert report.best_single == (load.device, pytest.approx(report.objective))
     assert "at most 40% less" in str(report)
