@@ -195,8 +195,9 @@ def evaluate(
         for name, busy, peak, capacity in zip(devices, step.busy, step.peak, problem.capacity, strict=True)
         if busy > 0 or peak > 0
     ]
+    critical = sorted(((short(what), seconds) for what, seconds in step.spent.items()), key=lambda item: -item[1])
     found = Evaluation(
-        step.makespan, bound, _finder(plan), single, tuple(sorted(((short(what), s) for what, s in step.spent.items()), key=lambda item: -item[1])),
+        step.makespan, bound, _finder(plan), single, tuple(critical),
         tuple(sorted(loads, key=lambda load: -load.busy)), None, _bubble(plan, step),
         machine="" if costs is not None or plan.cluster.calibration is None else str(plan.cluster.calibration),
     )  # fmt: skip
