@@ -102,8 +102,6 @@ class GraphOptions(Options):
         place_pruned_graph: place only the nodes that a run needs. A node that cannot be placed then fails only the runs that need
             it.
         enable_bfloat16_sendrecv: send float32 values between devices as bfloat16: half the bytes, less precise.
-        compress_sendrecv: compress values between machines without loss, if that makes them smaller. Useful on networks slower than
-            zlib, which compresses 70 to 400 MB/s.
         infer_shapes: accepted without effect; shapes are always inferred as far as possible.
         build_cost_model: accepted without effect; `dt.profile` measures costs.
         enable_recv_scheduling: delay sends while their receiver is far behind, which bounds the values that wait there.
@@ -114,7 +112,6 @@ class GraphOptions(Options):
     enable_bfloat16_sendrecv: bool = False
     infer_shapes: bool = False
     build_cost_model: int = 0
-    compress_sendrecv: bool = False
     enable_recv_scheduling: bool = False
 
 

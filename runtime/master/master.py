@@ -182,8 +182,7 @@ class Master:
             registrations = {
                 task: Registration(
                     program, handle, tuple(units), session.seed, config.isolate_session_state,
-                    config.kernel_options(warm, deterministic), config.peer_timeout_s, config.graph_options.compress_sendrecv,
-                    session.client,
+                    config.kernel_options(warm, deterministic), config.peer_timeout_s, session.client,
                 )
                 for task, units in by_task.items()
             }  # fmt: skip

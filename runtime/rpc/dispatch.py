@@ -69,7 +69,7 @@ class Responder:
         fields = {"request": request, "code": error.code, "message": error.summary, "node": error.node_name}
         return Message("error", fields | {"task": error.task or self.task})
 
-    def send(self, task: str, message: Message, compressed: bool = False) -> None:
+    def send(self, task: str, message: Message) -> None:
         """Send a message to another task.
 
         Raises:
@@ -78,7 +78,7 @@ class Responder:
         endpoint = self.endpoint
         if endpoint is None or self.is_stopping:
             raise AbortedError.of(f"The server of {self.task} is stopping")
-        endpoint.send(self.addresses[task], message, compressed)
+        endpoint.send(self.addresses[task], message)
 
     def tell(self, task: str, message: Message) -> None:
         """Send a message that may be lost: unknown tasks and a stopping server are ignored."""

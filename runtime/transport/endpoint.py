@@ -123,11 +123,8 @@ class Endpoint:
 
     # --- called from any thread ------------------------------------------------------------------------------------
 
-    def reply(self, peer: bytes, message: Message, compressed: bool = False) -> None:
+    def reply(self, peer: bytes, message: Message) -> None:
         """Send `message` to the peer that `on_message` named. If the peer is gone, the message is dropped.
-
-        Args:
-            compressed: compress large tensors where that helps, unless the peer maps this process's memory.
 
         Raises:
             WireError: the message cannot travel.
@@ -135,7 +132,7 @@ class Endpoint:
         """
         to = self._peers.by_name.get(peer) or self._peers.get(peer)
         lend = to.lend if message.tensors else None
-        frames = encode(message, lend, compressed and lend is None)
+        frames = encode(message, lend)
         if len(frames) > 1:
             stream = to.stream
             to.queue_bytes.enter(name_of(peer), frames, 0 if stream is None else stream.waiting_bytes)
@@ -166,7 +163,7 @@ class Endpoint:
             with self._queued_lock:
                 peer.queued -= 1
 
-    def send(self, address: str, message: Message, compressed: bool = False) -> None:
+    def send(self, address: str, message: Message) -> None:
         """Send `message` to the server at `address`. Connects if needed.
 
         The server need not be listening yet. Its answers go to `on_message`. Messages to one peer arrive in order: one that is sent
@@ -180,7 +177,7 @@ class Endpoint:
         if peer is None:
             split_address(address)
             peer = self._dialled[address] = dialled_name(address)
-        self.reply(peer, message, compressed)
+        self.reply(peer, message)
         if message.kind == "tensors" and self.on_io_thread():  # what the other task computes from them comes back soon
             self._io.expect_event()
 

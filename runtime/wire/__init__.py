@@ -1,9 +1,8 @@
 """Messages and their bytes. Pure: no sockets, no clocks, no threads, so it can be tested and fuzzed alone.
 
-    schema       the protocol's table: each kind of message with its fields, sender, receiver, reply and ordering
+    schema       the protocol's table: each kind of message with its fields, sender, receiver and reply
     messages     `Message`, `encode` and `decode`, which checks every byte before it allocates; its docstring describes the format
     tensors      tensors as bytes, in a frame or in shared memory
-    compression  zlib for tensors over slow networks
     chunking     large messages over ZeroMQ in chunks, with a send window: `ChunkedSender`, `Reassembler`
     reassembly   memory for a large message during reception
 

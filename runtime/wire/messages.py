@@ -14,8 +14,7 @@ The description of a message is the same at each step of a run signature. So bot
 step costs a table lookup instead of packing, unpacking and checking.
 
 A tensor's place says where its bytes are. `here`: small tensors lie among the values, since a frame costs more than a copy.
-`lent`: in shared memory; the values have the reference. The name of a compression: in a frame, compressed.
-No place: in a frame, as they are.
+`lent`: in shared memory; the values have the reference. No place: in a frame.
 
 Fields of type `bytes` (a graph, a partition) have frames of their own to keep the header small: unpacking msgpack can need 70 times the
 memory of its input, raw frames need none. In the description such a field holds its length.
@@ -36,7 +35,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from . import compression
 from .schema import HEAD, KINDS, KindSchema, WireError, check_fields
 from .tensors import (
     BOOL,
@@ -51,11 +49,10 @@ from .tensors import (
     layout_of,
     pack_tensor,
     strings_size,
-    unpack_compressed,
     unpack_tensor,
 )
 
-VERSION = 8  # one byte; messages of another version are refused with an error that names both
+VERSION = 9  # one byte; messages of another version are refused with an error that names both
 
 #: A tensor of at most this many bytes is in the header, as long as those of a message need no more than `MAX_INLINE` together.
 INLINE_BYTES = 4096
@@ -147,8 +144,8 @@ def check_tensor_count(schema: KindSchema, count: int) -> None:
 _packed: dict[Hashable, bytes] = {}  # kind, fields and tensors' descriptions -> the description
 
 
-def encode(message: Message, lend: Lend | None = None, compressed: bool = False) -> list[Frame]:
-    """The frames of `message`. Tensors of `SHARE_BYTES` or more are offered to `lend`. `compressed`: compress large ones.
+def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
+    """The frames of `message`. Tensors of `SHARE_BYTES` or more are offered to `lend`.
 
     Tensors of `BORROW_BYTES` and more are not copied: their frames are views of the arrays, which must not
     change until they are sent. Smaller ones are copied.
@@ -166,7 +163,7 @@ def encode(message: Message, lend: Lend | None = None, compressed: bool = False)
     values: list[Frame] = []
     if message.tensors:
         check_tensor_count(schema, len(message.tensors))
-        _pack_tensors(message.tensors, schema, lend, compressed, frames, specs, values)
+        _pack_tensors(message.tensors, schema, lend, frames, specs, values)
     try:
         others, numbers = fields.copy(), []
         for name in schema.numbers:
@@ -199,12 +196,11 @@ def _header(schema: KindSchema, numbers: Sequence[int], description: bytes, valu
 
 
 def _pack_tensors(
-    tensors: Sequence[Tensor], schema: KindSchema, lend: Lend | None, compressed: bool,
+    tensors: Sequence[Tensor], schema: KindSchema, lend: Lend | None,
     frames: list[Frame], specs: list[tuple[Any, ...]], values: list[Frame],
 ) -> None:  # fmt: skip
     """Describe tensors, and append their bytes, or shared-memory references, to the frames and values."""
     inline = 0
-    room = compression.MOST_BYTES if compressed else 0
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, np.generic):
             tensor = np.asarray(tensor)  # a NumPy scalar's `tobytes` takes 8 times as long
@@ -217,17 +213,11 @@ def _pack_tensors(
                 continue
         if not isinstance(tensor, np.ndarray):
             raise WireError(f"tensor {index} is a {type(tensor).__name__}, not a NumPy array")
-        if (lend is not None or room) and tensor.nbytes >= SHARE_BYTES and tensor.dtype in NAME_OF:
-            place = None if lend is None else lend(tensor, schema.given)
+        if lend is not None and tensor.nbytes >= SHARE_BYTES and tensor.dtype in NAME_OF:
+            place = lend(tensor, schema.given)
             if place is not None:
                 specs.append((NAME_OF[tensor.dtype], tensor.shape, LENT))
                 values.append(PLACE.pack(*place))
-                continue
-            packed = compression.compress(tensor, room) if room else None
-            if packed is not None:
-                room -= tensor.nbytes
-                specs.append((NAME_OF[tensor.dtype], tensor.shape, compression.NAME))
-                frames.append(packed)
                 continue
         name, buffer = pack_tensor(tensor, index)
         size = len(buffer)
@@ -369,7 +359,6 @@ def _unpack_tensors(
     """The tensors of a message whose values start at `at` of its header."""
     tensors: list[Tensor] = []
     frame = 1
-    room = compression.MOST_BYTES
     for layout in layouts:
         where, size, dtype, shape = layout
         index = len(tensors)
@@ -384,11 +373,7 @@ def _unpack_tensors(
             tensors.append(_unpack_lent(layout, header[at : at + PLACE.size], borrow, index))
             at += PLACE.size
         else:
-            if where:
-                tensors.append(unpack_compressed(layout, frames[frame], room, index))
-                room -= layout[1]
-            else:
-                tensors.append(unpack_tensor(layout, frames[frame], index))
+            tensors.append(unpack_tensor(layout, frames[frame], index))
             frame += 1
     if at != len(header):
         raise WireError(f"{len(header) - at} bytes too many for the values of a message")

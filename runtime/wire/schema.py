@@ -217,8 +217,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("planned", 1, "master > client", "request int, plan bytes"),
     _row(
         "register", 1, "master > worker: registered",
-        "request int, program str, session str, partition bytes, seed int, isolated bool, kernels dict, peer_timeout_s float, "
-        "compresses bool, client str",
+        "request int, program str, session str, partition bytes, seed int, isolated bool, kernels dict, peer_timeout_s float, client str",
         wide=True,
     ),
     _row("registered", 1, "worker > master", "request int, incarnation int"),

@@ -12,7 +12,6 @@ import numpy as np
 
 from ...graph.core import dtypes
 from ...graph.core.shape import VALUE_RANK
-from . import compression
 from .schema import WireError, short
 
 #: A frame of this many bytes or more is borrowed from its array, not copied. Copying 64 KiB costs about as much as
@@ -27,7 +26,7 @@ MAX_DIM = 1 << 40
 
 HERE: Final = "here"
 LENT: Final = "lent"
-_PLACES: Final = {place: place for place in (HERE, LENT, compression.NAME, "")}  # interned, so that `is` compares them
+_PLACES: Final = {place: place for place in (HERE, LENT, "")}  # interned, so that `is` compares them
 PLACE: Final = struct.Struct("<5q")  # the reference of a lent tensor
 
 Frame: TypeAlias = bytes | memoryview
@@ -35,7 +34,7 @@ Bytes: TypeAlias = "Frame | np.ndarray[Any, np.dtype[np.uint8]]"
 """The bytes of a tensor: a frame, or shared memory."""
 Tensor: TypeAlias = np.ndarray[Any, Any] | np.generic
 Layout: TypeAlias = tuple[str, int, "np.dtype[Any] | None", tuple[int, ...]]
-"""Place of a tensor's bytes (`HERE`, `LENT`, a compression, or empty: in a frame), their number, the element type, the shape.
+"""Place of a tensor's bytes (`HERE`, `LENT`, or empty: in a frame), their number, the element type, the shape.
 For strings: no element type, and the number of elements instead of bytes."""
 
 # The element types are those of `graph.dtypes`, under the same names.
@@ -105,7 +104,7 @@ def layout_of(spec: Any, index: int) -> Layout:
     if dtype is None and name != _STRING:
         raise WireError(f"tensor {index} has an unknown element type {short(name)}")
     if type(where) is not str or where not in _PLACES:
-        raise WireError(f"tensor {index} lies or is compressed in an unknown way: {short(where)}")
+        raise WireError(f"tensor {index} lies in an unknown place: {short(where)}")
     if dtype is None and where not in (HERE, ""):
         raise WireError(f"tensor {index} holds strings, which cannot lie there: {short(where)}")
     width = 8 if dtype is None else dtype.itemsize
@@ -146,21 +145,6 @@ def strings_size(count: int, data: Bytes, at: int, index: int) -> int:
     if start > there:
         raise WireError(f"tensor {index}: {count} strings need {start} bytes for lengths, its frame has {there}")
     return start + int(np.ndarray(count, _LENGTH, data, at).sum(dtype=np.uint64))
-
-
-def unpack_compressed(layout: Layout, data: Frame, room: int, index: int) -> Tensor:
-    """One read-only array, decompressed from a frame that announces its size and no more than `room` bytes."""
-    _, size, dtype, _ = layout
-    assert dtype is not None
-    if size > room:
-        raise WireError(
-            f"tensor {index}: compressed tensors of a message have more than {compression.MOST_BYTES} bytes"
-        )
-    try:
-        memory = compression.decompress(data, size, dtype.itemsize)
-    except (ValueError, MemoryError) as error:
-        raise WireError(f"tensor {index}: {error}") from None
-    return unpack_tensor(layout, memory, index)
 
 
 def _unpack_strings(shape: tuple[int, ...], count: int, data: Bytes, index: int) -> Tensor:

@@ -37,7 +37,6 @@ class Registration:
         seed: seed of the session's random numbers.
         isolated: whether the session has its own state.
         peer_timeout_s: seconds of silence after which a task counts as dead.
-        compresses: whether tensors to other machines are compressed.
         client: the name of the process that opened the session; its steps count towards its quota (`rpc/dispatch.py`).
     """
 
@@ -48,14 +47,13 @@ class Registration:
     isolated: bool = False
     kernels: KernelOptions = field(default_factory=KernelOptions)
     peer_timeout_s: float = 5.0
-    compresses: bool = False
     client: str = ""
 
     def to_fields(self) -> dict[str, Any]:
         return {
             "program": self.program, "session": self.session, "partition": pack_units(self.units), "seed": self.seed,
             "isolated": self.isolated, "kernels": self.kernels.to_fields(), "peer_timeout_s": self.peer_timeout_s,
-            "compresses": self.compresses, "client": self.client,
+            "client": self.client,
         }  # fmt: skip
 
     @classmethod
@@ -69,7 +67,7 @@ class Registration:
             kernels = KernelOptions.from_fields(fields["kernels"])
         except (TypeError, ValueError) as e:
             raise invalid(f"Malformed kernel options in a register message: {e}") from None
-        names = "program", "session", "seed", "isolated", "peer_timeout_s", "compresses"
+        names = "program", "session", "seed", "isolated", "peer_timeout_s"
         return cls(
             units=tuple(unpack_units(fields["partition"])), kernels=kernels, client=fields["client"][:NAME_CHARS],
             **{name: fields[name] for name in names},

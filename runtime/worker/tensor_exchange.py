@@ -16,7 +16,6 @@ from ..rpc.dispatch import RequestExecutor, Responder
 from ..rpc.failure_detection import LossDetector, Lost
 from ..shared_memory.cuda_ipc import CudaIpc
 from ..shared_memory.remote_variables import Want
-from ..wire.compression import LEAST_BYTES
 from ..wire.messages import ChannelKey, InconsistentMessageError, Message
 from .worker import Worker
 
@@ -73,9 +72,8 @@ class TensorExchange:
                 size += value.nbytes
         self.traffic.sent(task, size)
         fields = {"step": step, "channels": tuple(channels), "without": tuple(without)}
-        compressed = size >= LEAST_BYTES and self.worker.compresses(step)
         if channels or without:
-            self._responder.send(task, Message("tensors", fields, tuple(tensors)), compressed)
+            self._responder.send(task, Message("tensors", fields, tuple(tensors)))
         if loans:
             self._tell(task, "gpu_loans", {"step": step, "task": self._responder.task, "loans": loans})
 

@@ -49,7 +49,6 @@ class WorkerSession:
 
     resources: Resources
     state: SessionState
-    compresses: bool = False  # whether its tensors to other machines are compressed
     peer_timeout_s: float = 5.0  # seconds of silence after which a task counts as dead
 
 
@@ -150,7 +149,7 @@ class Worker:
         if self.replicator is not None:
             self.replicator.check_ready()
         state = self.open_session(new.session, new.seed, new.isolated)
-        state.peer_timeout_s, state.compresses = new.peer_timeout_s, new.compresses
+        state.peer_timeout_s = new.peer_timeout_s
 
         def context_of(node: Node) -> Context:
             container, dims = node.container or self.default_container, tuple(t.dims for t in node.outputs)
@@ -397,12 +396,6 @@ class Worker:
                 self._note_end(number, from_code(code, reason))
         if step is not None:
             step.abort(reason, code)
-
-    def compresses(self, number: int) -> bool:
-        """Whether a step's tensors to other machines are compressed."""
-        step = self._steps.get(number)
-        session = None if step is None else self._sessions.get(step.session)
-        return session is not None and session.compresses
 
     def running(self) -> list[int]:
         return list(self._steps)

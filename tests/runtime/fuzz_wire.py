@@ -32,7 +32,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script in a checkout
 
 import msgpack
-import numpy as np
 from echoing import Connection
 
 import dovetail as tf
@@ -72,9 +71,6 @@ def record() -> list[Frames]:
     found = list(recorded.values())
     for row in KINDS.values():  # and one of each kind that did not come
         found.append([bytes(f) for f in encode(Message(row.kind, _record(row.content)))])
-    tensors = np.zeros(1 << 14, np.float64), np.arange(1 << 14)
-    packed = Message("tensors", {"step": 1, "channels": [1, 2], "without": []}, tensors)
-    found.append([bytes(f) for f in encode(packed, compressed=True)])
     return found
 
 
