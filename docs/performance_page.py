@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from protocol_page import wrapped
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
@@ -194,13 +196,14 @@ def page() -> str:
             continue
         machine = found["machine"]
         when = f"`{part.command or f'bench/{part.file}.py'}`, {_measured_on(found)}, {machine['cpu']}, {machine['cores']} cores."
-        parts.append(f"## {part.title}\n\n{part.text} {when}\n\n{table(part)}\n")
-    parts.append(
-        "## Elsewhere\n\nSearch against the best values known, and predicted against measured steps: "
+        parts.append(f"## {part.title}\n\n{wrapped(f'{part.text} {when}')}\n\n{table(part)}\n")
+    elsewhere = wrapped(
+        "Search against the best values known, and predicted against measured steps: "
         f"[automatic placement](guides/automatic-placement.md#how-good-it-is). {planning()} An "
         "hour's use of a cluster whose clients are killed: `bench/results/soak.json`. What a GPU's step costs the host, with a driver that "
-        "does nothing: `bench/results/gpu_host.json`.\n"
+        "does nothing: `bench/results/gpu_host.json`."
     )
+    parts.append(f"## Elsewhere\n\n{elsewhere}\n")
     return "\n".join(parts)
 
 

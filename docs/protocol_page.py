@@ -109,7 +109,7 @@ def page() -> str:
     """The page."""
     parts = [
         "# Protocol",
-        _wrapped(
+        wrapped(
             f"What processes say to each other: version {VERSION}. `runtime/wire/schema.py` has this table. Every message is checked "
             "against it when it is sent and when it comes, and `docs/protocol_page.py` makes this page from it. Bytes: "
             "`runtime/wire/messages.py`; streams: `runtime/transport/stream.py`. A message of another version is refused with an "
@@ -118,10 +118,10 @@ def page() -> str:
         "## Sequences",
     ]
     for title, (text, steps) in SEQUENCES.items():
-        parts += [f"### {title}", _wrapped(text), f"```text\n{diagram(steps)}\n```"]
+        parts += [f"### {title}", wrapped(text), f"```text\n{diagram(steps)}\n```"]
     parts += [
         "## Kinds",
-        _wrapped(
+        wrapped(
             "A field with a `?` may be missing. `T[]` is a list of values of type T, `uint` an int that is not negative, `channel` an int "
             "or a str; the other names are [records](#records). `tensors`: arrays of any type may be attached. *Since*: the version that "
             "brought the kind. Over ZeroMQ, a large message is sent in chunks of "
@@ -152,7 +152,8 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _wrapped(text: str) -> str:
+def wrapped(text: str) -> str:
+    """A paragraph, in lines that the documentation may have."""
     return textwrap.fill(text, 140, break_long_words=False, break_on_hyphens=False)
 
 

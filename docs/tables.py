@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
 
 import typer  # noqa: E402
+from protocol_page import wrapped  # noqa: E402
 
 import dovetail as dt  # noqa: E402
 from dovetail.compat.tf1.names.table import old_names  # noqa: E402
@@ -87,7 +88,7 @@ def _commands(group: Any, path: str) -> Iterator[str]:
                 rows.append(_row(p))
         if len(rows) < len(command.params):
             rows.append("| | and the [placement options](#placement-options) |")
-        about = inspect.cleandoc(command.help or "")
+        about = "\n".join(map(wrapped, inspect.cleandoc(command.help or "").split("\n")))
         head = ["", "| argument or option | meaning |", "| --- | --- |"] if rows else []
         yield "\n".join([f"## {path} {name}", "", "```text", call, "```", "", about, *head, *rows])
 
