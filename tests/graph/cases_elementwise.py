@@ -113,6 +113,7 @@ CASES = [
     *_broadcast("Mul", a.multiply, lambda x, y: x * y),
     *_broadcast("RealDiv", a.divide, lambda x, y: x / y, dtypes=FLOATS),
     *_broadcast("DivNoNan", a.div_no_nan, lambda x, y: x / y),
+    *_broadcast("MulNoNan", a.multiply_no_nan, lambda x, y: x * y),
     *_broadcast("SquaredDifference", a.squared_difference, lambda x, y: (x - y) ** 2, dtypes=FLOATS),
     *_broadcast("Minimum", a.minimum, lambda x, y: np.where(x < y, x, y)),
     *_broadcast("Maximum", a.maximum, lambda x, y: np.where(x > y, x, y)),
@@ -153,6 +154,14 @@ CASES = [
         lambda x, y: np.array([x[0] / 2, 0, -x[2]]),
         FLOATS,
         (0,),
+    ),
+    OpCase(
+        "MulNoNan",
+        a.multiply_no_nan,
+        [np.array([1.5, -2, 3]), np.array([2.0, 0, 0])],
+        lambda x, y: np.array([3.0, 0, 0]),
+        FLOATS,
+        (0, 1),
     ),
     OpCase(
         "AddN",

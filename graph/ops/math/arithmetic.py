@@ -28,7 +28,7 @@ from ..strings import split_join as _split_join  # noqa: F401  (defines StringJo
 from .broadcasting import unbroadcast
 from .cast import cast
 from .common import allowed, binary, define_elementwise, same_type, unary
-from .compare import equal, greater, greater_equal, less_equal, where_v2
+from .compare import equal, greater, greater_equal, less_equal, logical_and, where_v2
 
 Pair = tuple[Tensor | None, Tensor | None]
 
@@ -184,6 +184,12 @@ def _quotient_slopes(divided: Callable[..., Tensor]) -> Callable[..., Pair]:
 
 _define("RealDiv", lambda m, x, y: x / y, FLOATS, _quotient_slopes(lambda x, y: real_divide(x, y)))
 _define("DivNoNan", lambda m, x, y: m.where(y == 0, 0, x / y), FLOATS, _quotient_slopes(lambda x, y: div_no_nan(x, y)))
+_define(
+    "MulNoNan",
+    lambda m, x, y: m.where(y == 0, 0, x * y),
+    FLOATS,
+    lambda g, x, y: (multiply_no_nan(g, y), multiply_no_nan(x, g)),
+)
 define_elementwise(
     "FloorDiv",
     lambda m, x, y: x // y,
@@ -255,6 +261,11 @@ def div_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return binary("DivNoNan", x, y, name or "DivNoNan")
 
 
+def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """x * y, and 0 where y is 0, even if x is infinite or NaN."""
+    return binary("MulNoNan", x, y, name or "multiply_no_nan")
+
+
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x / y rounded down; of floating types, the floor of the quotient, as in TensorFlow.
 
@@ -306,7 +317,9 @@ def _pow_gradient(node: Node, grad: Tensor) -> Pair:
     less = subtract(y, 1)
     exponent = static_value(y)
     if exponent is None or not np.all(exponent):
-        less = where_v2(equal(y, 0), 1, less)  # x ** 0 has no slope, even at x = 0, where x ** -1 is infinite
+        less = where_v2(
+            logical_and(equal(x, 0), equal(y, 0)), 1, less
+        )  # 0 ** 0 has no slope, though 0 ** -1 is infinite
     # The weight first: where it is zero, what a narrow type is too small for must not become infinite.
     return unbroadcast(x, y, multiply(multiply(grad, y), power(x, less)), multiply(multiply(grad, z), log_x))
 

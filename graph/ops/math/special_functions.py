@@ -125,14 +125,6 @@ def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
         return where_v2(_zero(a), zeros_like(a), truediv(a, _safe(a, b)))
 
 
-def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x * y, and 0 where y is 0, even if x is infinite or NaN."""
-    with get_default_graph().name_scope(name or "multiply_no_nan"):
-        a = convert(x)
-        b = convert(y, dtype=a.dtype.base)
-        return multiply(where_v2(_zero(b), zeros_like(a), a), b)
-
-
 def reciprocal_no_nan(x: TensorLike, name: str | None = None) -> Tensor:
     """1 / x, and 0 where x is 0."""
     with get_default_graph().name_scope(name or "reciprocal_no_nan"):

@@ -146,6 +146,15 @@ def test_second_and_third_derivatives(graph):
         assert value(y) == pytest.approx(expected)
 
 
+def test_second_derivatives_of_powers_of_zero(graph):
+    x, y = constant([2.0, 4.0], dtype="float64"), constant([0.0, 2.0], dtype="float64")
+    slope, _ = gradients(x**y, [x, y])  # y * x ** (y - 1)
+    _, mixed = gradients(slope, [x, y])
+    np.testing.assert_allclose(value(mixed), [1 / 2, 4 * (1 + 2 * np.log(4))])
+    x = constant([0.0, np.inf], dtype="float64")
+    assert value(gradients(x**0.0, x)[0]).tolist() == [0, 0]
+
+
 _STEPS = {
     "tanh": lambda p, q: m.tanh(p),
     "square": lambda p, q: a.square(p * 0.5),

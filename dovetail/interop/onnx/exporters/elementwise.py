@@ -40,11 +40,11 @@ exports_composed(
 )
 
 
-@exports("DivNoNan")
-def div_no_nan(w: Writer, node: Node) -> Names:
-    """Exports a division whose result is 0 where the divisor is 0."""
+@exports("DivNoNan", "MulNoNan")
+def no_nan(w: Writer, node: Node) -> Names:
+    """Exports a quotient or product that is 0 where the second operand is 0."""
     x, y, zero = w.input(node, 0), w.input(node, 1), w.like(0, node.inputs[1])
-    return w.emit("Where", w.emit("Equal", y, zero), zero, w.emit("Div", x, y))
+    return w.emit("Where", w.emit("Equal", y, zero), zero, w.emit("Div" if node.type == "DivNoNan" else "Mul", x, y))
 
 
 @exports("Expm1")
