@@ -6,6 +6,7 @@ symbolic_shape.py  sizes that are products of unknown dimensions, and when two a
 predicates.py      which nodes of a `cond` are dead together
 legality.py        NotFusibleError, and the element types of kernels
 loop_nest.py       LoopNest: scalar values in SSA form over an iteration space
+value_writer.py    ValueWriter: the values of a loop nest as lines of source text, in a dialect of Python
 tile_loops.py      TileLoops: elementwise work on a template's tile (prologues and epilogues)
 fused_kernel.py    FusedKernel: the nodes of one kernel with its loop nest
 program.py         Program: instructions over slots

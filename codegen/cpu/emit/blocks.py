@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ...ir.loop_nest import Scan, Value
-from .expr import ValueWriter, combine
+from .expr import ElementWriter, combine
 
 BLOCK = 4096  # elements of a row that are added in the row's own type: long enough for speed, short enough for accuracy
 
 
-class BlockWriter(ValueWriter):
+class BlockWriter(ElementWriter):
     """The lines of a kernel's body, as far as they are about its innermost loops."""
 
     def inner(self, axis: int, ends: str, roots: Iterable[int], body: Callable[[], None]) -> None:
@@ -59,16 +59,6 @@ class BlockWriter(ValueWriter):
     def goes_back(self, axis: int) -> bool:
         """Whether loops along an axis go from its end, as the running sums along it do."""
         return self.loops.backwards and self.loops.reduced[axis]
-
-    def outputs(self, stage: int, full: bool) -> list[int]:
-        """Outputs that can be stored after `stage` stages of reductions: those with the reduced axes (`full`), or those without."""
-        axes = len(self.loops.reduced)
-        found = [i for i, s in enumerate(self.loops.stores) if self.stages[s.value] == stage]
-        return [i for i in found if (len(self.loops.stores[i].axes) == axes) == full]
-
-    def reductions(self, stage: int) -> list[int]:
-        """Reductions whose operands are known after `stage` stages of reductions."""
-        return [i for i, v in enumerate(self.loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
 
     def made_in_blocks(self, roots: Iterable[int]) -> list[int]:
         """The values that are made in blocks of the innermost axis, of those that these are made of and that are not known."""

@@ -7,19 +7,18 @@ the loops are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ...fusion.range_analysis import WRITTEN_OUT, is_below_zero, is_part
 from ...ir.loop_nest import ADD, COSTLY, LoopNest, Value, identity_of
+from ...ir.value_writer import OPERATORS, ValueWriter
 
 SHORT = {"float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8",
           "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "boolean", "float16": "u16", "bfloat16": "u16"}  # fmt: skip
 NARROW = (float16, bfloat16)
 
-_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
-              "ne": "!=", "and": "&", "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<",
-              "shr": ">>", "quotient": "//"}  # fmt: skip
+_OPERATORS = {**OPERATORS, "div": "/", "shl": "<<", "shr": ">>"}
 _SAME_NAME = {"floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc", "sqrt": "sqrt"}
 
 
@@ -61,22 +60,19 @@ def combine(kind: str, total: str, x: str, dtype: DType, *, any_order: bool = Fa
     return f"{total} {sign} {x}"
 
 
-class ValueWriter:
+class ElementWriter(ValueWriter):
     """The lines of a kernel's body, as far as they are about values where the loops are."""
 
     def __init__(self, loops: LoopNest, in_place: int = 0, row: int = 0) -> None:
-        self.loops = loops
+        super().__init__(loops)
         self.in_place = in_place
         self.row = (
             row if row <= WRITTEN_OUT and len(loops.reduced_axes) < 2 else 0
         )  # elements of a row that is written out
         self.short_rows = row > self.row
-        self.lines: list[str] = []
         self.depth = 1
-        self.stages = loops.stages()
         self.arrays = len(loops.loads) + len(loops.stores)  # and then the scratch arrays
         self.scratch: list[str] = []
-        self.known: dict[int, str] = {}  # value -> how it is called where we are
         self.aside: dict[int, int] = {}  # spilled value -> its scratch array
         self.buffered: dict[int, int] = {}  # random value or running sum -> the array with a block of it
         self.partial: dict[int, DType] = {}  # reduction -> what pieces of it are noted as
@@ -84,18 +80,6 @@ class ValueWriter:
         # Output -> the array that has its elements until they are put in their places.
         self.put_into: dict[int, int] = {}
         self.innermost = len(loops.reduced) - 1
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    def nest(self, headers: Iterable[str], body: Callable[[], None]) -> None:
-        """Loops inside one another. What `body` computes is not known after them."""
-        before, depth = dict(self.known), self.depth
-        for header in headers:
-            self.line(header)
-            self.depth += 1
-        body()
-        self.known, self.depth = before, depth
 
     def new_scratch(self, name: str, size: str, dtype: DType) -> int:
         """A vector of the kernel's own; its number among the arrays."""
@@ -116,22 +100,13 @@ class ValueWriter:
             out = f"({out}) * n{a} + {i}" if "+" in out else f"{out} * n{a} + {i}" if out else i
         return out or "0"
 
-    def value(self, number: int) -> str:
-        """The name of a value. Emits its computation, with its operands, unless it is known."""
-        known = self.known.get(number)
-        if known is not None:
-            return known
-        v = self.loops.values[number]
-        if v.op == "constant":
-            return literal(v.data, v.dtype)
-        assert v.op != "reduce", "a reduction is known before it is used"
-        text = self.expression(v)
-        name = self.known[number] = f"v{number}"
-        self.line(f"{name} = {text}")
-        return name
+    def constant(self, v: Value) -> str:
+        """As `ValueWriter.constant`."""
+        return literal(v.data, v.dtype)
 
-    def expression(self, v: Value) -> str:
+    def expression(self, number: int) -> str:
         """What a value is, in Python."""
+        v = self.loops.values[number]
         if v.op == "load":
             if v.data < self.in_place:
                 return f"m.load(out{v.data}, {len(self.loops.loads) + v.data}, {self.index(v.axes)})"

@@ -428,7 +428,7 @@ class _Writer(BlockWriter):
             if number not in self.buffered:  # later passes find it there
                 length = " * ".join(f"n{a}" for a in loops.reduced_axes)
                 self.buffered[number] = self.new_scratch(name, f"{SOME_ROWS} * {length}", v.dtype)
-                store = f"m.store({name}, {self.buffered[number]}, {there}, {self.expression(v)})"
+                store = f"m.store({name}, {self.buffered[number]}, {there}, {self.expression(number)})"
                 self.nest(header, partial(self.line, store))
             self.known[number] = f"m.load({name}, {self.buffered[number]}, {there})"
         self.put_into = {o: self.new_scratch(f"put{o}", str(SOME_ROWS), self.dtype_of(o)) for o in outputs}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,8 @@ from ....graph.core.dtypes import FLOAT8, DType, bfloat16, float16, float32, flo
 from ...fusion.online_reductions import pairs_of
 from ...fusion.range_analysis import is_below_zero, is_part
 from ...ir.loop_nest import LoopNest, Scan, Value, identity_of
+from ...ir.value_writer import OPERATORS, ValueWriter
 
-_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&",
-              "or": "|", "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "//"}  # fmt: skip
 NARROW = (float16, bfloat16, *FLOAT8)  # computed in float32
 _NAMES = {"bool": "tl.int1", "float8_e4m3fn": "tl.float8e4nv", "float8_e5m2": "tl.float8e5"}
 
@@ -136,32 +135,12 @@ def start_of(kind: str, dtype: DType) -> str:
     return number_of(identity_of(kind, dtype), dtype)
 
 
-class ExpressionWriter(ABC):
+class ExpressionWriter(ValueWriter):
     """The elementwise values of a loop nest as lines of Triton. Subclasses say how inputs are read, and random numbers drawn."""
 
-    def __init__(self, loops: LoopNest) -> None:
-        self.loops = loops
-        self.lines: list[str] = []
-        self.depth = 0
-        self.prefix = "v"  # of the names of values
-        self.known: dict[int, str] = {}  # value -> how it is called where we are
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    def value(self, number: int) -> str:
-        """Name of a value; it, and what it needs, is computed here unless it is known."""
-        known = self.known.get(number)
-        if known is not None:
-            return known
-        v = self.loops.values[number]
-        if v.op == "constant":
-            return f"tl.full((), {number_of(v.data, v.dtype)}, {type_of(v.dtype)})"
-        assert v.op != "reduce", "a reduction is known before it is used"
-        text = self.expression(v, number)
-        name = self.known[number] = f"{self.prefix}{number}"
-        self.line(f"{name} = {text}")
-        return name
+    def constant(self, v: Value) -> str:
+        """As `ValueWriter.constant`."""
+        return f"tl.full((), {number_of(v.data, v.dtype)}, {type_of(v.dtype)})"
 
     def operands(self, v: Value, plain: bool) -> list[str]:
         """Names of a value's operands. Numbers are written as such if that is `plain` enough to give them the right type."""
@@ -174,13 +153,14 @@ class ExpressionWriter(ABC):
             out.append(number_of(operand.data, operand.dtype) if simple else self.value(a))
         return out
 
-    def expression(self, v: Value, number: int) -> str:
+    def expression(self, number: int) -> str:
         """What an elementwise value is, in Triton."""
+        v = self.loops.values[number]
         if v.op == "load":
             return self.read(v)
-        if v.op in _OPERATORS:
+        if v.op in OPERATORS:
             a, b = self.operands(v, plain=True)
-            return f"{a} {_OPERATORS[v.op]} {b}"
+            return f"{a} {OPERATORS[v.op]} {b}"
         if v.op == "random":
             return self.random(v)
         args = self.operands(v, plain=False)
@@ -273,22 +253,10 @@ class TileWriter(ExpressionWriter):
         self.names = names
         self.sides = sides_of(loops)
         self.flat = not self.sides.y  # tiles have one side only
-        self.stages = loops.stages()
         self.pairs = {} if tile.form == WHOLE else pairs_of(loops, whole=tile.form != PARTIAL)
         self.rereads = False  # whether what is read now will be read again
         self.is_filled = tile.exact  # no column of the current tile lies outside
         self.ny, self.nx = self.extent(self.sides.y, "ny"), self.extent(self.sides.x, "nx")
-
-    # --- text ------------------------------------------------------------------------------------------------------
-
-    def nest(self, header: str, body: Callable[[], None]) -> None:
-        """A loop. What `body` computes is not known after it."""
-        before = dict(self.known)
-        self.line(header)
-        self.depth += 1
-        body()
-        self.depth -= 1
-        self.known = before
 
     def extent(self, axes: Sequence[int], name: str) -> str:
         """How many elements a side has."""
@@ -361,8 +329,9 @@ class TileWriter(ExpressionWriter):
 
     # --- values ----------------------------------------------------------------------------------------------------
 
-    def expression(self, v: Value, number: int) -> str:
+    def expression(self, number: int) -> str:
         """What a value is, in Triton."""
+        v = self.loops.values[number]
         if v.op == "gather":
             return self.read(v)
         if v.op == "position":
@@ -372,7 +341,7 @@ class TileWriter(ExpressionWriter):
         if v.op == "count":
             product = " * ".join(self.names.counted)
             return f"({product}).to({type_of(v.dtype)})" if "*" in product else f"{product}.to({type_of(v.dtype)})"
-        return self.scan(number, v) if v.op == "scan" else super().expression(v, number)
+        return self.scan(number, v) if v.op == "scan" else super().expression(number)
 
     def read(self, v: Value) -> str:
         """An element of an input; of a table, that of a row which is out of range is zero."""

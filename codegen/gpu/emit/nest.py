@@ -121,15 +121,9 @@ class _Writer(TileWriter):
         return text if dtype.is_floating else f"({text}).to({type_of(dtype)})"
 
     def reductions(self, stage: int) -> list[int]:
-        """Reductions whose operands are there after so many reductions; not those that are made with their pair's first."""
+        """As `ValueWriter.reductions`, but not those that are made with their pair's first."""
         late = {p.second for p in self.pairs.values()}
-        found = [i for i, v in enumerate(self.loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
-        return [i for i in found if i not in late]
-
-    def outputs(self, stage: int, full: bool) -> list[int]:
-        """Outputs that can be stored after so many reductions: those along x, or those that are not."""
-        found = [i for i, s in enumerate(self.loops.stores) if self.stages[s.value] == stage]
-        return [i for i in found if any(a in self.sides.x for a in self.loops.axes_of(self.loops.stores[i])) == full]
+        return [i for i in super().reductions(stage) if i not in late]
 
     # --- the body --------------------------------------------------------------------------------------------------
 
@@ -262,7 +256,7 @@ class _Writer(TileWriter):
             self.line("first = piece * share")
             self.line(f"last = tl.minimum(first + share, {self.nx})")
         if self.scans(roots):
-            self.nest(f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):", body)
+            self.nest([f"for {'back' if self.loops.backwards else 'start'} in range({first}, {last}, XB):"], body)
         else:
             self.full_tiles(first, last, body, [f"seen{r}" for r in reductions if self.is_variance(r)], shape)
         totals: list[str] = []
@@ -293,7 +287,7 @@ class _Writer(TileWriter):
         rounded = f"{whole} // XB * XB"
         self.line(f"whole = {rounded if first == '0' else f'{first} + {rounded}'}")
         self.is_filled = True
-        self.nest(f"for start in range({first}, whole, XB):", body)
+        self.nest([f"for start in range({first}, whole, XB):"], body)
         self.is_filled = False
         for name in counts:
             self.line(f"{name} = {name} + tl.zeros({shape}, {name}.dtype)")
@@ -302,7 +296,7 @@ class _Writer(TileWriter):
             self.line("start = whole")
             body()
 
-        self.nest(f"if whole < {last}:", rest)
+        self.nest([f"if whole < {last}:"], rest)
 
     def accumulate_pair(self, pair: Pair, x: str) -> None:
         """A tile more for two reductions at once. Per element of the tile, as if each had a row of its own."""

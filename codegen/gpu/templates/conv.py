@@ -167,7 +167,7 @@ class _Convolution:
         """A kernel that takes two arrays of our type, writes its epilogue's outputs (or out0), and takes sizes."""
         arrays = [Parameter(f"in{i}", "*" + triton_type(self.dtype.name), True) for i in range(2)]
         if epilogue is not None:
-            arrays += [*epilogue.parameters, *epilogue.outputs()]
+            arrays += [*epilogue.parameters, *epilogue.results()]
         elif t.splits > 1:
             arrays.append(Parameter("scratch0", "*" + triton_type(added(self.dtype).name), True))
         else:

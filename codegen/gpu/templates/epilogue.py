@@ -63,7 +63,7 @@ class EpilogueWriter(ExpressionWriter):
     def _input(self, value: Value) -> str:
         return f"in{self.first_input + value.data - 1}"
 
-    def outputs(self) -> tuple[Parameter, ...]:
+    def results(self) -> tuple[Parameter, ...]:
         """A parameter for each store, when stores are what the kernel writes."""
         types = [triton_type(d.name) for d in self.work.outputs]
         return tuple(Parameter(f"out{i}", f"*{t}", True) for i, t in enumerate(types))

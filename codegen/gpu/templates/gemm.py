@@ -240,7 +240,7 @@ class _Product:
             outputs: tuple[Parameter, ...] = (Parameter("scratch0", "*" + triton_type(self.added.name), True),)
         else:
             ending = self.described_store(epilogue) if tile.programs else epilogue.store("total", self.place())
-            outputs = (*epilogue.parameters, *epilogue.outputs())
+            outputs = (*epilogue.parameters, *epilogue.results())
         parameters = (
             *(Parameter(n, "*" + triton_type(d.name), True) for n, d in zip(self.operands, self.stored, strict=True)),
             *(p for w in prologues for p in w.parameters),
@@ -425,7 +425,7 @@ class _Product:
         parameters = (
             Parameter("scratch0", "*" + triton_type(self.added.name), True),
             *epilogue.parameters,
-            *epilogue.outputs(),
+            *epilogue.results(),
             *self.sizes("m", "n", "batch"),
         )
         constants: Constants = (("BM", 16), ("BN", 128), ("SPLITS", splits))

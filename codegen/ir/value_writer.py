@@ -1,0 +1,81 @@
+"""Writes the values of a loop nest as lines of source text; those who emit code for CPUs (Numba) and for GPUs (Triton) extend it.
+
+Each value is computed once, where it is first needed, and has a name from there on. What a value is as an expression, and how loops
+follow one another, is told by the dialects.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+from .loop_nest import LoopNest, Value
+
+OPERATORS = {
+    "add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|",
+    "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "//",
+}  # fmt: skip
+"""Operations that both dialects write as Python does."""
+
+
+class ValueWriter(ABC):
+    """The lines of a kernel's body.
+
+    Attributes:
+        lines: so far. depth: how far the next one is indented.
+        prefix: of the names of values. known: value -> how it is called where we are.
+        stages: of each value, see `LoopNest.stages`.
+    """
+
+    def __init__(self, loops: LoopNest) -> None:
+        self.loops = loops
+        self.stages = loops.stages()
+        self.lines: list[str] = []
+        self.depth = 0
+        self.prefix = "v"
+        self.known: dict[int, str] = {}
+
+    @abstractmethod
+    def constant(self, v: Value) -> str:
+        """A constant, with its type."""
+
+    @abstractmethod
+    def expression(self, number: int) -> str:
+        """What a value is."""
+
+    def line(self, text: str) -> None:
+        """Append a line."""
+        self.lines.append("    " * self.depth + text)
+
+    def nest(self, headers: Iterable[str], body: Callable[[], None]) -> None:
+        """Loops inside one another. What `body` computes is not known after them."""
+        before, depth = dict(self.known), self.depth
+        for header in headers:
+            self.line(header)
+            self.depth += 1
+        body()
+        self.known, self.depth = before, depth
+
+    def value(self, number: int) -> str:
+        """The name of a value. Emits its computation, with its operands, unless it is known."""
+        known = self.known.get(number)
+        if known is not None:
+            return known
+        v = self.loops.values[number]
+        if v.op == "constant":
+            return self.constant(v)
+        assert v.op != "reduce", "a reduction is known before it is used"
+        text = self.expression(number)
+        name = self.known[number] = f"{self.prefix}{number}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def outputs(self, stage: int, full: bool) -> list[int]:
+        """Outputs that can be stored after `stage` stages of reductions: those with the reduced axes (`full`), or those without."""
+        loops = self.loops
+        found = [i for i, s in enumerate(loops.stores) if self.stages[s.value] == stage]
+        return [i for i in found if any(loops.reduced[a] for a in loops.axes_of(loops.stores[i])) == full]
+
+    def reductions(self, stage: int) -> list[int]:
+        """Reductions whose operands are known after `stage` stages of reductions."""
+        return [i for i, v in enumerate(self.loops.values) if v.op == "reduce" and self.stages[i] == stage + 1]
