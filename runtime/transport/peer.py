@@ -156,8 +156,7 @@ class Peer:
     Attributes:
         stream: the stream that messages are sent on; None: they are sent on ZeroMQ.
         lend: lends tensors to the peer; None if it cannot map our memory.
-        sender: the messages that ZeroMQ has not taken yet.
-        reassembler: the large message that is being received in chunks.
+        sender: sends the messages over ZeroMQ. reassembler: has the large message that is being received in chunks.
         queue_bytes: the bytes of large frames that wait.
         pid: the peer's process, if its memory can be mapped; else 0.
         queued: messages in the queue of the owner's thread: later ones must not overtake them.
@@ -172,16 +171,14 @@ class Peer:
         self._pool = pool_of_process()
         self._give = give
         self._takes_tcp = takes_tcp
-        self._chunk_left = chunk_left
         self.stream: Stream | None = None
         self.lend: Lend | None = None
-        self.sender: ChunkedSender | None = None
-        self.reassembler: Reassembler | None = None
+        self.sender = ChunkedSender(chunk_left)
+        self.reassembler = Reassembler(MAX_FRAMES, most_bytes())
         self.queue_bytes = SendQueueBytes(most_bytes_waiting)
         self.queued = self.strikes = 0
         self.pid = 0
         self._told = False  # whether it was told our page
-        self._left = 0  # bytes that have left in chunks, of earlier senders
 
     # --- the handshake -----------------------------------------------------------------------------------------------
 
@@ -251,10 +248,8 @@ class Peer:
     def post(self, frames: list[Frame]) -> bool:
         """Pass one message to ZeroMQ, or keep it until `pump`. False: it is dropped, since `MAX_BACKLOG` messages wait."""
         sender = self.sender
-        if sender is None:
-            if not is_large(frames) and self._give(frames):
-                return True
-            sender = self.sender = ChunkedSender(self._chunk_left)
+        if not sender and not is_large(frames) and self._give(frames):
+            return True
         if len(sender) >= MAX_BACKLOG:
             return False
         sender.put(frames)
@@ -263,21 +258,14 @@ class Peer:
 
     def pump(self) -> None:
         """Pass what waits to ZeroMQ, as far as there is room."""
-        sender = self.sender
-        if sender is not None:
-            sender.pump(self._give)
-            if sender.is_done():
-                self._left += sender.bytes_left()
-                self.sender = None
+        self.sender.pump(self._give)
 
     def waiting(self) -> int:
-        return (0 if self.sender is None else len(self.sender)) + (0 if self.stream is None else self.stream.waiting())
+        return len(self.sender) + (0 if self.stream is None else self.stream.waiting())
 
     def moved(self) -> int:
         """A number that changes while large messages leave or arrive in chunks, or the peer acknowledges them."""
-        sender, reassembler = self.sender, self.reassembler
-        left = self._left + (0 if sender is None else sender.bytes_left())
-        return left + (0 if reassembler is None else reassembler.received)
+        return self.sender.bytes_left() + self.reassembler.received
 
     # --- what comes over ZeroMQ ----------------------------------------------------------------------------------------
 
@@ -287,16 +275,12 @@ class Peer:
         Raises:
             WireError: the chunk is malformed or out of order.
         """
-        if not is_chunk(frames[0]):
-            return frames
-        if self.reassembler is None:
-            self.reassembler = Reassembler(MAX_FRAMES, most_bytes())
-        return self.reassembler.take(frames)
+        return self.reassembler.take(frames) if is_chunk(frames[0]) else frames
 
     def owes_ack(self, now: float) -> bool:
         """Whether a progress acknowledgement of the large message is due."""
         part = self.reassembler
-        if self.is_caller or part is None or not part.is_open() or now < part.next_ack:
+        if self.is_caller or not part.is_open() or now < part.next_ack:
             return False
         part.next_ack = now + ACK_EVERY_S
         return True
@@ -313,13 +297,12 @@ class Peer:
         if self.is_caller:
             return False
         part = self.reassembler
-        stalls = part is not None and part.received == part.received_before
-        if part is not None:
-            part.received_before = part.received
-            if stalls and not part.is_open():
-                self.reassembler, stalls = None, False
+        stalls = part.is_open() and part.received == part.received_before
+        part.received_before = part.received
         return stalls or (self.stream is not None and self.stream.waiting() > 0)
 
     def is_idle(self) -> bool:
         """Whether nothing is lost when this peer is forgotten."""
-        return not (self.is_caller or self.stream or self.sender or self.reassembler or self.queued)
+        return (
+            not (self.is_caller or self.stream or self.queued or self.reassembler.is_open()) and self.sender.is_done()
+        )

@@ -102,7 +102,7 @@ class Peers:
     def _patience(self) -> float:
         """Seconds that the next iteration may wait for an event; -1: without limit."""
         patience = self.links.patience()
-        if patience and self._sending and any(p.sender is not None and p.sender.is_refused for p in self._sending):
+        if patience and any(p.sender.is_refused for p in self._sending):
             return RETRY_MS / 1000
         return patience
 
@@ -173,7 +173,7 @@ class Peers:
             return
         if not peer.post(frames):
             self._drop(peer)
-        if peer.sender is not None:
+        if not peer.sender.is_done():
             self._sending[peer] = None
 
     def write(self, peer: Peer, stream: Stream, frames: list[Frame]) -> bool:
@@ -199,7 +199,7 @@ class Peers:
     def send_waiting(self) -> None:
         for peer in list(self._sending):
             peer.pump()
-            if peer.sender is None:
+            if peer.sender.is_done():
                 del self._sending[peer]
 
     # --- the handshake -----------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Peers:
         if self.by_name.get(peer.name) is not peer or not peer.upgrade(stream, token):
             stream.close()
             return
-        if peer.sender is not None:
+        if not peer.sender.is_done():
             self._sending[peer] = None
         stream.keeps_gil = self._keeps_gil
         self._io.watch(stream.fd, lambda event: self.attend(peer, stream, event), stream.events())
@@ -272,7 +272,7 @@ class Peers:
         self.links.tidy()
         for peer in list(self.by_name.values()):
             if peer.look() and self.is_gone(peer):
-                peer.reassembler = None
+                peer.reassembler.drop()
                 if peer.stream is not None:
                     self._leave(peer, peer.stream)
         for listener in self.listeners.values():

@@ -239,12 +239,12 @@ class Reassembler:
         self._place += 1
         refused = message.refusal()
         if refused is not None:
-            self._end()
+            self.drop()
             self._over = number
             raise refused
         if message.left:
             return None
-        self._end()
+        self.drop()
         return message.frames
 
     def _begin(self, number: int, label: bytes) -> None:
@@ -257,11 +257,12 @@ class Reassembler:
         self._number, self._place = number, 0
         self._message = PartialMessage(sizes, self._most_bytes)
 
-    def _end(self) -> None:
+    def drop(self) -> None:
+        """Drop what has come of an incomplete message."""
         self._number = 0
         self._message = None
 
     def _refused(self, number: int, why: str) -> WireError:
-        self._end()
+        self.drop()
         self._over = number
         return WireError(f"a chunk of a large message is refused: {why}")

@@ -208,7 +208,7 @@ def test_half_a_message_is_forgotten_when_its_sender_is_gone() -> None:
     called.peer.whole(list(caller.link.popleft()))
     assert not called.peer.look()  # something has come since the last look
     assert called.peer.look() and not called.peer.is_idle()
-    called.peer.reassembler = None  # what its owner does if the caller is gone
+    called.peer.reassembler.drop()  # what its owner does if the caller is gone
     assert not called.peer.look() and called.peer.is_idle()
     assert not caller.peer.look()
 

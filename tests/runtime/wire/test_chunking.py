@@ -242,7 +242,7 @@ def run(value: np.ndarray) -> Message:
 
 
 def half_received(endpoint: Endpoint) -> list[Reassembler]:
-    return [peer.reassembler for peer in list(endpoint._peers.by_name.values()) if peer.reassembler is not None]
+    return [peer.reassembler for peer in list(endpoint._peers.by_name.values()) if peer.reassembler.is_open()]
 
 
 def test_large_messages_go_there_and_back(echo: Endpoint, folder: Path) -> None:
