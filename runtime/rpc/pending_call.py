@@ -123,7 +123,7 @@ def call_all(
     if meanwhile is not None:
         meanwhile()
         wait.was_away()
-    while len(replies) < len(requests):
+    while wait.owing:
         for address, reply in wait.messages(connections):
             if reply.fields.get("request") != request:
                 continue  # the late reply to an abandoned call
@@ -179,6 +179,9 @@ class PendingReplies:
     """The outstanding replies to a request: the tasks that owe one, and when each was last heard.
 
     `messages` receives. It raises UnavailableError, AbortedError or DeadlineExceededError when waiting has become pointless.
+
+    Attributes:
+        owing: address of each task that owes a reply -> its name.
     """
 
     def __init__(
@@ -187,7 +190,7 @@ class PendingReplies:
         colocated: Callable[[], Iterable[tuple[str, str, Sequence[str]]]] | None = None,
     ) -> None:  # fmt: skip
         self._colocated = colocated  # a step's parts in this process: task, address, what it waits for
-        self._owing = dict(owing)
+        self.owing = dict(owing)
         self._limit_s = limit_s
         self._what = what
         self._is_bound = incarnations is not None  # whether a task that was restarted cannot answer
@@ -209,11 +212,11 @@ class PendingReplies:
             if locked is not None:
                 raise PermissionDeniedError.of(locked) from None
             raise UnavailableError.of(
-                f"{_who(self._owing.get(address, 'The server'), address)} cannot be reached: {e}"
+                f"{_who(self.owing.get(address, 'The server'), address)} cannot be reached: {e}"
             ) from None
 
     def settled(self, address: str) -> None:
-        self._owing.pop(address, None)
+        self.owing.pop(address, None)
         self._detector.awaited.pop(address, None)
 
     def was_away(self) -> None:
@@ -230,7 +233,7 @@ class PendingReplies:
         if self._limit_s is not None:
             patience = min(patience, self._began + self._limit_s - now)
         limit = PING_S if patience > PING_S else max(0.0, patience)
-        only = next(iter(self._owing)) if len(self._owing) == 1 else None
+        only = next(iter(self.owing)) if len(self.owing) == 1 else None
         try:
             arrived = connections.poll(limit, only)
         except TooLargeError as e:
@@ -246,9 +249,9 @@ class PendingReplies:
                 if message.fields["seq"] <= self._first:
                     continue  # it is about an earlier request, and may be of a process that has ended since
                 restarted = detector.heartbeat(address, message.fields["incarnation"])
-                if restarted and self._is_bound and address in self._owing:
+                if restarted and self._is_bound and address in self.owing:
                     raise AbortedError.of(
-                        f"{_who(self._owing[address], address)} was restarted during this {self._what}. What it held is lost. "
+                        f"{_who(self.owing[address], address)} was restarted during this {self._what}. What it held is lost. "
                         "If it held variables, restore or initialise them; then run again."
                     )
                 pongs.append((address, message.fields))
@@ -264,12 +267,12 @@ class PendingReplies:
 
     def _check_life(self, connections: Connections, now: float) -> None:
         detector = self._detector
-        for address in self._owing:
+        for address in self.owing:
             how = child_processes[address]() if address in child_processes else None
             if how is not None:
                 connections.forget(address)
                 raise UnavailableError.of(
-                    f"The process of {_who(self._owing[address], address)} {how} while this {self._what} waited for it. What it held is "
+                    f"The process of {_who(self.owing[address], address)} {how} while this {self._what} waited for it. What it held is "
                     "lost. Start it again, and restore or initialise its variables; or make a session whose device_filters leave it out."
                 )
             moved = connections.moved(address)
@@ -285,17 +288,17 @@ class PendingReplies:
             if locked is not None:
                 raise PermissionDeniedError.of(locked)
             raise UnavailableError.of(
-                f"{_who(self._owing[address], address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
+                f"{_who(self.owing[address], address)} has not answered for {silent:.1f} s while this {self._what} waited for it: "
                 "it is dead, stopped, cut off or not started. Start it again, or make a session whose device_filters leave it out."
             )
         if self._limit_s is not None and now - self._began >= self._limit_s:
             waited = now - self._began
             owing = (
-                ", ".join(_who(t, a) for a, t in self._owing.items())
+                ", ".join(_who(t, a) for a, t in self.owing.items())
                 if self._colocated is None
                 else self._why(connections)
             )
-            unsure = [a for a in self._owing if connections.awaits_admission(a)]
+            unsure = [a for a in self.owing if connections.awaits_admission(a)]
             locked = next(filter(None, map(connections.why_silent, unsure)), None)
             hint = f". It is busy, or: {locked}" if locked else ""
             raise DeadlineExceededError.of(
@@ -313,7 +316,7 @@ class PendingReplies:
         said = self._ask_why(connections)
         self._detector.now = time.monotonic()
         parts = []
-        for address, task in self._owing.items():
+        for address, task in self.owing.items():
             working, reasons = said.get(address, (None, []))
             if reasons:
                 state = _reasons(task, reasons)
@@ -330,7 +333,7 @@ class PendingReplies:
 
     def _ask_why(self, connections: Connections) -> dict[str, tuple[bool, list[str]]]:
         """Ask the tasks that owe a reply whether they work on their part of a step, and what they wait for."""
-        silent = dict.fromkeys(self._owing)
+        silent = dict.fromkeys(self.owing)
         for address in silent:
             with contextlib.suppress(OSError):
                 connections.send(address, self._ping(waits=True))
@@ -352,12 +355,12 @@ class PendingReplies:
 
     def _check_memory(self, address: str, ping: int, working: bool | None) -> None:
         """Fail when a task has said that it does not work on the request, and says so again to a ping that was sent after that."""
-        if working is not False or address not in self._owing:
+        if working is not False or address not in self.owing:
             self._forgotten.pop(address, None)
         elif ping > self._forgotten.setdefault(address, self._last):
             waited = time.monotonic() - self._began
             raise UnavailableError.of(
-                f"{_who(self._owing[address], address)} does not work on this {self._what} (any more), after {waited:.1f} s: the "
+                f"{_who(self.owing[address], address)} does not work on this {self._what} (any more), after {waited:.1f} s: the "
                 "connection broke, and the request or its answer was lost. Whether it was done is not known. Run it again."
             )
 

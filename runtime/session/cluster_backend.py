@@ -232,7 +232,7 @@ class StepCall:
     """
 
     __slots__ = (
-        "_colocated", "_connections", "_gathered", "_is_closed", "_number", "_outcomes", "_owing", "_pending", "_tasks", "_values",
+        "_colocated", "_connections", "_gathered", "_is_closed", "_number", "_outcomes", "_pending", "_remote", "_values",
     )  # fmt: skip
 
     def __init__(
@@ -243,14 +243,14 @@ class StepCall:
         self._is_closed = is_closed
         self._connections = connections
         self._number = number
-        self._owing = remote  # the remote parts that have not ended
+        self._remote = remote
         self._colocated = colocated  # the colocated parts that have not ended
         self._gathered = gathered
-        self._tasks = {address: part.task for address, part in remote.items()}
         self._values: dict[str, Any] = {}
         self._outcomes: _Outcomes = deque()  # of colocated parts, from whichever threads end them
+        tasks = {address: part.task for address, part in remote.items()}
         self._pending = PendingReplies(
-            self._tasks, peer_timeout_s, limit_s, "step", {a: part.incarnation for a, part in remote.items()}, number,
+            tasks, peer_timeout_s, limit_s, "step", {address: part.incarnation for address, part in remote.items()}, number,
             partial(_waits_of, number, colocated, self._outcomes) if colocated else tuple,
         )  # fmt: skip
 
@@ -258,7 +258,7 @@ class StepCall:
         """Run the step, and return the values of its fetches by name. OpError: it failed, and was aborted on all tasks."""
         try:
             self._start(feeds)
-            while self._owing or self._colocated:
+            while self._pending.owing or self._colocated:
                 if self._outcomes:
                     self._take_outcome()
                     continue
@@ -266,7 +266,7 @@ class StepCall:
                 if not messages and self._is_closed():
                     raise closed()
                 for address, reply in messages:
-                    if reply.fields.get("request") == self._number:
+                    if reply.fields.get("request") == self._number and address in self._pending.owing:
                         self._take(address, reply)
         except BaseException as e:  # also Ctrl-C: anything that ends the wait must abort the step on all tasks
             self._abort(e)
@@ -276,7 +276,7 @@ class StepCall:
     def _start(self, feeds: Mapping[str, Any]) -> None:
         """Send the `run` messages, and start the parts in this process."""
         number = self._number
-        for address, part in self._owing.items():
+        for address, part in self._remote.items():
             fields = {"request": number, "step": number, "program": part.program, "feeds": part.feeds}
             if self._gathered is not None:
                 fields["trace"] = True
@@ -311,16 +311,15 @@ class StepCall:
     def _take(self, address: str, reply: Message) -> None:
         """Handle a task's answer: its fetched values, its trace, or the error that ends the step."""
         if reply.kind == "done":
-            self._owing.pop(address, None)
             self._pending.settled(address)
             for tensor in reply.tensors:
                 make_own(tensor)
             self._values.update(zip(reply.fields["fetches"], reply.tensors, strict=True))
         elif reply.kind == "error":
-            self._owing.pop(address, None)
+            self._pending.settled(address)
             raise error_of(reply)
         elif reply.kind == "trace" and self._gathered is not None:
-            self._gathered.add(self._tasks[address], Notes.unpack(reply.fields["notes"]))
+            self._gathered.add(self._pending.owing[address], Notes.unpack(reply.fields["notes"]))
 
     def _abort(self, error: BaseException) -> None:
         """Abort the step on the tasks that have not ended their parts."""
@@ -330,7 +329,7 @@ class StepCall:
         for worker, _, _ in self._colocated.values():
             worker.abort(self._number, reason)
         message = Message("abort", {"step": self._number, "code": "CANCELLED", "reason": reason})
-        for address in self._owing:
+        for address in self._pending.owing:
             with contextlib.suppress(OSError):  # an unreachable task has nothing to abort
                 self._connections.send(address, message)
 
