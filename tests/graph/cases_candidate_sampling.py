@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_table import ScriptCase
-from reference_interpreter import Interpreter
+from op_table import ScriptCase, interpreted
 
 from dovetail.compat.tf1.ops import candidate_sampling as sampling
 from dovetail.graph.core.build import constant
-from dovetail.graph.core.default_graph import get_default_graph
 
 SAMPLERS = {
     "LogUniformCandidateSampler": sampling.log_uniform_candidate_sampler,
@@ -30,20 +28,16 @@ def _chances(op: str) -> Any:
     return found / found.sum()
 
 
-def _run(fetches: Any) -> Any:
-    return Interpreter(get_default_graph(), check=True).run(fetches)
-
-
 def _draws() -> None:
     for op, sampler in SAMPLERS.items():
         chance = _chances(op)
-        classes, true, drawn = _run(list(sampler(constant(TRUE), 2, 40_000, False, 50, seed=3)))
+        classes, true, drawn = interpreted(list(sampler(constant(TRUE), 2, 40_000, False, 50, seed=3)))
         found = np.bincount(classes, minlength=50) / 40_000
         np.testing.assert_allclose(found, chance, atol=0.012)
         np.testing.assert_allclose(true, 40_000 * chance[TRUE], rtol=1e-4)
         np.testing.assert_allclose(drawn, 40_000 * chance[classes], rtol=1e-4)
 
-        classes, true, drawn = _run(list(sampler(constant(TRUE), 2, 30, True, 50, seed=3)))
+        classes, true, drawn = interpreted(list(sampler(constant(TRUE), 2, 30, True, 50, seed=3)))
         assert len(set(classes.tolist())) == 30
         assert classes.min() >= 0 and classes.max() < 50
         draws = np.log1p(-true[0, 0].astype("f8")) / np.log1p(-chance[0])  # how many there were
@@ -77,10 +71,10 @@ def _losses() -> None:
             used = np.where(hit & remove, -1e30, logits)
             common = (weights, constant(b), constant(TRUE), constant(x), 5, 50, 2, values, remove)
             noise = _sigmoid_loss(used, targets).sum(1)
-            np.testing.assert_allclose(_run(sampling.nce_loss(*common)), noise, rtol=1e-6)
+            np.testing.assert_allclose(interpreted(sampling.nce_loss(*common)), noise, rtol=1e-6)
             log_softmax = used - np.log(np.exp(used).sum(1, keepdims=True))
             cross = -(targets * log_softmax).sum(1)
-            np.testing.assert_allclose(_run(sampling.sampled_softmax_loss(*common)), cross, rtol=1e-6)
+            np.testing.assert_allclose(interpreted(sampling.sampled_softmax_loss(*common)), cross, rtol=1e-6)
 
 
 def _errors() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.signal
-from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, real
-from reference_interpreter import Interpreter
+from op_table import FLOATS, NUMBERS, OpCase, ScriptCase, interpreted, real
 
 from dovetail.compat.tf1.ops import nn_functions
 from dovetail.graph.core.build import apply, constant, placeholder
@@ -458,25 +457,21 @@ POOLINGS = [
 # --- edges and errors ---------------------------------------------------------------------------------------
 
 
-def _run(fetches: Any, feeds: Any = None) -> Any:
-    return Interpreter(get_default_graph(), check=True).run(fetches, feeds)
-
-
 def _edges() -> None:
     # A stride larger than the window: pixels that nobody sees get no gradient.
     x = constant(real(1, 7, 7, 1), "float64")
     w = constant(real(1, 1, 1, 1, seed=1), "float64")
     (g,) = gradients(conv.conv2d(x, w, 3, "VALID"), [x])
-    assert (_run(g)[0, :, :, 0] != 0).sum() == 9
+    assert (interpreted(g)[0, :, :, 0] != 0).sum() == 9
     # No images, and images without pixels.
     none = conv.conv2d(placeholder("float32", [None, 4, 4, 3]), constant(real(2, 2, 3, 5), "float32"), 1, "SAME")
     assert none.dims == (None, 4, 4, 5)
-    assert _run(none, {none.op.inputs[0]: np.zeros((0, 4, 4, 3))}).shape == (0, 4, 4, 5)
+    assert interpreted(none, {none.op.inputs[0]: np.zeros((0, 4, 4, 3))}).shape == (0, 4, 4, 5)
     empty = conv.conv2d(np.zeros((2, 0, 4, 3), np.float32), real(2, 2, 3, 5), 1, "SAME")
-    assert _run(empty).shape == (2, 0, 4, 5)
+    assert interpreted(empty).shape == (2, 0, 4, 5)
     # All pixels below zero: padding must not win.
     low = pooling.max_pool(np.full((1, 3, 3, 1), -5, np.int8), 2, 2, "SAME")
-    assert (_run(low) == -5).all()
+    assert (interpreted(low) == -5).all()
 
 
 def _unknown_shapes() -> None:
@@ -489,8 +484,8 @@ def _unknown_shapes() -> None:
     back = conv.conv2d_transpose(y, constant(real(3, 3, 2, 4), "float32"), sizes, 2)
     assert back.dims == (None, None, None, 2)
     with pytest.raises(InvalidArgumentError, match="the gradient has shape"):
-        _run(back, {y: np.zeros((1, 2, 2, 4)), sizes: [1, 9, 4, 2]})
-    assert _run(back, {y: np.zeros((1, 2, 2, 4)), sizes: [1, 3, 4, 2]}).shape == (1, 3, 4, 2)
+        interpreted(back, {y: np.zeros((1, 2, 2, 4)), sizes: [1, 9, 4, 2]})
+    assert interpreted(back, {y: np.zeros((1, 2, 2, 4)), sizes: [1, 3, 4, 2]}).shape == (1, 3, 4, 2)
 
 
 def _names() -> None:

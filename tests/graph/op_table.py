@@ -21,7 +21,8 @@ import numpy.typing as npt
 from reference_interpreter import Interpreter
 
 import dovetail.graph.ops.all  # noqa: F401 - Python's operators find their functions once the ops are defined
-from dovetail.graph.core.build import placeholder
+from dovetail.graph.core.build import apply, placeholder
+from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.dtypes import DType, as_dtype
 from dovetail.graph.core.graph import Graph, Tensor
 from dovetail.graph.core.shape import compatible, text
@@ -106,6 +107,16 @@ def index(*values: Any) -> Array:
 
 
 # --- the checks ---------------------------------------------------------------------------------------------
+
+
+def op_of(name: str, **attrs: Any) -> Callable[..., Any]:
+    """A function that builds a node of an op."""
+    return lambda *inputs: apply(name, inputs, dict(attrs))
+
+
+def interpreted(fetches: Any, feeds: Any = None) -> Any:
+    """Values of the default graph, by the interpreter, which checks types and shapes."""
+    return Interpreter(get_default_graph(), check=True).run(fetches, feeds)
 
 
 def check_values(case: OpCase, dtype_name: str, knowledge: str) -> None:

@@ -1,0 +1,207 @@
+"""Users' mistakes: each is seen before anything runs, and its error names what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dovetail as tf
+
+
+def test_an_error_of_numpy_tells_what_the_kernel_took() -> None:
+    x = tf.placeholder(tf.float32, None)
+    with tf.Session() as session:
+        for made in (tf.matrix_diag(x), tf.nn.top_k(x, 1)[0]):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=r"; its inputs: float32 \(\).*\n  node '.*test_user_errors"
+            ):
+                session.run(made, {x: 1.0})
+
+
+def test_a_malformed_device_is_refused_where_the_block_opens() -> None:
+    with pytest.raises(ValueError, match="Unknown attribute.*'jobb'"), tf.device("/jobb:ps"):
+        pass
+    assert tf.constant(1.0).device == ""
+
+
+def test_a_device_that_no_task_has_names_the_node_its_line_and_what_exists() -> None:
+    with tf.device("/job:nosuch/task:3"):
+        lost = tf.constant(1.0, name="lost") + 1.0
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError) as e:
+        session.run(lost)
+    for part in ("lost", "/job:nosuch/task:3", "/job:localhost/replica:0/task:0/device:CPU:0", Path(__file__).name):
+        assert part in str(e.value)
+
+
+def test_an_unknown_job_on_a_cluster_names_the_cluster_s_devices(cluster: tf.LocalCluster) -> None:
+    with tf.device("/job:master"):
+        x = tf.constant(1.0) * 2.0
+    with tf.Session(cluster.target("ps")) as session, pytest.raises(tf.errors.InvalidArgumentError) as e:
+        session.run(x)
+    assert "/job:master" in str(e.value) and "/job:ps/replica:0/task:0/device:CPU:0" in str(e.value)
+    assert isinstance(e.value.op, tf.Operation) and e.value.op.graph is tf.get_default_graph()
+
+
+def test_a_cycle_is_shown_and_refused() -> None:
+    a = tf.constant(1.0, name="a")
+    c = tf.identity(tf.identity(a, name="b"), name="c")
+    with pytest.raises(ValueError, match="cycle: .*a.*b.*c"):
+        a.op._add_control_input(c.op)
+    assert a.op.control_inputs == []
+
+
+def test_a_missing_feed_names_the_placeholder_and_its_line() -> None:
+    x = tf.placeholder(tf.float32, [None, 2], name="x")
+    with (
+        tf.Session() as session,
+        pytest.raises(tf.errors.InvalidArgumentError, match=r"feed a value for placeholder.*'x'.*\(\?, 2\)") as e,
+    ):
+        session.run(x * 2.0)
+    assert Path(__file__).name in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "says"),
+    [
+        ("x", np.zeros(3), ValueError, r"Cannot feed value of shape \(3,\) for Tensor 'x:0', which has shape \(2,\)"),
+        ("x", [[1.0, 2.0]], ValueError, r"shape \(1, 2\)"),
+        ("x", "text", TypeError, r"Cannot feed Tensor 'x:0' \(created at .*test_user_errors.py:"),
+        ("x", [1.0, [2.0]], ValueError, "unequal lengths"),
+        ("op", 1.0, TypeError, "Cannot interpret feed_dict key as Tensor"),
+        ("x_by_name", 1.0, TypeError, "it is a node; its output is 'x:0'"),
+        (None, 1.0, TypeError, "Cannot interpret feed_dict key as Tensor"),
+        ("nosuch:0", 1.0, ValueError, "nosuch"),
+    ],
+)
+def test_a_feed_that_cannot_be_meant(key: Any, value: Any, error: type[Exception], says: str) -> None:
+    x = tf.placeholder(tf.float32, [2], name="x")
+    y = x + 1.0
+    keys = {"x": x, "op": x.op, "x_by_name": "x"}
+    with tf.Session() as session, pytest.raises(error, match=says):
+        session.run(y, {keys.get(key, key): value})
+
+
+def test_a_tensor_cannot_be_fed() -> None:
+    x = tf.placeholder(tf.float32)
+    with tf.Session() as session, pytest.raises(TypeError, match="cannot be a Tensor"):
+        session.run(x, {x: tf.constant(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("fetch", "error", "says"),
+    [
+        (None, TypeError, "None"),
+        (3.5, TypeError, "float"),
+        ("nosuch:0", ValueError, "nosuch"),
+        ("nosuch", ValueError, "nosuch"),
+        ([1], TypeError, "int"),
+    ],
+)
+def test_a_fetch_that_cannot_be_meant(fetch: Any, error: type[Exception], says: str) -> None:
+    tf.constant(1.0)
+    with tf.Session() as session, pytest.raises(error, match=says):
+        session.run(fetch)
+
+
+def test_a_fetch_from_another_graph_names_the_line_that_made_it() -> None:
+    tf.constant(1.0)
+    with tf.Graph().as_default():
+        foreign = tf.constant(2.0, name="foreign")
+    with tf.Session() as session, pytest.raises(ValueError, match="foreign.*not an element of this graph") as e:
+        session.run(foreign)
+    assert Path(__file__).name in str(e.value)
+
+
+def test_operands_of_two_graphs_are_refused() -> None:
+    a = tf.constant(1.0)
+    with tf.Graph().as_default() as other:
+        b = tf.constant(2.0)
+        with pytest.raises(ValueError, match="another graph"):
+            tf.add(a, b)
+        assert len(other) == 1
+
+
+def test_a_wrong_shape_names_both_operands_and_the_line_and_leaves_the_graph_alone() -> None:
+    a, b = tf.constant([1.0, 2.0], name="a"), tf.constant([1.0, 2.0, 3.0], name="b")
+    with pytest.raises(ValueError, match=r"(?s)cannot be broadcast.*a:0 float32 \(2,\).*b:0 float32 \(3,\)") as e:
+        tf.add(a, b)
+    assert Path(__file__).name in str(e.value) and len(tf.get_default_graph()) == 2
+
+
+def test_a_wrong_type_names_both_operands() -> None:
+    a, b = tf.constant([1.0], name="a"), tf.constant([1], name="b")
+    with pytest.raises(TypeError, match=r"(?s)a:0 float32.*b:0 int32"):
+        tf.add(a, b)
+
+
+def test_a_finalized_graph_refuses_to_grow() -> None:
+    tf.get_default_graph().finalize()
+    with pytest.raises(RuntimeError, match="finalized"):
+        tf.constant(1.0)
+
+
+def test_an_empty_graph_cannot_be_run() -> None:
+    with tf.Session() as session, pytest.raises(RuntimeError, match="empty"):
+        session.run([])
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_closed_session_says_so(remote: bool, cluster: tf.LocalCluster) -> None:
+    x = tf.constant(1.0)
+    session = tf.Session(cluster.target("ps") if remote else "")
+    session.run(x)
+    session.close()
+    session.close()
+    with pytest.raises(RuntimeError, match="closed Session"):
+        session.run(x)
+
+
+def test_an_uninitialised_variable_is_named_with_the_remedy() -> None:
+    v = tf.Variable(1.0, name="weights")
+    with (
+        tf.Session() as session,
+        pytest.raises(
+            tf.errors.FailedPreconditionError, match="uninitialized value weights.*global_variables_initializer"
+        ),
+    ):
+        session.run(v + 1.0)
+
+
+def test_a_failing_kernel_names_node_line_and_task(cluster: tf.LocalCluster) -> None:
+    with tf.device("/job:worker/task:1"):
+        y = tf.gather(tf.constant([1.0, 2.0]), tf.placeholder_with_default(5, []), name="pick")
+    with tf.Session(cluster.target("worker", 0)) as session:
+        with pytest.raises(tf.errors.InvalidArgumentError) as e:
+            session.run(y)
+        for part in ("pick", Path(__file__).name, "/job:worker/replica:0/task:1"):
+            assert part in str(e.value)
+        assert e.value.op is y.op
+        assert session.run(y, {"PlaceholderWithDefault:0": 1}) == 2  # the session works on
+
+
+@pytest.mark.parametrize("pick", [lambda x: tf.unstack(x)[1], lambda x: tf.gather(x, 1), lambda x: x[1]])
+def test_a_string_picked_out_of_a_tensor_travels(
+    pick: Callable[[tf.Tensor], tf.Tensor], cluster: tf.LocalCluster
+) -> None:
+    words = tf.placeholder(tf.string, [3])
+    with tf.device("/job:ps/task:0"):
+        picked = pick(words)
+    with tf.device("/job:worker/task:1"):
+        joined = tf.string_join([picked, "!"])
+    with tf.Session(cluster.target("worker", 0)) as session:
+        assert session.run([picked, joined], {words: [b"a", b"bc", b""]}) == [b"bc", b"bc!"]
+
+
+@pytest.mark.parametrize("target", ["nonsense", "http://localhost:1", "localhost:2222"])
+def test_a_target_of_unknown_form(target: str) -> None:
+    with pytest.raises(tf.errors.NotFoundError, match="zmq://host:port"):
+        tf.Session(target)
+
+
+def test_a_config_of_the_wrong_kind() -> None:
+    with pytest.raises(TypeError, match="ConfigProto"):
+        tf.Session(config={"device_count": {}})  # type: ignore[arg-type]
