@@ -23,7 +23,7 @@ from typing import Any
 
 from ...graph.core.gpu_models import GPUS, SMALLEST_BLOCK_SHARED_BYTES
 
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # along x, y and z
+MOST_BLOCKS = (2**31 - 1, 65535)  # along x and y
 
 WARP = 32  # threads that run in step
 
@@ -118,7 +118,6 @@ class TritonKernel:
         constants: name and value of each `tl.constexpr` argument. They follow the parameters.
         num_warps, num_stages: Triton's. A block has num_warps times WARP threads.
         contract: whether a product and a sum may become one operation, rounded once. NumPy's results need `False`.
-        options: further options of Triton's compiler: (("maxnreg", 24),).
     """
 
     name: str
@@ -128,7 +127,6 @@ class TritonKernel:
     num_warps: int = 4
     num_stages: int = 3
     contract: bool = False
-    options: tuple[tuple[str, bool | int | float | str], ...] = ()
 
     def __post_init__(self) -> None:
         found = re.search(rf"^def {re.escape(self.name)}\(([^)]*)\)", self.text, re.MULTILINE)
@@ -229,7 +227,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How many blocks a launch has along x, y and z: each a product of counts.
+    """How many blocks a launch has along x and y: each a product of counts.
 
     >>> Grid((Count(("m",), 128), Count(("n",), 64)), (Count(("batch",)),)).of({"m": 300, "n": 64, "batch": 7})
     (3, 7, 1)
@@ -237,7 +235,6 @@ class Grid:
 
     x: tuple[Count, ...] = ()
     y: tuple[Count, ...] = ()
-    z: tuple[Count, ...] = ()
 
     def of(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
         """The blocks, for these sizes. When one number is 0 there is nothing to launch.
@@ -245,10 +242,10 @@ class Grid:
         Raises:
             ValueError: more blocks than a GPU takes.
         """
-        x, y, z = (math.prod(c.of(sizes) for c in counts) for counts in (self.x, self.y, self.z))
-        if any(have > most for have, most in zip((x, y, z), MOST_BLOCKS, strict=True)):
-            raise ValueError(f"a grid of {x} x {y} x {z} blocks is larger than {MOST_BLOCKS}")
-        return x, y, z
+        x, y = (math.prod(c.of(sizes) for c in counts) for counts in (self.x, self.y))
+        if any(have > most for have, most in zip((x, y), MOST_BLOCKS, strict=True)):
+            raise ValueError(f"a grid of {x} x {y} blocks is larger than {MOST_BLOCKS}")
+        return x, y, 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gpu_programs import gpus_with_kernels
 import dovetail as dt
 from dovetail.codegen.gpu import autotune
 from dovetail.codegen.gpu.driver import api
-from dovetail.codegen.gpu.driver.array import DeviceArray, from_cuda_array, from_dlpack
+from dovetail.codegen.gpu.driver.array import DeviceArray
 from dovetail.codegen.gpu.driver.device import Device, device
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -51,29 +51,6 @@ def test_the_faster_of_two_wins(gpu: Device) -> None:
     with gpu.entered():
         times = autotune.measure(gpu, [lambda: gpu.clear(large), lambda: gpu.clear(small)])
     assert times[1] < times[0]
-
-
-@only_real
-@pytest.mark.parametrize("library", ["torch", "cupy", "jax"])
-def test_arrays_of_other_libraries(gpu: Device, library: str) -> None:
-    x = gpu.from_host(np.arange(12, dtype=np.float32).reshape(3, 4))
-    if library == "torch":
-        torch = pytest.importorskip("torch")
-        there = torch.from_dlpack(x)
-        there += 1
-        back = from_dlpack(there * 2, gpu)
-    elif library == "cupy":
-        cupy = pytest.importorskip("cupy")
-        there = cupy.from_dlpack(x)
-        there += 1
-        back = from_cuda_array(there * 2, gpu)
-        assert float(cupy.asarray(x)[0, 1]) == 2.0
-    else:
-        jax = pytest.importorskip("jax")
-        if jax.default_backend() != "gpu":
-            pytest.skip("JAX has no GPU here")
-        back = from_dlpack((jax.dlpack.from_dlpack(x) + 1) * 2, gpu)
-    np.testing.assert_array_equal(np.asarray(back), (np.arange(12, dtype=np.float32).reshape(3, 4) + 1) * 2)
 
 
 # --- sessions --------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from ....graph.resources.buffer_pool import LARGE
 from ...memory.plan import Piece, places
 from ..emit.instantiate import text_of
 from ..jit import compiled
-from ..work_ranges import LINE, PARALLEL_NS, TOGETHER_NS, Ranges, ranges_of
+from ..work_ranges import LINE, Ranges
 from . import table as launches
 from .plan import Output, Plan, begin_of
 from .worker_pool import most_threads
@@ -37,7 +37,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides
 LEAST = -(1 << 63)  # of all int64
-NS_PER_COPIED = 0.1  # one core, for a byte that is copied along strides
 
 
 class NotPlannableError(Exception):
@@ -225,14 +224,12 @@ class Planner:
 
         `together`: the ranges for threads that stay together, where there is one range for others.
         """
-        self._launch(function, self._words(arguments), ranges, threads, together)
-
-    def _launch(self, function: Any, words: Sequence[Any], ranges: Ranges, threads: int, together: Ranges) -> None:
         is_light = len(ranges) == 1 and len(together) > 1
         whole = ranges[0][0], ranges[-1][1]
         ranges = together if is_light else ranges
         threads = min(threads, len(ranges), most_threads())
-        self._record(function, [*words, *whole], threads=threads, ranges=ranges, is_light=is_light)
+        words = [*self._words(arguments), *whole]
+        self._record(function, words, threads=threads, ranges=ranges, is_light=is_light)
 
     def share_units(
         self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
@@ -260,8 +257,8 @@ class Planner:
         """Fail the run unless all numbers of a contiguous tensor are at least `least`, and below a limit."""
         self._record(None, launches.assistance(launches.CHECK, self._at(x), x.size, x.itemsize, least, limit))
 
-    def copy(self, x: Array, out: Array, threads: int = 1) -> None:
-        """Copy a tensor in memory, also a strided one. `threads`: the most threads that may share it."""
+    def copy(self, x: Array, out: Array) -> None:
+        """Copy a tensor in memory, also a strided one."""
         if x.flags.c_contiguous and out.flags.c_contiguous:
             function, length = None, x.nbytes
             words = launches.assistance(launches.COPY, self._at(out), self._at(x))[:-2]
@@ -273,9 +270,7 @@ class Planner:
                 raise NotPlannableError(str(e)) from None
             words = [*self._vector(x, _span(sizes, jumps)), *self._vector(out, _span(sizes, out_jumps))]
             words += launches.flat((sizes, jumps, out_jumps))
-        time = x.nbytes * NS_PER_COPIED
-        ranges, together = (ranges_of(length, time, threads, 1, worth) for worth in (PARALLEL_NS, TOGETHER_NS))
-        self._launch(function, words, ranges, threads, together)
+        self._record(function, [*words, 0, length])
 
     def _record(self, function: Any, arguments: Sequence[Any], **named: Any) -> None:
         """Add a launch: the fields of a `_Record`."""

@@ -2,7 +2,7 @@
 
     api.py        the door to the CUDA driver (cuda-bindings): calls, error codes, how many GPUs there are
     device.py     `Device`: one GPU with its streams, memory and copies
-    array.py      `DeviceArray`, and exchange with other libraries; dlpack.py: DLPack's capsules
+    array.py      `DeviceArray`
     allocator.py  the caching allocator
     streams.py    streams and events
     copies.py     host-device copies through pinned memory

@@ -74,12 +74,6 @@ def compile_together(kernels: Iterable[TritonKernel], target: Target) -> None:
             done.exception()  # raised again when the kernel is requested
 
 
-def is_compiled(kernel: TritonKernel, target: Target) -> bool:
-    """Whether a kernel's binary is at hand, here or on disk."""
-    key = key_of(kernel, target)
-    return key in _binaries or _path(key).with_suffix(".json").exists()
-
-
 @cache
 def triton_version() -> str:
     """Of the installed Triton, without importing it.
@@ -173,7 +167,6 @@ def compile_here(kernel: TritonKernel, target: Target) -> Binary:
         "num_warps": kernel.num_warps,
         "num_stages": kernel.num_stages,
         "enable_fp_fusion": kernel.contract,
-        **dict(kernel.options),
     }
     knobs = triton.knobs
     with knobs.cache.scope(), knobs.nvidia.scope(), tempfile.TemporaryDirectory(prefix="dovetail-triton-") as own:
