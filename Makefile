@@ -25,7 +25,8 @@ help:
 demo: .venv/stamp-demo
 	$(BIN)/dovetail demo
 
-test: test-fast test-slow
+test: .venv/stamp-dev
+	$(BIN)/python -m pytest -n $(TESTERS) -q
 
 test-fast: .venv/stamp-dev
 	$(BIN)/python -m pytest -n $(TESTERS) -q -m 'not slow'

@@ -54,7 +54,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On a real GPU, foreign libraries are loaded whose warnings are not ours."""
+    """The fast tests run first. On a real GPU, foreign libraries are loaded whose warnings are not ours."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
     if os.environ.get("DOVETAIL_TEST_GPU", "0") != "0":
         for item in items:
             item.add_marker(pytest.mark.filterwarnings("default"))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from kernel_checks import TARGETS, compiles, run
 
-from dovetail.codegen.gpu.ir import Target
+from dovetail.codegen.gpu.ir import SM80, SM90, Target
 from dovetail.codegen.gpu.templates.attention import attention, attention_sizes
 from dovetail.codegen.gpu.templates.attention_tiles import Blocks
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, int32
@@ -139,10 +139,11 @@ COMPILED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMPILED)
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize(
+    ("target", "name"), [*((t, "bfloat16") for t in TARGETS), (SM90, "masked"), (SM80, "float32")], ids=str
+)
 def test_compiles(target: Target, name: str) -> None:
-    """Every kernel, with the blocks that it would be launched with first."""
+    """Every kernel, with the blocks that it would be launched with first; float32 needs the most shared memory, and SM80 has the least."""
     dtype, size, mask = COMPILED[name]
     forward = attention(dtype, size, 0.125, mask=mask)[0]
     backward = attention(dtype, size, 0.125, mask=mask, backward=True)[0]

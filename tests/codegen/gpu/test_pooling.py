@@ -7,7 +7,7 @@ import pytest
 from kernel_checks import TARGETS, check, compiles, run
 
 from dovetail.codegen.fusion.window_loops import WINDOW_OPS, image_sizes
-from dovetail.codegen.gpu.ir import Routine, Target
+from dovetail.codegen.gpu.ir import SM90, Routine, Target
 from dovetail.codegen.gpu.templates.windows import need_window_type, window_ways
 from dovetail.codegen.ir.legality import NotFusibleError
 from dovetail.graph.core.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int64
@@ -218,7 +218,7 @@ def test_compiles(target: Target) -> None:
     for dtype, data_format, image in (
         (bfloat16, "NHWC", (32, 56, 56, 64)),
         (float32, "NCHW", (32, 64, 56, 56)),
-    ):
+    )[: None if target is SM90 else 1]:  # the texts do not depend on the target
         sizes = image_sizes(window, image, data_format=data_format)
         made += [way for name in WINDOW_OPS for way in window_ways(name, dtype, window, sizes, data_format)[:1]]
     whole = Window((7, 7), (1, 1))

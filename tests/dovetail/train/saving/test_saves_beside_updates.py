@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,57 +158,67 @@ def test_steps_wait_while_a_block_lies_between_them():
 # --- killed at every point --------------------------------------------------------------------------------------------
 
 _SAVES = """
-import itertools, os, sys
+import itertools, json, os, sys
+from pathlib import Path
 import numpy as np
 import dovetail as tf
 from dovetail.graph.formats import atomic_files
 
-folder, fault, same = sys.argv[1], sys.argv[2], sys.argv[3] == "same"
-v = tf.get_variable("v", initializer=np.zeros(1000, np.float32))
-w = tf.Variable(0, name="w")
-fill = [tf.assign(v, v + 1), tf.assign(w, w + 1)]
-saver = tf.train.Saver(max_to_keep=1)
-with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    session.run(fill)
-    saver.save(session, folder + "/m", None if same else 1)
-    session.run(fill)
-    atomic_files._points = itertools.count(1)  # from here on they are counted
-    os.environ["DOVETAIL_FAULTS"] = fault
-    saver.save(session, folder + "/m", None if same else 2)
-    print(next(atomic_files._points))
-"""
+def save_twice(folder, fault, same):
+    v = tf.get_variable("v", initializer=np.zeros(1000, np.float32))
+    w = tf.Variable(0, name="w")
+    fill = [tf.assign(v, v + 1), tf.assign(w, w + 1)]
+    saver = tf.train.Saver(max_to_keep=1)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(fill)
+        saver.save(session, f"{folder}/m", None if same else 1)
+        session.run(fill)
+        atomic_files._points = itertools.count(1)  # from here on they are counted
+        os.environ["DOVETAIL_FAULTS"] = fault
+        saver.save(session, f"{folder}/m", None if same else 2)
+        return next(atomic_files._points) - 1
 
-
-def _save_twice(folder: Path, fault: str, same: bool) -> subprocess.CompletedProcess:
+def in_a_process(folder, fault, same):  # one that has loaded all already
     folder.mkdir()
-    return subprocess.run(
-        [sys.executable, "-c", _SAVES, str(folder), fault, "same" if same else "next"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "DOVETAIL_BACKEND": "numpy"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    pid = os.fork()
+    if pid == 0:
+        points = save_twice(folder, fault, same)
+        (folder / "points").write_text(str(points))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+folder, same = Path(sys.argv[1]), sys.argv[2] == "same"
+statuses = [in_a_process(folder / "0", "", same)]
+for n in range(1, 1 + int((folder / "0" / "points").read_text())):
+    statuses.append(in_a_process(folder / str(n), f"save:{n}", same))
+print(json.dumps(statuses))
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("same", [False, True], ids=["another name", "the same name"])
 def test_a_save_that_is_killed_at_any_point_loses_nothing(tmp_path, same):
     """Each point of the second save once: the process is killed there, and another one restores."""
-    whole = _save_twice(tmp_path / "whole", "", same)
-    assert whole.returncode == 0, whole.stderr
-    points = int(whole.stdout) - 1
-    assert points > 20  # shard, manifest, graph, list of checkpoints: six each; and removals
+    ended = subprocess.run(
+        [sys.executable, "-c", _SAVES, str(tmp_path), "same" if same else "next"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "DOVETAIL_BACKEND": "numpy"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    whole, *killed = json.loads(ended.stdout)
+    assert whole == 0, ended.stderr
+    assert len(killed) > 20  # shard, manifest, graph, list of checkpoints: six each; and removals
+    assert set(killed) == {-signal.SIGKILL}, (killed, ended.stderr)
     v, w = variables()
     v = tf.get_variable("v2", [1000])
     saver = tf.train.Saver({"v": v, "w": w})
     seen = set()
     with tf.Session() as session:
-        for n in range(1, points + 1):
+        for n in range(1, len(killed) + 1):
             folder = tmp_path / str(n)
-            killed = _save_twice(folder, f"save:{n}", same)
-            assert killed.returncode == -signal.SIGKILL, (n, killed.stderr)
             latest = tf.train.latest_checkpoint(str(folder))
             assert latest is not None, n
             saver.restore(session, latest)
