@@ -341,7 +341,7 @@ class LoopBuilder:
 
     def build(self, cond: Callable[..., Any], body: Callable[..., Any]) -> Any:
         context, graph = self.context, self.graph
-        with graph.building_loop():
+        with graph.flow.building_loop():
             self._enter()
             with context.open():
                 test = cond(*pack(self.structure, context.merges))
@@ -358,7 +358,7 @@ class LoopBuilder:
                         following.append(make("NextIteration", (context.bring(v),)))
             for merge, following_value, value in zip(context.merges, following, leaves, strict=True):
                 self._check_next(merge, following_value.outputs[0], value)
-                graph.close_loop(merge.op, following_value)
+                graph.flow.close_loop(merge.op, following_value)
             return pack(self.structure, self._exit())
 
     def _at(self, i: int) -> AbstractContextManager[None]:

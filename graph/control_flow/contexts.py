@@ -51,7 +51,7 @@ class FlowContext:
 
     def holds(self, node: Node) -> bool:
         """Whether a node's outputs are made in this context or in one inside it."""
-        context = self.graph.flow_of(node)
+        context = self.graph.flow.of(node)
         while context is not None and context is not self:
             context = context.outer
         return context is self
@@ -69,7 +69,7 @@ class FlowContext:
         found = self.stand_ins.get(tensor)
         if found is not None:
             return found
-        home = self.graph.flow_of(tensor.op)
+        home = self.graph.flow.of(tensor.op)
         if home is self:
             return tensor
         if self.loop is not None:
@@ -97,7 +97,7 @@ class FlowContext:
         for outer, stand_in in self.stand_ins.items():
             if _place_read(outer) is place and stand_in is not outer:
                 node, like = stand_in.op, inside.op
-                self.graph.move_before(node, [t.op for t in like.inputs])
+                self.graph.flow.move_before(node, [t.op for t in like.inputs])
                 node.opdef, node.inputs = like.opdef, like.inputs
                 for t in node.outputs:
                     t.dtype = inside.dtype
@@ -125,7 +125,7 @@ class FlowContext:
         inside: list[Node] = []
         outside: list[Node] = []
         for c in controls:
-            home = self.graph.flow_of(c)
+            home = self.graph.flow.of(c)
             (inside if home is not None and home.loop is loop else outside).append(c)
         return tuple(inside), tuple(outside)
 
@@ -231,7 +231,7 @@ class LoopContext(FlowContext):
 
     def _is_around(self, node: Node) -> bool:
         """Whether a node is in a context around this loop, in the same iteration of the loop around."""
-        home = self.graph.flow_of(node)
+        home = self.graph.flow.of(node)
         loop = self.outer.loop if self.outer is not None else None
         context = self.outer
         while context is not home:

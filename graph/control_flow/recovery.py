@@ -50,7 +50,7 @@ class _Recovery:
             context = self._place(node, _innermost(self.of.get(n) for n in self.frames.before(node)))
             if context is not None:
                 self.of[node] = context
-        self.graph.set_flow(self.of)
+        self.graph.flow.put_in(self.of)
         for loop in self.loops.values():
             self._complete(loop)
 

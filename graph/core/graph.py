@@ -4,11 +4,11 @@ A `Node` is one operation in the graph. A `Tensor` is one of its outputs: a name
 TensorFlow 1 calls a node `Operation`; both names are public. Only `Graph.create` makes nodes and tensors.
 
 A graph only grows. A node's inputs exist before it does, so the data edges cannot form a cycle, but for those that close a loop
-(`close_loop`). A control edge that is added later could close one, and is refused when it would. Every check of a new node happens
+(`flow_table.py`). A control edge that is added later could close one, and is refused when it would. Every check of a new node happens
 before the graph changes.
 
-A graph has a `NodeTable`, `Collections`, and a `ScopeStack` of the blocks that are open in it. The three types here refer to each
-other, so they share a module; everything else in `core` is below them or above them.
+A graph has a `NodeTable`, a `FlowTable` of its branches and loops, `Collections`, and a `ScopeStack` of the blocks that are open in it.
+The three types here refer to each other, so they share a module; everything else in `core` is below them or above them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from .dtypes import DType
 from .errors import FailedPreconditionError
+from .flow_table import FlowTable
 from .hooks import hooks
-from .node_table import Collections, NodeTable, element_by_name, path_between
+from .node_table import Collections, NodeTable, element_by_name
 from .opdef import NodeDef, OpDef, opdef as find_opdef
 from .operators import TO_GET_IT, TensorOperators, assignments
 from .scopes import (
@@ -283,10 +284,8 @@ class Graph:
         self._table = NodeTable()
         self._collections = Collections()
         self._stack = ScopeStack()
-        # Control edges against the order of creation: while there are none, no edge can close a cycle.
-        self._has_late_edges = False
-        self._flow: dict[Node, Any] = {}  # node inside a branch or a loop -> its `FlowContext`
-        self._open_loops = 0  # loops whose last iteration edge is still missing
+        self.flow = FlowTable(self._table, self._lock)
+        """Its branches and loops."""
         self.own_gradients: dict[Node, Any] = {}
         """Nodes with a gradient rule that overrides their op's: a function, or None where no gradient passes."""
         self.functions = 0
@@ -436,9 +435,9 @@ class Graph:
             if node.name in table.by_name:
                 table.check_is_new(node.name)
             if scopes.flow is not None:
-                self._let_in(node, scopes, places)
-            elif self._flow:
-                self._keep_out(node)
+                self.flow.let_in(node, scopes, places)
+            elif self.flow.homes:
+                self.flow.keep_out(node)
             if block is None:
                 node.device = ""
             elif block.merged is not None:
@@ -488,88 +487,6 @@ class Graph:
         with self.as_default():
             return self.create(op, inputs, told, name or op_type)
 
-    def _let_in(self, node: Node, scopes: Scopes, places: list[Node]) -> None:
-        """Replace the inputs of a node that is made inside a branch or loop by the tensors inside."""
-        flow = scopes.flow
-        assert flow is not None
-        # What is made on the way is named under the node (a Const, in TensorFlow, has no scope of its own), and goes with it
-        # where it takes a variable's place.
-        saved = scopes.name, scopes.device, scopes.colocation
-        if node.opdef.name != "Const":
-            scopes.name = node.name
-        if places:
-            scopes.device, scopes.colocation = None, (*scopes.colocation, *places)
-        try:
-            node.inputs, node.controls = flow.admit(node, node.inputs, node.controls)
-        finally:
-            scopes.name, scopes.device, scopes.colocation = saved
-        if flow.home is not None:
-            self._flow[node] = flow.home
-            self._table.unfetchable.add(node)
-            self._table.unfeedable.update(node.outputs)
-
-    def _keep_out(self, node: Node) -> None:
-        """Refuse a node outside all loops that takes a tensor of one iteration."""
-        for before in node.before:
-            home = self._flow.get(before)
-            if home is not None and home.loop is not None:
-                raise ValueError(
-                    f"'{node.name}' ({node.type}) at {node.source} is outside {home.loop.name} but takes '{before.name}' (created at "
-                    f"{before.source}), which has one value per iteration; make it a loop variable, and use what while_loop returns"
-                )
-
-    def flow_of(self, node: Node) -> Any:
-        """The branch or loop (`FlowContext`) in which a node's outputs are; None outside all. A loop's Exits are outside it."""
-        return self._flow.get(node)
-
-    def set_flow(self, homes: Mapping[Node, Any]) -> None:
-        """Set the branch or loop of nodes that were added without one."""
-        self._flow.update(homes)
-
-    @property
-    def has_flow(self) -> bool:
-        """Whether there are branches or loops."""
-        return bool(self._flow)
-
-    @contextmanager
-    def building_loop(self) -> Iterator[None]:
-        """A context in which a loop is built. Until it is left, other threads wait, and the graph cannot be saved or sent."""
-        with self._lock:
-            self._open_loops += 1
-            try:
-                yield
-            finally:
-                self._open_loops -= 1
-
-    @property
-    def has_open_loops(self) -> bool:
-        """Whether a loop is being built: its Merges do not have their second inputs yet."""
-        return self._open_loops > 0
-
-    def close_loop(self, merge: Node, next_iteration: Node) -> None:
-        """Add a loop's back edge: the NextIteration replaces the second input of the variable's Merge, so far an Enter."""
-        merge.inputs = (merge.inputs[0], next_iteration.outputs[0])
-
-    def move_before(self, node: Node, inputs: Sequence[Node]) -> None:
-        """Number nodes, and those of what they take that are newer than `node`, before it, so that it may take them.
-
-        Only while a loop is being built, which nothing else has seen: other nodes get new numbers.
-        """
-        with self._lock:
-            moved: set[Node] = set()
-            todo = list(inputs)
-            while todo:
-                before = todo.pop()
-                if before.index > node.index and before not in moved:
-                    moved.add(before)
-                    todo += before.before
-            if moved:
-                nodes = self._table.nodes
-                rest = [n for n in nodes[node.index :] if n not in moved]
-                nodes[node.index :] = [*sorted(moved, key=lambda n: n.index), *rest]
-                for index in range(node.index, len(nodes)):
-                    nodes[index].index = index
-
     def adopt(self, nodes: Sequence[Node], has_late_edges: bool = False) -> None:
         """Append nodes that `io.serialization` has rebuilt and checked. All or none; the open blocks do not apply to them.
 
@@ -595,7 +512,7 @@ class Graph:
                 for key in ("frame_name", "source"):  # of a loop, and of a call of `gradients`
                     if key in node.attrs:
                         in_use.setdefault(str(node.attrs[key]).lower(), 1)
-            self._has_late_edges |= has_late_edges
+            table.has_late_edges |= has_late_edges
 
     def _colocate(self, node: Node, peers: tuple[Node, ...]) -> None:
         """Apply `colocate_with(peer)` blocks, innermost last: the innermost peer with a device determines it; groups never nest."""
@@ -613,18 +530,7 @@ class Graph:
         """
         if node.graph is not self or before.graph is not self:
             raise ValueError(f"Both {node!r} and {before!r} must belong to this graph")
-        if before in node.controls:
-            return
-        if before.index >= node.index or self._has_late_edges:
-            path = path_between(before, node)
-            if path is not None:
-                raise ValueError(
-                    f"A control edge from '{before.name}' to '{node.name}' would close a cycle: "
-                    + " -> ".join(n.name for n in [*path, before])
-                )
-        if before.index >= node.index:
-            self._has_late_edges = True
-        node.controls = (*node.controls, before)
+        self._table.add_control_edge(before, node)
 
     def set_device(self, node: Node, device: Any) -> None:
         """Replace a node's requested device (TensorFlow 1's `op._set_device`)."""

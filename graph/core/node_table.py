@@ -24,9 +24,10 @@ class NodeTable:
         by_name: the same by name.
         unfeedable: tensors for which no value may be fed. unfetchable: nodes whose outputs may not be fetched.
         is_finalized: whether the graph refuses to grow.
+        has_late_edges: whether there are control edges against the order of creation: while there are none, no edge can close a cycle.
     """
 
-    __slots__ = ("by_name", "is_finalized", "nodes", "unfeedable", "unfetchable")
+    __slots__ = ("by_name", "has_late_edges", "is_finalized", "nodes", "unfeedable", "unfetchable")
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -34,6 +35,7 @@ class NodeTable:
         self.unfeedable: set[Tensor] = set()
         self.unfetchable: set[Node] = set()
         self.is_finalized = False
+        self.has_late_edges = False
 
     def check_not_finalized(self, doing: str) -> None:
         """RuntimeError if the graph is finalized; `doing` describes the attempted change."""
@@ -44,6 +46,21 @@ class NodeTable:
         """ValueError when a node has this name."""
         if name in self.by_name:
             raise ValueError(f"A node called '{name}' exists already (created at {self.by_name[name].source})")
+
+    def add_control_edge(self, before: Node, node: Node) -> None:
+        """Make `node` wait for `before`. ValueError: the edge would close a cycle (the text shows it)."""
+        if before in node.controls:
+            return
+        if before.index >= node.index or self.has_late_edges:
+            path = _path_between(before, node)
+            if path is not None:
+                raise ValueError(
+                    f"A control edge from '{before.name}' to '{node.name}' would close a cycle: "
+                    + " -> ".join(n.name for n in [*path, before])
+                )
+        if before.index >= node.index:
+            self.has_late_edges = True
+        node.controls = (*node.controls, before)
 
 
 class Collections:
@@ -124,7 +141,7 @@ def _close_names(nodes: Mapping[str, Node], name: str) -> str:
     return " A node's name is what `name=` gives, or its op's, below the open scopes; the names of Python's variables are not known."
 
 
-def path_between(start: Node, goal: Node) -> list[Any] | None:
+def _path_between(start: Node, goal: Node) -> list[Any] | None:
     """A path goal -> ... -> start along edges, if `goal` feeds `start`; found by walking inputs back from `start`."""
     came_from: dict[Node, Node | None] = {start: None}
     todo = [start]

@@ -64,7 +64,7 @@ class _Replay(FlowContext):
         """As `FlowContext.bring`; values of the forward context are popped from stacks."""
         found = self.stand_ins.get(tensor)
         if found is None:
-            if self.graph.flow_of(tensor.op) is not self.forward:
+            if self.graph.flow.of(tensor.op) is not self.forward:
                 return super().bring(tensor)
             found = self.stand_ins[tensor] = self._again(tensor)
         return found
@@ -185,12 +185,12 @@ class FlowGradients:
     @contextmanager
     def beside(self, node: Node) -> Iterator[None]:
         """A block whose nodes are made in the mirror of a node's context."""
-        with inside(self.graph, self.mirror(self.graph.flow_of(node))):
+        with inside(self.graph, self.mirror(self.graph.flow.of(node))):
             yield
 
     def loop_of(self, node: Node) -> LoopContext | None:
         """The loop to which a node belongs; its Enters and Exits do, too."""
-        context = self.graph.flow_of(node.inputs[0].op if node.type == "Exit" else node)
+        context = self.graph.flow.of(node.inputs[0].op if node.type == "Exit" else node)
         return context.loop if context is not None else None
 
     def stops(self, node: Node) -> bool:
@@ -245,13 +245,13 @@ class FlowGradients:
         """A cond's Merge: the gradient goes into the branch of each input."""
         found = []
         for t in node.inputs:
-            there = self.mirror(self.graph.flow_of(t.op))
+            there = self.mirror(self.graph.flow.of(t.op))
             found.append(there.bring(grad) if there is not None else grad)
         return found
 
     def through_switch(self, node: Node, grads: Sequence[Any], on_path: frozenset[Node]) -> Sequence[Any]:
         """A Switch that lets an outer tensor into a branch: out through a Merge, zero for the other branch."""
-        branch = self.graph.flow_of(node)
+        branch = self.graph.flow.of(node)
         assert isinstance(branch, BranchContext)
         here = self.mirror(branch)
         assert isinstance(here, BranchContext)
@@ -280,7 +280,7 @@ class FlowGradients:
 
     def is_way_in(self, node: Node) -> bool:
         """Whether a Switch brings an outer tensor into its branch."""
-        branch = self.graph.flow_of(node)
+        branch = self.graph.flow.of(node)
         return isinstance(branch, BranchContext) and node.inputs[1] is branch.pred
 
     def has_half(self, node: Node) -> bool:
@@ -310,7 +310,7 @@ class FlowGradients:
         assert loop.condition is not None
         # If gradients are colocated, each variable of the backward loop is colocated with its node of the forward loop.
         beside = [loop.condition.op, *(loop.merges[i].op for i in variables), *captured]
-        with graph.building_loop(), inside(graph, self.mirror(loop.outer)), graph.name_scope(f"{scope}_grad"):
+        with graph.flow.building_loop(), inside(graph, self.mirror(loop.outer)), graph.name_scope(f"{scope}_grad"):
             first = [
                 self._or_zeros(g, loop.exits[i], loop.merges[i].op) for i, g in zip(variables, received, strict=True)
             ]
@@ -402,7 +402,7 @@ class _Counter:
                     done.append(make("ControlTrigger", (), None, "f_sync"))
             with graph.control_dependencies(done):
                 following = make("NextIteration", (self.next,))
-            graph.close_loop(self.merge, following)
+            graph.flow.close_loop(self.merge, following)
 
 
 def zeros_for(tensor: Tensor, name: str = "zeros") -> Tensor:

@@ -106,7 +106,7 @@ def gradients(
         pass_.run()
         found = [pass_.total(x) for x in pass_.sources]
         if any(g is None for g in found):
-            zero = pass_.flat() | (pass_.cut_off_at_loops() if graph.has_flow else set())
+            zero = pass_.flat() | (pass_.cut_off_at_loops() if graph.flow else set())
             found = [zeros_for(x) if g is None and x in zero else g for x, g in zip(pass_.sources, found, strict=True)]
         if unconnected is UnconnectedGradients.ZERO:
             found = [zeros_for(x) if g is None else g for x, g in zip(pass_.sources, found, strict=True)]
@@ -192,7 +192,7 @@ class ReversePass:
     def run(self) -> None:
         """Visit the nodes between xs and ys, last first."""
         on_path = self._nodes_between()
-        if not self.graph.has_flow:
+        if not self.graph.flow:
             for node in sorted(on_path, key=_index, reverse=True):
                 self._node(node, on_path)
         else:
@@ -269,7 +269,7 @@ class ReversePass:
     def _nodes_between(self) -> frozenset[Node]:
         """The nodes to visit: those on a differentiable path from an x to a y."""
         above = self._above()
-        if self.graph.has_flow:
+        if self.graph.flow:
             self._refuse_initial_values(above)
             return self._reached_from_xs(above)
         # Forwards from xs, within those: one sweep in order of creation.
@@ -303,7 +303,7 @@ class ReversePass:
         if ends is None:
             ends = [y.op for y in self.ys if y not in self.stops and _is_differentiable(y.dtype)]
         todo = list(ends)
-        has_flow = self.graph.has_flow
+        has_flow = bool(self.graph.flow)
         while todo:
             node = todo.pop()
             if node in above or not (without_rules or self._rule(node)) or (has_flow and self.flow.stops(node)):

@@ -84,7 +84,7 @@ def graph_def_of(
         InvalidArgumentError: a node cannot be written, such as a `py_func`; or a loop is being built.
     """
     graph.check_values()
-    if graph.has_open_loops:
+    if graph.flow.has_open_loops:
         raise invalid("A graph has no GraphDef while a while_loop is being built")
     out = message("GraphDef")()
     out.versions.producer = PRODUCER
@@ -135,7 +135,7 @@ def _filled(form: Form, node: Node, name: str, parts: dict[str, Any]) -> tuple[A
     extra = _write_attrs(proto, form, signature, node.container)
     _write_inputs(proto, form, node, parts)
     if not form.inputs and name != node.name:  # a constant runs where the node does: in its branch or loop
-        context = node.graph.flow_of(node)
+        context = node.graph.flow.of(node)
         proto.input.extend([f"^{context.pivot.op.name}"] if context is not None else [])
     return proto, extra | dict(form.kept)
 

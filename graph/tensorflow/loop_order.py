@@ -78,7 +78,7 @@ def _add_outer(graph: Graph, users: _Users, exits: Mapping[LoopContext, Sequence
 
 def _loop_of(graph: Graph, node: Node) -> LoopContext | None:
     """The loop in which a node runs."""
-    home = graph.flow_of(node)
+    home = graph.flow.of(node)
     return None if home is None else home.loop
 
 

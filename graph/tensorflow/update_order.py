@@ -35,7 +35,7 @@ def order_updates(graph: Graph, protos: Mapping[str, Any]) -> None:
             while variable.type in _REFERENCES:
                 variable = variable.inputs[0].op
             for reader in _readers(variable, takers):
-                is_beside = graph.flow_of(reader) is graph.flow_of(update)
+                is_beside = graph.flow.of(reader) is graph.flow.of(update)
                 if reader in needed and reader not in later and is_beside:
                     edge = f"^{reader.name}"
                     if edge not in protos[update.name].input:

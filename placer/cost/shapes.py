@@ -170,7 +170,7 @@ class Sizes:
                 found = [merge(found[0], made.inputs[0].dims)]
             return [merge(d, f) for d, f in zip(dims, found, strict=True)]
         except (TypeError, ValueError) as e:
-            if not self.misfit and node.graph.flow_of(node) is None:  # a branch that is not taken may misfit
+            if not self.misfit and node.graph.flow.of(node) is None:  # a branch that is not taken may misfit
                 self.misfit = f"'{node.name}' ({node.type}), created at {node.source}: {e}"
         except Exception:  # noqa: S110  an attr of a graph that was saved with a plan has been left out
             pass

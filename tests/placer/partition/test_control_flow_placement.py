@@ -125,7 +125,7 @@ def test_a_loop_variable_that_feeds_something_else_first_is_refused(graph: tf.Gr
         merge = graph.create("Merge", [enter, enter])
         again = graph.create("LoopCond", [merge.outputs[0] < 9.0]).outputs[0]
         switch = graph.create("Switch", [merge.outputs[0], again])
-        graph.close_loop(merge, graph.create("NextIteration", [switch.outputs[1] * 2.0]))
+        graph.flow.close_loop(merge, graph.create("NextIteration", [switch.outputs[1] * 2.0]))
         graph.create("Exit", [switch.outputs[0]])
     with pytest.raises(InvalidArgumentError, match="feeds something else first"):
         tf.place(graph, {"ps": 1, "worker": 1})
