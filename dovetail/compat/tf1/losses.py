@@ -16,7 +16,7 @@ from ...graph.core.dtypes import float32, int64
 from ...graph.core.graph import Tensor
 from ...graph.ops.array.identity_and_placeholders import identity, stop_gradient
 from ...graph.ops.array.ranges import range as range_
-from ...graph.ops.array.shapes import rank, size, squeeze
+from ...graph.ops.array.shapes import rank, shape, size, squeeze
 from ...graph.ops.math.arithmetic import (
     absolute,
     add_n,
@@ -227,6 +227,12 @@ def sigmoid_cross_entropy(
     return compute_weighted_loss(losses, weights, scope or "sigmoid_cross_entropy_loss", loss_collection, reduction)
 
 
+def smoothed(labels: Tensor, amount: float, axis: int = -1) -> Tensor:
+    """One-hot labels that go towards an even spread over the classes along an axis by `amount`."""
+    made: Tensor = labels * (1.0 - amount) + amount / cast(shape(labels)[axis], labels.dtype.base)
+    return made
+
+
 def softmax_cross_entropy(
     onehot_labels: Any, logits: Any, weights: Any = 1.0, label_smoothing: float = 0.0, scope: str | None = None,
     loss_collection: str | None = GraphKeys.LOSSES, reduction: str = _NONZERO,
@@ -235,7 +241,7 @@ def softmax_cross_entropy(
     given = checked_logits("softmax_cross_entropy", onehot_labels, logits)
     true = stop_gradient(cast(onehot_labels, given.dtype.base))
     if label_smoothing > 0:
-        true = true * (1.0 - label_smoothing) + label_smoothing / float(true.shape.as_list()[-1] or 1)
+        true = smoothed(true, label_smoothing)
     losses = softmax_cross_entropy_with_logits_v2(labels=true, logits=given)
     return compute_weighted_loss(losses, weights, scope or "softmax_cross_entropy_loss", loss_collection, reduction)
 

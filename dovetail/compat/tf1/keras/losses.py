@@ -27,6 +27,7 @@ from ....graph.ops.nn.softmax import (
     softmax_cross_entropy_with_logits_v2,
     sparse_softmax_cross_entropy_with_logits,
 )
+from ..losses import smoothed
 from .backend import epsilon
 from .registry import Configured, Registry
 
@@ -141,8 +142,7 @@ def categorical_crossentropy(
     """Cross-entropy of probabilities (or logits) along `axis` with one-hot targets."""
     true, pred = aligned(y_true, y_pred)
     if label_smoothing:
-        classes = float(pred.shape.as_list()[axis] or 1)
-        true = true * (1.0 - label_smoothing) + label_smoothing / classes
+        true = smoothed(true, label_smoothing, axis)
     if (
         not from_logits
         and (logits := _before(pred, "Softmax")) is not None

@@ -209,6 +209,20 @@ def test_labels_of_unknown_rank() -> None:
             session.run(loss, {labels: [0, 1], logits: np.zeros((2, 2)), weights: np.ones((2, 1, 1))})
 
 
+@pytest.mark.parametrize("dims", [[None, None], None])
+def test_labels_are_smoothed_over_a_number_of_classes_that_only_a_step_tells(dims: list[None] | None) -> None:
+    labels, logits = np.float32([[1, 0, 0], [0, 0, 1]]), np.float32([[2, -1, 0], [0.5, 0.25, 1]])
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    fed = tf.placeholder(tf.float32, dims), tf.placeholder(tf.float32, dims)
+    found = [
+        tf.losses.softmax_cross_entropy(*fed, label_smoothing=0.3),
+        tf.reduce_mean(tf.keras.losses.categorical_crossentropy(*fed, from_logits=True, label_smoothing=0.3)),
+    ]
+    with tf.Session() as session:
+        got = session.run(found, dict(zip(fed, (labels, logits), strict=True)))
+    np.testing.assert_allclose(got, -((labels * 0.7 + 0.1) * np.log(p)).sum(1).mean(), rtol=1e-5)
+
+
 def test_what_losses_refuse() -> None:
     with pytest.raises(ValueError, match="differ"):
         tf.losses.mean_squared_error(np.zeros(3), np.zeros(4))
