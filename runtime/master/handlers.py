@@ -34,8 +34,7 @@ class MasterHandlers:
         self._leases = Leases(timeouts.LEASE_S)
         name = "DOVETAIL_CLIENT_SESSIONS"
         self._quota = Quota(Limit(setting(name), "sessions open", name, "Close some"))
-        self._owners: dict[str, str] = {}  # session -> the key of the client that opened it
-        master.on_close = self._closed
+        master.on_close = lambda session: self._quota.give_back(session.owner, 1)
         self._opening: set[tuple[bytes, int]] = set()  # calls that open sessions: connection of the client, request
 
     def on_call(self, peer: bytes, message: Message) -> None:
@@ -92,28 +91,19 @@ class MasterHandlers:
         self._opening.add(call)
         try:
             session = self._master.create_session(
-                config, tell=tell, forsaken=lambda: call not in self._opening, client=_client_of(message)
+                config, tell=tell, forsaken=lambda: call not in self._opening, client=_client_of(message), owner=owner
             )
         except BaseException:
             self._quota.give_back(owner, 1)
             raise
         finally:
             self._opening.discard(call)
-        self._owners[session.handle] = owner
-        if session.handle not in self._master.handles():  # a reset has closed it already
-            self._closed(session.handle)
         self._leases.seen(session.handle, peer, time.monotonic())
         return message.reply(
             session=session.handle, devices=[device_fields(d) for d in session.cluster.devices],
             limit_ms=config.operation_timeout_in_ms, peer_timeout_s=config.peer_timeout_s,
             is_replicated=setting("DOVETAIL_PS_REPLICAS") > 1,
         )  # fmt: skip
-
-    def _closed(self, session: str) -> None:
-        """A session was closed: it counts no more."""
-        owner = self._owners.pop(session, None)
-        if owner is not None:
-            self._quota.give_back(owner, 1)
 
     def _check_cluster(self, said: ClusterSpec) -> None:
         """InvalidArgumentError unless the client's cluster is the server's."""

@@ -71,6 +71,7 @@ class MasterSession:
     seed: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     client: str = ""  # the name of the process that opened it
+    owner: str = ""  # the key of that process
     placement: Placement | None = None  # of the whole graph
     solution: Solution | None = None  # of the search that found it
     # Devices of stateful nodes, if only the nodes that a run needs are placed.
@@ -101,29 +102,30 @@ class Master:
     """The sessions of one server, or the one session in this process.
 
     Attributes:
-        on_close: called with the handle of each session that is closed.
+        on_close: called with each session that is closed.
     """
 
     def __init__(self, task: str, workers: Workers) -> None:
         self.task = task
         self._workers = workers
         self._sessions: dict[str, MasterSession] = {}
-        self.on_close: Callable[[str], None] = lambda handle: None
+        self.on_close: Callable[[MasterSession], None] = lambda session: None
         self._lock = threading.Lock()
 
     def create_session(
         self, config: ConfigProto, graph: Graph | None = None, *, tell: Callable[[Sequence[str]], None] | None = None,
-        forsaken: Callable[[], bool] | None = None, client: str = "",
+        forsaken: Callable[[], bool] | None = None, client: str = "", owner: str = "",
     ) -> MasterSession:  # fmt: skip
         """Open a session on all devices that `config.device_filters` admit.
 
         `graph` is the client's own graph when client and master share a process and the graph; else the session has a copy
-        that `extend` keeps up to date. `tell` and `forsaken` are those of `Workers.devices`; `client` names the process that opens
-        the session.
+        that `extend` keeps up to date. `tell` and `forsaken` are those of `Workers.devices`; `client` and `owner` are the name
+        and the key of the process that opens the session.
         """
         cluster = self._workers.devices(config, tell, forsaken)
         handle, seed = secrets.token_hex(8), secrets.randbits(63)
-        session = MasterSession(handle, config, cluster, Graph() if graph is None else graph, seed, client=client)
+        graph = Graph() if graph is None else graph
+        session = MasterSession(handle, config, cluster, graph, seed, client=client, owner=owner)
         with self._lock:
             self._sessions[session.handle] = session
         return session
@@ -268,7 +270,7 @@ class Master:
         with self._lock:
             session = self._sessions.pop(handle, None)
         if session is not None:
-            self.on_close(handle)
+            self.on_close(session)
             self._forget(session)
 
     def _forget(self, session: MasterSession) -> None:
