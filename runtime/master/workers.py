@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import threading
 import time
@@ -55,7 +54,6 @@ class Workers:
         self._own = WorkerRequests(worker, incarnation)
         self._responder = responder
         self._connections = ConnectionPool(keys)
-        self._requests = itertools.count(1)
         self._closed = False
 
     def devices(
@@ -162,9 +160,7 @@ class Workers:
     ) -> dict[str, Message]:  # fmt: skip
         """Call other tasks at once: the reply of each. A task that is silent for `patience_s` counts as dead."""
         assert self._responder is not None
-        request, at = next(self._requests), self._responder.addresses
-        for message in messages.values():
-            message.fields["request"] = request
+        at = self._responder.addresses
         requests = {at[task]: (task, message) for task, message in messages.items()}
         with self._connections.borrow() as connections:
             try:

@@ -89,6 +89,10 @@ class ConnectionPool:
         borrowed()
 
 
+_numbers = itertools.count(1)
+"""The numbers of this process's calls, inquiries and pings: they tell an answer from a late one to an earlier request."""
+
+
 def call(
     connections: Connections, address: str, name: str, message: Message, peer_timeout_s: float, limit_s: float | None,
     told: Callable[[Message], None] | None = None,
@@ -104,21 +108,21 @@ def call_all(
     connections: Connections, requests: Mapping[str, tuple[str, Message]], peer_timeout_s: float, limit_s: float | None,
     told: Callable[[Message], None] | None = None, meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, Message]:  # fmt: skip
-    """Send requests of one kind and number to several servers at once, and wait for all replies; see `call`.
+    """Send requests of one kind to several servers at once, and wait for all replies; see `call`.
 
     Args:
-        requests: address -> the name of the server, for errors, and its request.
+        requests: address -> the name of the server, for errors, and its request, which gets its number here.
         meanwhile: what to do while the servers work.
 
     Raises:
         UnavailableError: no sign of life. DeadlineExceededError: the limit ran out. OpError: what another side reports.
     """
     replies: dict[str, Message] = {}
-    message = next(iter(requests.values()))[1]
-    request = message.fields["request"]
+    request, kind = next(_numbers), next(iter(requests.values()))[1].kind
     names = {address: name for address, (name, _) in requests.items()}
-    wait = PendingReplies(names, peer_timeout_s, limit_s, f"{message.kind} call", request=request)
+    wait = PendingReplies(names, peer_timeout_s, limit_s, f"{kind} call", request=request)
     for address, (_, message) in requests.items():
+        message.fields["request"] = request
         wait.send(connections, address, message)
     if meanwhile is not None:
         meanwhile()
@@ -129,7 +133,7 @@ def call_all(
                 continue  # the late reply to an abandoned call
             if reply.kind == "error":
                 raise error_of(reply)
-            if reply.kind == KINDS[message.kind].reply:
+            if reply.kind == KINDS[kind].reply:
                 replies[address] = reply
                 wait.settled(address)
             elif told is not None:
@@ -138,8 +142,6 @@ def call_all(
 
 
 AGAIN_S = 0.5  # between two questions to a server that does not answer
-
-_numbers = itertools.count(1)  # of this process's pings and inquiries
 
 
 class Inquiry:

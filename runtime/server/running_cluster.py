@@ -59,7 +59,7 @@ class RunningCluster:
             UnavailableError: a task does not answer.
         """
         asked = {
-            address: (f"/job:{job}/task:{i}", Message("status", {"request": 0}))
+            address: (f"/job:{job}/task:{i}", Message("status"))
             for (job, i), address in task_addresses(self.cluster_spec).items()
         }
         with Connections(self.keys) as connections:
@@ -154,7 +154,7 @@ class ClusterMonitor:
     def __init__(self, address: str, keys: str | None = None) -> None:
         self._connections = Connections(client_keys(keys))
         try:
-            asked = Message("stats", {"request": 0})
+            asked = Message("stats")
             name = f"the server at {address}"
             try:
                 reply = call(self._connections, address, name, asked, STATUS_S, STATUS_S * 2)

@@ -68,7 +68,6 @@ class ClusterBackend(Backend):
         self._config = config
         self._limit_s = config.operation_timeout_in_ms / 1e3 or None
         self._connections = ConnectionPool(client_keys(config.keys), config.peer_timeout_s)
-        self._requests = itertools.count(1)
         # A client draws its first step number at random and counts up from it: numbers are unique without coordination.
         self._numbers = itertools.count(secrets.randbits(62) & ~0xFFFFFF)
         self._addresses: dict[str, str] = {}
@@ -78,7 +77,7 @@ class ClusterBackend(Backend):
         self._closed = False
         wait = config.wait_for_cluster_s + config.peer_timeout_s
         try:
-            fields = {"request": 0, "config": config.to_fields(), "client": this_client()}
+            fields = {"config": config.to_fields(), "client": this_client()}
             reply = self._call(Message("create_session", fields), wait, _say_missing)
         except BaseException:  # the caller has no object to close
             self._connections.close()
@@ -98,7 +97,7 @@ class ClusterBackend(Backend):
             attrs = None if task is None else lambda node: attrs_at(node, task)
             while graph.version > self._sent_version:
                 data = graph_to_bytes(graph, self._sent_version, attrs)
-                fields = {"request": 0, "session": self._handle, "from_version": self._sent_version, "graph": data}
+                fields = {"session": self._handle, "from_version": self._sent_version, "graph": data}
                 # What the master has: more if another thread has added nodes meanwhile, or the answer to an earlier request was lost.
                 self._sent_version = self._call(Message("extend", fields)).fields["version"]
 
@@ -116,7 +115,7 @@ class ClusterBackend(Backend):
 
     def _fields(self, signature: Signature) -> dict[str, Any]:
         names = zip(("fetches", "targets", "feeds"), map(list, signature), strict=True)
-        return {"request": 0, "session": self._handle, **dict(names)}
+        return {"session": self._handle, **dict(names)}
 
     def _call(
         self, message: Message, timeout_s: float | None = None, told: Callable[[Message], None] | None = None
@@ -126,7 +125,6 @@ class ClusterBackend(Backend):
         Without a limit it waits as long as the master sends heartbeats: placing a large graph may take a while.
         """
         with self._connections.borrow() as connections:
-            message.fields["request"] = next(self._requests)
             name = f"the server at {self._address}"
             silence_s, limit_s = self._config.peer_timeout_s, self._limit(timeout_s)
             return call(connections, self._address, name, message, silence_s, limit_s, told)
@@ -180,7 +178,7 @@ class ClusterBackend(Backend):
             return
         self._closed = True
         with contextlib.suppress(OpError):
-            self._call(Message("close_session", {"request": 0, "session": self._handle}), CLOSE_S)
+            self._call(Message("close_session", {"session": self._handle}), CLOSE_S)
         self._connections.close()
 
 
@@ -208,7 +206,7 @@ def _say_missing(message: Message) -> None:
 def reset_cluster(address: str, containers: Sequence[str], config: ConfigProto) -> None:
     """Ask the master at `address` to clear containers on its cluster and to close its sessions."""
     with Connections(client_keys(config.keys)) as connections:
-        message = Message("reset", {"request": 1, "containers": list(containers), "config": config.to_fields()})
+        message = Message("reset", {"containers": list(containers), "config": config.to_fields()})
         limit = config.operation_timeout_in_ms / 1e3 or None
         call(connections, address, f"the server at {address}", message, config.peer_timeout_s, limit)
 
