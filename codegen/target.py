@@ -6,10 +6,10 @@ well with one of 1 or 4 MiB. Numbers that tune a single kernel stay with it.
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 from ..graph.core.gpu_models import GPUS
+from ..graph.core.interpreter_state import own_cores
 
 # --- CPUs ------------------------------------------------------------------------------------------------------------
 
@@ -28,7 +28,7 @@ OPERATIONS_PER_BYTE = NS_PER_BYTE / NS_PER_OPERATION
 @cache
 def cores() -> int:
     """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return own_cores()
 
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------

@@ -32,13 +32,6 @@ def at_least_one(name: str, number: Number) -> None:
         positive(name, value)
 
 
-def common(a: Dims, b: Dims) -> Dims:
-    """The shape that both shapes have: sizes that differ are unknown."""
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple([m if m == n else None for m, n in zip(a, b, strict=True)])
-
-
 def dims_of_shape(shape: Any, late: list[Tensor], dims: Dims) -> Any:
     """Sizes to fill up to, None for the largest; "given" for a tensor that only a step will tell, which goes to `late`.
 

@@ -16,13 +16,12 @@ import numpy as np
 from ..graph.core.argument_names import explain_members
 from ..graph.core.dtypes import bool_, int64, string
 from ..graph.core.graph import Tensor
-from ..graph.core.shape import Dims
+from ..graph.core.shape import Dims, common
 from ..graph.resources.resource_manager import Resources
 from . import combined_iterators as _combined, element_iterators as _walks, files as _files, records as _records  # noqa: F401  (they register kinds)
 from .checks import (
     AUTOTUNE,
     at_least_one,
-    common,
     described,
     dims_of_shape,
     padding,

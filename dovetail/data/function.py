@@ -16,9 +16,9 @@ from ..graph.core.default_graph import get_default_graph
 from ..graph.core.errors import InvalidArgumentError, OutOfRangeError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Trait
+from ..graph.core.shape import common
 from ..graph.resources.resource_manager import Resources
 from ..runtime.session.functions import Call, compile_function
-from .checks import common
 from .kind_registry import Described
 from .runtime_values import At, Given, Source
 from .spec import Array, Component, Element, as_array, flatten, pack

@@ -15,7 +15,7 @@ from ..graph.core.default_graph import GraphKeys, get_default_graph
 from ..graph.core.device import DeviceSpec
 from ..graph.core.dtypes import int64
 from ..graph.core.graph import Graph, Node, Tensor
-from ..graph.core.shape import TensorShape, compatible
+from ..graph.core.shape import compatible
 from ..graph.ops.array.concat_stack import stack
 from ..graph.ops.array.identity_and_placeholders import identity, no_op
 from ..graph.ops.io.iterators import FULL_BATCH, handle_of, register
@@ -27,7 +27,7 @@ from .function import by_value, places_in
 from .kind_registry import Described
 from .runtime_values import as_known, seed_of
 from .serialize import LIMIT, BoundError, encode
-from .spec import Component, pack, same_form
+from .spec import Component, Structured, pack, same_form
 
 # Kinds that change no element.
 _PASS_ON = frozenset(
@@ -47,7 +47,7 @@ _PASS_ON = frozenset(
 )
 
 
-class Iterator:
+class Iterator(Structured):
     """Returns the elements of a data set, one per step. Concurrent steps get elements in the order in which they run.
 
     Attributes:
@@ -200,21 +200,6 @@ class Iterator:
         with graph.colocate_with(op), graph.control_dependencies(self._sent):
             found = constant(handle, name="handle" if self._sent else name or "handle")
             return identity(found, name=name or "handle") if self._sent else found
-
-    @property
-    def output_types(self) -> Any:
-        """Element types, in the structure of an element."""
-        return pack(self._structure, [c.dtype for c in self._components])
-
-    @property
-    def output_shapes(self) -> Any:
-        """Static shapes, in the structure of an element."""
-        return pack(self._structure, [TensorShape(c.dims) for c in self._components])
-
-    @property
-    def output_classes(self) -> Any:
-        """Classes of the components, in the structure of an element."""
-        return pack(self._structure, [Tensor] * len(self._components))
 
     def get_next(self, name: str | None = None) -> Any:
         """The next element, as tensors in its structure. A step without a next element fails with OutOfRangeError."""

@@ -16,50 +16,30 @@ import itertools
 from collections.abc import Callable, Iterator as Walk
 from typing import Any, TypeAlias, TypeVar
 
-from ..graph.core.graph import Tensor
-from ..graph.core.shape import TensorShape
 from ..graph.resources.cancellation import check_cancelled, unless_cancelled
 from .runtime_values import At, Given
-from .spec import Component, Element, pack
+from .spec import Element, Structured
 
 LOOK_EVERY = 64  # elements of a quick source
 QUICK = frozenset(["range", "tensor_slices"])
 """Sources whose elements do not fail, and that find any of them at once."""
 
 
-class Described:
+class Described(Structured):
     """A data set as walks see it; `Dataset` is one.
 
     Attributes:
-        _kind, _params, _inputs: the description. _structure: of an element; None if the description was sent. _components: of an element.
-        _size: number of elements; infinity: without end; None: not known. _given: the tensors whose values a start passes in.
-        _memory: elements that a cache holds.
+        _kind, _params, _inputs: the description. Its structure is None if it was sent. _size: number of elements; infinity: without end;
+            None: not known. _given: the tensors whose values a start passes in. _memory: elements that a cache holds.
     """
 
     _kind: str
     _params: dict[str, Any]
     _inputs: tuple[Described, ...]
-    _structure: Any
-    _components: tuple[Component, ...]
     _size: float | None
     _given: tuple[Given, ...]
     _memory: dict[int, list[Element]]
     _options: Any
-
-    @property
-    def output_types(self) -> Any:
-        """Element types, in the structure of an element."""
-        return pack(self._structure, [c.dtype for c in self._components])
-
-    @property
-    def output_shapes(self) -> Any:
-        """Shapes, in the structure of an element."""
-        return pack(self._structure, [TensorShape(c.dims) for c in self._components])
-
-    @property
-    def output_classes(self) -> Any:
-        """`Tensor` in the structure of an element; a sparse tensor has three."""
-        return pack(self._structure, [Tensor] * len(self._components))
 
     def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
         """Iterates over the elements after the first `skip` ones."""

@@ -12,7 +12,7 @@ from ..graph.core.build import convert, to_array
 from ..graph.core.dtypes import DType, as_dtype, int64
 from ..graph.core.graph import Tensor
 from ..graph.core.nest import flatten as leaves
-from ..graph.core.shape import Dims
+from ..graph.core.shape import Dims, TensorShape
 from ..graph.tensors.sparse_tensor import SparseTensor, SparseTensorValue, is_sparse
 
 Array = np.ndarray[Any, Any]
@@ -115,3 +115,29 @@ def text_element(text: bytes) -> Element:
     out = np.empty((), object)
     out[()] = text
     return [out]
+
+
+class Structured:
+    """What has elements of one structure: a data set, an iterator.
+
+    Attributes:
+        _structure: of an element. _components: of an element, its tensors in order.
+    """
+
+    _structure: Any
+    _components: tuple[Component, ...]
+
+    @property
+    def output_types(self) -> Any:
+        """Element types, in the structure of an element."""
+        return pack(self._structure, [c.dtype for c in self._components])
+
+    @property
+    def output_shapes(self) -> Any:
+        """Static shapes, in the structure of an element."""
+        return pack(self._structure, [TensorShape(c.dims) for c in self._components])
+
+    @property
+    def output_classes(self) -> Any:
+        """`Tensor` in the structure of an element; a sparse tensor has three."""
+        return pack(self._structure, [Tensor] * len(self._components))

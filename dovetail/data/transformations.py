@@ -10,9 +10,9 @@ import numpy as np
 
 from ..graph.core.build import convert
 from ..graph.core.dtypes import int64
-from ..graph.core.shape import as_dims
+from ..graph.core.shape import as_dims, common
 from ..graph.ops.math.cast import cast
-from .checks import common, positive, shapes_for
+from .checks import positive, shapes_for
 from .dataset import Dataset
 from .function import dataset_traced, folded, traced
 from .iterator import single_element

@@ -22,7 +22,8 @@ import numpy as np
 
 import dovetail as dt
 
-from ..placer.cluster.calibration import Calibration, Point, own_cores, processor, release
+from ..graph.core.interpreter_state import own_cores
+from ..placer.cluster.calibration import Calibration, Point, processor, release
 from ..placer.cost.launches import BATCHED, CONVOLVED, REDUCED, SIDES, TRANSPOSED, product_kind
 
 SAMPLE_S, WARM_S, LEAST = 0.02, 0.02, 7

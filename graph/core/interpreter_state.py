@@ -1,4 +1,4 @@
-"""Pauses Python's cycle collector while many long-lived objects are made, and caches the process id.
+"""Pauses Python's cycle collector while many long-lived objects are made, caches the process id, and counts the cores.
 
 A forked child must not change state that its parent shares with other processes. So the process id is checked wherever that could
 happen, also several times per step, and a system call costs as much as hundreds of instructions.
@@ -32,6 +32,11 @@ def collector_paused() -> Iterator[None]:
                 gc.freeze()
                 gc.unfreeze()  # moves all to the oldest generation
             gc.enable()
+
+
+def own_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _pid = os.getpid()

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...graph.core.errors import InvalidArgumentError
+from ...graph.core.interpreter_state import own_cores
 from ...graph.core.settings import cache_folder, setting
 from ...graph.formats.atomic_files import write_bytes_durably
 
@@ -150,11 +151,6 @@ def processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def own_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache

@@ -91,8 +91,9 @@ def table(
     rest: str = "",
     limit: int | None = ROWS,
     whole: int | None = None,
+    indent: str = "",
 ) -> str:
-    """Columns of text: words to the left, numbers to the right; '' when there are no rows.
+    """Columns of text, each line behind `indent`: words to the left, numbers to the right; '' when there are no rows.
 
     A list of more than `limit` rows is cut, and the others are counted, unless `rest` tells what the table leaves out. Texts that are
     too long lose their middle, the widest first, until the table fits; those of the column `whole` only when the others are as narrow as
@@ -103,7 +104,7 @@ def table(
     shown = [list(r) for r in rows[:limit]]
     numeric = [all(r[i].lstrip(AT_LEAST)[:1].isdigit() or not r[i] for r in shown) for i in range(len(header))]
     widths = [max(len(r[i]) for r in [header, *shown]) for i in range(len(header))]
-    while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
+    while len(indent) + sum(widths) + 2 * (len(widths) - 1) > WIDTH:
         narrowable = [i for i in range(len(widths)) if not numeric[i] and widths[i] > NARROW]
         if not narrowable:
             break
@@ -113,9 +114,9 @@ def table(
     for row in [header, *shown]:
         cells = [fitted(c, w) for c, w in zip(row, widths, strict=True)]
         cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(cells, widths, numeric, strict=True)]
-        lines.append("  ".join(cells).rstrip())
+        lines.append(f"{indent}{'  '.join(cells)}".rstrip())
     if rest or len(rows) > len(shown):
-        lines.append(rest or f"... and {len(rows) - len(shown)} more")
+        lines.append(indent + (rest or f"... and {len(rows) - len(shown)} more"))
     return "\n".join(lines)
 
 

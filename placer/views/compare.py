@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..plan_data import PlanData
-from ..render.text import short
+from ..render.text import short, table
 from ..render.timeline import time_text
 from ..simulate import Timeline, simulate
 from .facts import UNCALIBRATED, is_measured
@@ -74,8 +74,8 @@ class Comparison:
         ]
         if self.client:
             lines[0] += f" to the end of the last kernel; the client waited {time_text(self.client)}"
-        for what, rows in (("device", self.devices), ("kernel", self.kernels), ("transfer", self.transfers)):
-            lines += _table(what, rows, self.exact)
+        parts = (("device", self.devices), ("kernel", self.kernels), ("transfer", self.transfers))
+        lines += [_table(what, rows, self.exact) for what, rows in parts if rows]
         if self.not_run:
             lines.append(
                 f"{len(self.not_run)} nodes ran in no kernel: folded, merged, or in a branch not taken ({', '.join(self.not_run[:4])})"
@@ -132,16 +132,12 @@ def _sorted(rows: Iterable[Compared]) -> tuple[Compared, ...]:
     return tuple(sorted(rows, key=lambda r: (-abs(r.measured - r.predicted), r.name, r.where)))
 
 
-def _table(what: str, rows: Sequence[Compared], exact: bool) -> list[str]:
-    if not rows:
-        return []
-    cells = [(what, "predicted", "measured", "ratio", "where")]
-    for r in rows[:LISTED]:
-        ratio = f"{r.measured / r.predicted:.2g}" if r.predicted > 0 else "-"
-        name = short(r.name) + (f" ×{r.count}" if r.count > 1 else "")
-        cells.append(
-            (name, time_text(r.predicted, exact), time_text(r.measured), ratio, "" if r.name == r.where else r.where)
+def _table(what: str, rows: Sequence[Compared], exact: bool) -> str:
+    cells = [
+        (
+            short(r.name) + (f" ×{r.count}" if r.count > 1 else ""), time_text(r.predicted, exact), time_text(r.measured),
+            f"{r.measured / r.predicted:.2g}" if r.predicted > 0 else "-", "" if r.name == r.where else r.where,
         )
-    widths = [max(len(c[i]) for c in cells) for i in range(5)]
-    lines = [("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True))).rstrip() for row in cells]
-    return lines + ([f"  … and {len(rows) - LISTED} more"] if len(rows) > LISTED else [])
+        for r in rows
+    ]  # fmt: skip
+    return table((what, "predicted", "measured", "ratio", "where"), cells, limit=LISTED, indent="  ")

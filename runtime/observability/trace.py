@@ -23,7 +23,7 @@ from ...graph.core.graph import Node
 from ...graph.formats.atomic_files import path_of
 from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
-from ...placer.render.text import count_text, short, size_text
+from ...placer.render.text import count_text, short, size_text, table
 from ...placer.render.timeline import Bar, Chart, time_text
 from ...placer.simulate import Span, Timeline, Transfer as Travel
 from ..transport.client import Connections
@@ -271,23 +271,20 @@ class Trace:
              str(sum(k.device == d for k in self.kernels)))
             for d in runs
         ]  # fmt: skip
-        lines += _table(("device", "busy", "waited", "kernels"), rows)
+        tables = [table(("device", "busy", "waited", "kernels"), rows, limit=None, indent="  ")]
         longest = sorted(self.kernels, key=lambda k: k.start - k.finish)[:LISTED]
-        lines += _table(
-            ("kernel", "time", "op", "device"),
-            [(k.node, time_text(k.finish - k.start), k.op, short(k.device)) for k in longest],
-        )
+        found = [(k.node, time_text(k.finish - k.start), k.op, short(k.device)) for k in longest]
+        tables.append(table(("kernel", "time", "op", "device"), found, indent="  "))
         slowest = sorted(self.transfers, key=lambda t: t.start - t.finish)[:LISTED]
-        lines += _table(
-            ("transfer", "time", "size", "link"),
-            [
-                (
-                    t.name + t.iteration, time_text(t.finish - t.start), size_text(t.bytes),
-                    f"{short(t.source)} -> {short(t.destination)}" + (", one-sided read" if t.direct else ""),
-                )
-                for t in slowest
-            ],
-        )  # fmt: skip
+        found = [
+            (
+                t.name + t.iteration, time_text(t.finish - t.start), size_text(t.bytes),
+                f"{short(t.source)} -> {short(t.destination)}" + (", one-sided read" if t.direct else ""),
+            )
+            for t in slowest
+        ]  # fmt: skip
+        tables.append(table(("transfer", "time", "size", "link"), found, indent="  "))
+        lines += filter(None, tables)
         for part in self.tasks:
             if part.uncertainty is None:
                 lines.append(f"{part.task} did not tell its clock: its times may be off")
@@ -362,15 +359,6 @@ def _waited_for(what: str, channels: dict[int, Channel]) -> str:
     number, iteration = _parts_of(key)
     channel = channels.get(number)
     return what if channel is None else f"{channel.name}{iteration} from {short(channel.source)}"
-
-
-def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Columns of text below their headings; empty when there are no rows."""
-    rows = [heads, *rows]
-    if len(rows) == 1:
-        return []
-    widths = [max(len(r[i]) for r in rows) for i in range(len(heads))]
-    return [("  " + "  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True))).rstrip() for r in rows]
 
 
 # --- critical path ---------------------------------------------------------------------------------------------------

@@ -128,7 +128,28 @@ class TextFileInitializer:
 Initializer = KeyValueTensorInitializer | TextFileInitializer
 
 
-class StaticHashTable:
+class _HashTable:
+    """What hash tables have in common, whether they can be changed or not."""
+
+    resource_handle: Tensor
+    _types: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name of the table's node, without name scopes."""
+        return self.resource_handle.op.name.rpartition("/")[2]
+
+    def size(self, name: str | None = None) -> Tensor:
+        """The number of keys, int64."""
+        return apply("LookupTableSizeV2", (self.resource_handle,), None, name)
+
+    def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
+        """All keys and their values, as two tensors in the same order."""
+        node = make("LookupTableExportV2", (self.resource_handle,), dict(self._types), name)
+        return node.outputs[0], node.outputs[1]
+
+
+class StaticHashTable(_HashTable):
     """An immutable table from keys to values.
 
     Args:
@@ -166,23 +187,16 @@ class StaticHashTable:
         return self.initializer
 
     @property
-    def name(self) -> str:
-        """The name of the table's node, without name scopes."""
-        return self.resource_handle.op.name.rpartition("/")[2]
-
-    @property
     def key_dtype(self) -> DType:
         """Type of the keys."""
-        return self._types["key_dtype"]
+        dtype: DType = self._types["key_dtype"]
+        return dtype
 
     @property
     def value_dtype(self) -> DType:
         """Type of the values."""
-        return self._types["value_dtype"]
-
-    def size(self, name: str | None = None) -> Tensor:
-        """The number of keys, int64."""
-        return apply("LookupTableSizeV2", (self.resource_handle,), None, name)
+        dtype: DType = self._types["value_dtype"]
+        return dtype
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
         """The values of keys: a tensor of their shape, or a `SparseTensor` for one.
@@ -194,11 +208,6 @@ class StaticHashTable:
             return keys._mapped(lambda values: self.lookup(values, name))
         operands = self.resource_handle, convert(keys, self.key_dtype, name="keys"), self.default_value
         return apply("LookupTableFindV2", operands, dict(self._types), name)
-
-    def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
-        """All keys and their values, as two tensors in the same order."""
-        node = make("LookupTableExportV2", (self.resource_handle,), dict(self._types), name)
-        return node.outputs[0], node.outputs[1]
 
 
 HashTable = StaticHashTable
@@ -338,7 +347,7 @@ class StaticVocabularyTable(IdTableWithHashBuckets):
         super().__init__(table, num_oov_buckets, name=name, key_dtype=lookup_key_dtype)
 
 
-class DenseHashTable:
+class DenseHashTable(_HashTable):
     """A mutable table from keys to values; keys have one shape, and values have one shape.
 
     Args:
@@ -381,15 +390,6 @@ class DenseHashTable:
         if checkpoint:
             graph.add_to_collection(GraphKeys.SAVEABLE_OBJECTS, self)
 
-    @property
-    def name(self) -> str:
-        """The name of the table's node, without name scopes."""
-        return self.resource_handle.op.name.rpartition("/")[2]
-
-    def size(self, name: str | None = None) -> Tensor:
-        """The number of keys, int64."""
-        return apply("LookupTableSizeV2", (self.resource_handle,), None, name)
-
     def lookup(self, keys: Any, name: str | None = None) -> Tensor:
         """The values of keys; the shape is that of the keys, followed by that of a value."""
         operands = self.resource_handle, convert(keys, self.key_dtype, name="keys"), self.default_value
@@ -409,11 +409,6 @@ class DenseHashTable:
         )
 
     erase = remove
-
-    def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
-        """All keys and their values, as two tensors in the same order."""
-        node = make("LookupTableExportV2", (self.resource_handle,), dict(self._types), name)
-        return node.outputs[0], node.outputs[1]
 
 
 def _ids(

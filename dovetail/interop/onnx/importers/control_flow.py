@@ -10,7 +10,7 @@ from ....graph.core.build import constant
 from ....graph.core.constant_value import static_value
 from ....graph.core.dtypes import DType, bool_, int32, int64
 from ....graph.core.graph import Tensor
-from ....graph.core.shape import Dims, TensorShape
+from ....graph.core.shape import Dims, TensorShape, common
 from ....graph.ops.array.gather import gather, reverse
 from ....graph.ops.array.identity_and_placeholders import identity
 from ....graph.ops.array.shapes import reshape, shape, transpose
@@ -33,13 +33,6 @@ def if_(call: Call, condition: Tensor) -> list[Tensor]:
     return list(made)
 
 
-def _widened(a: Dims, b: Dims) -> Dims:
-    """Returns the shape that covers both shapes."""
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
-
-
 def _steady(body: Body, before: Types, carried: Types, skip: int, after: Types) -> tuple[Types, Types]:
     """What holds of the carried values in all iterations, and what the body makes then.
 
@@ -48,7 +41,7 @@ def _steady(body: Body, before: Types, carried: Types, skip: int, after: Types) 
     """
     while True:
         made = body.result_types([*before, *carried, *after])
-        wider = [(t, _widened(d, m)) for (t, d), (_, m) in zip(carried, made[skip:], strict=False)]
+        wider = [(t, common(d, m)) for (t, d), (_, m) in zip(carried, made[skip:], strict=False)]
         if wider == carried:
             return carried, made
         carried = wider
