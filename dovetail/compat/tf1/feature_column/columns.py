@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....graph.core.build import convert
-from ....graph.core.dtypes import DType, float32, int64, string
+from ....graph.core.dtypes import DType, bool_, float32, int64, string
 from ....graph.core.graph import Tensor
-from ....graph.ops.array.creation import zeros_like
+from ....graph.ops.array.creation import ones, zeros_like
 from ....graph.ops.array.embedding import embedding_lookup
 from ....graph.ops.array.gather import one_hot
 from ....graph.ops.array.shapes import expand_dims, reshape, shape
@@ -25,14 +25,13 @@ from ....graph.ops.io.parsing import FixedLenFeature, VarLenFeature
 from ....graph.ops.math.arithmetic import div_no_nan, maximum, multiply, sqrt
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.clip import clip_by_norm
-from ....graph.ops.math.compare import greater, greater_equal, where
+from ....graph.ops.math.compare import greater_equal, where
 from ....graph.ops.math.reduce import reduce_sum
 from ....graph.ops.sparse.arrange import sparse_tensor_to_dense
-from ....graph.ops.strings.strings import string_length
 from ....graph.tensors.sparse_tensor import SparseTensor
 from ....graph.variables.initializers import truncated_normal_initializer
 from ....graph.variables.scope import get_variable
-from ..ops.hashing import cross_hashed
+from ..ops.hashing import cross_hashed, is_there
 
 COMBINERS = ("sum", "mean", "sqrtn")
 Features = Mapping[str, Any]
@@ -212,9 +211,8 @@ class KeyedColumn(CategoricalColumn):
                 f"Feature {self.key!r} of a categorical column must be text or integers, not {x.dtype.name}"
             )
         x = reshape(x, [shape(x)[0], -1])
-        there = greater(string_length(x), 0) if is_text else greater_equal(x, zeros_like(x))
         found = self.to_ids(x if is_text else cast(x, int64))
-        return where(there, found, zeros_like(found) - 1)
+        return where(is_there(x), found, zeros_like(found) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,25 +256,32 @@ class CrossedColumn(CategoricalColumn):
             out |= {key: VarLenFeature(string)} if isinstance(key, str) else key.parse_spec()
         return out
 
-    def _values(self, features: Features) -> list[tuple[bool, Tensor]]:
-        """For each leaf, whether it is a dense feature, and its values."""
-        out: list[tuple[bool, Tensor]] = []
+    def _values(self, features: Features) -> list[tuple[bool, Tensor, Tensor]]:
+        """For each leaf, whether it is a dense feature, its values, and which of them are there: of a feature itself, all that it has."""
+        out: list[tuple[bool, Tensor, Tensor]] = []
         for key in self.keys:
             if isinstance(key, CrossedColumn):
                 out += key._values(features)
             elif isinstance(key, str):
                 x = values_of(features, key)
-                is_dense = not isinstance(features[key], SparseTensor)
-                out.append((is_dense, x if x.dtype.base is string else cast(x, int64)))
+                given = features[key]
+                is_dense = not isinstance(given, SparseTensor)
+                there = ones(shape(x), bool_)
+                if isinstance(given, SparseTensor):
+                    each = SparseTensor(given.indices, ones(shape(given.values), bool_), given.dense_shape)
+                    there = sparse_tensor_to_dense(each, False)
+                out.append((is_dense, x if x.dtype.base is string else cast(x, int64), there))
             else:
-                out.append((False, key.ids(features)))
+                found = key.ids(features)
+                out.append((False, found, is_there(found)))
         return out
 
     def ids(self, features: Features) -> Tensor:
         """As `CategoricalColumn.ids`."""
         # TensorFlow's op takes sparse values first, whatever the order of the keys: other orders have other hashes.
-        values = sorted(self._values(features), key=lambda of_leaf: of_leaf[0])
-        return cross_hashed([x for _, x in values], self.num_buckets, self.hash_key)
+        leaves = sorted(self._values(features), key=lambda of_leaf: of_leaf[0])
+        values, present = [x for _, x, _ in leaves], [there for _, _, there in leaves]
+        return cross_hashed(values, self.num_buckets, self.hash_key, present=present)
 
 
 # --- rows by ids ------------------------------------------------------------------------------------------------------

@@ -14,11 +14,14 @@ import numpy as np
 
 from ....graph.core.argument_names import explain_members
 from ....graph.core.build import TensorLike, apply, convert, make
-from ....graph.core.dtypes import INTEGERS, Array, int32, int64, string
+from ....graph.core.dtypes import INTEGERS, Array, bool_, int32, int64, string
 from ....graph.core.farmhash import fingerprint, joined
 from ....graph.core.graph import Tensor
 from ....graph.core.opdef import Attrs, Output, define
+from ....graph.ops.array.creation import zeros_like
+from ....graph.ops.math.compare import greater, greater_equal
 from ....graph.ops.math.static_operands import as_bytes
+from ....graph.ops.strings.strings import string_length
 
 HASH_KEY = 0xDECAFCAFFE
 """What combinations begin with, unless said otherwise (TensorFlow's)."""
@@ -112,9 +115,12 @@ def vocabulary_index(
 
 
 def _cross_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
-    if len(inputs) < 2:
+    values, present = inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :]
+    if len(values) < 2:
         raise ValueError("needs at least two values to combine")
-    for x in inputs:
+    if len(values) != len(present) or any(m.dtype.base is not bool_ for m in present):
+        raise TypeError("needs to know of all values, and nothing else, which are there")
+    for x in values:
         if x.dtype.base not in (string, int32, int64):
             raise TypeError(f"values of type {x.dtype.base.name} cannot be combined; cast them to int64")
         if x.dims is not None and len(x.dims) != 2:
@@ -123,20 +129,28 @@ def _cross_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:
         raise ValueError("num_buckets must be at least 1")
     if not isinstance(attrs["hash_key"], int) or not 0 <= attrs["hash_key"] < 1 << 63:
         raise ValueError("hash_key must be in [0, 2 ** 63)")
-    rows = next((x.dims[0] for x in inputs if x.dims is not None and x.dims[0] is not None), None)
+    rows = next((x.dims[0] for x in values if x.dims is not None and x.dims[0] is not None), None)
     count: int | None = 1
-    for x in inputs:
+    for x in values:
         size = None if x.dims is None else x.dims[1]
         count = None if size is None or count is None else count * size
     return [(int64, (rows, count))]
 
 
-def _cross(*values: Array, num_buckets: int, hash_key: int) -> Array:
+def _cross(*inputs: Array, num_buckets: int, hash_key: int) -> Array:
+    values, present = inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :]
+    if any(x.shape != there.shape for x, there in zip(values, present, strict=True)):
+        raise ValueError("which values are there must be told of each")
+
+    def mark(value: Any) -> int:
+        return value & (1 << 64) - 1 if isinstance(value, int) else _fingerprint(as_bytes(value))
+
     marks = [
-        [[_fingerprint(as_bytes(e)) if as_bytes(e) else None for e in row] for row in x.tolist()]
-        if x.dtype == object
-        else [[e & (1 << 64) - 1 if e >= 0 else None for e in row] for row in x.tolist()]
-        for x in values
+        [
+            [mark(e) if there else None for e, there in zip(*row, strict=True)]
+            for row in zip(x.tolist(), m.tolist(), strict=True)
+        ]
+        for x, m in zip(values, present, strict=True)
     ]
 
     def cross(parts: Sequence[int | None]) -> int:
@@ -156,19 +170,31 @@ define("CrossHashed", _cross_rule, _cross, device_types=("CPU",))
 
 
 def cross_hashed(
-    inputs: Sequence[TensorLike], num_buckets: int, hash_key: int | None = None, name: str | None = None
+    inputs: Sequence[TensorLike],
+    num_buckets: int,
+    hash_key: int | None = None,
+    name: str | None = None,
+    present: Sequence[TensorLike] | None = None,
 ) -> Tensor:
     """Numbers below `num_buckets` of all combinations of an example's values, as TensorFlow's `sparse.cross_hashed` makes them.
 
     Args:
-        inputs: text or whole numbers, `[examples, values]` each; '' and negative numbers mean no value.
+        inputs: text or whole numbers, `[examples, values]` each.
         hash_key: the key of the hash; another one gives other buckets.
+        present: for each input, which of its values are there, as booleans; None: all but '' and negative numbers.
 
     Returns:
         `[examples, combinations]`; -1 where a value is missing.
     """
     attrs = {"num_buckets": int(num_buckets), "hash_key": HASH_KEY if hash_key is None else int(hash_key)}
-    return make("CrossHashed", [convert(x) for x in inputs], attrs, name).outputs[0]
+    values = [convert(x) for x in inputs]
+    there = [is_there(x) for x in values] if present is None else [convert(m, bool_) for m in present]
+    return make("CrossHashed", [*values, *there], attrs, name).outputs[0]
+
+
+def is_there(x: Tensor) -> Tensor:
+    """Whether the values of a feature are there: '' and negative numbers mean none."""
+    return greater(string_length(x), 0) if x.dtype.base is string else greater_equal(x, zeros_like(x))
 
 
 explain_members(sys.modules[__name__])

@@ -192,6 +192,24 @@ def test_crosses() -> None:
     assert nested.name == "age_bucketized_X_city_X_id" and run(nested.ids(features())).shape == (5, 4)
 
 
+def test_crosses_take_all_values_of_a_feature() -> None:
+    """Also '' and negative numbers, as in TensorFlow 2.21, whose buckets these are."""
+    dense = {
+        "s": dt.constant([["x", "y"], ["q", ""]]),
+        "t": dt.constant([["a"], [""]]),
+        "n": dt.constant([[1], [-1]], dt.int64),
+    }
+    sparse = dense | {"s": dt.SparseTensor([[0, 0], [1, 0], [1, 1]], ["x", "", "y"], [2, 2])}
+    for given, texts, numbers in (
+        (dense, [[37, 461], [373, 50]], [[727, 326], [969, 638]]),
+        (sparse, [[37, -1], [515, 373]], [[727, -1], [306, 969]]),
+    ):
+        columns = [fc.crossed_column(["s", other], 1000) for other in "tn"]
+        found = run(*[c.ids(given) for c in columns])
+        assert [sorted(row) for row in found[0].tolist()] == [sorted(row) for row in texts]
+        assert [sorted(row) for row in found[1].tolist()] == [sorted(row) for row in numbers]
+
+
 def test_a_linear_model() -> None:
     city = fc.categorical_column_with_vocabulary_list("city", VOCABULARY)
     names: dict[Any, list[Any]] = {}
