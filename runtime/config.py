@@ -10,7 +10,9 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, get_type_hints
+
+import msgspec
 
 from ..codegen.options import KernelOptions
 from ..graph.core.argument_names import explain_members
@@ -283,15 +285,17 @@ class ConfigProto(Options):
         Raises:
             TypeError: a value has the wrong type. InvalidArgumentError: a profile is malformed.
         """
-        config = cls()
-        fields = {name: value for name, value in fields.items() if name not in _STAYS}
-        config.cluster_def = _cluster_of(fields.pop("cluster_def", {}))
-        costs = fields.pop("placement_costs", "")
-        if not isinstance(costs, str):
-            raise TypeError(f"placement_costs must be of type str, not {costs!r}")
-        config.placement_costs = Profile.from_text(costs, "placement_costs") if costs else None
-        _fill(config, fields)
-        return config
+        types = get_type_hints(cls) | {"cluster_def": dict[str, dict[str, str]], "placement_costs": str}
+        given: dict[str, Any] = {}
+        for name in types.keys() & fields.keys() - _STAYS:
+            try:
+                given[name] = msgspec.convert(fields[name], types[name], strict=False)  # users may say 1 for True
+            except msgspec.ValidationError as e:
+                raise TypeError(f"{name}: {e}") from None
+        costs = given.get("placement_costs")
+        given["placement_costs"] = Profile.from_text(costs, "placement_costs") if costs else None
+        given["cluster_def"] = _cluster_of(given.get("cluster_def", {}))
+        return cls(**given)
 
 
 explain_members(ConfigProto)
@@ -314,31 +318,13 @@ def _over(options: Any, defaults: Any) -> Any:
     return dataclasses.replace(options, **found)
 
 
-def _cluster_of(fields: Any) -> ClusterSpec | None:
+def _cluster_of(fields: Mapping[str, Mapping[str, str]]) -> ClusterSpec | None:
     """The cluster in a message: for each job, its tasks' addresses by index as text."""
-    if not isinstance(fields, dict) or not all(isinstance(tasks, dict) for tasks in fields.values()):
-        raise TypeError(f"cluster_def must be a dict of dicts, not {fields!r:.80}")
     try:
         jobs = {job: {int(i): address for i, address in tasks.items()} for job, tasks in fields.items()}
         return ClusterSpec(jobs) if jobs else None
     except ValueError as e:
         raise TypeError(f"cluster_def: {e}") from None
-
-
-def _fill(target: Any, fields: dict[str, Any]) -> None:
-    for f in dataclasses.fields(target):
-        if f.name not in fields:
-            continue
-        now, value = getattr(target, f.name), fields[f.name]
-        if dataclasses.is_dataclass(now):
-            if not isinstance(value, dict):
-                raise TypeError(f"{f.name} must be a dict, not {value!r}")
-            _fill(now, value)
-            continue
-        kind = (int, float) if isinstance(now, float) else type(now)
-        if not isinstance(value, kind) or (isinstance(value, bool) and not isinstance(now, bool)):
-            raise TypeError(f"{f.name} must be of type {type(now).__name__}, not {value!r}")
-        setattr(target, f.name, value)
 
 
 def check_config(config: Any) -> ConfigProto:

@@ -92,3 +92,25 @@ def test_options_print_what_differs_from_the_defaults() -> None:
     assert repr(tf.ConfigProto()) == "ConfigProto()"
     config = tf.ConfigProto(allow_soft_placement=True, gpu_options=tf.GPUOptions(allow_growth=True))
     assert repr(config) == "ConfigProto(allow_soft_placement=True, gpu_options=GPUOptions(allow_growth=True))"
+
+
+def test_numbers_may_stand_for_booleans(server: tf.train.Server) -> None:
+    """As TensorFlow's programs write them; a session in this process takes them, too."""
+    config = tf.ConfigProto(allow_soft_placement=1, graph_options=tf.GraphOptions(place_pruned_graph=1))  # type: ignore[arg-type]
+    assert tf.ConfigProto.from_fields(config.to_fields()).allow_soft_placement is True
+    for target in ("", server.target):
+        with tf.Session(target, config=config) as session:
+            assert session.run(tf.constant(1.0) + 2.0) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("allow_soft_placement", 7), ("operation_timeout_in_ms", 1.5), ("device_count", {"CPU": "many"}), ("graph_options", 3),
+        ("graph_options", {"place_pruned_graph": []}), ("peer_timeout_s", "soon"),
+    ],
+)  # fmt: skip
+def test_a_malformed_option_is_refused_by_its_name(name: str, bad: object) -> None:
+    with pytest.raises(TypeError, match=name):
+        tf.ConfigProto.from_fields({name: bad})
+    assert tf.ConfigProto.from_fields({"an option of a newer client": bad}) == tf.ConfigProto()
