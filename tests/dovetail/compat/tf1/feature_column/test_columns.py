@@ -182,7 +182,8 @@ def test_sparse_features_are_like_dense_ones_with_gaps() -> None:
 def test_crosses() -> None:
     buckets = fc.bucketized_column(fc.numeric_column("age"), [18, 30])
     column = fc.crossed_column([buckets, "city"], 50)
-    direct = cross_hashed([dt.constant([[0], [1], [1], [2], [2]], dt.int64), dt.constant(CITIES)], 50)
+    values = dt.constant([[0], [1], [1], [2], [2]], dt.int64), dt.constant(CITIES)
+    direct = cross_hashed(values, 50, present=[np.full(v.dims, True) for v in values])
     found, expected = run(column.ids(features()), direct)
     np.testing.assert_array_equal(found, expected)
     assert column.name == "age_bucketized_X_city"
