@@ -6,7 +6,7 @@ session). The messages between coordinators have one of these events:
 
     join         the task takes part; if it had joined before, it has restarted, and requests that need its parts fail
     part         a part of one collective, for one rank
-    poke         wake-up: a shared buffer has changed
+    wake         a shared buffer has changed
     end          the task has left: its session was closed (collectives with all its parts continue), or it failed (all fail)
     count        how many messages of this membership have you sent?
     counted      the answer to `count`

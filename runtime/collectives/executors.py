@@ -113,7 +113,7 @@ def _mismatch_error(request: CollectiveRequest, sender: int, signature: str) -> 
     return invalid(f"{request.what}: {mismatch_text(request.key[2], request.signature, sender, signature)}")
 
 
-WAKE, HANDSHAKE_SIGNATURE = "poke", "board"
+WAKE, HANDSHAKE_SIGNATURE = "wake", "handshake"
 """The event of a wake-up message, and the signature of a handshake. Both are part of the protocol."""
 
 

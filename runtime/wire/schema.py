@@ -255,7 +255,7 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("tensors", 1, "worker > worker", "step int, channels channel[], without empty[]", tensors=True),
     _row("collective_join", 6, "worker > worker: collective_join", _MEMBER),
     _row("collective_part", 6, "worker > worker", f"{_MEMBER}, instance str, run int, sender int, to int, tag int, what str", tensors=True),
-    _row("collective_poke", 6, "worker > worker", f"{_MEMBER}, instance str"),
+    _row("collective_wake", 6, "worker > worker", f"{_MEMBER}, instance str"),
     _row("collective_end", 6, "worker > worker", f"{_MEMBER}, reason str, code str"),
     _row("collective_count", 6, "worker > worker: collective_counted", f"{_MEMBER}, known int"),
     _row("collective_counted", 6, "worker > worker", f"{_MEMBER}, sent int"),

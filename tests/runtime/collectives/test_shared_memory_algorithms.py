@@ -92,7 +92,7 @@ def test_large_values_leave_no_parts_once_members_have_met():
     steps = [net.ask(i, values[i][: 100 * i], 1) for i in range(3)]
     net.play(steps)
     assert all(len(s.result) == 300 for s in steps)
-    assert set(net.events) <= {"poke"}
+    assert set(net.events) <= {"wake"}
 
 
 def test_members_that_differ_fail_everywhere():
@@ -121,4 +121,4 @@ def test_large_values_are_sent_where_messages_are_faster(what, lent):
         net.play(steps)
         for step, result in zip(steps, expected(what, values), strict=True):
             np.testing.assert_array_equal(step.result, result)
-    assert ("poke" in net.events) is (what == "gather" and not lent)
+    assert ("wake" in net.events) is (what == "gather" and not lent)

@@ -65,7 +65,7 @@ def test_small_and_large_values_go_through_shared_memory():
         net.play(steps)
         assert all((s.result == 3).all() and s.result.shape == (size,) for s in steps)
     assert net.events.count("part") == 2 * 3  # the members met, and then sent nothing
-    assert "poke" in net.events
+    assert "wake" in net.events
 
 
 def test_areas_are_used_again_when_all_have_let_go_of_them():
@@ -96,7 +96,7 @@ def test_where_there_is_no_shared_memory_parts_are_sent(who, why):
         steps = [net.ask(i, [float(i), 1.0], run) for i in (2, 0, 1)]
         net.play(steps)
         assert all(list(s.result) == [3.0, 3.0] for s in steps)
-    assert "poke" not in net.events
+    assert "wake" not in net.events
 
 
 def test_runs_of_one_op_that_overlap_take_turns():
