@@ -6,144 +6,120 @@ the softmax family have one rule each, equivalent to their NumPy reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ...graph.core.dtypes import bfloat16, float16, float32, int64
+from ...graph.core.dtypes import DType, bfloat16, float16, int64
 from ...graph.core.graph import Node, Tensor
 from ..ir.index_maps import VIEWS
 from ..ir.legality import NotFusibleError
-from ..ir.loop_nest import LoopNestBuilder, Scan
+from ..ir.loop_nest import Scan
 from .row_loops import first_extreme
-from .tracer import Symbol, SymbolicMath, literal, python_number
+from .tracer import Symbol, SymbolicMath, literal
 
-Rule = Callable[[LoopNestBuilder, Node, Sequence[int]], Sequence[int]]
-"""(builder, node, values of the inputs, and then of what the node's pattern asks for beside: a position, or an element of a row
-that is looked up) -> values of the outputs."""
+Rule = Callable[..., "Symbol | tuple[Symbol, ...]"]
+"""(node, values of the inputs, and then of what the node's pattern asks for beside: a position, or an element of a row that is looked
+up) -> value of the output, or those of several."""
+
+_math = SymbolicMath()
 
 
-def _scalar_rule(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _scalar_rule(node: Node, *inputs: Symbol) -> Symbol:
     op = node.opdef
     assert op.scalar is not None
-    result = op.scalar(SymbolicMath(), *[Symbol(builder, i) for i in inputs], **op.kernel_attrs(node.attrs))
-    if not isinstance(result, Symbol):
-        result = literal(builder, result, node.outputs[0].dtype.base)
-    return [result.number]
+    result = op.scalar(_math, *inputs, **op.kernel_attrs(node.attrs))
+    return result if isinstance(result, Symbol) else literal(inputs[0].builder, result, node.outputs[0].dtype.base)
 
 
-def _same(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    return [inputs[0]]
+def _same(node: Node, *inputs: Symbol) -> Symbol:
+    return inputs[0]
+
+
+def _last(node: Node, *inputs: Symbol) -> Symbol:
+    return inputs[-1]
 
 
 def _constant(value: int) -> Rule:
-    return lambda builder, node, inputs: [
-        builder.constant(python_number(value, node.outputs[0].dtype), node.outputs[0].dtype)
-    ]
-
-
-def _add(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    return [builder.apply("add", inputs[0], inputs[1])]
-
-
-def _select(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    return [builder.apply("select", *inputs)]
+    return lambda node, x: SymbolicMath.full_like(x, value)
 
 
 def _reduction(kind: str) -> Rule:
-    return lambda builder, node, inputs: [builder.reduce(kind, inputs[0])]
+    return lambda node, x: x.reduced(kind)
 
 
-def _mean(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    dtype = builder.dtype(inputs[0])
-    if not dtype.is_floating:
+def _mean(node: Node, x: Symbol) -> Any:
+    if not x.type.is_floating:
         raise NotFusibleError("the mean of integers stays with NumPy, which checks for an empty one")
-    return [builder.apply("div", builder.reduce("sum", inputs[0]), builder.count(dtype))]
+    return x.reduced("sum") / _count(x, x.type)
 
 
-def _l2_loss(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    total = builder.reduce("sum", builder.apply("mul", inputs[0], inputs[0]))
-    return [builder.apply("div", total, builder.constant(2.0, builder.dtype(total)))]
+def _count(x: Symbol, dtype: DType) -> Symbol:
+    """How many elements are reduced."""
+    return Symbol(x.builder, x.builder.count(dtype))
 
 
-def _softmax(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    (x,) = inputs
-    e = builder.apply("exp", builder.apply("sub", x, builder.reduce("max", x)))
-    return [builder.apply("div", e, builder.reduce("sum", e))]
+def _softmax(node: Node, x: Symbol) -> Any:
+    e = _math.exp(x - x.reduced("max"))
+    return e / e.reduced("sum")
 
 
-def _log_softmax_of(builder: LoopNestBuilder, x: int) -> int:
-    shifted = builder.apply("sub", x, builder.reduce("max", x))
-    return builder.apply("sub", shifted, builder.apply("log", builder.reduce("sum", builder.apply("exp", shifted))))
+def _log_softmax(node: Node, x: Symbol) -> Any:
+    shifted = x - x.reduced("max")
+    return shifted - _math.log(_math.exp(shifted).reduced("sum"))
 
 
-def _log_softmax(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    return [_log_softmax_of(builder, inputs[0])]
+def _cross_entropy(node: Node, logits: Symbol, y: Symbol) -> tuple[Symbol, ...]:
+    log_p = _log_softmax(node, logits)
+    loss = -_math.where(y == 0.0, 0.0, y * log_p).reduced("sum")
+    return loss, _math.exp(log_p) * y.reduced("sum") - y
 
 
-def _cross_entropy(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    logits, y = inputs
-    apply = builder.apply
-    log_p = _log_softmax_of(builder, logits)
-    zero = builder.constant(0.0, builder.dtype(y))
-    cost = apply("select", apply("eq", y, zero), zero, apply("mul", y, log_p))
-    loss = apply("neg", builder.reduce("sum", cost))
-    return [loss, apply("sub", apply("mul", apply("exp", log_p), builder.reduce("sum", y)), y)]
-
-
-def _sparse_cross_entropy(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _sparse_cross_entropy(node: Node, logits: Symbol, label: Symbol, position: Symbol) -> tuple[Symbol, ...]:
     """The loss of a label out of range that no earlier check refused is NaN, and so is its gradient."""
-    logits, label, position = inputs
-    apply, dtype = builder.apply, builder.dtype(logits)
-    log_p = _log_softmax_of(builder, logits)
-    label = builder.cast(label, int64)
-    there = apply("and", apply("ge", label, builder.constant(0, int64)), apply("lt", label, builder.count(int64)))
-    zero = apply("select", there, builder.constant(0.0, dtype), builder.constant(float("nan"), dtype))
-    one = builder.constant(1.0, dtype)
-    found = apply("eq", label, position)
-    loss = apply("neg", builder.reduce("sum", apply("select", found, log_p, zero)))
-    return [loss, apply("sub", apply("exp", log_p), apply("select", found, one, zero))]
+    log_p = _log_softmax(node, logits)
+    label = _math.cast(label, int64)
+    there, found = (label >= 0) & (label < _count(logits, int64)), label == position
+    zero = _math.where(there, SymbolicMath.full_like(logits, 0.0), math.nan)
+    loss = -_math.where(found, log_p, zero).reduced("sum")
+    return loss, _math.exp(log_p) - _math.where(found, 1.0, zero)
 
 
-def _one_hot(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    index, on, off, position = inputs
-    return [builder.apply("select", builder.apply("eq", builder.cast(index, int64), position), on, off)]
-
-
-def _looked_up(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
-    return [inputs[-1]]
+def _one_hot(node: Node, index: Symbol, on: Symbol, off: Symbol, position: Symbol) -> Symbol:
+    return _math.where(_math.cast(index, int64) == position, on, off)
 
 
 def _scan(kind: str) -> Rule:
-    return lambda builder, node, inputs: [
-        builder.scan(Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"])), inputs[0])
-    ]
+    def rule(node: Node, x: Symbol) -> Symbol:
+        how = Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"]))
+        return Symbol(x.builder, x.builder.scan(how, x.number))
+
+    return rule
 
 
-def _drawn(builder: LoopNestBuilder, node: Node, inputs: Sequence[int]) -> Sequence[int]:
+def _drawn(node: Node, *inputs: Symbol) -> Symbol:
     """Random numbers; for a narrow type, the leading bits of the float32 numbers."""
     number, dtype = inputs[-1], node.outputs[0].dtype
-    if builder.dtype(number) is dtype:
-        return [number]
+    if number.type is dtype:
+        return number
     bits = {float16: 11, bfloat16: 8}[dtype]
-    scale, back = (builder.constant(s, float32) for s in (2.0**bits, 2.0**-bits))
-    whole = builder.apply("floor", builder.apply("mul", number, scale))
-    return [builder.cast(builder.apply("mul", whole, back), dtype)]
+    return _math.cast(_math.floor(number * 2.0**bits) * 2.0**-bits, dtype)
 
 
 def _extreme(kind: str) -> Rule:
     """Argmax or argmin: the first position of the largest or smallest element, or of a NaN."""
-
-    return lambda builder, node, inputs: [first_extreme(builder, kind, inputs[0], inputs[1], node.outputs[0].dtype)]
+    return lambda node, x, position: first_extreme(kind, x, position, node.outputs[0].dtype)
 
 
 _rules: dict[str, Rule] = {
     **dict.fromkeys(VIEWS, _same),
     "ZerosLike": _constant(0),
     "OnesLike": _constant(1),
-    "BiasAdd": _add,
+    "BiasAdd": lambda node, x, bias: x + bias,
     "BiasAddGrad": _reduction("sum"),
-    "Select": _select,
+    "Select": lambda node, condition, a, b: _math.where(condition, a, b),
     "Sum": _reduction("sum"),
     "Mean": _mean,
     "Prod": _reduction("prod"),
@@ -151,7 +127,7 @@ _rules: dict[str, Rule] = {
     "Min": _reduction("min"),
     "Any": _reduction("any"),
     "All": _reduction("all"),
-    "L2Loss": _l2_loss,
+    "L2Loss": lambda node, x: (x * x).reduced("sum") / 2.0,
     "Softmax": _softmax,
     "LogSoftmax": _log_softmax,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,
@@ -159,8 +135,8 @@ _rules: dict[str, Rule] = {
     "OneHot": _one_hot,
     "ArgMax": _extreme("max"),
     "ArgMin": _extreme("min"),
-    "GatherV2": _looked_up,
-    "ResourceGather": _looked_up,
+    "GatherV2": _last,
+    "ResourceGather": _last,
     "Cumsum": _scan("sum"),
     "Cumprod": _scan("prod"),
     "UnsortedSegmentSum": _same,

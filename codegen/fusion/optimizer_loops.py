@@ -13,9 +13,9 @@ from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
 from ...graph.ops.state.training import RULES, UpdateRule
 from ..ir.legality import SUPPORTED, NotFusibleError
-from ..ir.loop_nest import LoopNest, LoopNestBuilder
+from ..ir.loop_nest import LoopNest
 from .table_loops import owned_row
-from .tracer import Symbol
+from .tracer import SymbolicLoops
 
 ACCUMULATES = {"AssignAdd": "add", "AssignAddVariableOp": "add", "AssignSub": "sub", "AssignSubVariableOp": "sub"}
 
@@ -36,17 +36,15 @@ def update(rule: str, dtype: DType, flags: tuple[tuple[str, bool], ...]) -> Loop
     found: UpdateRule = RULES[rule]
     places = 1 + len(found.slots)
     names = ["var", *found.slots, *found.before, found.gradient, *found.after]
-    builder = LoopNestBuilder([False])
+    loops = SymbolicLoops([False])
     arrays = {
-        name: Symbol(builder, builder.load(i, dtype, [0] if i < places or name == found.gradient else []))
-        for i, name in enumerate(names)
+        name: loops.load(i, dtype, [0] if i < places or name == found.gradient else []) for i, name in enumerate(names)
     }
     old = [arrays.pop(name) for name in names[:places]]
     gradient = arrays.pop(found.gradient)
     for value in found.step(*old, gradient, **arrays, **dict(flags)):
-        builder.store(value.number, [0])
-    loops, _ = builder.finish()
-    return loops
+        loops.store(value, [0])
+    return loops.finish()
 
 
 @lru_cache(maxsize=256)
@@ -69,10 +67,9 @@ def sparse_update(
       store out0[v0, d1] = v5
     """
     dense, places = update(rule, dtype, flags), 1 + len(RULES[rule].slots)
-    builder = LoopNestBuilder([False, False])
-    row = builder.load(len(dense.loads), index, [0])
-    if summed is not None:
-        row = owned_row(builder, row, len(dense.loads) + 1)
+    loops = SymbolicLoops([False, False])
+    builder, place = loops.builder, loops.load(len(dense.loads), index, [0])
+    row = (place if summed is None else owned_row(loops, place, len(dense.loads) + 1)).number
     made: list[int] = []
     for v in dense.values:
         if v.op == "load":
@@ -94,10 +91,10 @@ def sparse_update(
 @lru_cache(maxsize=64)
 def accumulation(op: str, dtype: DType) -> LoopNest:
     """A variable plus, or minus, an array."""
-    builder = LoopNestBuilder([False])
-    builder.store(builder.apply(op, builder.load(0, dtype, [0]), builder.load(1, dtype, [0])), [0])
-    loops, _ = builder.finish()
-    return loops
+    loops = SymbolicLoops([False])
+    old, x = loops.load(0, dtype, [0]), loops.load(1, dtype, [0])
+    loops.store(old + x if op == "add" else old - x, [0])
+    return loops.finish()
 
 
 def _flags(rule: UpdateRule, node: Node) -> tuple[tuple[str, bool], ...]:

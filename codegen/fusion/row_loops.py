@@ -13,22 +13,21 @@ from ...graph.core.dtypes import DType, bool_, int64
 from ..ir.legality import NotFusibleError
 from ..ir.loop_nest import LoopNest, LoopNestBuilder, Scan
 from .table_loops import kept_in
-from .tracer import Symbol, SymbolicMath
+from .tracer import Symbol, SymbolicLoops, SymbolicMath
 
 PIECE = 8192  # elements
 
+_math = SymbolicMath()
 
-def first_extreme(builder: LoopNestBuilder, kind: str, x: int, position: int, index: DType) -> int:
+
+def first_extreme(kind: str, x: Symbol, position: Symbol, index: DType) -> Symbol:
     """The first position along the reduced axis of the `max` or `min` of x, or of a NaN."""
-    apply, dtype = builder.apply, builder.dtype(x)
-    if dtype is bool_:
+    if x.type is bool_:
         raise NotFusibleError("places of truth values stay with NumPy")
-    found = apply("eq", x, builder.reduce(kind, x))
-    if dtype.is_floating:
-        found = apply("or", found, apply("isnan", x))
-    nowhere = builder.constant(int(int64.max), int64)
-    place = builder.reduce("min", apply("select", found, position, nowhere))
-    return builder.cast(place, index)
+    found = x == x.reduced(kind)
+    if x.type.is_floating:
+        found = found | _math.isnan(x)
+    return _math.cast(_math.where(found, position, int(int64.max)).reduced("min"), index)
 
 
 @cache
@@ -39,30 +38,30 @@ def running(how: Scan, dtype: DType, across: bool) -> LoopNest:
     return builder.finish()[0]
 
 
-def _piece(how: Scan, dtype: DType, across: bool) -> tuple[LoopNestBuilder, int, int]:
+def _piece(how: Scan, dtype: DType, across: bool) -> tuple[SymbolicLoops, Symbol, Symbol]:
     """The space [before, pieces, PIECE, after], the element of in0, and its number among all rows."""
-    builder = LoopNestBuilder([False, False, True, *[False] * across])
-    row, piece, at = (Symbol(builder, builder.position(axis, int64)) for axis in range(3))
-    length, i = Symbol(builder, builder.size("length", int64)), piece * PIECE + at
-    number = SymbolicMath.where(i < length, row * length + i, -1)
-    x = Symbol(builder, builder.gather(0, dtype, number.number, [3] if across else []))
-    x = SymbolicMath.cast(x, kept_in(dtype))
-    return builder, (x if how.kind == "sum" else SymbolicMath.where(i < length, x, 1)).number, number.number
+    loops = SymbolicLoops([False, False, True, *[False] * across])
+    row, piece, at = map(loops.position, range(3))
+    length, i = loops.size("length"), piece * PIECE + at
+    number = _math.where(i < length, row * length + i, -1)
+    x = _math.cast(loops.gather(0, dtype, number, [3] if across else []), kept_in(dtype))
+    return loops, x if how.kind == "sum" else _math.where(i < length, x, 1), number
 
 
 @cache
 def piece_totals(how: Scan, dtype: DType, across: bool) -> LoopNest:
     """The sum or product of each piece."""
-    builder, x, _ = _piece(how, dtype, across)
-    builder.store(builder.reduce(how.kind, x), [0, 1, 3][: 2 + across])
-    return builder.finish()[0]
+    loops, x, _ = _piece(how, dtype, across)
+    loops.store(x.reduced(how.kind), [0, 1, 3][: 2 + across])
+    return loops.finish()
 
 
 @cache
 def running_in_pieces(how: Scan, dtype: DType, across: bool) -> LoopNest:
     """Sums or products up to each element; in1: what is before each piece."""
-    builder, x, number = _piece(how, dtype, across)
-    before = builder.load(1, kept_in(dtype), [0, 1, 3][: 2 + across])
-    total = builder.apply({"sum": "add", "prod": "mul"}[how.kind], before, builder.scan(how, x))
-    builder.store(builder.cast(total, dtype), [3] if across else [], number)
-    return builder.finish()[0]
+    loops, x, number = _piece(how, dtype, across)
+    before = loops.load(1, kept_in(dtype), [0, 1, 3][: 2 + across])
+    inside = Symbol(loops.builder, loops.builder.scan(how, x.number))
+    total = before + inside if how.kind == "sum" else before * inside
+    loops.store(_math.cast(total, dtype), [3] if across else [], number)
+    return loops.finish()

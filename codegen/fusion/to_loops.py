@@ -11,6 +11,7 @@ from ..ir.index_maps import RANDOM_OPS, AxisMap, IndexMaps, ShapeAssumption, ind
 from ..ir.legality import NotFusibleError
 from ..ir.loop_nest import ADD, LoopNestBuilder
 from .op_rules import constant_of, rule_of
+from .tracer import Symbol
 
 
 def write_kernel(
@@ -109,7 +110,9 @@ class _Writer:
             if along != list(range(len(along))):
                 raise NotFusibleError("its axes are in another order")
             self.rows[node.outputs[0]] = operands[1], placed, count
-        self.values.update(zip(node.outputs, rule_of(node, pattern.is_view)(builder, node, operands), strict=True))
+        made = rule_of(node, pattern.is_view)(node, *[Symbol(builder, number) for number in operands])
+        values = made if isinstance(made, tuple) else (made,)
+        self.values.update(zip(node.outputs, [v.number for v in values], strict=True))
 
     def lies(self, labels: AxisMap, node: Node, pattern: IndexMaps) -> AxisMap:
         """A node's labels as axes of the space."""

@@ -5,6 +5,7 @@ So an elementwise op needs no lowering rule: the body that NumPy runs on arrays 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from ...graph.core.dtypes import FLOAT8, DType, bool_, float64, int32, int64
 from ...graph.core.scalar_math import NumpyMath
 from ..ir.legality import SUPPORTED, NotFusibleError
-from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, LoopNestBuilder
+from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, SET, LoopNest, LoopNestBuilder
 
 _MOST_POWERS = 4  # the largest n for which x ** n becomes a product: within 2 units in the last place of the power
 _VECTORISED = COSTLY | {"sqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "isnan", "isinf", "isfinite"}
@@ -64,6 +65,10 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __bool__(self) -> bool:
         raise NotFusibleError("its scalar body has an `if`")
+
+    def reduced(self, kind: str) -> Symbol:
+        """The reduction over all reduced axes."""
+        return Symbol(self.builder, self.builder.reduce(kind, self.number))
 
 
 def _applied(op: str, *args: Symbol) -> Symbol:
@@ -132,3 +137,38 @@ class SymbolicMath(NumpyMath):
         if x.type is not dtype and x.type.is_floating and not (dtype.is_floating or dtype in (bool_, int32, int64)):
             raise NotFusibleError(f"what does not fit {dtype.name} becomes what NumPy makes of it")
         return Symbol(x.builder, x.builder.cast(x.number, dtype))
+
+
+class SymbolicLoops:
+    """A loop nest that is written as arithmetic on symbols."""
+
+    def __init__(self, reduced: Sequence[bool]) -> None:
+        self.builder = LoopNestBuilder(reduced)
+
+    def load(self, position: int, dtype: DType, axes: Iterable[int]) -> Symbol:
+        """An element of an input."""
+        return Symbol(self.builder, self.builder.load(position, dtype, axes))
+
+    def gather(self, position: int, dtype: DType, row: Symbol, axes: Iterable[int] = ()) -> Symbol:
+        """An element of the row with the number `row` of a table, which is an input; its elements lie along `axes`."""
+        return Symbol(self.builder, self.builder.gather(position, dtype, row.number, axes))
+
+    def size(self, name: str, dtype: DType = int64) -> Symbol:
+        """A number that a launch gives."""
+        return Symbol(self.builder, self.builder.size(name, dtype))
+
+    def position(self, axis: int, dtype: DType = int64) -> Symbol:
+        """Where an element is along an axis."""
+        return Symbol(self.builder, self.builder.position(axis, dtype))
+
+    def constant(self, value: bool | int | float, dtype: DType) -> Symbol:
+        """A number."""
+        return Symbol(self.builder, self.builder.constant(value, dtype))
+
+    def store(self, value: Symbol, axes: Iterable[int], row: Symbol | None = None, how: str = SET) -> None:
+        """An output; of a table, into this row."""
+        self.builder.store(value.number, axes, None if row is None else row.number, how)
+
+    def finish(self) -> LoopNest:
+        """The nest."""
+        return self.builder.finish()[0]

@@ -34,10 +34,10 @@ from typing import Any
 from ...graph.core.dtypes import DType, int32
 from ...graph.core.opdef import Attrs
 from ...graph.ops.nn.conv_geometry import Window, height_and_width, layout, window_of
-from ..ir.loop_nest import LoopNest, LoopNestBuilder
+from ..ir.loop_nest import LoopNest
 from ..target import GPU_INDEX_MARGIN
 from .table_loops import kept_in
-from .tracer import Symbol, SymbolicMath, literal
+from .tracer import Symbol, SymbolicLoops, SymbolicMath
 
 _math = SymbolicMath()
 _MOST_WRITTEN_OUT = 25  # taps
@@ -96,7 +96,7 @@ def axis_names(space: str, window: Window, data_format: str, is_depthwise: bool)
     return (*taps, "images", channels, high, wide) if data_format == "NCHW" else (*taps, "images", high, wide, channels)
 
 
-class _Nest:
+class _Nest(SymbolicLoops):
     """A loop nest over images or results, as it is written.
 
     Args:
@@ -108,25 +108,21 @@ class _Nest:
         self.channels_first = data_format == "NCHW"
         first = 2 if summed or taps_are_axes(window) else 0
         n, c, h, w = (0, 1, 2, 3) if self.channels_first else (0, 3, 1, 2)
-        self.builder = LoopNestBuilder([not summed] * first + [summed and a != c for a in range(4)])
+        super().__init__([not summed] * first + [summed and a != c for a in range(4)])
         self.taps_are_axes = bool(first)
         self.space = range(first, first + 4)
-        self.n, self.c, self.h, self.w = (self.symbol(first + a) for a in (n, c, h, w))
+        self.n, self.c, self.h, self.w = (self.position(first + a, int32) for a in (n, c, h, w))
         self.channel_axis = first + c
 
     # --- numbers -----------------------------------------------------------------------------------------------------
 
-    def symbol(self, axis: int) -> Symbol:
-        """The position along an axis."""
-        return Symbol(self.builder, self.builder.position(axis, int32))
-
-    def size(self, name: str) -> Symbol:
+    def size(self, name: str, dtype: DType = int32) -> Symbol:
         """A size that a launch gives."""
-        return Symbol(self.builder, self.builder.size(name, int32))
+        return super().size(name, dtype)
 
     def quotient(self, x: Symbol, by: int) -> Symbol:
         """x // by; what is negative is rounded in any direction."""
-        divisor = literal(self.builder, by, int32).number
+        divisor = self.constant(by, int32).number
         return x if by == 1 else Symbol(self.builder, self.builder.apply("quotient", x.number, divisor))
 
     # --- windows -----------------------------------------------------------------------------------------------------
@@ -134,8 +130,7 @@ class _Nest:
     def over_taps(self, kind: str, term: Callable[[Tap, Tap], Symbol]) -> Symbol:
         """The sum, largest or smallest of what all taps give."""
         if self.taps_are_axes:
-            value = term(self.symbol(0), self.symbol(1))
-            return Symbol(self.builder, self.builder.reduce(kind, value.number))
+            return term(self.position(0, int32), self.position(1, int32)).reduced(kind)
         high, wide = self.window.taps
         terms = [term(i, j).number for i in range(high) for j in range(wide)]
         return Symbol(self.builder, reduce(lambda a, b: self.builder.apply(_FOLDED[kind], a, b), terms))
@@ -143,8 +138,7 @@ class _Nest:
     def number(self, i: Tap, j: Tap) -> Symbol:
         """The number of a tap."""
         tap = _times(i, self.window.taps[1]) + j
-        found: Symbol = tap if isinstance(tap, Symbol) else literal(self.builder, tap, int32)
-        return found
+        return tap if isinstance(tap, Symbol) else self.constant(tap, int32)
 
     def start(self, axis: int, position: Symbol) -> Symbol:
         """The pixel that a position sees at its first tap; -1 and less in the padding."""
@@ -245,22 +239,18 @@ class _Nest:
             else:
                 row = row * self.size(channels) + channel
         row = SymbolicMath.where(there, row, -1)
-        return Symbol(self.builder, self.builder.gather(position, dtype, row.number, axes))
+        return self.gather(position, dtype, row, axes)
 
     def weight(self, position: int, dtype: DType, tap: Symbol, filter: Symbol) -> Symbol:
         """The number of input `position`, a depthwise convolution's filter, at the tap with this number."""
         row = tap * self.size("filters") + filter
-        return Symbol(self.builder, self.builder.gather(position, dtype, row.number, []))
-
-    def load(self, position: int, dtype: DType) -> Symbol:
-        """The current element of an input that has the axes of the space."""
-        return Symbol(self.builder, self.builder.load(position, dtype, self.space))
+        return self.gather(position, dtype, row)
 
     def stored(self, value: Symbol, axes: Any = None, dtype: DType | None = None) -> LoopNest:
         """The nest, with its output."""
         value = value if dtype is None else SymbolicMath.cast(value, dtype)
-        self.builder.store(value.number, self.space if axes is None else axes)
-        return self.builder.finish()[0]
+        self.store(value, self.space if axes is None else axes)
+        return self.finish()
 
 
 def _times(x: Tap, n: int) -> Any:
@@ -402,9 +392,9 @@ def depthwise_filter_gradient(dtype: DType, window: Window, multiplier: int, dat
     """Over taps and filters, reducing positions: the gradient for the filter. in0: image; in1: gradient of the result."""
     nest = _Nest(window, data_format, summed=True)
     channel = None if multiplier == 1 else nest.quotient(nest.c, multiplier)
-    x = nest.read(0, dtype, nest.seen(nest.symbol(0), nest.symbol(1)), _IMAGE, channel)
-    total = nest.builder.reduce("sum", (x * nest.load(1, dtype)).number)
-    return nest.stored(Symbol(nest.builder, total), [0, 1, nest.channel_axis])
+    x = nest.read(0, dtype, nest.seen(nest.position(0, int32), nest.position(1, int32)), _IMAGE, channel)
+    total = (x * nest.load(1, dtype, nest.space)).reduced("sum")
+    return nest.stored(total, [0, 1, nest.channel_axis])
 
 
 # --- ops -------------------------------------------------------------------------------------------------------------

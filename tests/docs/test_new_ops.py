@@ -37,8 +37,8 @@ def _squares(x, axis, keepdims):
     return np.sum(x * x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
-def _rule(builder, node, inputs):
-    return [builder.reduce("sum", builder.apply("mul", inputs[0], inputs[0]))]
+def _rule(node, x):
+    return (x * x).reduced("sum")
 
 
 define("SumOfSquares", reduce._reduction_rule(NUMBERS), reduce._reduction(_squares, True))
