@@ -106,42 +106,37 @@ def _chains(
 
 
 @compiled
+def _sibling(
+    free: Whole, x: Whole, depth: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
+    work_cap: float, memory_cap: float, mate: Ints,
+) -> Whole:  # fmt: skip
+    """Pair a node with one that is free (-1: none), if they may merge; returns the one that is free then."""
+    if mate[x] >= 0 or x == free:
+        return free
+    if free < 0 or depth[free] != depth[x]:
+        return x
+    if not _may_merge(free, x, unit, members, work, memory, allowed, work_cap, memory_cap):
+        return x
+    _merge(free, x, mate, unit, members, work, memory, allowed)
+    return np.int64(-1)
+
+
+@compiled
 def _siblings(
     a: Arrays, depth: Ints, unit: Ints, members: Ints, work: Floats, memory: Floats, allowed: Flags,
     work_cap: float, memory_cap: float, mate: Ints,
 ) -> None:  # fmt: skip
     """Pair nodes of the same depth that share an input, or a consumer."""
-    n = len(depth)
     for v in range(len(a.value_source)):
-        free = np.int64(-1)
+        free: Whole = np.int64(-1)
         for e in range(a.value_start[v], a.value_start[v + 1]):
             x = np.int64(a.value_target[e])
-            if mate[x] >= 0 or x == free:
-                continue
-            if (
-                free >= 0
-                and depth[free] == depth[x]
-                and _may_merge(free, x, unit, members, work, memory, allowed, work_cap, memory_cap)
-            ):
-                _merge(free, x, mate, unit, members, work, memory, allowed)
-                free = np.int64(-1)
-            else:
-                free = x
-    for y in range(n):
+            free = _sibling(free, x, depth, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
+    for y in range(len(depth)):
         free = np.int64(-1)
         for e in range(a.input_start[y], a.input_start[y + 1]):
             x = np.int64(a.value_source[a.input_value[e]])
-            if mate[x] >= 0 or x == free:
-                continue
-            if (
-                free >= 0
-                and depth[free] == depth[x]
-                and _may_merge(free, x, unit, members, work, memory, allowed, work_cap, memory_cap)
-            ):
-                _merge(free, x, mate, unit, members, work, memory, allowed)
-                free = np.int64(-1)
-            else:
-                free = x
+            free = _sibling(free, x, depth, unit, members, work, memory, allowed, work_cap, memory_cap, mate)
 
 
 def coarser(problem: Problem, work_cap: float, memory_cap: float, siblings: bool) -> tuple[Problem, Ints]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...graph.core.errors import OpError
+from ...placer.render.text import size_text
 from .cluster import (
     LOOK_S,
     Image,
@@ -36,7 +37,7 @@ from .cluster import (
 )
 from .common import UsageError, errors_explained, program_errors
 from .lock_file import read_up
-from .watch import rates, size_text
+from .watch import rates
 
 if TYPE_CHECKING:
     from ...distribute.launchers.engines import Described

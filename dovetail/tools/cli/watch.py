@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...placer.render.text import short, size_text
 from ...placer.render.timeline import time_text
 from .common import errors_explained, monitor
 
@@ -120,11 +121,11 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
     for view in views:
         f = view.figures
         if f is None:
-            rows.append({"task": _short(view.task), "at": view.address, "state": "[red]silent[/]"})
+            rows.append({"task": short(view.task), "at": view.address, "state": "[red]silent[/]"})
             continue
         rate = rates(before.get(view.task), view)
         rows.append({
-            "task": _short(view.task), "at": view.address, "state": "[green]up[/]" + (" with keys" if f.get("keys") else ""),
+            "task": short(view.task), "at": view.address, "state": "[green]up[/]" + (" with keys" if f.get("keys") else ""),
             "up": _seconds(f["up_s"]), "devices": _devices(f["devices"]), "memory": size_text(f["memory"]), "sessions": str(f["sessions"]),
             "load": f"{f['load']:.2f}" if "load" in f else "", **{p: time_text(s) for p, s in f.get("step_s", {}).items()},
             "steps": str(f["steps_started"]), "per s": "" if rate is None else f"{rate.steps:.1f}",
@@ -133,15 +134,15 @@ def picture(views: Sequence[TaskStatus], before: Mapping[str, TaskStatus], width
         })  # fmt: skip
         for link in f["links"]:
             speed = "" if rate is None else f"{size_text(rate.bytes_to.get(link['to'], 0.0))}/s"
-            links.add_row(_short(view.task), _short(link["to"]), str(link["messages"]), size_text(link["bytes"]), speed)
+            links.add_row(short(view.task), short(link["to"]), str(link["messages"]), size_text(link["bytes"]), speed)
         for q in f.get("queues", ()):
             queues.add_row(
-                q["name"], _short(view.task), str(q["elements"]), str(q["capacity"] or "-"), str(q["waiting"])
+                q["name"], short(view.task), str(q["elements"]), str(q["capacity"] or "-"), str(q["waiting"])
             )
         for step in f["steps"]:
             if waiting.row_count < MOST_WAITING and step["waits"]:
-                waits = "\n".join(map(_short, step["waits"]))
-                waiting.add_row(str(step["step"]), _seconds(step["age_s"]), _short(view.task), waits)
+                waits = "\n".join(map(short, step["waits"]))
+                waiting.add_row(str(step["step"]), _seconds(step["age_s"]), short(view.task), waits)
     parts: list[RenderableType] = [_tasks(rows, width)]
     for title, table in (("Queues", queues), ("Sent", links), ("Waiting steps", waiting)):
         if table.row_count:
@@ -173,21 +174,8 @@ def _tasks(rows: Sequence[Mapping[str, str]], width: int) -> Table:
     return table
 
 
-def _short(task: str) -> str:
-    return task.replace("/replica:0", "")
-
-
 def _devices(devices: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(str(d["name"]).rpartition("/device:")[2] + ("*" if d.get("emulated") else "") for d in devices)
-
-
-def size_text(size: float) -> str:
-    """A number of bytes as text, with few digits."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
 
 
 def _seconds(seconds: float) -> str:

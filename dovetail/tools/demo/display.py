@@ -162,11 +162,11 @@ class LiveDisplay:
             grid.add_row(*(Text("?".center(8), style="dim") for _ in self._drawn))
         else:
             labels, found = self._digits.test_labels, training.predictions
-            grid.add_row(*(_verdict(int(found[i]), int(labels[i])) for i in self._drawn))
+            grid.add_row(*(_result(int(found[i]), int(labels[i])) for i in self._drawn))
         return grid
 
 
-def _verdict(predicted: int, label: int) -> Text:
+def _result(predicted: int, label: int) -> Text:
     right = predicted == label
     return Text(f"{predicted} {'✓' if right else '✗'}".center(8), style="bold green" if right else "bold red")
 

@@ -356,12 +356,12 @@ class TestWatching:
             TaskStatus("/job:b", "h:1", None, 1.0),
         ]
         shown = {}
-        for width in (60, 80, 200):
+        for width in (62, 80, 200):
             console = Console(width=width, file=io.StringIO())
             console.print(picture(views, {}, width))
             assert isinstance(console.file, io.StringIO)
             shown[width] = console.file.getvalue().splitlines()
         assert shown[200][0].split()[-3:] == ["failed", "stalled", "refused"]
         assert shown[80][0].split() == ["task", "at", "state", "memory", "steps", "running", "failed"]
-        assert shown[60][0].split() == ["task", "state", "memory", "steps", "running", "failed"]
+        assert shown[62][0].split() == ["task", "state", "memory", "steps", "running", "failed"]
         assert all("12345" in lines[1] and "silent" in lines[2] for lines in shown.values())
