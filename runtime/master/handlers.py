@@ -67,10 +67,9 @@ class MasterHandlers:
 
     def tidy(self, now: float) -> None:
         """Close sessions whose clients have gone, and stop waiting for the cluster for such clients."""
-        if self._responder.endpoint is not None:
-            for session in self._leases.look(now, self._master.handles(), self._responder.is_gone):
-                logger.warning("%s: closing session %s: its client has gone", self._responder.task, session)
-                self._executor.master.submit(self._master.close_session, session)
+        for session in self._leases.look(now, self._master.handles(), self._responder.is_gone):
+            logger.warning("%s: closing session %s: its client has gone", self._responder.task, session)
+            self._executor.master.submit(self._master.close_session, session)
         for call in list(self._opening):
             if self._responder.is_silent(call[0], now) or self._responder.is_gone(call[0]):
                 self._opening.discard(call)

@@ -30,15 +30,16 @@ class Responder:
     Attributes:
         task: the server's task.
         addresses: of the cluster's tasks: `/job:worker/replica:0/task:1` -> `host:port`.
-        endpoint: None before the server listens.
+        endpoint: set before it handles the first message.
         heard: connection of a client -> time of its last sign of life: a `run`, a call for a session, or a `ping`. For the I/O thread.
         is_stopping: whether the server is stopping. It sends nothing to other tasks then.
     """
 
+    endpoint: Endpoint
+
     def __init__(self, task: str, addresses: Mapping[str, str] | None = None) -> None:
         self.task = task
         self.addresses = dict(addresses or {})
-        self.endpoint: Endpoint | None = None
         self.heard: dict[bytes, float] = {}
         self.is_stopping = False
 
@@ -52,14 +53,11 @@ class Responder:
 
     def reply(self, peer: bytes, message: Message) -> None:
         """Send a reply. If it cannot be encoded, send the error instead: a client waits as long as its request is not answered."""
-        endpoint = self.endpoint
-        if endpoint is None:
-            return
         try:
-            endpoint.reply(peer, message)
+            self.endpoint.reply(peer, message)
         except (WireError, ResourceExhaustedError, MemoryError) as e:
             why = InternalError.of(f"The answer cannot travel: {type(e).__name__}: {e}")
-            endpoint.reply(peer, self.error(message.fields["request"], e if isinstance(e, OpError) else why))
+            self.endpoint.reply(peer, self.error(message.fields["request"], e if isinstance(e, OpError) else why))
 
     def refuse(self, peer: bytes, request: int, error: OpError) -> None:
         """Reply with an error."""
@@ -75,36 +73,34 @@ class Responder:
         Raises:
             AbortedError: the server is stopping. KeyError: the cluster has no such task.
         """
-        endpoint = self.endpoint
-        if endpoint is None or self.is_stopping:
+        if self.is_stopping:
             raise AbortedError.of(f"The server of {self.task} is stopping")
-        endpoint.send(self.addresses[task], message)
+        self.endpoint.send(self.addresses[task], message)
 
     def tell(self, task: str, message: Message) -> None:
-        """Send a message that may be lost: unknown tasks and a stopping server are ignored."""
-        if self.endpoint is not None and task in self.addresses:
+        """Send a message that may be lost: unknown tasks are ignored."""
+        if task in self.addresses:
             self.endpoint.send(self.addresses[task], message)
 
     def reader_of(self, task: str) -> int:
         """The process of a task if it maps this one's memory, which makes sending large tensors cheap; else 0."""
-        return 0 if self.endpoint is None else self.endpoint.reader_of(self.addresses[task])
+        return self.endpoint.reader_of(self.addresses[task])
 
     def lives(self, task: str, since: float) -> bool:
         """Whether a task's process has run since then, even if it does not answer. For the I/O thread."""
-        endpoint = self.endpoint
-        return endpoint is not None and task in self.addresses and endpoint.lives(self.addresses[task], since)
+        return task in self.addresses and self.endpoint.lives(self.addresses[task], since)
 
     def is_gone(self, peer: bytes) -> bool:
         """Whether a client's connection is gone. For the I/O thread."""
-        return self.endpoint is None or self.endpoint.is_gone(peer)
+        return self.endpoint.is_gone(peer)
 
     def owner(self, peer: bytes) -> str:
         """The key of an admitted client; empty where there are no keys."""
-        return "" if self.endpoint is None else self.endpoint.owner(peer)
+        return self.endpoint.owner(peer)
 
     def may_sleep(self) -> bool:
         """Whether the calling thread may block: all but the I/O thread may."""
-        return self.endpoint is not None and not self.endpoint.on_io_thread()
+        return not self.endpoint.on_io_thread()
 
     def collective(self, task: str, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
         """Send a message of the coordinator of collectives. Raises as `send` does."""

@@ -185,6 +185,7 @@ class Server:
             )
         self._responder = Responder(self.task, addresses_of(self.cluster_spec))
         self._process = process_id()
+        self._is_listening = False
         self._stopped = threading.Event()
         self._metrics: MetricsServer | None = None
         self._next_look = 0.0
@@ -228,7 +229,7 @@ class Server:
         """
         if self._stopped.is_set():
             raise RuntimeError(f"The server of {self.task} was stopped; make a new one")
-        if self._responder.endpoint is not None:
+        if self._is_listening:
             return
         _limit_blas_threads(self.cluster_spec, self._address, self.config.intra_op_parallelism_threads)
         use_batch_scheduling()
@@ -266,7 +267,7 @@ class Server:
             self._worker.replicator = Replicator(self.task, backup, self.incarnation, self._worker.resources, call)
 
         def listens(endpoint: Endpoint) -> None:
-            responder.endpoint = endpoint
+            responder.endpoint, self._is_listening = endpoint, True
             self._address = responder.addresses[self.task] = endpoint.address
             endpoint.call_soon(ignore_numpy_warnings)
 
@@ -319,7 +320,7 @@ class Server:
             return
         self._stopped.set()
         self._responder.is_stopping = True
-        if self._responder.endpoint is not None:
+        if self._is_listening:
             remove_server(self._address)
             if self._keys is not None:
                 served_with(self._keys)
@@ -339,8 +340,7 @@ class Server:
         self.stop()
 
     def __repr__(self) -> str:
-        listens = self._responder.endpoint is not None
-        state = "stopped" if self._stopped.is_set() else self.target if listens else "not started"
+        state = "stopped" if self._stopped.is_set() else self.target if self._is_listening else "not started"
         return f"<dt.train.Server {self.task} {state}>"
 
     # --- messages --------------------------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ class Server:
             "load": self._load.cores,
             "devices": [device_fields(d) for d in self.devices],
             "keys": self._keys is not None,
-            "refused": self._responder.endpoint.refused if self._responder.endpoint is not None else 0,
+            "refused": self._responder.endpoint.refused,
             "sessions": len(self._master.handles()),
             "steps_running": len(self._worker.running()),
             "steps_started": self._worker.resources.steps_started,

@@ -275,7 +275,7 @@ class Mapper:
             self._let_go()
 
     def _let_go(self) -> None:
-        for old in [k for k, m in self._mappings.items() if m.words[RETIRED] or not Path(f"/proc/{k[0]}").exists()]:
+        for old in [key for key, m in self._mappings.items() if m.words[RETIRED] or not is_alive(key[0])]:
             del self._mappings[old]  # arrays over it keep it mapped
 
     def __len__(self) -> int:

@@ -78,7 +78,7 @@ class Endpoint:
     """
 
     def __init__(
-        self, address: str, on_message: Callable[[bytes, Message], None], *, on_tick: Callable[[], None] | None = None,
+        self, address: str, on_message: Callable[[bytes, Message], None], *, on_tick: Callable[[], None] = lambda: None,
         insecure: bool = False, keys: Keys | None = None, listens: Callable[[Endpoint], None] = lambda endpoint: None,
     ) -> None:  # fmt: skip
         host, port = split_address(address)
@@ -113,7 +113,7 @@ class Endpoint:
             raise
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         listens(self)
-        self._io.start(self.address, None if on_tick is None else self._tick, self._end)
+        self._io.start(self.address, self._tick, self._end)
 
     def __enter__(self) -> Endpoint:
         return self
@@ -246,8 +246,7 @@ class Endpoint:
     # --- what the I/O thread does ----------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        if self._on_tick is not None:
-            self._io.guard(self._on_tick)
+        self._io.guard(self._on_tick)
         pool = pool_of_process()
         if pool is not None:
             self._io.guard(pool.tidy)

@@ -62,7 +62,7 @@ class EventLoop:
         self._wake_out.setblocking(False)
         self.watch(self._wake_in.fileno(), self._drain_wakes)
 
-    def start(self, name: str, tick: Callable[[], None] | None, end: Callable[[], None]) -> None:
+    def start(self, name: str, tick: Callable[[], None], end: Callable[[], None]) -> None:
         """Start the thread.
 
         Args:
@@ -158,7 +158,7 @@ class EventLoop:
         if self._queue:
             self.run_queue()
 
-    def _run(self, tick: Callable[[], None] | None, end: Callable[[], None]) -> None:
+    def _run(self, tick: Callable[[], None], end: Callable[[], None]) -> None:
         self._ident = get_ident()
         try:
             failures = 0
@@ -184,12 +184,12 @@ class EventLoop:
         self.guard(end)
         self._shut()
 
-    def _take_turns(self, tick: Callable[[], None] | None) -> None:
+    def _take_turns(self, tick: Callable[[], None]) -> None:
         """Handle events until the thread is to end."""
         next_tick = time.monotonic() + TICK_S
         while not self._closing:
-            self.turn(-1 if tick is None else max(0.0, next_tick - time.monotonic() + 0.001))
-            if tick is not None and time.monotonic() >= next_tick:
+            self.turn(max(0.0, next_tick - time.monotonic() + 0.001))
+            if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK_S
                 tick()
             self._turns += 1

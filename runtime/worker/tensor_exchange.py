@@ -141,7 +141,7 @@ class TensorExchange:
         except ValueError:  # not a channel key
             return
         responder, endpoint = self._responder, self._responder.endpoint
-        if endpoint is None or task not in responder.addresses:
+        if task not in responder.addresses:
             return
         left = endpoint.bytes_left(responder.addresses[task])
         fields = {"step": step, "task": responder.task, "known": known, "channels": sent, "left": left}

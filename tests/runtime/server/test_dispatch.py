@@ -28,8 +28,7 @@ def test_a_server_can_answer_the_first_message(monkeypatch: pytest.MonkeyPatch) 
     start, ready = EventLoop.start, []
 
     def note_and_start(self: EventLoop, *arguments: object) -> None:
-        endpoint = server._responder.endpoint
-        ready.append(endpoint is not None and server._responder.addresses[server.task] == endpoint.address)
+        ready.append(server._responder.addresses[server.task] == server._responder.endpoint.address)
         start(self, *arguments)  # type: ignore[arg-type]
 
     server = dt.train.Server.create_local_server(start=False)

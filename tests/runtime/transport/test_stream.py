@@ -403,7 +403,7 @@ def test_what_waits_for_a_client_that_has_gone_is_dropped(monkeypatch: pytest.Mo
         for seq in range(message.fields["seq"]):
             server.reply(peer, Message("tensors", {"step": seq, "channels": [0], "without": []}, (np.zeros(4_000),)))
 
-    with Endpoint("localhost:0", handle, on_tick=lambda: None) as server, Connection(server.address) as deaf:
+    with Endpoint("localhost:0", handle) as server, Connection(server.address) as deaf:
         for _ in range(20):
             deaf.send(ping(1))
             assert deaf.recv(WAIT_S) is not None

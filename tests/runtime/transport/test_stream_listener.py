@@ -160,7 +160,7 @@ def test_a_large_message_that_comes_first_does_not_keep_them_on_zeromq() -> None
     arrived: list[int] = []
     with (
         Endpoint("localhost:0", lambda peer, message: arrived.append(message.fields["step"])) as server,
-        Endpoint("localhost:0", lambda peer, message: None, on_tick=lambda: None) as other,
+        Endpoint("localhost:0", lambda peer, message: None) as other,
     ):
         for step in range(8):
             values = np.zeros(8 << 20, np.uint8)

@@ -233,7 +233,7 @@ def echo(folder: Path) -> Iterator[Endpoint]:
             message = Message("done", {"request": 1, "fetches": ["1"]}, message.tensors)
         endpoint.reply(peer, message)
 
-    with Endpoint("localhost:0", answer, keys=Keys.load(folder, "a-0"), on_tick=lambda: None) as endpoint:
+    with Endpoint("localhost:0", answer, keys=Keys.load(folder, "a-0")) as endpoint:
         yield endpoint
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from dovetail.runtime.rpc.dispatch import Responder
 from dovetail.runtime.session.local_backend import LocalBackend
 from dovetail.runtime.session.session import Session
 from dovetail.runtime.timeouts import SILENT_S
+from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker.handlers import StepHandlers
 from dovetail.runtime.worker.registration import Registration
@@ -35,10 +38,8 @@ class Letters(Responder):
     def __init__(self) -> None:
         super().__init__(TASK)
         self.kept: list[Message] = []
-
-    def reply(self, peer: bytes, message: Message) -> None:
-        """As `Mail.reply`."""
-        self.kept.append(message)
+        keep = SimpleNamespace(owner=lambda peer: "", reply=lambda peer, message: self.kept.append(message))
+        self.endpoint = cast(Endpoint, keep)
 
 
 def unit(sends: bool = False) -> PartitionGraph:
@@ -85,7 +86,7 @@ def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
 
 def test_silent_clients_are_forgotten() -> None:
     worker, _ = made(unit())
-    responder = Responder(TASK)
+    responder = Letters()
     steps = StepHandlers(worker, responder)
     for peer in (b"idle", b"alive"):
         steps.on_run(peer, asked(1))
