@@ -28,7 +28,8 @@ from ..math.static_operands import (
     op_scope,
 )
 from .concat_stack import stack
-from .shapes import reshape, shape, transpose
+from .ranges import range as range_
+from .shapes import reshape, shape, size, transpose
 
 # --- tile ---------------------------------------------------------------------------------------------------
 
@@ -68,10 +69,9 @@ def _tile_gradient(node: Node, grad: Any) -> Sequence[Any]:
     # Seen as [m0, d0, m1, d1, ...], every second dimension counts the copies.
     x, multiples = node.inputs
     rank = known_rank((x,))
-    if rank is None:
-        raise ValueError(f"The gradient of Tile needs to know the rank of its input {x!r}; use set_shape")
     pairs = reshape(transpose(stack([multiples, shape(x, out_type=multiples.dtype.base)])), [-1])
-    return [reduce_sum(reshape(grad, pairs), list(range(0, 2 * rank, 2))), None]
+    copies = range_(0, size(pairs), 2) if rank is None else list(range(0, 2 * rank, 2))
+    return [reduce_sum(reshape(grad, pairs), copies), None]
 
 
 define("Tile", _tile_rule, _tile, gradient=_tile_gradient, cost=move_cost)

@@ -17,7 +17,7 @@ from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define, set_gradient
 from ...core.shape import compatible, text
 from ...tensors.indexed_slices import IndexedSlices
-from ..math.arithmetic import maximum, multiply, sqrt, subtract
+from ..math.arithmetic import floormod, maximum, multiply, sqrt, subtract
 from ..math.cast import cast
 from ..math.common import allowed, input_cost, widened
 from ..math.compare import equal, greater_equal, logical_and, where_v2
@@ -341,11 +341,12 @@ def _gather_gradient(node: Node, grad: Any) -> Sequence[Any]:
         rows = reshape(grad, concat([count, tail], 0))
         return [IndexedSlices(rows, reshape(indices, count), whole), None, None]
     if params.dims is None or indices.dims is None or axis is None:
-        raise ValueError(
-            f"The gradient of gather '{node.name}' along an axis other than 0 needs to know the axis and the "
-            f"ranks of {params!r} "
-            f"and {indices!r}; use set_shape"
-        )
+        if batch:
+            raise ValueError(
+                f"The gradient of gather '{node.name}' with batch_dims needs to know the axis and the ranks of {params!r} "
+                f"and {indices!r}; use set_shape"
+            )
+        return [_gather_gradient_of_any_rank(params, indices, whole, axis_input, grad), None, None]
     at = normal_axis(axis, len(params.dims))
     if batch < 0:
         batch += len(indices.dims)
@@ -381,6 +382,17 @@ def _dense_gather_gradient(
     restored = reshape(summed, gather(whole, order))
     back = [order.index(i) for i in range(rank)]
     return transpose(restored, back)
+
+
+def _gather_gradient_of_any_rank(params: Tensor, indices: Tensor, whole: Tensor, axis: Tensor, grad: Tensor) -> Tensor:
+    """The same where only a step tells the ranks or the axis."""
+    at = floormod(cast(reshape(axis, []), int32), rank(params))
+    end = at + rank(indices)
+    front = transpose(grad, concat([range_(at, end), range_(at), range_(end, rank(grad))], 0))
+    summed = unsorted_segment_sum(front, indices, gather(whole, at))
+    made = transpose(summed, concat([range_(1, at + 1), [0], range_(at + 1, rank(params))], 0))
+    made.set_shape(params.dims)
+    return made
 
 
 set_gradient("GatherV2", _gather_gradient)

@@ -15,11 +15,13 @@ from ...core.constant_value import static_value
 from ...core.dtypes import int32
 from ...core.graph import Node, Tensor
 from ...core.opdef import set_gradient
-from ...core.shape import is_static, text
+from ...core.shape import is_static
+from ..array.concat_stack import concat
+from ..array.dynamic_partition import setdiff1d
 from ..array.gather import one_hot
-from ..array.ranges import linspace
-from ..array.shapes import broadcast_to, rank, reshape, shape, size, transpose
-from .arithmetic import floordiv, maximum, multiply, real_divide
+from ..array.ranges import linspace, range as range_
+from ..array.shapes import broadcast_to, invert_permutation, rank, reshape, shape, size, transpose
+from .arithmetic import floordiv, floormod, maximum, multiply, real_divide
 from .cast import cast
 from .compare import equal
 from .reduce import normal_axes, reduce_prod, reduce_sum
@@ -84,22 +86,24 @@ def _prod_gradient(node: Node, grad: Tensor) -> list[Tensor | None]:
     """The product of all others, which exists where an element is 0, too: running products from both ends."""
     x, axes = node.inputs
     known = static_value(axes)
+    order: Any
+    back: Any
+    reduced: Any  # how many axes
     if known is None or x.dims is None:
-        raise ValueError(
-            f"The gradient of '{node.name}' needs the rank of its input and the axes to be known when "
-            f"the graph is built; they are {text(x.dims)} and {axes!r}"
-        )
-    rank = len(x.dims)
-    over = normal_axes(known, rank)
-    rest = tuple(i for i in range(rank) if i not in over)
-    order = (*over, *rest)
+        total = rank(x)
+        over = reshape(floormod(cast(axes, int32), total), [-1])
+        order = concat([over, setdiff1d(range_(total), over)[0]], 0)
+        back, reduced = invert_permutation(order), size(over)
+    else:
+        first = normal_axes(known, len(x.dims))
+        order = (*first, *(i for i in range(len(x.dims)) if i not in first))
+        back, reduced = np.argsort(order).astype(np.int32), len(first)
     moved = transpose(x, order)
     moved_shape = shape(moved)
-    count = reduce_prod(moved_shape[: len(over)])
-    flat = reshape(moved, [count, reduce_prod(moved_shape[len(over) :])])  # a -1 would not do for an empty tensor
+    count = reduce_prod(moved_shape[:reduced])
+    flat = reshape(moved, [count, reduce_prod(moved_shape[reduced:])])  # a -1 would not do for an empty tensor
     others = multiply(cumprod(flat, 0, exclusive=True), cumprod(flat, 0, exclusive=True, reverse=True))
-    back = transpose(reshape(others, moved_shape), np.argsort(order).astype(np.int32))
-    return [multiply(_spread(node, grad), back), None]
+    return [multiply(_spread(node, grad), transpose(reshape(others, moved_shape), back)), None]
 
 
 def _linspace_gradient(node: Node, grad: Any) -> Sequence[Any]:

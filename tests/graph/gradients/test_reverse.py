@@ -14,6 +14,7 @@ from dovetail.graph.core.graph import Graph, Tensor
 from dovetail.graph.gradients.reverse import UnconnectedGradients, gradients
 from dovetail.graph.ops.array.gather import gather
 from dovetail.graph.ops.array.identity_and_placeholders import identity, stop_gradient
+from dovetail.graph.ops.array.padding import tile
 from dovetail.graph.ops.array.segments import segment_prod, unsorted_segment_prod
 from dovetail.graph.ops.math import arithmetic as a, elementwise as m
 from dovetail.graph.ops.math.cast import cast
@@ -365,10 +366,27 @@ def test_another_graphs_x_is_refused(graph):
         gradients(x, other)
 
 
-def test_a_product_of_unknown_rank_says_what_it_needs(graph):
-    x = placeholder("float32")
-    with pytest.raises(ValueError, match="'Prod' needs the rank of its input and the axes to be known"):
-        gradients(reduce_prod(x), x)
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x, axis: reduce_prod(x),
+        lambda x, axis: reduce_prod(x, axis),
+        lambda x, axis: reduce_prod(x, [-1, 0], keepdims=True),
+        lambda x, axis: tile(x, [2, 1, 3]),
+        lambda x, axis: gather(x, [[1, 0], [1, 1]], axis=axis),
+        lambda x, axis: gather(x, 1, axis=-1),
+    ],
+)
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_gradients_of_unknown_rank_are_those_of_a_known_one(graph, build, axis):
+    at = np.random.default_rng(1).normal(size=(2, 3, 4))
+    at[0, 1, 2] = 0
+    known, unknown, late = placeholder("float64", at.shape), placeholder("float64"), placeholder("int32", [])
+    weights = np.random.default_rng(2).normal(size=np.shape(value(build(constant(at), axis))))
+    found = [gradients(build(x, n) * weights, x)[0] for x, n in ((known, axis), (unknown, axis), (unknown, late))]
+    wanted, *others = Interpreter(graph).run(found, {known: at, unknown: at, late: axis})
+    for other in others:
+        np.testing.assert_allclose(other, wanted)
 
 
 # --- size ---------------------------------------------------------------------------------------------------
