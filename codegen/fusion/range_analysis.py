@@ -87,4 +87,4 @@ def short_row(loops: LoopNest, sizes: Sequence[int | None]) -> int:
     is_costly = any(v.op in COSTLY and axes[-1] in v.axes for v in values)
     if row <= (WRITTEN_OUT if reduced or is_costly else _CHEAP) and len(axes) == 1 and row * len(values) <= _OPERATIONS:
         return row
-    return row if reduced and (is_costly or max(loops.stages()) > 1) else 0
+    return row if reduced and is_costly else 0

@@ -34,7 +34,7 @@ from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .attention_tiles import Blocks, blocks_for
-from .text import Constants, inside, lines, make_kernel
+from .text import Constants, dot, inside, lines, make_kernel
 
 _ROWS = ("batch", "heads", "queries")
 _EVEN = 16  # rows of what is turned begin at multiples of so many numbers
@@ -205,8 +205,7 @@ class _Attention:
 
     def dot(self, a: str, b: str, total: str = "") -> str:
         """A product of tiles."""
-        accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.dtype is float32 else ""
-        return f"tl.dot({a}, {b}{', ' + total if total else ''}{accuracy})"
+        return dot(a, b, total, self.dtype, self.tf32)
 
     def upright(
         self, name: str, at: str, turned: str, positions: str, bound: str, length: str, again: bool = False

@@ -35,7 +35,7 @@ from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel,
 from .epilogue import EpilogueWriter, TilePosition
 from .gemm import added
 from .gemm_tiles import Tile
-from .text import Constants, inside, lines, make_kernel
+from .text import Constants, dot, inside, lines, make_kernel
 from .windows import IMAGE, WINDOW, Layout, size_parameters, window_constants
 
 _HALF = (  # steps of 64: where a pixel lies is computed for each step, which takes as long as 32 products
@@ -157,9 +157,7 @@ class _Convolution:
 
     def dot(self) -> str:
         """One step of the product."""
-        accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.dtype is float32 else ""
-        accuracy = ", out_dtype=tl.float64" if self.dtype is float64 else accuracy
-        return f"total = tl.dot(a, b, total{accuracy})"
+        return f"total = {dot('a', 'b', 'total', self.dtype, self.tf32)}"
 
     def kernel(
         self, name: str, t: Tile, body: str, sizes: Sequence[str], epilogue: EpilogueWriter | None

@@ -32,7 +32,7 @@ from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .epilogue import EpilogueWriter, TilePosition
 from .gemm_tiles import Tile, can_describe, tiles
-from .text import Constants, inside, lines, make_kernel
+from .text import Constants, dot, inside, lines, make_kernel
 
 _TURNED = 64  # rows and columns of the piece that a program turns
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
@@ -250,11 +250,8 @@ class _Product:
         constants: Constants = (("BM", tile.m), ("BN", tile.n), ("BK", tile.k), ("GROUP", 8))
         constants += (("SPLITS", tile.splits),) if tile.splits > 1 else ()
         name = "matmul_part" if tile.splits > 1 else "matmul"
-        accuracy = f', input_precision="{"tf32" if self.tf32 else "ieee"}"' if self.multiplied[0] is float32 else ""
-        if self.added is float64:
-            accuracy = ", out_dtype=tl.float64"
-        elif self.multiplied[0].size == 1:  # Hopper adds with fewer bits than float32 has: not for longer than this
-            accuracy = f", max_num_imprecise_acc={min(tile.k, _IMPRECISE)}"
+        # Hopper adds products of float8 with fewer bits than float32 has: not for longer than this
+        short = f", max_num_imprecise_acc={min(tile.k, _IMPRECISE)}" if self.multiplied[0].size == 1 else ""
         start_tile = [
             [*_COUNTED, "number = tl.program_id(0)", *self.numbering()],
             self.descriptions() if tile.described else self.starts(),
@@ -265,7 +262,7 @@ class _Product:
             inside(
                 f"for start in range({'0, k' if tile.splits == 1 else 'begin, tl.minimum(begin + share, k)'}, BK):",
                 loads,
-                f"total = tl.dot(a, b, total{accuracy})",
+                f"total = {dot('a', 'b', 'total', self.multiplied[0], self.tf32, short)}",
                 [] if tile.described else self.next_step(),
             ),
             ["rows = tile_m.to(tl.int64) * BM + tl.arange(0, BM)", "columns = tile_n * BN + tl.arange(0, BN)"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from ....graph.core.dtypes import DType
+from ....graph.core.dtypes import DType, float32, float64
 from ..emit.device_math import functions as math_functions
 from ..ir import HEADER, Grid, Launch, Parameter, TritonKernel, triton_type
 
@@ -34,6 +34,14 @@ def make_kernel(
     called = math_functions(body + own) + own  # they stand behind, so that every kernel begins in the same line
     text += f"\n\n{called.rstrip()}\n" if called else ""
     return TritonKernel(name, text, tuple(parameters), constants, num_warps, num_stages, contract)
+
+
+def dot(a: str, b: str, total: str, dtype: DType, tf32: bool, more: str = "") -> str:
+    """A product of tiles of one type, added to `total` (empty: alone), in float32 or wider. `tf32`: of 10 bits of float32 factors."""
+    accuracy = {float32: f', input_precision="{"tf32" if tf32 else "ieee"}"', float64: ", out_dtype=tl.float64"}.get(
+        dtype, more
+    )
+    return f"tl.dot({a}, {b}{', ' + total if total else ''}{accuracy})"
 
 
 def lines(*pieces: str | Sequence[str]) -> str:
