@@ -239,8 +239,10 @@ class RequestExecutor:
                 logger.exception("%s: while serving %s", responder.task, message.kind)
                 reply = responder.error(request, InternalError.of(f"{type(e).__name__}: {e}"))
             self._quota.give_back(owner, 1)
-            responder.reply(peer, reply)
-            self._open.discard((peer, request))
+            try:
+                responder.reply(peer, reply)
+            finally:  # if there is no answer, a pong tells the client
+                self._open.discard((peer, request))
 
         self._open.add((peer, request))
         try:

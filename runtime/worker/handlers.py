@@ -84,11 +84,13 @@ class StepHandlers:
         self, peer: bytes, request: int, step: int, whose: str | bytes, size: int, recorder: Recorder | None, outcome: Outcome
     ) -> None:  # fmt: skip
         self.quota.give_back(whose, 1, size)
-        if recorder is not None:
-            notes = recorder.finished().pack()
-            self.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
-        self.answer(peer, request, outcome)
-        self.running.pop(step, None)  # the answer has been sent
+        try:
+            if recorder is not None:
+                notes = recorder.finished().pack()
+                self.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
+            self.answer(peer, request, outcome)
+        finally:  # if there is no answer, a pong tells the client
+            self.running.pop(step, None)
 
     def answer(self, peer: bytes, request: int, outcome: Outcome) -> None:
         if isinstance(outcome, OpError):

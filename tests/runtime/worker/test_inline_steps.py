@@ -142,6 +142,18 @@ def test_an_abort_that_comes_while_the_step_starts_ends_it() -> None:
     assert isinstance(ends[0], CancelledError) and not worker.running()
 
 
+def test_a_step_whose_answer_cannot_be_sent_runs_no_longer() -> None:
+    """Its client waits as long as pongs say that it runs."""
+    worker, _ = made(unit())
+    letters = Letters()
+    letters.endpoint.reply = lambda peer, message: 1 // 0  # type: ignore[method-assign,assignment,return-value]
+    steps = StepHandlers(worker, letters)
+    steps.running[1] = b"me"
+    with pytest.raises(ZeroDivisionError):
+        steps._finish(b"me", 1, 1, b"me", 0, None, {})
+    assert not steps.runs(b"me", 1)
+
+
 def test_it_is_refused_to_a_client_that_has_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOVETAIL_CLIENT_STEPS", "1")
     worker, _ = made(unit())
