@@ -133,6 +133,23 @@ def _filter(d: Described, at: At, skip: int) -> Walk[Element]:
     return after(filtered(d._inputs[0]._walk(at, 0), lambda i, element: bool(keep(element, i)[0])), skip)
 
 
+@kind("ignore_errors")
+def _without_errors(d: Described, at: At, skip: int) -> Walk[Element]:
+    elements = d._inputs[0]._walk(at, 0)
+
+    def step() -> Element:
+        while True:
+            try:
+                return next(elements)
+            except StopIteration:
+                raise
+            except Exception:
+                if is_cancelled():
+                    raise
+
+    return after(Steps(step), skip)
+
+
 @kind("take_while")
 def _take_while(d: Described, at: At, skip: int) -> Walk[Element]:
     holds = d._params["function"].at(at)

@@ -43,6 +43,7 @@ _PASS_ON = frozenset(
         "with_options",
         "with_values",
         "take_while",
+        "ignore_errors",
     ]
 )
 

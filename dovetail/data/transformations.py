@@ -93,6 +93,11 @@ def Counter(start: int = 0, step: int = 1, dtype: Any = int64) -> Dataset:
     return numbers if dtype is int64 else numbers.map(lambda n: cast(n, dtype))
 
 
+def ignore_errors() -> Transformation:
+    """The elements that do not fail. Of a batch or any other element that fails, the whole is left out."""
+    return lambda dataset: dataset._then("ignore_errors")
+
+
 def take_while(predicate: Callable[..., Any]) -> Transformation:
     """The elements before the first one for which a function of graph ops returns False."""
     return lambda dataset: dataset._then("take_while", function=dataset._predicate(predicate, "take_while"))
@@ -287,6 +292,7 @@ __all__ = [
     "enumerate_dataset",
     "get_single_element",
     "group_by_window",
+    "ignore_errors",
     "map_and_batch",
     "parallel_interleave",
     "prefetch_to_device",

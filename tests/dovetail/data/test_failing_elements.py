@@ -64,6 +64,10 @@ def _source(count: int = 8, *where: int) -> Any:
             [0, 10, None, 11, 2, 12, 3, 13],
         ),
         (lambda: experimental.sample_from_datasets([_source(4, 1)]), [0, None, 2, 3]),
+        (lambda: _source().apply(experimental.ignore_errors()).skip(4), [5, 6, 7]),
+        (lambda: _source().batch(3).apply(experimental.ignore_errors()), [[0, 1, 2], [6, 7]]),
+        (lambda: _source(2, 0, 1).apply(experimental.ignore_errors()).repeat(), []),
+        (lambda: _source(3, 1).apply(experimental.ignore_errors()).repeat(2), [0, 2] * 2),
         # a batch of a map ends where it would without the error
         (lambda: _source().batch(3), [[0, 1, 2], None, [6, 7]]),
         (lambda: _source(9, 3, 4).batch(3, True), [[0, 1, 2], None, [6, 7, 8]]),
