@@ -10,6 +10,7 @@ import pytest
 
 import dovetail as dt
 from dovetail.placer.cluster.spec import Link
+from dovetail.placer.cost import profile as profile_module
 from dovetail.placer.cost.profile import fitted_link, measured_nodes
 from dovetail.placer.simulate import Span, Timeline, step_of
 
@@ -94,6 +95,19 @@ def test_devices_of_a_kind_share_a_row_unless_a_node_took_another_time_there() -
     # b takes 2 s on device 1 and 4 s on device 2: the others of the kind, the mean.
     table, rows = found({"a": {0: 1.0}, "b": {1: 2.0, 2: 4.0}})
     assert [row[1] for row in table] == [3, 2, 4, 3, 3] and rows == 4
+
+
+def test_where_devices_with_rows_of_their_own_would_be_too_many_their_kinds_have_the_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    devices = [f"/job:w/replica:0/task:{i}/device:CPU:0" for i in range(4)]
+    measured = profile({"a": {devices[0]: 1.0, devices[1]: 3.0, devices[3]: 5.0}})
+    kind, analytic = np.array([0, 0, 0, 1], np.int32), np.array([[1.0], [2.0]])
+    exact, of = measured.applied(["a"], devices, kind, analytic)
+    assert exact[of][:, 0].tolist() == [1, 3, 2, 5]
+    monkeypatch.setattr(profile_module, "STORED", 3)
+    rows, of = measured.applied(["a"], devices, kind, analytic)
+    assert rows.tolist() == [[2], [5]] and of.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.slow
