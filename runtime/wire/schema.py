@@ -1,4 +1,4 @@
-"""The protocol's table: each kind of message with its fields, sender, receiver, reply, and since which version there is one.
+"""The protocol's table: each kind of message with its fields, sender, receiver and reply.
 
 Every sent or received message is checked against `KINDS`, down to what is inside its lists: a handler finds what the table says. A new
 kind is a new row. A field's type is
@@ -134,7 +134,6 @@ class KindSchema:
     Attributes:
         sender, receiver: `client`, `master`, `worker`, `server` (either of the two), or `any`.
         reply: the kind of the reply, or empty. An `error` may answer any request instead.
-        since: the version of the protocol that brought it.
         described: those of its description, which lacks the numbers and has the lengths instead of `bytes` fields.
         numbers: the required fields of type int; they are outside the description.
         head: packs the fixed start and the numbers.
@@ -148,7 +147,6 @@ class KindSchema:
     sender: str
     receiver: str
     reply: str
-    since: int
     content: Record
     described: Record
     numbers: tuple[str, ...]
@@ -160,7 +158,7 @@ class KindSchema:
 
 
 def _row(
-    kind: str, since: int, way: str, fields: str = "", *,
+    kind: str, way: str, fields: str = "", *,
     tensors: bool = False, given: bool = False, wide: bool = False,
 ) -> KindSchema:  # fmt: skip
     """One row of `KINDS`. `way`: `sender > receiver: reply`, or `sender > receiver`."""
@@ -175,7 +173,7 @@ def _row(
         raise ValueError(f"kind {kind!r}: tensors or fields of bytes")
     described = {n: "int" if n in blobs else t for n, t in content.fields.items() if n not in numbers}
     return KindSchema(
-        kind, sender, receiver, reply, since, content, _made(kind, described, content.required.difference(numbers)), numbers,
+        kind, sender, receiver, reply, content, _made(kind, described, content.required.difference(numbers)), numbers,
         struct.Struct(f"{HEAD}{len(numbers)}q"), tensors, given, wide, blobs,
     )  # fmt: skip
 
@@ -186,91 +184,82 @@ _MEMBER = "task str, group str, token int"
 #: Every kind of message. Besides its reply, `create_session` gets `waiting` while tasks are missing, `run` gets `trace` before a
 #: traced `done` (its notes are `Notes` of `observability/step_notes.py`), and `missing` gets `accounted` on the connection of the tensors.
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
-    _row("hello", 1, "any > any: hello", "memory? reference, readable bool, stream? bool"),
-    _row("stream_offer", 6, "server > any: stream_connected", "way str, name str, token str"),
-    _row("stream_connected", 6, "any > server: stream_open", "token str"),
-    _row("stream_open", 6, "server > any"),
-    _row("probe", 6, "server > any"),
-    _row("ping", 1, "any > server: pong", "seq int, request? int, waits? bool"),
-    _row("pong", 1, "server > any", "seq int, incarnation int, clock? int, working? bool, waits? str[]"),
-    _row("status", 1, "any > server: devices", "request int"),
-    _row("devices", 1, "server > any", "request int, devices device[], incarnation int", wide=True),
-    _row("stats", 1, "any > server: figures", "request int"),
-    _row("figures", 1, "server > any", "request int, figures figures", wide=True),
-    _row("create_session", 1, "client > master: session_created", "request int, config dict, client? str", wide=True),
-    _row("waiting", 1, "master > client", "request int, tasks str[]"),
+    _row("hello", "any > any: hello", "memory? reference, readable bool, stream? bool"),
+    _row("stream_offer", "server > any: stream_connected", "way str, name str, token str"),
+    _row("stream_connected", "any > server: stream_open", "token str"),
+    _row("stream_open", "server > any"),
+    _row("probe", "server > any"),
+    _row("ping", "any > server: pong", "seq int, request? int, waits? bool"),
+    _row("pong", "server > any", "seq int, incarnation int, clock? int, working? bool, waits? str[]"),
+    _row("status", "any > server: devices", "request int"),
+    _row("devices", "server > any", "request int, devices device[], incarnation int", wide=True),
+    _row("stats", "any > server: figures", "request int"),
+    _row("figures", "server > any", "request int, figures figures", wide=True),
+    _row("create_session", "client > master: session_created", "request int, config dict, client? str", wide=True),
+    _row("waiting", "master > client", "request int, tasks str[]"),
     _row(
-        "session_created", 1, "master > client",
+        "session_created", "master > client",
         "request int, session str, devices device[], limit_ms int, peer_timeout_s float, is_replicated? bool", wide=True,
     ),
-    _row("extend", 1, "client > master: extended", "request int, session str, from_version int, graph bytes"),
-    _row("extended", 1, "master > client", "request int, version int"),
+    _row("extend", "client > master: extended", "request int, session str, from_version int, graph bytes"),
+    _row("extended", "master > client", "request int, version int"),
     _row(
-        "prepare", 1, "client > master: prepared",
+        "prepare", "client > master: prepared",
         "request int, session str, feeds str[], fetches str[], targets str[], warm? bool, deterministic? bool", wide=True,
     ),
-    _row("prepared", 1, "master > client", "request int, parts part[]", wide=True),
+    _row("prepared", "master > client", "request int, parts part[]", wide=True),
+    _row("plan", "client > master: planned", "request int, session str, feeds str[], fetches str[], targets str[], program str", wide=True),
+    _row("planned", "master > client", "request int, plan bytes"),
     _row(
-        "plan", 1, "client > master: planned", "request int, session str, feeds str[], fetches str[], targets str[], program str",
-        wide=True,
-    ),
-    _row("planned", 1, "master > client", "request int, plan bytes"),
-    _row(
-        "register", 1, "master > worker: registered",
+        "register", "master > worker: registered",
         "request int, program str, session str, partition bytes, seed int, isolated bool, kernels dict, peer_timeout_s float, client str",
         wide=True,
     ),
-    _row("registered", 1, "worker > master", "request int, incarnation int"),
-    _row("expose_memory", 4, "master > worker: memory_exposed", "request int"),
-    _row("memory_exposed", 4, "worker > master", "request int, page? reference"),
-    _row("map_memory", 4, "master > worker: memory_mapped", "request int, page reference"),
-    _row("memory_mapped", 4, "worker > master", "request int, readable bool"),
+    _row("registered", "worker > master", "request int, incarnation int"),
+    _row("expose_memory", "master > worker: memory_exposed", "request int"),
+    _row("memory_exposed", "worker > master", "request int, page? reference"),
+    _row("map_memory", "master > worker: memory_mapped", "request int, page reference"),
+    _row("memory_mapped", "worker > master", "request int, readable bool"),
     _row(
-        "publish", 4, "master > worker: published", "request int, session str, seed int, isolated bool, names variable[], changed bool",
+        "publish", "master > worker: published", "request int, session str, seed int, isolated bool, names variable[], changed bool",
         wide=True,
     ),
-    _row("published", 4, "worker > master", "request int, incarnation int, places address?[]", wide=True),
+    _row("published", "worker > master", "request int, incarnation int, places address?[]", wide=True),
+    _row("want", "worker > worker: tensors", "step int, task str, session str, incarnation int, wants want[]", wide=True),
+    _row("denied", "worker > worker", "step int, channels channel[], code str, message str", wide=True),
     _row(
-        "want", 2, "worker > worker: tensors", "step int, task str, session str, incarnation int, wants want[]",
-        wide=True,
-    ),
-    _row("denied", 2, "worker > worker", "step int, channels channel[], code str, message str", wide=True),
-    _row(
-        "replicate", 6, "worker > worker: replicated",
+        "replicate", "worker > worker: replicated",
         "request int, task str, incarnation int, number int, part int, last bool, whole bool, entries entry[]", tensors=True, wide=True,
     ),
-    _row("replicated", 6, "worker > worker", "request int, whole bool, incarnation int"),
-    _row("recover", 6, "worker > worker: recovered", "request int, task str, incarnation int, part int"),
-    _row("recovered", 6, "worker > worker", "request int, whole bool, last bool, entries entry[]", tensors=True, wide=True),
-    _row("accumulated", 4, "worker > worker"),
-    _row("missing", 1, "worker > worker: coming", "step int, task str, channels channel[]"),
-    _row("coming", 1, "worker > worker", "step int, task str, known bool, channels channel[], left int"),
-    _row("accounted", 1, "worker > worker", "step int, task str, channels channel[]"),
-    _row(
-        "run", 1, "client > worker: done",
-        "request int, step int, program str, feeds str[], trace? bool", tensors=True,
-    ),
-    _row("trace", 1, "worker > client", "request int, notes bytes"),
-    _row("done", 1, "worker > client", "request int, fetches str[]", tensors=True, given=True),
-    _row("tensors", 1, "worker > worker", "step int, channels channel[], without empty[]", tensors=True),
-    _row("collective_join", 6, "worker > worker: collective_join", _MEMBER),
-    _row("collective_part", 6, "worker > worker", f"{_MEMBER}, instance str, run int, sender int, to int, tag int, what str", tensors=True),
-    _row("collective_wake", 6, "worker > worker", f"{_MEMBER}, instance str"),
-    _row("collective_end", 6, "worker > worker", f"{_MEMBER}, reason str, code str"),
-    _row("collective_count", 6, "worker > worker: collective_counted", f"{_MEMBER}, known int"),
-    _row("collective_counted", 6, "worker > worker", f"{_MEMBER}, sent int"),
-    _row("collective_ask", 6, "worker > worker: collective_alive", f"{_MEMBER}, deaf bool"),
-    _row("collective_alive", 6, "worker > worker", _MEMBER),
-    _row("gpu_loans", 2, "worker > worker", "step int, task str, loans loan[]", wide=True),
-    _row("gpu_refused", 2, "worker > worker", "step int, task str, loans refused[]", wide=True),
-    _row("abort", 1, "client > worker", "step int, code str, reason str"),
-    _row("touch", 1, "client > master", "session str"),
-    _row("close_session", 1, "client > master: closed", "request int, session str"),
-    _row("forget_session", 1, "master > worker", "session str"),
-    _row("closed", 1, "server > any", "request int"),
-    _row("reset", 1, "client > master: closed", "request int, containers str[], config? dict", wide=True),
-    _row("reset_containers", 1, "master > worker: closed", "request int, containers str[], sessions str[]"),
-    _row("error", 1, "server > any", "request int, code str, message str, node? str, task? str"),
+    _row("replicated", "worker > worker", "request int, whole bool, incarnation int"),
+    _row("recover", "worker > worker: recovered", "request int, task str, incarnation int, part int"),
+    _row("recovered", "worker > worker", "request int, whole bool, last bool, entries entry[]", tensors=True, wide=True),
+    _row("accumulated", "worker > worker"),
+    _row("missing", "worker > worker: coming", "step int, task str, channels channel[]"),
+    _row("coming", "worker > worker", "step int, task str, known bool, channels channel[], left int"),
+    _row("accounted", "worker > worker", "step int, task str, channels channel[]"),
+    _row("run", "client > worker: done", "request int, step int, program str, feeds str[], trace? bool", tensors=True),
+    _row("trace", "worker > client", "request int, notes bytes"),
+    _row("done", "worker > client", "request int, fetches str[]", tensors=True, given=True),
+    _row("tensors", "worker > worker", "step int, channels channel[], without empty[]", tensors=True),
+    _row("collective_join", "worker > worker: collective_join", _MEMBER),
+    _row("collective_part", "worker > worker", f"{_MEMBER}, instance str, run int, sender int, to int, tag int, what str", tensors=True),
+    _row("collective_wake", "worker > worker", f"{_MEMBER}, instance str"),
+    _row("collective_end", "worker > worker", f"{_MEMBER}, reason str, code str"),
+    _row("collective_count", "worker > worker: collective_counted", f"{_MEMBER}, known int"),
+    _row("collective_counted", "worker > worker", f"{_MEMBER}, sent int"),
+    _row("collective_ask", "worker > worker: collective_alive", f"{_MEMBER}, deaf bool"),
+    _row("collective_alive", "worker > worker", _MEMBER),
+    _row("gpu_loans", "worker > worker", "step int, task str, loans loan[]", wide=True),
+    _row("gpu_refused", "worker > worker", "step int, task str, loans refused[]", wide=True),
+    _row("abort", "client > worker", "step int, code str, reason str"),
+    _row("touch", "client > master", "session str"),
+    _row("close_session", "client > master: closed", "request int, session str"),
+    _row("forget_session", "master > worker", "session str"),
+    _row("closed", "server > any", "request int"),
+    _row("reset", "client > master: closed", "request int, containers str[], config? dict", wide=True),
+    _row("reset_containers", "master > worker: closed", "request int, containers str[], sessions str[]"),
+    _row("error", "server > any", "request int, code str, message str, node? str, task? str"),
 )}  # fmt: skip
 
 

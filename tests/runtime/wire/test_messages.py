@@ -213,10 +213,6 @@ def test_a_message_prints_short() -> None:
     assert len(text) < 200
 
 
-def test_each_kind_says_since_which_version_there_is_one() -> None:
-    assert {row.since for row in KINDS.values()} == {1, 2, 4, 6} and V >= 6
-
-
 def test_each_record_is_in_a_message() -> None:
     def inside(record: Record) -> set[str]:
         found: set[str] = set()
