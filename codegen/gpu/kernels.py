@@ -181,9 +181,10 @@ class GpuKernel:
         device = self.device
         tuned = self.gpu.tunes
         competing = choice.candidates if tuned else choice.candidates[:1]
-        compile_missing(device, [c for c in competing if isinstance(c, Routine)])
+        compile_missing(device, competing)
         rest: list[tuple[str, Callable[[], Callable[..., None]]]] = [
-            (_name_of(c), partial(self._loaded_on, c, len(arrays), choice)) for c in choice.candidates
+            (_name_of(c), partial(loaded, device, c, len(arrays), len(choice.outputs), choice.sizes))
+            for c in choice.candidates
         ]
         runs: list[Callable[..., None]] = []
         names: list[str] = []
@@ -241,11 +242,6 @@ class GpuKernel:
                 return True
         return False
 
-    def _loaded_on(self, candidate: Any, inputs: int, choice: Choice) -> Callable[..., None]:
-        if not isinstance(candidate, Routine):
-            return lambda addresses, label: candidate(addresses)
-        return loaded(self.device, candidate, inputs, len(choice.outputs), choice.sizes)
-
 
 def loaded_kernel(device: Device, kernel: TritonKernel) -> LoadedKernel:
     """A kernel, compiled and loaded; once per device."""
@@ -275,11 +271,9 @@ def compile_missing(device: Device, routines: Sequence[Routine]) -> None:
     compile.compile_together(kernels, device.target)
 
 
-def _name_of(candidate: Any) -> str:
+def _name_of(candidate: Routine) -> str:
     """The part of a measurement's key that identifies a candidate: hashes of its kernels' texts and constants."""
-    if isinstance(candidate, Routine):
-        return "+".join(hashlib.sha256(repr(x.kernel).encode()).hexdigest()[:12] for x in candidate.launches)
-    return str(candidate)
+    return "+".join(hashlib.sha256(repr(x.kernel).encode()).hexdigest()[:12] for x in candidate.launches)
 
 
 class FusedGpuKernel(GpuKernel):

@@ -17,7 +17,7 @@ from ...graph.core.graph import Node, Tensor
 from ..ir.program import Call, Instruction, calls_of
 from ..memory.plan import TensorSizes
 from .bind.template import Choice
-from .ir import WARP, Binary, CompiledCall, CompiledLaunch, Routine, Target
+from .ir import WARP, Binary, CompiledCall, CompiledLaunch, Target
 from .kernels import GpuKernel
 from .toolchain.compile import compile_kernel, compile_together
 
@@ -68,12 +68,12 @@ def compiled_calls(
         FailedPreconditionError: Triton is not installed.
     """
     target = Target(model.architecture)
-    found = [(call, routines[0], choice) for call, routines, choice in _planned(instructions, sizes)]
-    compile_together([launch.kernel for _, routine, _ in found for launch in routine.launches], target)
+    found = list(_planned(instructions, sizes))
+    compile_together([launch.kernel for _, choice in found for launch in choice.candidates[0].launches], target)
     made = []
-    for call, routine, choice in found:
+    for call, choice in found:
         launches = []
-        for launch in routine.launches:
+        for launch in choice.candidates[0].launches:
             b = compile_kernel(launch.kernel, target)
             blocks = math.prod(launch.grid.of(choice.sizes))
             launches.append(
@@ -88,15 +88,14 @@ def compiled_calls(
 
 def compile_candidates(instructions: Sequence[Instruction], sizes: TensorSizes, target: Target) -> int:
     """Compile all candidates of a program's kernels whose sizes are known, side by side on all cores; how many kernels these are."""
-    kernels = {launch.kernel for _, ways, _ in _planned(instructions, sizes) for way in ways for launch in way.launches}
+    planned = _planned(instructions, sizes)
+    kernels = {launch.kernel for _, choice in planned for way in choice.candidates for launch in way.launches}
     compile_together(kernels, target)
     return len(kernels)
 
 
-def _planned(
-    instructions: Sequence[Instruction], sizes: TensorSizes
-) -> Iterator[tuple[Call, Sequence[Routine], Choice]]:
-    """The calls of a program that launch kernels, the candidates of each, the likely best first, and what it was chosen for."""
+def _planned(instructions: Sequence[Instruction], sizes: TensorSizes) -> Iterator[tuple[Call, Choice]]:
+    """The calls of a program that launch kernels whose sizes are known, and what there is to launch."""
 
     def dims(tensor: Tensor) -> tuple[int, ...] | None:
         found = sizes.of(tensor).dims
@@ -111,6 +110,5 @@ def _planned(
     for call in calls_of(instructions):
         kernel: Any = call.kernel
         choice = kernel.planned(dims, value) if isinstance(kernel, GpuKernel) else None
-        routines = [c for c in choice.candidates if isinstance(c, Routine)] if choice is not None else []
-        if choice is not None and routines:
-            yield call, routines, choice
+        if choice is not None:
+            yield call, choice

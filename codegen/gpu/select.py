@@ -26,7 +26,7 @@ from .bind.rows import ROW_MAKERS
 from .bind.template import Template
 from .collectives import collective_kernel
 from .context import GpuContext
-from .ir import Routine, Target
+from .ir import Target
 from .optimizer import OptimizerUpdate
 from .residency import HostKernel
 from .sparse import sparse_kernel
@@ -98,5 +98,4 @@ def likely_source(group: EpilogueKernel, target: Target, tf32: bool) -> str:
     choice = template.choose(nowhere, shapes, looked)
     if choice is None:
         return "sizes that are not known yet decide"
-    first = choice.candidates[0]
-    return "\n\n".join(launch.kernel.text for launch in first.launches) if isinstance(first, Routine) else str(first)
+    return "\n\n".join(launch.kernel.text for launch in choice.candidates[0].launches)

@@ -28,7 +28,7 @@ class Chosen:
 
     Attributes:
         name, op: the call's.
-        candidates: routines, the likely best one first; what a library does is left out.
+        candidates: routines, the likely best one first.
         sizes: what a launch calls them.
     """
 
@@ -61,8 +61,7 @@ def _chosen(call: Call, unknown: int) -> Chosen | None:
         return None
     choice = kernel.planned(lambda t: _dims(t, unknown), lambda t: _value(t, unknown))
     assert choice is not None, f"{call.node} is not as it was assumed"
-    routines = tuple(c for c in choice.candidates if isinstance(c, Routine))
-    return Chosen(call.node, call.op, routines, dict(choice.sizes))
+    return Chosen(call.node, call.op, tuple(choice.candidates), dict(choice.sizes))
 
 
 def _dims(tensor: Tensor, unknown: int) -> tuple[int, ...]:

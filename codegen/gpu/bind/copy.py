@@ -20,7 +20,7 @@ from ....graph.ops.array.padding import MIRROR_OFFSETS
 from ..driver.device import Device
 from ..ir import triton_type
 from ..templates.strided_copy import Move, moves
-from .template import Choice, Template, copied
+from .template import Choice, Template
 
 Shape = tuple[int, ...]
 Part: TypeAlias = "tuple[int, int, int, int]"
@@ -80,11 +80,6 @@ def _boxes(rule: Rule, loaded: int = 1, order: tuple[int, ...] | None = None) ->
             if found is None or not found.moves:
                 return None
             made = [(shape, dtype.np) for shape in found.outputs]
-            count = math.prod(found.outputs[0])
-            # Elements that stay as they lie; beside empty inputs they are moved as others are.
-            whole = Move(0, 0, ((count, 1, 1),))
-            if len(shapes) == 1 and count == math.prod(shapes[0]) and found.moves[0].joined() == whole:
-                return Choice([copied(device, count * dtype.size)], {}, made)
             ways, sizes = moves(dtype, found.moves, found.filled)
             return Choice(ways, sizes, made)
 

@@ -27,7 +27,7 @@ from ..emit.schedules import BLOCKS, candidates, launches, one_after_another, ro
 from ..ir import Count, Routine, Scratch, triton_type
 from ..templates.sort import LONGEST_SORTED, long_sort, sort
 from ..templates.tables import check_scatter, gather, gather_nd, launch_sizes, scatter
-from .template import Choice, Template, copied
+from .template import Choice, Template
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
 MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits
@@ -230,11 +230,11 @@ def _reduction(node: Node) -> Template:
         if len(over) != len(axes):
             return None
         made = tuple(1 if i in over else n for i, n in enumerate(shape) if keep or i not in over)
-        if all(shape[a] == 1 for a in over):
-            return Choice([copied(device, math.prod(shape) * dtype.size)], {}, [(made, dtype.np)])
         builder = LoopNestBuilder([i in over for i in range(rank)])
-        total = builder.reduce(kind, builder.load(0, dtype, range(rank)))
-        if node.type == "Mean":
+        total = builder.load(0, dtype, range(rank))
+        if over:
+            total = builder.reduce(kind, total)
+        if over and node.type == "Mean":
             total = builder.apply("div", total, builder.count(dtype))
         builder.store(total, [i for i in range(rank) if i not in over])
         loops, parts = builder.finish()

@@ -17,13 +17,13 @@ class Choice:
     """What can be launched for inputs of certain shapes.
 
     Attributes:
-        candidates: routines that all do the work; or functions of (addresses of inputs and outputs) that do.
+        candidates: routines that all do the work.
         sizes: what a launch calls them.
         outputs: shape and type of each.
         results: how many of these are the node's; the others are by-products. 0: all.
     """
 
-    candidates: Sequence[Routine | Callable[[Sequence[int]], None]]
+    candidates: Sequence[Routine]
     sizes: Mapping[str, int]
     outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
     results: int = 0
@@ -42,8 +42,3 @@ class Template:
     inputs: int
     choose: Callable[[Device, Sequence[tuple[int, ...]], Sequence[Any]], Choice | None]
     order: tuple[int, ...] | None = None
-
-
-def copied(device: Device, count: int) -> Callable[[Sequence[int]], None]:
-    """A copy of so many bytes of the one input as a candidate."""
-    return lambda addresses: device.copy_bytes(addresses[1], addresses[0], count)
