@@ -169,11 +169,13 @@ class Inquiry:
             except OSError as e:  # it cannot be reached
                 self._connections.forget(address)
                 logger.info("%s: %s", address, e)
+        request, reply = self._message.fields["request"], KINDS[self._message.kind].reply
         try:
             arrived = self._connections.poll(seconds)
         except WireError as e:
+            if e.request not in (0, request):
+                return {}
             raise _not_ours(e) from None
-        request, reply = self._message.fields["request"], KINDS[self._message.kind].reply
         return {a: m for a, m in arrived if a in self.waiting and (m.kind, m.fields.get("request")) == (reply, request)}
 
 
@@ -238,11 +240,11 @@ class PendingReplies:
         only = next(iter(self.owing)) if len(self.owing) == 1 else None
         try:
             arrived = connections.poll(limit, only)
-        except TooLargeError as e:
-            if e.request != (self._request or 0):
-                return []  # the late reply to an abandoned request
-            raise ResourceExhaustedError.of(f"The answer to this {self._what}: {e}") from None
         except WireError as e:
+            if e.request not in (0, self._request):
+                return []  # the late reply to an abandoned request: the memory that it lies in may be gone
+            if isinstance(e, TooLargeError):
+                raise ResourceExhaustedError.of(f"The answer to this {self._what}: {e}") from None
             raise _not_ours(e) from None
         detector.now = time.monotonic()
         out, pongs = [], []

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from dovetail.graph.core.errors import AbortedError, DeadlineExceededError, UnavailableError
+from dovetail.graph.core.errors import AbortedError, DeadlineExceededError, ResourceExhaustedError, UnavailableError
 from dovetail.runtime.rpc import pending_call
 from dovetail.runtime.rpc.pending_call import AGAIN_S, ConnectionPool, Inquiry, PendingReplies
 from dovetail.runtime.timeouts import PING_S
 from dovetail.runtime.transport.client import Connections
 from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.reassembly import TooLargeError
 from dovetail.runtime.wire.schema import WireError
 
 ADDRESS = "localhost:1"
@@ -122,6 +124,37 @@ def test_a_late_pong_of_an_ended_process_is_no_restart(clock: list[float]) -> No
     played.coming.append(pong(ping, True))
     with pytest.raises(AbortedError, match="was restarted during this step"):
         wait.messages(played)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [WireError, TooLargeError])
+def test_a_late_answer_that_cannot_be_read_is_passed_over(
+    error: type[WireError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server whose memory it lies in may have ended since."""
+    coming: list[object] = []
+
+    def poll(timeout_s: float | None, only: str | None = None) -> list[tuple[str, Message]]:
+        found = coming.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return [(ADDRESS, cast(Message, found))]
+
+    def failed(request: int) -> WireError:
+        found = TooLargeError("10 bytes", b"") if error is TooLargeError else WireError("tensor 0 cannot be read")
+        found.request = request
+        return found
+
+    played = Played()
+    monkeypatch.setattr(played, "poll", poll)
+    wait = PendingReplies({ADDRESS: "the server"}, 5.0, None, "call", request=7)
+    answer = Message("closed", {"request": 7})
+    coming += [failed(6), answer, failed(7)]
+    assert wait.messages(played) == [] and wait.messages(played) == [(ADDRESS, answer)]  # type: ignore[arg-type]
+    with pytest.raises((UnavailableError, ResourceExhaustedError)):
+        wait.messages(played)  # type: ignore[arg-type]
+    inquiry = Inquiry(played, [ADDRESS], "status")  # type: ignore[arg-type]
+    coming.append(failed(6_000_000))
+    assert inquiry.look(0.0) == {}
 
 
 def test_pieces_of_a_large_message_are_signs_of_life(clock: list[float]) -> None:
