@@ -108,8 +108,8 @@ class _Insertion:
             return start_to_host
         return lambda value: start_or_lend(value, destination, lends)
 
-    def leave(self, slot: int, out: int, what: str, frees: tuple[int, ...] = ()) -> Instruction:
-        return Call(to_host, (slot,), (out,), frees, what, "ToHost", UNKNOWN)
+    def leave(self, slot: int, out: int, what: str) -> Instruction:
+        return Call(to_host, (slot,), (out,), (), what, "ToHost", UNKNOWN)
 
     def inside(self, instructions: Iterable[Instruction]) -> list[Instruction]:
         out: list[Instruction] = []
