@@ -6,9 +6,9 @@ devices are nearly full. A move that breaks a constraint, or adds to an excess o
 
 They differ in how a move is evaluated:
 
-- `anneal_makespan` runs the exact evaluator on each, from the moment on at which the move makes a difference (`clock.py`). How much
-  worse a move may be is drawn before it is judged, so the clock stops where it is sure to be worse than that. Items of coarse levels,
-  whole chains, move first.
+- `anneal_makespan` draws how much worse a move may be before it judges it. Most moves are judged by an estimate (`move_estimate.py`).
+  Those that pass run on the clock, from the moment on at which they make a difference, until they are sure to be too late (`clock.py`).
+  A move of what is on no longest way cannot shorten the step, so most of those are passed over.
 - `anneal_load` keeps incremental loads. Moving an item from device p to device q changes only the loads of p and q: a value is
   charged to each device that it touches once it touches two. So a move costs time linear in the item's values. The largest load
   itself is a bad guide, as most moves do not change it. The walk follows the sum of the loads to the power of 16, which is close to it
@@ -22,10 +22,14 @@ import numpy as np
 from .clock import advance, begin, clocks, keep, resume, run
 from .coarsen_hypergraph import Items
 from .jit import compiled, next_random, seeded
+from .move_estimate import estimate, find_tails, is_critical, schedule_of, tails_of
 from .types import Arrays, Floats, Ints
 
 KEPT = 8  # states of the clock to set out from again
-UNTRIED = 0.05  # of the price of a move: that of one which is not possible
+DRAW_S = 1.5e-7  # price of drawing a move
+ESTIMATE_S, ESTIMATE_NODE_S = 1e-7, 1e-7  # price of an estimate, and for each node that moves
+TAIL = 0.15  # of the price of running a node on the clock: that of finding its tail
+IDLE = 0.03  # of the moves of what is on no longest way: those that are judged
 
 
 @compiled
@@ -68,9 +72,9 @@ def _is_possible(items: Items, memory: Floats, capacity: Floats, where: Ints, i:
 
 
 @compiled
-def _drawn(state: int) -> float:
-    """By how many temperatures a move may be worse: so Metropolis' rule accepts it with probability e**-excess."""
-    return float(-np.log(((state >> 10) + 1) / 9007199254740993.0))
+def _share(state: int) -> float:
+    """A random number above 0 and at most 1."""
+    return float(((state >> 10) + 1) / 9007199254740993.0)
 
 
 @compiled
@@ -87,77 +91,89 @@ def anneal_makespan(
         hot, cold: first and last temperature, as a part of the objective.
     """
     n, m, devices = len(rank), len(where), len(a.device_class)
+    by_rank, moved, memory = np.empty(n, np.int32), np.empty(n, np.int32), np.zeros(devices)
+    for i in range(n):
+        by_rank[rank[i]] = i
     node_start, node = np.zeros(m + 1, np.int32), np.empty(n, np.int32)
     for i in range(n):
         node_start[item_of[i] + 1] += 1
     for k in range(m):
         node_start[k + 1] += node_start[k]
-    fill = node_start[:m].copy()
-    device, memory = np.empty(n, np.int32), np.zeros(devices)
-    for i in range(n):
-        k = item_of[i]
-        node[fill[k]] = i
-        fill[k] += 1
-        device[i] = where[k]
-    for k in range(m):
         memory[where[k]] += items.memory[k]
-    by_rank, moved = np.empty(n, np.int32), np.empty(n, np.int32)
-    for i in range(n):
-        by_rank[rank[i]] = i
-    was, c = device.copy(), clocks(a, KEPT)
-    start, finish, new_start, new_finish = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    fill = node_start[:m].copy()
+    for i in by_rank:  # each node of an item comes after its inputs
+        node[fill[item_of[i]]] = i
+        fill[item_of[i]] += 1
+    device = where[item_of]
+    was, c, current, tried, tails = device.copy(), clocks(a, KEPT), schedule_of(n), schedule_of(n), tails_of(n, devices)
     by_readiness, unrecorded = np.empty(0, np.int32), np.empty((2, 0))
     begin(a, device, c)
-    now = advance(a, device, rank, by_rank, contended, start, finish, c, 0, behind, np.inf, by_readiness, unrecorded)
+    now = advance(
+        a, device, rank, by_rank, contended, current.start, current.finish, c, 0, behind, np.inf, by_readiness, unrecorded,
+        current.ended,
+    )  # fmt: skip
     keep(a, device, moved[:0], 0, c)
+    find_tails(a, device, current, tails)
     best, kept = now, where.copy()
     state, cooling = seeded(seed), np.log(cold / hot)
-    spent = n * node_s
+    spent = n * (1.0 + TAIL) * node_s
     while spent < effort:
-        spent += UNTRIED * move_s
+        spent += DRAW_S
         state, i, j, q = _propose(items, where, devices, 6, state)
         if not _is_possible(items, memory, capacity, where, i, j, q):
             continue
-        p = np.int64(where[i])
-        more = items.memory[i] - (items.memory[j] if j >= 0 else 0.0)
-        count, since = 0, np.inf
+        p, count = np.int64(where[i]), 0
         for item, to in ((i, q), (j, p)):
             if item < 0:
                 continue
             for k in range(node_start[item], node_start[item + 1]):
-                x = node[k]
-                moved[count], device[x] = x, to
+                moved[count], device[node[k]] = node[k], to
                 count += 1
+        state = next_random(state)
+        is_tried = is_critical(current, tails, moved[:count]) or _share(state) < IDLE
+        state = next_random(state)
+        limit = now - np.log(_share(state)) * best * hot * np.exp(cooling * spent / effort)  # Metropolis' rule
+        if is_tried:
+            spent += ESTIMATE_S + ESTIMATE_NODE_S * count
+            about = estimate(a, device, rank, moved[:count], current, tails)
+            is_tried = about * now <= limit * tails.span[0]  # a step that lacks memory counts as longer than its span
+        after, same = np.inf, 0
+        if is_tried:
+            since = np.inf
+            for x in moved[:count]:
                 if a.input_start[x] == a.input_start[x + 1]:
                     since = -1.0
                 for e in range(a.input_start[x], a.input_start[x + 1]):
-                    since = min(since, finish[a.value_source[a.input_value[e]]])
-        state = next_random(state)
-        limit = now + _drawn(state) * best * hot * np.exp(cooling * spent / effort)
-        new_start[:], new_finish[:] = start, finish
-        same = resume(a, device, moved[:count], start, since, c)
-        before = c.size[1]
-        after = advance(
-            a, device, rank, by_rank, contended, new_start, new_finish, c, same, behind, limit, by_readiness, unrecorded
-        )
-        spent += move_s + node_s * (c.size[1] - before)
-        if after <= limit:
-            now = after
-            start, new_start, finish, new_finish = new_start, start, new_finish, finish
-            keep(a, device, moved[:count], same, c)
-            for k in range(count):
-                was[moved[k]] = device[moved[k]]
-            where[i] = q
-            if j >= 0:
-                where[j] = p
-            memory[q] += more
-            memory[p] -= more
-            if now < best * (1.0 - 1e-12):
-                best = now
-                kept[:] = where
-        else:
-            for k in range(count):
-                device[moved[k]] = was[moved[k]]
+                    since = min(since, current.finish[a.value_source[a.input_value[e]]])
+            tried.start[:], tried.finish[:], tried.ended[:] = current.start, current.finish, current.ended
+            same = resume(a, device, moved[:count], current.start, since, c)
+            before = c.size[1]
+            after = advance(
+                a, device, rank, by_rank, contended, tried.start, tried.finish, c, same, behind, limit, by_readiness,
+                unrecorded, tried.ended,
+            )  # fmt: skip
+            spent += move_s + node_s * (c.size[1] - before)
+        if not after <= limit:
+            for x in moved[:count]:
+                device[x] = was[x]
+            continue
+        now = after
+        current, tried = tried, current
+        keep(a, device, moved[:count], same, c)
+        find_tails(a, device, current, tails)
+        spent += n * TAIL * node_s
+        for x in moved[:count]:
+            was[x] = device[x]
+        where[i] = q
+        more = items.memory[i]
+        if j >= 0:
+            where[j] = p
+            more -= items.memory[j]
+        memory[q] += more
+        memory[p] -= more
+        if now < best * (1.0 - 1e-12):
+            best = now
+            kept[:] = where
     where[:] = kept
     return best, spent
 
@@ -272,7 +288,7 @@ def anneal_load(
         worse = (after / energy - 1.0) / 16.0 if after < 2.0 * energy else np.log(after / energy) / 16.0
         if worse > 0.0:
             state = next_random(state)
-        if worse <= 0.0 or worse <= _drawn(state) * temperature:
+        if worse <= 0.0 or worse <= -np.log(_share(state)) * temperature:
             energy = after
             largest = float(load.max())
             if largest < best * (1.0 - 1e-12):

@@ -254,7 +254,7 @@ def _send(
 @compiled
 def advance(
     a: Arrays, device: Ints, rank: Ints, by_rank: Ints, contended: bool, start: Floats, finish: Floats, c: Clocks, kept: int,
-    behind: Floats, limit: float, following: Ints, travels: Floats,
+    behind: Floats, limit: float, following: Ints, travels: Floats, ended: Ints,
 ) -> float:  # fmt: skip
     """Run the rest of a step; returns when its last node ends, or infinity as soon as that is sure to be later than `limit`.
 
@@ -263,11 +263,12 @@ def advance(
         behind: (n,) the least time from the end of each node to the end of the step; or (0,): not known.
         following: (n,) the rank behind each rank on its device, which is waited for; or (0,): whatever is ready runs by rank.
         travels: (2, E) filled: when what goes to an end of a value leaves and arrives, at the first end on each device; or (2, 0).
+        ended: (n,) filled: the nodes in the order in which they end.
     """
     n, devices = len(rank), len(a.device_class)
     times, codes, size = c.times, c.codes, c.size
     base, ready, busy, owed, left = c.base, c.ready, c.busy, c.owed, c.left
-    touched, is_touched, done = np.empty(devices, np.int32), np.zeros(devices, np.bool_), np.empty(n, np.int32)
+    touched, is_touched = np.empty(devices, np.int32), np.zeros(devices, np.bool_)
     sent, arrives = np.full(devices, -1, np.int32), np.zeros(devices)
     keeps, last = len(c.row[0]), float(c.last[0])
     late = limit * (1.0 + 1e-9)  # what is left is a sum of differences
@@ -308,7 +309,7 @@ def advance(
                     _give(a, a.value_target[e], at, c)
         size[2] = has_ended
         while size[0] > 0 and times[0] <= now + MOMENT:
-            ended = size[1]
+            first = size[1]
             while size[0] > 0 and times[0] <= now + MOMENT:
                 code = codes[0]
                 size[0] = pop(times, codes, size[0])
@@ -323,11 +324,11 @@ def advance(
                     ready[s] += 1
                     continue
                 busy[s] -= 1
-                done[size[1]] = x
+                ended[size[1]] = x
                 size[1] += 1
                 last = max(last, now + (a.back_after[s, x] if len(a.back_after) else 0.0))
-            for k in range(ended, size[1]):
-                for v in range(a.first_value[done[k]], a.first_value[done[k] + 1]):
+            for k in range(first, size[1]):
+                for v in range(a.first_value[ended[k]], a.first_value[ended[k] + 1]):
                     _send(a, device, v, now, contended, c, sent, arrives, travels)
         for k in range(count):
             d = touched[k]
@@ -382,4 +383,7 @@ def run(
         for r in range(n - 1, -1, -1):
             d = device[by_rank[r]]
             following[r], c.upcoming[d] = c.upcoming[d], r
-    return advance(a, device, rank, by_rank, contended, start, finish, c, 0, np.empty(0), np.inf, following, travels)
+    ended = np.empty(n, np.int32)
+    return advance(
+        a, device, rank, by_rank, contended, start, finish, c, 0, np.empty(0), np.inf, following, travels, ended
+    )

@@ -4,7 +4,7 @@
 2. contiguous splits of many orders (`contiguous.py`, `orderings.py`);
 3. for a step on a clock: HEFT and m-ETF on every level of coarseness (`list_scheduling.py`, `coarsen_dag.py`);
 4. for small problems: a proof, from the best so far (exact.py);
-5. for steps of more than a thousand nodes: passes of moves within windows (`window_search.py`);
+5. for steps of more than five thousand nodes: passes of moves within windows (`window_search.py`);
 6. chains of rounds of annealing (`rounds.py`).
 
 There are `CHAINS` chains, whatever the machine; each round is done by a core of its own, where there are so many. A chain whose last
@@ -66,7 +66,6 @@ NEAR = 1e-3  # the same for passes over all of it
 HALVED = 0.4  # of the nodes at most that a merged problem of a huge step keeps, to be worth its lists
 MERGING = 3.0  # times the nodes of a huge step that merging may look at in all
 DENSEST = 16  # inputs of a node, on average, at most in a merged problem
-PASS_NODES = 1000  # of a step from which on passes within windows come before walks
 WALK_NODES = 5000  # walks judge moves on at most so many nodes; larger problems are merged first
 
 
@@ -278,7 +277,7 @@ class _Search:
         if len(items.memory) > 2 * most:
             return
         price = CUT_S * states * len(items.memory) ** 2 / 2 + VISIT_S * p.nodes
-        share = CUT_SHARE / 3 if self.is_merged else CUT_SHARE  # a merged problem is walked on, which is worth more
+        share = CUT_SHARE / 3 if p.objective is Objective.MAKESPAN else CUT_SHARE  # walks on a clock are worth more
         least = self.left - share * max(self.left, MIN_S)
         additive = p.objective is not Objective.THROUGHPUT
         allowed = np.ascontiguousarray(items.allowed[:, kinds.first])
@@ -366,8 +365,6 @@ class _Search:
             if self._is_large:
                 yield from self._passes()
             return
-        if self.problem.objective is Objective.MAKESPAN and self.problem.nodes > PASS_NODES and not self.is_merged:
-            yield from self._passes()  # cheap beside walks, which judge few moves on so many nodes
         self.left, self.whole = CORES * self.left, CORES * self.whole
         p, items = self.problem, self.items
         if p.objective is Objective.THROUGHPUT:

@@ -7,7 +7,7 @@ import pytest
 from search_problems import problem, random_problem
 
 from dovetail.placer.search.bounds import lower_bound
-from dovetail.placer.search.clock import advance, begin, clocks, keep, resume, run
+from dovetail.placer.search.clock import MOMENT, advance, begin, clocks, keep, resume, run
 from dovetail.placer.search.evaluate import loads, time_behind, upward_rank
 from dovetail.placer.search.portfolio import search
 from dovetail.placer.search.problem import Objective
@@ -166,10 +166,10 @@ def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed)
     a, order = p.arrays, np.argsort(p.rank).astype(np.int32)
     was = rng.integers(0, d, n).astype(np.int32)
     behind = time_behind(a, p.topological, p.seconds.min(axis=0), np.zeros(len(a.value_target)))
-    start, finish = np.empty((2, n)), np.empty((2, n))
+    start, finish, ended = np.empty((2, n)), np.empty((2, n)), np.empty((2, n), np.int32)
     c, rest = clocks(a, 5), (np.empty(0, np.int32), np.empty((2, 0)))
     begin(a, was, c)
-    now = advance(a, was, p.rank, order, p.contended, start[0], finish[0], c, 0, behind, np.inf, *rest)
+    now = advance(a, was, p.rank, order, p.contended, start[0], finish[0], c, 0, behind, np.inf, *rest, ended[0])
     keep(a, was, was[:0], 0, c)
     resumed = cut = 0
     for _ in range(200):
@@ -178,17 +178,20 @@ def test_a_clock_that_sets_out_from_a_kept_state_ends_as_one_that_runs_all(seed)
         device[moved] = rng.integers(0, d, len(moved))
         sources = [a.value_source[a.input_value[a.input_start[x] : a.input_start[x + 1]]] for x in moved]
         since = min(float(finish[0][s].min()) if len(s) else -1.0 for s in sources)
-        start[1], finish[1] = start[0], finish[0]
+        start[1], finish[1], ended[1] = start[0], finish[0], ended[0]
         same = resume(a, device, moved, start[0], since, c)
         limit = now * rng.choice([0.9, 1.1, np.inf])
-        after = advance(a, device, p.rank, order, p.contended, start[1], finish[1], c, same, behind, limit, *rest)
+        after = advance(
+            a, device, p.rank, order, p.contended, start[1], finish[1], c, same, behind, limit, *rest, ended[1]
+        )
         whole_start, whole_finish = np.empty(n), np.empty(n)
         whole = run(a, device, p.rank, p.contended, False, whole_start, whole_finish, np.empty((2, 0)))
         resumed, cut = resumed + (same > 0), cut + (after == np.inf)
         assert after == whole or after == np.inf and whole > limit
         if after == whole:
             assert np.array_equal(start[1], whole_start) and np.array_equal(finish[1], whole_finish)
-            was, now, start, finish = device, after, start[::-1], finish[::-1]
+            assert np.array_equal(np.sort(ended[1]), np.arange(n)) and (np.diff(finish[1][ended[1]]) >= -MOMENT).all()
+            was, now, start, finish, ended = device, after, start[::-1], finish[::-1], ended[::-1]
             keep(a, device, moved, same, c)
     assert resumed > 0 and cut > 5
 
