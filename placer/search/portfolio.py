@@ -4,12 +4,13 @@
 2. contiguous splits of many orders (`contiguous.py`, `orderings.py`);
 3. for a step on a clock: HEFT and m-ETF on every level of coarseness (`list_scheduling.py`, `coarsen_dag.py`);
 4. for small problems: a proof, from the best so far (exact.py);
-5. for steps of more than five thousand nodes: passes of moves within windows (`window_search.py`);
-6. chains of rounds of annealing (`rounds.py`).
+5. chains of rounds of annealing (`rounds.py`), for steps of more than five thousand nodes on a merged problem; these are then refined by
+   passes of moves within windows (`window_search.py`).
 
 There are `CHAINS` chains, whatever the machine; each round is done by a core of its own, where there are so many. A chain whose last
-rounds have brought nothing begins anew with other random numbers. This goes on until the work allowed for is done, or the lower bound is
-met, or many new beginnings have brought nothing.
+rounds have brought nothing begins anew with other random numbers. In the second half of the search of a step on a clock, all chains go on
+from the best now and then. This goes on until the work allowed for is done, or the lower bound is met, or many new beginnings have brought
+nothing.
 
 Work is counted, not timed: one evaluation or move has a stated price in seconds, about what it takes on a
 common processor. So the same problem with the same seed gives the same answer on any machine, busy or not,
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cached_property
 from itertools import repeat
 from typing import TypeAlias
@@ -52,6 +54,10 @@ MIN_S = 1.0  # starts may spend this much even if the budget is smaller
 POOL = 5  # starts from which fresh walks set out
 CORES = 2  # that the budget is for
 PATIENCE = 9  # rounds without gain after which a chain begins anew
+MEETINGS = (
+    0.5,
+    0.05,
+)  # of the budget: what is left when all chains for a step on a clock first go on from the best; and between two times
 BEGINNINGS = 24  # without gain after which the search ends
 CUT_S = 2e-9  # price of one (start, end, state, kind) of a contiguous split
 CUT_WORK = 4e7  # of these at most for one order; problems with more are merged first
@@ -367,14 +373,19 @@ class _Search:
             return
         self.left, self.whole = CORES * self.left, CORES * self.whole
         p, items = self.problem, self.items
-        if p.objective is Objective.THROUGHPUT:
-            a_round = descents(p, items, self.seed, self.left)
-        else:
+        clock = p.objective is not Objective.THROUGHPUT
+        if clock:
             a_round = walks(p, items, self.seed, self.left, self._chosen())
+        else:
+            a_round = descents(p, items, self.seed, self.left)
         begun, idle, gained = 0, 0, self.value
         chains: list[Chain] = []
+        meeting = self.left * MEETINGS[0]
         with ThreadPoolExecutor(min(CHAINS, os.cpu_count() or 1)) as cores:  # compiled loops hold no lock
             while not self._is_done and idle < BEGINNINGS:
+                if clock and self.left < meeting:
+                    meeting -= self.whole * MEETINGS[1]
+                    chains = [replace(c, best=self._chosen(), value=self.value, idle=0) for c in chains]
                 while len(chains) < CHAINS:
                     chains.append(self._chain(begun))
                     begun += 1

@@ -30,7 +30,6 @@ MOVE_S, MOVE_NODE_S = 1e-6, 1.2e-8  # price of one move of `anneal_makespan`, an
 NODE_S, END_S = 8.5e-8, 1.2e-8  # price of running one node on the clock for it, and for each end of a value
 WARM = 1e-3, 1e-2  # temperatures from which its walks set out; of few items, up to what one of them takes
 HOT = 0.3  # that of the first walk of a chain which begins anew, and of a descent without regard to the best
-PER = 30
 WALK_SHARE = 0.05  # of a chain's budget at most for one walk
 COLD = 1e-4  # last temperature of all walks, as a part of the objective
 MEASURED = 1.5  # times that price, where machines are measured
@@ -111,7 +110,7 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
         merged, label = levels[-1].items, labels[-1]
         where = np.empty(len(merged.memory), np.int32)
         where[label] = chain.best
-        moves = 200 + PER * len(where) * min(1 + chain.rounds // 6, 4)
+        moves = 200 + 30 * len(where) * min(1 + chain.rounds // 6, 4)
         if np.isinf(chain.value):
             hot = HOT
         else:

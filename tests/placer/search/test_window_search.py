@@ -66,10 +66,3 @@ def test_a_huge_step_is_merged_only_where_there_is_room(monkeypatch):
         assert np.array_equal(found.assignment, search(p, budget_s=0.5).assignment)
 
 
-@pytest.mark.parametrize(("layers", "are_refined"), [(20, False), (100, True)])
-def test_steps_of_middle_size_are_refined_within_windows_before_they_are_walked_on(layers, are_refined, monkeypatch):
-    calls = []
-    monkeypatch.setattr(portfolio, "passed", lambda *given: calls.append(given) or passed(*given))
-    p = branches(layers)
-    assert search(p, budget_s=2).objective < search(p, strategy="heft").objective
-    assert (calls != []) is are_refined is (p.nodes > portfolio.PASS_NODES)
