@@ -101,9 +101,9 @@ def anneal_makespan(
         node_start[k + 1] += node_start[k]
         memory[where[k]] += items.memory[k]
     fill = node_start[:m].copy()
-    for i in by_rank:  # each node of an item comes after its inputs
-        node[fill[item_of[i]]] = i
-        fill[item_of[i]] += 1
+    for x in by_rank:  # each node of an item comes after its inputs
+        node[fill[item_of[x]]] = x
+        fill[item_of[x]] += 1
     device = where[item_of]
     was, c, current, tried, tails = device.copy(), clocks(a, KEPT), schedule_of(n), schedule_of(n), tails_of(n, devices)
     by_readiness, unrecorded = np.empty(0, np.int32), np.empty((2, 0))

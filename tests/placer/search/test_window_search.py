@@ -64,5 +64,3 @@ def test_a_huge_step_is_merged_only_where_there_is_room(monkeypatch):
         assert (merged != []) is is_merged
         assert found.objective <= min(search(p, strategy=s).objective for s in ("single", "heft", "m-etf"))
         assert np.array_equal(found.assignment, search(p, budget_s=0.5).assignment)
-
-
