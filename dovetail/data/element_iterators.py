@@ -242,9 +242,8 @@ def _repeat(d: Described, at: At, skip: int) -> Walk[Element]:
                 is_empty = False
                 return element
 
-    return (
-        Steps(step) if size else after(Steps(step), skip)
-    )  # how long a round of unknown size is shows only at its end
+    # How long a round of unknown size is shows only at its end.
+    return Steps(step) if size else after(Steps(step), skip)
 
 
 @kind("cache")
@@ -303,23 +302,29 @@ def _rows(d: Described, at: At, skip: int, whole: bool = False) -> Walk[list[Ele
 
     def step() -> list[Element]:
         rows: list[Element] = []
-        failed: Exception | None = None
-        for _ in range(size):
-            try:
-                rows.append(next(elements))
-            except StopIteration:
-                break
-            except Exception as e:
-                if not whole or is_cancelled():
-                    raise
-                failed = failed or e
-        if failed is not None:
-            raise failed
+        try:
+            rows.extend(itertools.islice(elements, size))  # those before one that fails stay in the list
+        except Exception:
+            if whole and not is_cancelled():
+                _pass_over(elements, size - len(rows) - 1)
+            raise
         if not rows or drop and len(rows) < size:
             raise StopIteration
         return rows
 
     return Steps(step)
+
+
+def _pass_over(elements: Walk[Element], count: int) -> None:
+    """Leave out so many elements, also those that fail."""
+    for _ in range(count):
+        try:
+            next(elements)
+        except StopIteration:
+            return
+        except Exception:
+            if is_cancelled():
+                raise
 
 
 def _is_map(d: Described) -> bool:
