@@ -138,9 +138,8 @@ class Profile:
             if s > 0 and analytic[kinds[d], i] > 0
         ]
         out = analytic * (sum(s for s, _ in pairs) / sum(a for _, a in pairs) if pairs else 1.0)
-        own: dict[
-            int, list[tuple[int, float]]
-        ] = {}  # device -> nodes that took another time there than the mean of its kind
+        # Device -> nodes that took another time there than the mean of its kind.
+        own: dict[int, list[tuple[int, float]]] = {}
         for i, (name, found) in enumerate(zip(names, measured, strict=True)):
             if not found:
                 continue
