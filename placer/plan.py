@@ -496,13 +496,9 @@ class Plan:
         if before is not None and not isinstance(before, Plan):
             raise TypeError(f"before must be a plan, not {before!r}")
         check_flags(complete=complete)
-        more: dict[str, Any] = {
-            "measured": measured,
-            "before": before,
-            "costs": as_profile(costs),
-            "complete": complete,
-        }
-        write_html(self, path, title, kernels=self._kernels, **more)
+        write_html(
+            self, path, title, kernels=self._kernels, measured=measured, before=before, costs=as_profile(costs), complete=complete
+        )  # fmt: skip
 
     @property
     def _kernels(self) -> Callable[[str], Any] | None:

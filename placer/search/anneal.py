@@ -78,6 +78,12 @@ def _share(state: int) -> float:
 
 
 @compiled
+def _drawn(state: int) -> float:
+    """By how many temperatures a move may be worse: so Metropolis' rule accepts it with probability e**-excess."""
+    return float(-np.log(_share(state)))
+
+
+@compiled
 def anneal_makespan(
     a: Arrays, rank: Ints, contended: bool, behind: Floats, item_of: Ints, items: Items, capacity: Floats, where: Ints,
     effort: float, move_s: float, node_s: float, hot: float, cold: float, seed: int,
@@ -132,7 +138,7 @@ def anneal_makespan(
         state = next_random(state)
         is_tried = is_critical(current, tails, moved[:count]) or _share(state) < IDLE
         state = next_random(state)
-        limit = now - np.log(_share(state)) * best * hot * np.exp(cooling * spent / effort)  # Metropolis' rule
+        limit = now + _drawn(state) * best * hot * np.exp(cooling * spent / effort)
         if is_tried:
             spent += ESTIMATE_S + ESTIMATE_NODE_S * count
             about = estimate(a, device, rank, moved[:count], current, tails)
@@ -288,7 +294,7 @@ def anneal_load(
         worse = (after / energy - 1.0) / 16.0 if after < 2.0 * energy else np.log(after / energy) / 16.0
         if worse > 0.0:
             state = next_random(state)
-        if worse <= 0.0 or worse <= -np.log(_share(state)) * temperature:
+        if worse <= 0.0 or worse <= _drawn(state) * temperature:
             energy = after
             largest = float(load.max())
             if largest < best * (1.0 - 1e-12):

@@ -54,10 +54,8 @@ MIN_S = 1.0  # starts may spend this much even if the budget is smaller
 POOL = 5  # starts from which fresh walks set out
 CORES = 2  # that the budget is for
 PATIENCE = 9  # rounds without gain after which a chain begins anew
-MEETINGS = (
-    0.5,
-    0.05,
-)  # of the budget: what is left when all chains for a step on a clock first go on from the best; and between two times
+MEETING = 0.5  # of the budget is left when all chains for a step on a clock first go on from the best ...
+MEETING_EVERY = 0.05  # ... and so much of it lies between two such times
 BEGINNINGS = 24  # without gain after which the search ends
 CUT_S = 2e-9  # price of one (start, end, state, kind) of a contiguous split
 CUT_WORK = 4e7  # of these at most for one order; problems with more are merged first
@@ -283,9 +281,9 @@ class _Search:
         if len(items.memory) > 2 * most:
             return
         price = CUT_S * states * len(items.memory) ** 2 / 2 + VISIT_S * p.nodes
-        share = CUT_SHARE / 3 if p.objective is Objective.MAKESPAN else CUT_SHARE  # walks on a clock are worth more
-        least = self.left - share * max(self.left, MIN_S)
         additive = p.objective is not Objective.THROUGHPUT
+        share = CUT_SHARE / 3 if additive else CUT_SHARE  # walks on a clock are worth more
+        least = self.left - share * max(self.left, MIN_S)
         allowed = np.ascontiguousarray(items.allowed[:, kinds.first])
         bound = np.inf
         for number, order in enumerate(orders(p, items, label)):
@@ -380,11 +378,11 @@ class _Search:
             a_round = descents(p, items, self.seed, self.left)
         begun, idle, gained = 0, 0, self.value
         chains: list[Chain] = []
-        meeting = self.left * MEETINGS[0]
+        meeting = self.left * MEETING
         with ThreadPoolExecutor(min(CHAINS, os.cpu_count() or 1)) as cores:  # compiled loops hold no lock
             while not self._is_done and idle < BEGINNINGS:
                 if clock and self.left < meeting:
-                    meeting -= self.whole * MEETINGS[1]
+                    meeting -= self.whole * MEETING_EVERY
                     chains = [replace(c, best=self._chosen(), value=self.value, idle=0) for c in chains]
                 while len(chains) < CHAINS:
                     chains.append(self._chain(begun))
