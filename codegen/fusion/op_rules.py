@@ -92,11 +92,7 @@ def _one_hot(node: Node, index: Symbol, on: Symbol, off: Symbol, position: Symbo
 
 
 def _scan(kind: str) -> Rule:
-    def rule(node: Node, x: Symbol) -> Symbol:
-        how = Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"]))
-        return Symbol(x.builder, x.builder.scan(how, x.number))
-
-    return rule
+    return lambda node, x: x.scanned(Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"])))
 
 
 def _drawn(node: Node, *inputs: Symbol) -> Symbol:

@@ -61,7 +61,7 @@ def running_in_pieces(how: Scan, dtype: DType, across: bool) -> LoopNest:
     """Sums or products up to each element; in1: what is before each piece."""
     loops, x, number = _piece(how, dtype, across)
     before = loops.load(1, kept_in(dtype), [0, 1, 3][: 2 + across])
-    inside = Symbol(loops.builder, loops.builder.scan(how, x.number))
+    inside = x.scanned(how)
     total = before + inside if how.kind == "sum" else before * inside
     loops.store(_math.cast(total, dtype), [3] if across else [], number)
     return loops.finish()

@@ -14,7 +14,7 @@ import numpy as np
 from ...graph.core.dtypes import FLOAT8, DType, bool_, float64, int32, int64
 from ...graph.core.scalar_math import NumpyMath
 from ..ir.legality import SUPPORTED, NotFusibleError
-from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, SET, LoopNest, LoopNestBuilder
+from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, SET, LoopNest, LoopNestBuilder, Scan
 
 _MOST_POWERS = 4  # the largest n for which x ** n becomes a product: within 2 units in the last place of the power
 _VECTORISED = COSTLY | {"sqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "isnan", "isinf", "isfinite"}
@@ -69,6 +69,10 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
     def reduced(self, kind: str) -> Symbol:
         """The reduction over all reduced axes."""
         return Symbol(self.builder, self.builder.reduce(kind, self.number))
+
+    def scanned(self, how: Scan) -> Symbol:
+        """What has been accumulated along a row up to each element."""
+        return Symbol(self.builder, self.builder.scan(how, self.number))
 
 
 def _applied(op: str, *args: Symbol) -> Symbol:

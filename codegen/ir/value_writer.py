@@ -1,4 +1,4 @@
-"""Writes the values of a loop nest as lines of source text; those who emit code for CPUs (Numba) and for GPUs (Triton) extend it.
+"""Writes the values of a loop nest as lines of source text; the emitters for CPUs (Numba) and for GPUs (Triton) extend it.
 
 Each value is computed once, where it is first needed, and has a name from there on. What a value is as an expression, and how loops
 follow one another, is told by the dialects.

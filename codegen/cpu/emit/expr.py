@@ -66,9 +66,8 @@ class ElementWriter(ValueWriter):
     def __init__(self, loops: LoopNest, in_place: int = 0, row: int = 0) -> None:
         super().__init__(loops)
         self.in_place = in_place
-        self.row = (
-            row if row <= WRITTEN_OUT and len(loops.reduced_axes) < 2 else 0
-        )  # elements of a row that is written out
+        # Elements of a row that is written out.
+        self.row = row if row <= WRITTEN_OUT and len(loops.reduced_axes) < 2 else 0
         self.short_rows = row > self.row
         self.depth = 1
         self.arrays = len(loops.loads) + len(loops.stores)  # and then the scratch arrays
