@@ -317,9 +317,8 @@ def _pow_gradient(node: Node, grad: Tensor) -> Pair:
     less = subtract(y, 1)
     exponent = static_value(y)
     if exponent is None or not np.all(exponent):
-        less = where_v2(
-            logical_and(equal(x, 0), equal(y, 0)), 1, less
-        )  # 0 ** 0 has no slope, though 0 ** -1 is infinite
+        # 0 ** 0 has no slope, though 0 ** -1 is infinite.
+        less = where_v2(logical_and(equal(x, 0), equal(y, 0)), 1, less)
     # The weight first: where it is zero, what a narrow type is too small for must not become infinite.
     return unbroadcast(x, y, multiply(multiply(grad, y), power(x, less)), multiply(multiply(grad, z), log_x))
 
