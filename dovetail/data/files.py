@@ -67,7 +67,9 @@ def _lines(d: Described, at: At, skip: int) -> Walk[Element]:
         try:
             with opened(name, compression) as file:
                 for line in file:
-                    yield text_element(line.rstrip(b"\n").removesuffix(b"\r"))
+                    text = line.rstrip(b"\n").replace(b"\r", b"")  # TensorFlow drops each one, wherever it stands
+                    if text or line.endswith(b"\n"):
+                        yield text_element(text)
         except (OSError, EOFError, zlib.error) as e:
             raise DataLossError.of(f"{name} cannot be read as {compression or 'text'}: {e}") from None
 

@@ -17,6 +17,7 @@ from ...core.graph import Tensor
 from ...core.opdef import Attrs, Output, Trait, define_on_host, typed_attr
 from ...core.shape import compatible
 from ...formats.atomic_files import path_of
+from ...formats.text_lines import lines_of
 from ...resources.resource_manager import Context
 from ..math.static_operands import as_bytes, need_rank, no_cost
 from ..strings.strings import number_of
@@ -272,7 +273,8 @@ def _from_file(
 ) -> tuple[()]:  # fmt: skip
     name = as_bytes(filename.item()).decode()
     try:
-        lines = path_of(name).read_text(encoding="utf-8").splitlines()
+        with path_of(name).open("rb") as file:
+            lines = list(lines_of(file))
     except OSError as e:
         raise NotFoundError(context.node_name, None, f"{name}; {e.strerror or e}") from e
     if vocab_size >= 0 and len(lines) < vocab_size:
@@ -281,6 +283,8 @@ def _from_file(
             context.node_name,
         )
     lines = lines if vocab_size < 0 else lines[:vocab_size]
+    if b"" in lines:
+        raise invalid(f"Invalid content in {name}: line {lines.index(b'') + 1} is empty", context.node_name)
 
     def column(index: int, dtype: DType) -> Array:
         return _vector((_part(line, i, index, delimiter, dtype, name) for i, line in enumerate(lines)), dtype)
@@ -290,22 +294,24 @@ def _from_file(
     return ()
 
 
-def _part(line: str, number: int, index: int, delimiter: str, dtype: DType, file: str) -> Any:
+def _part(line: bytes, number: int, index: int, delimiter: str, dtype: DType, file: str) -> Any:
     """A part of a line: -2: all of it, -1: its number, or a column."""
     if index == -1:
         return number
-    columns = [line] if index == -2 else line.split(delimiter)
+    columns = [line] if index == -2 else line.split(delimiter.encode())
     at = max(index, 0)
     if at >= len(columns):
         raise invalid(
-            f"Invalid number of columns in {file} line {number + 1} ({line}) : expected {at + 1} got {len(columns)}"
+            f"Invalid number of columns in {file} line {number + 1} ({line.decode(errors='replace')}) : expected {at + 1} got {len(columns)}"
         )
     if dtype is string:
-        return columns[at].encode()
+        return columns[at]
     try:
-        return number_of(columns[at], dtype.np)
+        return number_of(columns[at].decode(), dtype.np)
     except (ValueError, OverflowError) as e:
-        raise invalid(f"Field {columns[at]!r} in line {number + 1} of {file} is not a valid {dtype.name}.") from e
+        raise invalid(
+            f"Field {columns[at].decode(errors='replace')!r} in line {number + 1} of {file} is not a valid {dtype.name}."
+        ) from e
 
 
 define_on_host("InitializeTableFromTextFileV2", _infer_file, _from_file)

@@ -71,6 +71,8 @@ def test_files(tmp_path: Path):
     assert plain(Dataset.from_tensor_slices(names).flat_map(tf.data.TextLineDataset)) == plain(
         tf.data.TextLineDataset(names)
     )
+    (tmp_path / "returns.txt").write_bytes(b"a\rb\r\nc\n\rd\r\r\n\n\r")
+    assert plain(tf.data.TextLineDataset(str(tmp_path / "returns.txt"))) == [b"ab", b"c", b"d", b""]
     with pytest.raises(tf.errors.NotFoundError, match="c.txt"):
         plain(tf.data.TextLineDataset(str(tmp_path / "c.txt")))
     for i in range(2):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ....graph.core.dtypes import as_dtype, float32, int64, string
 from ....graph.core.graph import Tensor
+from ....graph.formats.text_lines import vocabulary_of
 from ....graph.ops.array.creation import zeros_like
 from ....graph.ops.math.compare import less, where
 from ....graph.ops.strings.strings import as_string, string_to_hash_bucket_fast
@@ -140,7 +140,7 @@ def categorical_column_with_vocabulary_file(
     dtype: Any = string,
 ) -> VocabularyFileColumn:
     """As `categorical_column_with_vocabulary_list`; a line of the file for each value, of which `vocabulary_size` are taken."""
-    lines = Path(vocabulary_file).read_text("utf-8").splitlines()
+    lines = vocabulary_of(vocabulary_file)
     if vocabulary_size is not None:
         if len(lines) < vocabulary_size:
             raise ValueError(f"Invalid vocabulary_size in {key}: {vocabulary_size}; {vocabulary_file} has {len(lines)}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from ....graph.core.dtypes import Array, float32, float64, int32, int64
 from ....graph.core.graph import Node, Tensor
 from ....graph.core.opdef import Attrs, Cost, Output, define_on_host, size, typed_attr
 from ....graph.core.philox import Stream
+from ....graph.formats.text_lines import vocabulary_of
 from ....graph.ops.array.concat_stack import concat
 from ....graph.ops.array.creation import ones_like, zeros_like
 from ....graph.ops.array.embedding import embedding_lookup
@@ -226,8 +226,7 @@ def fixed_unigram_candidate_sampler(
     if (num_shards, shard) != (1, 0):
         raise ValueError("fixed_unigram_candidate_sampler draws from the whole vocabulary: num_shards must be 1")
     if vocab_file:
-        lines = Path(vocab_file).read_text(encoding="utf-8").splitlines()
-        unigrams = [float(line.rsplit(",", 1)[-1]) for line in lines if line.strip()]
+        unigrams = [float(line.rsplit(",", 1)[-1]) for line in vocabulary_of(vocab_file) if line.strip()]
     weights = np.concatenate([np.zeros(num_reserved_ids), np.asarray(unigrams, np.float64) ** distortion])
     if len(weights) != range_max:
         raise ValueError(f"range_max is {range_max}, but there are {len(weights)} counts and reserved classes")

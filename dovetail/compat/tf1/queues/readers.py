@@ -18,6 +18,7 @@ from ....graph.core.build import TensorLike, convert, make
 from ....graph.core.dtypes import int64
 from ....graph.core.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from ....graph.core.graph import Node, Tensor
+from ....graph.formats.text_lines import lines_of
 from ....graph.ops.state.queue_api import QueueBase
 from ....io.records import compression_of, tf_record_iterator
 from ..ops.readers import Format, Record, reader
@@ -97,9 +98,9 @@ class TextLineReader(ReaderBase):
 
         def lines(path: str) -> Iterator[Record]:
             with _opened(path) as file:
-                for number, line in enumerate(file, 1):
+                for number, line in enumerate(lines_of(file), 1):
                     if number > skipped:
-                        yield f"{path}:{number}", line.rstrip(b"\n").removesuffix(b"\r")
+                        yield f"{path}:{number}", line
 
         super().__init__(lines, name)
 

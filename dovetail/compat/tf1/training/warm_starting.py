@@ -6,13 +6,13 @@ If the vocabularies differ, rows (or columns) are remapped by word.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ....graph.core.default_graph import GraphKeys, get_default_graph
 from ....graph.core.graph import Tensor
+from ....graph.formats.text_lines import vocabulary_of
 from ....graph.ops.array.creation import zeros
 from ....graph.ops.array.gather import gather
 from ....graph.ops.math.compare import where_v2
@@ -238,7 +238,7 @@ def start_by_vocabulary(parts: Sequence[Variable], path: str, name: str, shape: 
 
 
 def _words(file: str, size: int) -> list[str]:
-    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    lines = vocabulary_of(file)
     if size > len(lines):
         raise ValueError(f"The vocabulary {file} has {len(lines)} words, fewer than {size}")
     return lines if size < 0 else lines[:size]

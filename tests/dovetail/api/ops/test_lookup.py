@@ -103,6 +103,24 @@ def test_columns_of_a_file(tmp_path):
         tf.contrib.lookup.index_table_from_file(str(path), vocab_size=0)
 
 
+def test_lines_of_a_vocabulary_end_with_newlines_only(tmp_path):
+    path = tmp_path / "words"
+
+    def table(content: bytes):
+        path.write_bytes(content)
+        return tf.lookup.StaticHashTable(tf.lookup.TextFileInitializer(str(path), tf.string, -2, tf.int64, -1), -1)
+
+    found = table(b"a\rb\r\nc\x0bd\x0ce\nf\x1cg\xe2\x80\xa8h\n\xff\n\r")
+    with tf.Session() as session:
+        session.run(found.initializer)
+        keys, values = session.run(found.export())
+    assert sorted(zip(values.tolist(), keys.tolist(), strict=True)) == [
+        (0, b"a\rb"), (1, b"c\x0bd\x0ce"), (2, b"f\x1cg\xe2\x80\xa8h"), (3, b"\xff"),
+    ]  # fmt: skip
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="line 2 is empty"):
+        session.run(table(b"a\n\nb\n").initializer)
+
+
 def test_a_file_whose_name_is_fed_and_one_of_columns(tmp_path):
     path = tmp_path / "words"
     path.write_text("x\t5\ny\t7\n", encoding="utf-8")

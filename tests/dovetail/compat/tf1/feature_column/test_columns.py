@@ -167,6 +167,9 @@ def test_a_vocabulary_may_stand_in_a_file(tmp_path: Path) -> None:
     file.write_text("oslo\nrome\nlima\n")
     column = fc.categorical_column_with_vocabulary_file("city", str(file), vocabulary_size=2)
     assert run(column.ids(features())).tolist() == [[1, 0], [0, -1], [-1, -1], [-1, 1], [1, 1]]
+    file.write_bytes("oslo\x0b\nrome\r\nlima\u2028\n".encode())
+    column = fc.categorical_column_with_vocabulary_file("city", str(file))
+    assert run(column.ids(features())).tolist() == [[1, -1], [-1, -1], [-1, -1], [-1, 1], [1, 1]]
     with pytest.raises(ValueError, match="has 3"):
         fc.categorical_column_with_vocabulary_file("city", str(file), vocabulary_size=5)
 

@@ -53,6 +53,8 @@ def test_lines(tmp_path):
         (f"{a}:2", b"x,1"), (f"{a}:3", b""), (f"{a}:4", b"y"), (f"{b}:2", b"z"),
     ]  # fmt: skip
     assert [v for _, v in all_of(tf.TextLineReader(name="all"), [a])] == [b"head", b"x,1", b"", b"y"]
+    a.write_bytes(b"a\rb\r\nc\n\rd\r\r\n\n\r")
+    assert [v for _, v in all_of(tf.TextLineReader(name="returns"), [a])] == [b"a\rb", b"c", b"\rd\r", b""]
 
 
 def test_records_whole_files_and_names(tmp_path):

@@ -1,0 +1,26 @@
+r"""The lines of a text file as TensorFlow's vocabularies and `TextLineReader` have them.
+
+A line ends with `\n` only, and one `\r` before that end, or at the end of the file, belongs to the end. A last line is left out if nothing
+else is in it. `str.splitlines` also ends lines at a lone `\r`, `\v`, `\f` and other separators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .atomic_files import path_of
+
+
+def lines_of(file: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file that is open for reading bytes, without their ends."""
+    for line in file:
+        if text := line.removesuffix(b"\n").removesuffix(b"\r"):
+            yield text
+        elif line.endswith(b"\n"):
+            yield b""
+
+
+def vocabulary_of(name: str) -> list[str]:
+    """The lines of a file of UTF-8 text."""
+    with path_of(name).open("rb") as file:
+        return [line.decode() for line in lines_of(file)]
