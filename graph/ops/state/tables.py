@@ -299,10 +299,10 @@ def _part(line: bytes, number: int, index: int, delimiter: str, dtype: DType, fi
     if index == -1:
         return number
     columns = [line] if index == -2 else line.split(delimiter.encode())
-    at = max(index, 0)
+    at, text = max(index, 0), line.decode(errors="replace")
     if at >= len(columns):
         raise invalid(
-            f"Invalid number of columns in {file} line {number + 1} ({line.decode(errors='replace')}) : expected {at + 1} got {len(columns)}"
+            f"Invalid number of columns in {file} line {number + 1} ({text}) : expected {at + 1} got {len(columns)}"
         )
     if dtype is string:
         return columns[at]
