@@ -220,6 +220,17 @@ CASES = [
         label="floats",
     ),
     OpCase("TruncateMod", a.truncatemod, [whole(2, 3, seed=1), _nonzero(2, 3, seed=2)], _c_remainder, SIGNED),
+    *[
+        OpCase(
+            op,
+            function,
+            [np.array([-6e-8, 6e-8, 1.0, -0.5, -54.0]), np.array([2.0, -3.0, 0.1, -0.1, -4.15625])],
+            lambda x, y, rounded=rounded: rounded((x.astype("f") / y.astype("f")).astype(x.dtype)),
+            ["float16", "bfloat16"],
+            label="quotients rounded to a half type",
+        )
+        for op, function, rounded in (("FloorDiv", a.floordiv, np.floor), ("TruncateDiv", a.truncatediv, np.trunc))
+    ],
     OpCase(
         "TruncateMod",
         a.truncatemod,

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert, convert_pair, make
 from ...core.constant_value import static_value
-from ...core.dtypes import FLOATS, INTEGERS, NUMBERS, DType, as_dtype, float32, float64, string
+from ...core.dtypes import FLOATS, INTEGERS, NUMBERS, Array, DType, as_dtype, float32, float64, string
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, Trait, default_cost, define as define_op
@@ -165,16 +165,19 @@ def _checks_divisor(reference: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _rounded_down(m: Any, x: Any, y: Any) -> Any:
-    """For floating types the quotient is rounded to the type first, as in TensorFlow: Python's 1.0 // 0.1 is 9, and inf // 2 is NaN."""
-    return m.floor(x / y) if x.dtype.kind == "f" else x // y
+def _rounded_down(x: Array, y: Array) -> Any:
+    """For floating types the quotient is rounded to the type first, as in TensorFlow: Python's 1.0 // 0.1 is 9, and inf // 2 is NaN.
+
+    So float16 and bfloat16 are not computed in float32.
+    """
+    return x // y if x.dtype.kind in "iu" else np.floor(x / y)
 
 
-def _truncated_quotient(m: Any, x: Any, y: Any) -> Any:
+def _truncated_quotient(x: Array, y: Array) -> Any:
     if x.dtype.kind not in "iu":
-        return m.trunc(x / y)
+        return np.trunc(x / y)
     floor = x // y
-    return m.where((floor * y != x) & ((x < 0) != (y < 0)), floor + 1, floor)
+    return np.where((floor * y != x) & ((x < 0) != (y < 0)), floor + x.dtype.type(1), floor)
 
 
 def _quotient_slopes(divided: Callable[..., Tensor]) -> Callable[..., Pair]:
@@ -195,7 +198,7 @@ define_elementwise(
     lambda m, x, y: x // y,
     NUMBERS,
     arity=2,
-    reference=_checks_divisor(reference_of(_rounded_down)),
+    reference=_checks_divisor(_rounded_down),
 )
 _define(
     "FloorMod",
@@ -206,10 +209,10 @@ _define(
 )
 define_elementwise(
     "TruncateDiv",
-    _truncated_quotient,
+    None,
     NUMBERS,
     arity=2,
-    reference=_checks_divisor(reference_of(_truncated_quotient)),
+    reference=_checks_divisor(_truncated_quotient),
 )
 _define(
     "TruncateMod",
