@@ -13,8 +13,7 @@ from typing import TypeAlias
 from ..ir.loop_nest import COSTLY, READS, LoopNest
 from ..target import NS_PER_BYTE, NS_PER_COSTLY, NS_PER_OPERATION, NS_PER_RANDOM, NS_PER_SCAN_STEP
 
-PARALLEL_NS = 300_000.0  # work that takes longer is shared: handing some to a thread costs about 50,000 ns
-TOGETHER_NS = 40_000.0  # the same where threads stay together (`native.worker_pool`), which costs some 3,000 ns
+PARALLEL_NS = 60_000.0  # work that takes longer is shared: to wake a thread that sleeps takes about as long
 LINE = 8  # counters of units in a line of the cache; each has one
 FINISHED = 0  # index of the counter of finished units; then one per thread, of the units that are taken from its part
 _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
@@ -22,18 +21,19 @@ _PER_THREAD = 4  # ranges; more even the load out better, and cost a call each
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
 
 
-def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1, worth_help: float = PARALLEL_NS) -> Ranges:
+def ranges_of(length: int, nanoseconds: float, threads: int, least: int = 1) -> Ranges:
     """Ranges that make up `0..length`, for work that one thread would need so long for.
 
     Args:
         length: of what is cut. nanoseconds: that one thread needs.
         threads: that share them.
         least: how long a range should be, as long as there is one for each thread.
-        worth_help: nanoseconds of work that is shared.
     """
-    if threads <= 1 or nanoseconds < worth_help:
+    if threads <= 1 or nanoseconds < PARALLEL_NS:
         return ((0, length),)
-    parts = max(1, min(_PER_THREAD * threads, length, max(threads, length // least), int(2 * nanoseconds / worth_help)))
+    parts = max(
+        1, min(_PER_THREAD * threads, length, max(threads, length // least), int(2 * nanoseconds / PARALLEL_NS))
+    )
     if threads < parts < 2 * threads:
         parts = threads  # else one of them would have two, and others wait
     edges = [length * i // parts for i in range(parts + 1)]

@@ -12,12 +12,12 @@ import numpy as np
 from ...target import L2_BYTES
 from ..jit import Function
 from ..native.planner import Planner
+from ..work_ranges import PARALLEL_NS
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Jumps: TypeAlias = "tuple[int, ...]"
 
 FUNCTIONS = {"contract": ("rrwwc", (3, 4, 8, 4, 5, 4, 4, 3, 3, 3)), "overlay": ("rrw", (3, 3, 6, 2))}
-WORTH_HELP_NS = 150_000.0  # of one thread's time
 NS_PER_FLOP = 0.008  # one core, float32
 _NS_PER_BYTE = 0.02  # one core, of a matrix that is read once, for a single row or column
 _SEEN = L2_BYTES // 2  # bytes of the image that a box should read
@@ -112,7 +112,7 @@ def contract(
     spans, matrices = ((high - 1) * apart + 1, (wide - 1) * beside + 1), math.prod(counts)
     work = matrices * math.prod(result) * high * wide * image[2] * x.itemsize
     is_vector = 1 in (images * rows * columns, channels)
-    threads = threads if work * (_NS_PER_BYTE if is_vector else NS_PER_FLOP / 2) >= WORTH_HELP_NS else 1
+    threads = threads if work * (_NS_PER_BYTE if is_vector else NS_PER_FLOP / 2) >= PARALLEL_NS else 1
     boxes = boxes_of(result, image[2], (strides[0], strides[1]), spans, x.itemsize, threads, matrices)
     threads = min(threads, boxes.units)
     lasts = ((rows - 1) * strides[0] - top + spans[0], (columns - 1) * strides[1] - left + spans[1])

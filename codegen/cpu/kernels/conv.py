@@ -29,8 +29,8 @@ from ...target import L2_BYTES
 from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
-from ..work_ranges import ranges_of
-from .contraction import FUNCTIONS, NS_PER_FLOP, WORTH_HELP_NS, contract, part_of
+from ..work_ranges import PARALLEL_NS, ranges_of
+from .contraction import FUNCTIONS, NS_PER_FLOP, contract, part_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Functions: TypeAlias = Mapping[str, Function]
@@ -285,7 +285,7 @@ def filter_gradient(planner: Planner, function: Function, threads: int, window: 
     pieces = -(-inner // cuts.inner) * -(-channels // cuts.columns)
     units = cuts.chunks * pieces
     time = 2.0 * w.size * math.prod(y.shape[:3]) * NS_PER_FLOP * x.itemsize / 4
-    threads = min(threads, units) if time >= WORTH_HELP_NS else 1
+    threads = min(threads, units) if time >= PARALLEL_NS else 1
     slab = -(-cuts.box[0] * cuts.seen[0] * cuts.seen[1] * cuts.inner // lanes) * lanes
     # Large memory begins with a line.
     room = max(threads * (slab + -(-cuts.columns // lanes) * lanes * math.prod(cuts.box)), LARGE // x.itemsize)

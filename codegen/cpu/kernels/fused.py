@@ -34,7 +34,7 @@ from ...ir.program import Kernel
 from ...reference import NumpyBackend
 from ..emit.nest import PART, PARTS, ROWS, NumbaSource, source_of
 from ..native.planner import LEAST, NotPlannableError, Planner
-from ..work_ranges import PARALLEL_NS, TOGETHER_NS, nanoseconds, ranges_of
+from ..work_ranges import Ranges, nanoseconds, ranges_of
 from .node import PlannedKernel, RecordableKernel
 from .rows import ranges_of_rows
 
@@ -46,8 +46,7 @@ class _Launch:
     """What a kernel's launcher knows of the shapes of its inputs."""
 
     sizes: tuple[int, ...]
-    ranges: tuple[tuple[int, int], ...]
-    together: tuple[tuple[int, int], ...]  # the ranges for threads that stay together
+    ranges: Ranges
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and type
     limits: tuple[tuple[int, int], ...]  # (input, what its numbers must be below, and not negative)
     below: tuple[tuple[int, int], ...]  # (input, what its numbers must be below): negative ones are left out
@@ -127,7 +126,7 @@ class CpuFusedKernel(PlannedKernel):
             arrays += [planner.empty((launch.pieces,), dtype.np) for dtype in self.source.partial]
             arrays.append(planner.empty((1,), np.dtype(np.int64)))
             planner.clear(arrays[-1])
-        planner.share(function, [*arrays, *launch.sizes], launch.ranges, self._threads, launch.together)
+        planner.share(function, [*arrays, *launch.sizes], launch.ranges, self._threads)
         return outputs
 
     def _compare(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -163,25 +162,21 @@ def launch_of(
     pieces = max(1, -(-joined[0] // PART)) if split == PARTS else 0
     if split == ROWS:
         width = math.prod(joined[a] for a in group.loops.stores[0].axes)
-        ranges = together = ranges_of_rows(sized.rows[0], width, nanoseconds(group.loops, joined), threads)
+        ranges = ranges_of_rows(sized.rows[0], width, nanoseconds(group.loops, joined), threads)
     else:
         cut = (pieces,) if split == PARTS else joined
         axis = 0 if split == PARTS else split
-        time = nanoseconds(group.loops, joined)
-        ranges = _ranges(group.loops, cut, time, threads, axis)
-        together = ranges if len(ranges) > 1 else _ranges(group.loops, cut, time, threads, axis, TOGETHER_NS)
+        ranges = _ranges(group.loops, cut, nanoseconds(group.loops, joined), threads, axis)
     below = tuple((placed, sized.rows[output]) for output, placed, _ in group.tables)
-    return _Launch(joined, ranges, together, sized.outputs, limits, below, pieces)
+    return _Launch(joined, ranges, sized.outputs, limits, below, pieces)
 
 
-def _ranges(
-    loops: LoopNest, sizes: Sequence[int], time: float, threads: int, split: int | None, worth_help: float = PARALLEL_NS
-) -> tuple[tuple[int, int], ...]:
-    """How the split axis is divided between threads, if the work takes at least `worth_help` nanoseconds."""
+def _ranges(loops: LoopNest, sizes: Sequence[int], time: float, threads: int, split: int | None) -> Ranges:
+    """How the split axis is divided between threads."""
     if split is None:
         return ((0, 0),)
     innermost = split == len(sizes) - 1 and not all(loops.reduced) and any(loops.reduced)
-    return ranges_of(sizes[split], time, threads, STRIP if innermost else 1, worth_help)
+    return ranges_of(sizes[split], time, threads, STRIP if innermost else 1)
 
 
 # --- single nodes in regions ----------------------------------------------------------------------------------------

@@ -78,16 +78,15 @@ def share(memory, board, thread):
 def serve(memory, size):
     """The loop of a helper, which never ends: shares of the boards' launches. A board has `size` words.
 
-    It sleeps when no table runs, or when no launch has come for as long as it is patient.
+    It sleeps when no launch has come for as long as it is patient.
     """
     looks, boards = memory[t.LOOKS], (memory.size - t.BOARD) // size
     seen = np.zeros(boards, np.int64)
     n = 0
     while True:
-        is_running = has_worked = False
+        has_worked = False
         for b in range(boards):
             board = t.BOARD + b * size
-            is_running |= count_now(memory, board + t.RUNNING) != 0
             order = count_now(memory, board + t.ORDER)
             if order == 0 or order == seen[b]:
                 continue
@@ -100,7 +99,7 @@ def serve(memory, size):
             seen[b] = order
             count_up(memory, board + t.INSIDE, -1)
         n = 0 if has_worked else n + 1
-        if has_worked or is_running and n <= looks:
+        if n <= looks:
             rest(n)
             continue
         count_up(memory, t.SLEEPING, 1)
@@ -167,8 +166,6 @@ def shared(table, at, memory, board):
 def run(table, memory, board):
     """Run a table's records, with helpers if there is a board (not -1). 0: all succeeded."""
     at = status = 0
-    if board >= 0:
-        memory[board + t.RUNNING] = 1
     while at < table.size and status == 0:
         status = -1
         if board >= 0 and table[at + t.THREADS] > 1:
@@ -176,8 +173,6 @@ def run(table, memory, board):
         if status < 0:
             status = call_record(table, at, t.HEAD)
         at += table[at]
-    if board >= 0:
-        memory[board + t.RUNNING] = 0
     return status
 
 

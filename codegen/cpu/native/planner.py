@@ -79,8 +79,7 @@ class Address:
 class _Record:
     """A launch: a function (None: that of the table itself), its arguments, and how threads share it: by ranges, or units.
 
-    `counters`: the argument with the counters' address. `is_light`: it is only shared where others are, since that is not worth waking
-    threads.
+    `counters`: the argument with the counters' address.
     """
 
     function: Any
@@ -89,7 +88,6 @@ class _Record:
     ranges: Ranges = ()
     units: int = 0
     counters: int = 0
-    is_light: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -217,19 +215,10 @@ class Planner:
             raise NotPlannableError("an array that NumPy has copied" if x.size else "a tensor without elements")
         return Address(memory, begin_of(x) - memory.begin)
 
-    def share(
-        self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int, together: Ranges = ()
-    ) -> None:
-        """Have a compiled `function(*arguments, lo, hi)` called for all ranges, on up to `threads` threads.
-
-        `together`: the ranges for threads that stay together, where there is one range for others.
-        """
-        is_light = len(ranges) == 1 and len(together) > 1
-        whole = ranges[0][0], ranges[-1][1]
-        ranges = together if is_light else ranges
-        threads = min(threads, len(ranges), most_threads())
-        words = [*self._words(arguments), *whole]
-        self._record(function, words, threads=threads, ranges=ranges, is_light=is_light)
+    def share(self, function: Any, arguments: Sequence[Any], ranges: Ranges, threads: int) -> None:
+        """Have a compiled `function(*arguments, lo, hi)` called for all ranges, on up to `threads` threads."""
+        words = [*self._words(arguments), ranges[0][0], ranges[-1][1]]
+        self._record(function, words, threads=min(threads, len(ranges), most_threads()), ranges=ranges)
 
     def share_units(
         self, function: Any, arrays: Sequence[Array], numbers: Sequence[Any], units: int, threads: int
@@ -305,15 +294,18 @@ class Planner:
         where = {id(m): (given + i, 0) for i, m in enumerate(leaving)}
         where |= {id(m): (count - 1, offset) for m, offset in zip(staying, offsets, strict=True)}
         where |= {id(m): (m.number, 0) for m in self._memories if m.kind == "given"}
-        is_shared = any(r.threads > 1 and not r.is_light for r in self._records)
         held = [m.array for m in self._memories if m.kind == "fixed"]
         table: list[int] = []
         patches: list[tuple[int, int, int]] = []
         for r in self._records:
-            threads = r.threads if is_shared or not r.is_light else 1
             ranges = np.array(r.ranges, np.int64)
             held.append(ranges)
-            sharing = threads, len(r.ranges) or r.units, begin_of(ranges) if r.ranges else 0, launches.HEAD + r.counters
+            sharing = (
+                r.threads,
+                len(r.ranges) or r.units,
+                begin_of(ranges) if r.ranges else 0,
+                launches.HEAD + r.counters,
+            )
             table += launches.head(r.function or assist, len(r.arguments), *sharing)
             for word in r.arguments:
                 if type(word) is Address and word.memory.kind == "fixed":
@@ -334,7 +326,7 @@ class Planner:
             tuple(_output(x, self.memory_of(x), numbers) for x in outputs),
             tuple(self.looked_at.items()),
             tuple(held),
-            max((r.threads for r in self._records if is_shared), default=1),
+            max((r.threads for r in self._records), default=1),
         )
 
     def _laid_out(

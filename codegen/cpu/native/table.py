@@ -44,7 +44,7 @@ YIELD = 64  # looks of a spinning thread between which others may have the core
 
 # Words of the memory of a worker pool: see `launch_source`. First what all boards have in common, then the boards.
 SLEEPING, BYTE, READ_END, WRITE_END, LOOKS, BOARD = (LINE * i for i in range(6))
-ORDER, INSIDE, RUNNING, JOINED, TAKEN, FAILED, LAST, RECORD = (LINE * i for i in range(8))  # of a board
+ORDER, INSIDE, JOINED, TAKEN, FAILED, LAST, RECORD = (LINE * i for i in range(7))  # of a board
 LONGEST = HEAD + MOST_ARGUMENTS
 MINE = RECORD + LONGEST  # records of the threads
 

@@ -1,8 +1,8 @@
 """The helper threads of a process, and what runs tables with their help.
 
-Waking a thread takes about 70 microseconds. The launches of a table follow each other immediately. So a helper that has worked looks for
-the next launch, on shared memory and without Python (`launch_source`), for `PATIENCE_NS`; it yields the core now and then. It sleeps as
-soon as no table runs any more. A caller that needs more helpers wakes those that sleep.
+Waking a thread takes about 70 microseconds. The launches of a table follow each other immediately, and so do many programs' steps. So a
+helper that has worked looks for the next launch, on shared memory and without Python (`launch_source`), for `PATIENCE_NS`; it yields the
+core now and then. A caller that needs more helpers wakes those that sleep.
 
 A *board* is the piece of that memory where a caller writes its launches; each run takes one, so several threads may run tables at once.
 All use the same helpers. The caller never waits for a helper that has not started: on a machine whose other cores are busy it does

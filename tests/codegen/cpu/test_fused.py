@@ -255,7 +255,7 @@ def test_all_there_is_is_reduced_in_pieces_that_threads_share(dtype: Any) -> Non
             results = [CpuFusedKernel(group, threads=n, compile_first=True)(value) for n in (1, 2, 3)]
             launch = launch_of(group, [value.shape], 3, CpuFusedKernel(group).source.split, {})
             assert launch is not None
-            assert len(launch.together) > 1 or size <= PART + 1
+            assert len(launch.ranges) > 1 or size <= PART + 1
             for other in results[1:]:
                 for mine, theirs in zip(other, results[0], strict=True):
                     np.testing.assert_array_equal(mine, theirs)
