@@ -78,8 +78,6 @@ class RemoteVariables:
         self._default_container = default_container
         self._opens = opens
         self._wake = wake
-        self._requested: dict[int, dict[int, RecvTensor]] = {}  # step -> channel -> requested variable
-        self._lock = threading.Lock()
 
     # --- the owner's side --------------------------------------------------------------------------------------------
 
@@ -174,43 +172,27 @@ class RemoteVariables:
 
         return VariableReaders(map(find, receives))
 
-    def wants(self, step: int, receives: Iterable[RecvTensor]) -> dict[tuple[str, int], list[Want]]:
-        """The `want` entries of a step, by (task, incarnation); kept until `forget`."""
-        out: dict[tuple[str, int], list[Want]] = {}
-        with self._lock:
-            requested = self._requested.setdefault(step, {})
-            for r in receives:
-                assert r.posted is not None
-                requested[r.channel] = r
-                key = task_of(r.source), r.posted.incarnation
-                is_sum = r.reached is not None and r.reached.type == ACCUMULATOR
-                want = {"channel": r.channel, "container": r.posted.container, "name": r.posted.name}
-                out.setdefault(key, []).append(want | {"dtype": r.dtype.name, "is_sum": is_sum})
-        return out
 
-    def overdue(self, step: int, channels: Iterable[Any]) -> list[RecvTensor]:
-        """The overdue tensors that were requested with a `want`, to request again."""
-        requested = self._requested.get(step)
-        return [requested[c] for c in channels if c in requested] if requested else []
+def wants_of(receives: Iterable[RecvTensor]) -> dict[tuple[str, int], list[Want]]:
+    """The `want` entries of variables that could not be read, by (task, incarnation)."""
+    out: dict[tuple[str, int], list[Want]] = {}
+    for r in receives:
+        assert r.posted is not None
+        key = task_of(r.source), r.posted.incarnation
+        is_sum = r.reached is not None and r.reached.type == ACCUMULATOR
+        want = {"channel": r.channel, "container": r.posted.container, "name": r.posted.name}
+        out.setdefault(key, []).append(want | {"dtype": r.dtype.name, "is_sum": is_sum})
+    return out
 
-    def denied(self, step: int, channels: Sequence[Any], code: str, message: str) -> OpError | None:
-        """The error of a step whose `want` was denied; None: the step has no such request."""
-        requested = self._requested.get(step, {})
-        receive = next((requested[c] for c in channels if c in requested), None)
-        if receive is None:
-            return None
-        posted = receive.posted
-        assert isinstance(posted, Posted)
-        where = f"\n  node '{posted.node}' ({posted.op}), created at {posted.source}, on {receive.source}"
-        error = from_code(code, message + (where if code != "ABORTED" else ""), posted.node)
-        error.task = task_of(receive.source)
-        return error
 
-    def forget(self, step: int) -> None:
-        """Forget a step that has ended."""
-        if self._requested:
-            with self._lock:
-                self._requested.pop(step, None)
+def denied_error(receive: RecvTensor, code: str, message: str) -> OpError:
+    """The error of a step whose `want` for this variable was denied."""
+    posted = receive.posted
+    assert isinstance(posted, Posted)
+    where = f"\n  node '{posted.node}' ({posted.op}), created at {posted.source}, on {receive.source}"
+    error = from_code(code, message + (where if code != "ABORTED" else ""), posted.node)
+    error.task = task_of(receive.source)
+    return error
 
 
 def unknown_error(task: str, what: str) -> AbortedError:

@@ -18,6 +18,7 @@ from itertools import repeat
 from time import perf_counter
 from typing import Any
 
+from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program, Read, Recv
 from ...graph.core.errors import OpError, from_code
 from ...graph.resources.async_request import Request
@@ -39,11 +40,12 @@ class TaskStep:
     Attributes:
         began: when it was made, by `perf_counter`.
         cancellation: tells kernels that run long when the step has ended; None: sizes bound the time of all its programs.
+        wanted: the variables of other tasks that were requested, by channel.
     """
 
     __slots__ = (
         "__weakref__", "_arrived", "_async_kernels", "_executors", "_fetched", "_lock", "_programs", "_requests", "_running", "_runtime",
-        "_waiting", "began", "cancellation", "is_over", "number", "session",
+        "_waiting", "began", "cancellation", "is_over", "number", "session", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +56,7 @@ class TaskStep:
         self.began = perf_counter()
         self.is_over = False
         self.cancellation: Cancellation | None = None
+        self.wanted: dict[ChannelKey, RecvTensor] = {}
         self._runtime = runtime
         self._programs = programs
         self._running = len(programs)
@@ -88,6 +91,7 @@ class TaskStep:
             if value is None:
                 missing.append(receive)
         if missing:
+            self.wanted.update((receive.channel, receive) for receive in missing)
             self._runtime.want(missing)
 
     # --- the rendezvous --------------------------------------------------------------------------------------------

@@ -185,9 +185,7 @@ class TensorExchange:
 
     def on_denied(self, peer: bytes, message: Message) -> None:
         fields = message.fields
-        error = self.worker.direct.denied(fields["step"], fields["channels"], fields["code"], fields["message"])
-        if error is not None:
-            self.worker.fail(fields["step"], error)
+        self.worker.denied(fields["step"], fields["channels"], fields["code"], fields["message"])
 
     def wake(self, task: str) -> None:
         """Tell a task that its accumulators have gradients for which it waits."""

@@ -30,7 +30,7 @@ from ..collectives.coordinator import Coordinator
 from ..observability.metrics import LAST_STEPS
 from ..observability.step_notes import Recorder
 from ..rpc.failure_detection import AwaitedTensors
-from ..shared_memory.remote_variables import RemoteVariables, Want, unknown_error
+from ..shared_memory.remote_variables import RemoteVariables, Want, denied_error, unknown_error, wants_of
 from ..wire.messages import ChannelKey
 from .executor import Finish, Outcome, ignore_numpy_warnings
 from .registration import Registration
@@ -322,14 +322,22 @@ class Worker:
     def want(self, number: int, session: str, receives: Iterable[RecvTensor]) -> None:
         """Request variables of other tasks that could not be read. UnavailableError and others: the request cannot be sent."""
         assert self._ask is not None
-        for (task, incarnation), wants in self.direct.wants(number, receives).items():
+        for (task, incarnation), wants in wants_of(receives).items():
             self._ask(task, incarnation, number, session, wants)
 
     def want_again(self, number: int, channels: Iterable[ChannelKey]) -> None:
         """Repeat the requests for those overdue tensors that are variables."""
-        step, overdue = self._steps.get(number), self.direct.overdue(number, channels)
+        step = self._steps.get(number)
+        overdue = [] if step is None else [step.wanted[c] for c in channels if c in step.wanted]
         if step is not None and overdue:
             self.want(number, step.session, overdue)
+
+    def denied(self, number: int, channels: Iterable[ChannelKey], code: str, message: str) -> None:
+        """End a step whose request for variables was denied."""
+        step = self._steps.get(number)
+        denied = next((c for c in channels if c in step.wanted), None) if step is not None else None
+        if step is not None and denied is not None:
+            step.fail(denied_error(step.wanted[denied], code, message))
 
     def values(self, handle: str, wants: Iterable[Want]) -> dict[ChannelKey, Any]:
         """The values of variables that another task has requested, by channel. Errors are those of `RemoteVariables.values`."""
@@ -422,7 +430,6 @@ class Worker:
         return [*self._steps.values(), *list(self._inline_steps.values())]
 
     def _forget(self, number: int) -> None:
-        self.direct.forget(number)
         with self._lock:
             self._steps.pop(number, None)
             if self._sent:

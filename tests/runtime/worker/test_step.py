@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Mapping
@@ -13,10 +14,14 @@ import numpy as np
 import pytest
 from shells import Notebook
 
+import dovetail as dt
+from dovetail.codegen.ir.partition import Posted, RecvTensor
 from dovetail.codegen.ir.program import Call, Program, Recv, Send
 from dovetail.graph.core.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
+from dovetail.placer.cluster.spec import local_devices
 from dovetail.runtime.worker.executor import Executor
 from dovetail.runtime.worker.step import TaskStep
+from dovetail.runtime.worker.worker import Worker
 
 A, B, FAR = (
     "/job:a/replica:0/task:0/device:CPU:0",
@@ -186,3 +191,17 @@ def test_deliveries_from_many_threads_wake_the_program_once_each() -> None:
     for t in threads:
         t.join()
     assert h.outcome == {"sum:0": count}
+
+
+def test_a_request_for_a_variable_is_forgotten_with_its_step() -> None:
+    """Also one that is repeated, or made, when the step has ended meanwhile in another thread."""
+    task, asked = A.partition("/device:")[0], []
+    worker = Worker(task, local_devices(task, {}), ask=lambda *request: asked.append(request[2]))
+    with dt.Graph().as_default():
+        posted = Posted((1, 2, 3, 4, 5), 7, "", "v", "v", "VariableV2", "program.py:7")
+        receive = RecvTensor(3, dt.constant(1.0), FAR, None, posted)
+    known = sys.getrefcount(receive)
+    worker.want(5, "session", [receive])
+    assert asked == [5]
+    assert sys.getrefcount(receive) == known
+    worker.close()
