@@ -5,8 +5,7 @@
     tensor_exchange.py    messages between workers during steps: tensors, GPU memory, lost and unreadable tensors
     step_scheduler.py     which thread runs which segment of a program; send coalescing; the inline fast path
     step.py               `TaskStep`: the rendezvous and the lifetime of one step; one that records its events for a trace
-    executor.py           `Executor`: the interpreter of one program, which suspends where it must wait
-    async_kernel.py       a kernel that runs concurrently with its program
+    executor.py           `Executor`: the interpreter of one program, which suspends where it must wait; a kernel that runs concurrently
     registration.py       the payload of a `register` message and its codec
     replication.py        keeps the values of a parameter server's variables on the next one, too
     colocated.py          servers of this process: a session hands them steps without messages

@@ -12,6 +12,10 @@ An instruction that waits for another step (a dequeue) suspends its program in t
 is resumed when the request is settled. If the step ends first, it cancels the request, which returns what the request holds
 (`graph/resources/async_request.py`).
 
+A kernel that runs asynchronously to its program (a collective) has an executor of its own, an `AsyncKernel`. Begin makes it, and the
+program continues. Each piece of its work (the kernel, or what follows a settled request) is done once, by the first thread that reaches
+it: a thread of the pool, or the program's thread when it comes to the Await. An Await takes the result from the step as a Recv does.
+
 An exception of a kernel becomes an `OpError` of the matching class, with the node, the user's source line and the device in its text.
 """
 
@@ -41,7 +45,6 @@ from ...graph.resources.async_request import AsyncResource, Request
 from ...graph.resources.cancellation import Cancellation
 from ...graph.resources.resource_manager import DEAD
 from ..wire.messages import ChannelKey
-from .async_kernel import AsyncKernel
 
 # Errors that NumPy and Python functions raise, by what they mean to the user (TensorFlow's own table for py_func).
 _MEANING: tuple[tuple[type[BaseException], type[OpError]], ...] = (
@@ -98,13 +101,14 @@ class Step(Protocol):
     is_over: bool
     cancellation: Cancellation | None
 
-    def take(self, channel: ChannelKey, executor: Executor) -> Any: ...
+    def take(self, channel: ChannelKey | AsyncKernel, executor: Executor) -> Any: ...
     def give(self, destination: str, channel: ChannelKey, value: Any, more: bool) -> None: ...
     def read(self, now: Read, slots: list[Any], device: str) -> None: ...
     def wait_for(self, request: Request, executor: Executor) -> bool: ...
     def answered(self, executor: Executor) -> Request | None: ...
-    def begin(self, call: Call, inputs: Sequence[Any], device: str) -> AsyncKernel[Executor]: ...
-    def awaited(self, kernel: AsyncKernel[Executor], executor: Executor) -> bool: ...
+    def begin(self, call: Call, inputs: Sequence[Any], device: str) -> AsyncKernel: ...
+    def run_ready(self, kernel: AsyncKernel) -> None: ...
+    def deliver(self, channel: ChannelKey | AsyncKernel, value: Any) -> None: ...
     def ended(self, fetched: Mapping[str, Any]) -> None: ...
     def fail(self, error: OpError) -> None: ...
 
@@ -233,8 +237,13 @@ class Executor:
                         slots[i] = None
                 elif type(now) is Await:
                     self.counter = at
-                    if not self._take_result(now):
+                    kernel = slots[now.call.inputs[0]]
+                    step.run_ready(kernel)
+                    value = step.take(kernel, self)
+                    if value is ABSENT:
                         return
+                    _store(now, slots, value)
+                    value = None
                 elif type(now) is Read:
                     step.read(now, slots, self.program.device)
                 else:
@@ -251,7 +260,10 @@ class Executor:
             inputs = [slots[i] for i in failed.inputs] if isinstance(failed, Call) else ()
             step.fail(explained(e, failed, self.program.device, inputs))
             return
-        step.ended(fetched)
+        self._end(fetched)
+
+    def _end(self, fetched: Mapping[str, Any]) -> None:
+        self.step.ended(fetched)
 
     def _run_waiting(self, now: Wait) -> bool:
         """Run a kernel that may return a request, or take the result of its request; False: the program must suspend."""
@@ -262,24 +274,14 @@ class Executor:
                 _run_guarded(now, slots)
                 return True
             result = call.kernel(*[slots[i] for i in call.inputs])
+            for i in call.frees:  # also while it waits
+                slots[i] = None
         else:
             result = request.result()
         while isinstance(result, Request):  # one wait may lead to another
             if step.wait_for(result, self):
                 return False
             result = result.result()
-        _store(now, slots, result)
-        return True
-
-    def _take_result(self, now: Await) -> bool:
-        """Take the result of an asynchronous kernel; False: the program must suspend."""
-        slots = self.slots
-        kernel = slots[now.call.inputs[0]]
-        if not self.step.awaited(kernel, self):
-            return False
-        result = kernel.result()
-        if kernel.error is not None:
-            return False  # the step has failed with it
         _store(now, slots, result)
         return True
 
@@ -326,6 +328,27 @@ class Executor:
         self.suffix = now.suffix
         self.instructions = now.around
         return now.at
+
+
+class AsyncKernel(Executor):
+    """Runs the kernel of a Begin, concurrently with its program. The step delivers its result, under this key."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, step: Step, call: Call, inputs: Sequence[Any], device: str) -> None:
+        self.call = call
+        taken, result = tuple(range(len(inputs))), len(inputs)
+        run = Wait(Call(call.kernel, taken, (result,), taken, call.node, call.op, call.origin), (), -1)
+        super().__init__(step, Program(device, (run,), (None,) * (result + 1), (), (("", result),)))
+        self.slots[:result] = inputs
+
+    @property
+    def what(self) -> str:
+        """A description, for error texts and traces."""
+        return f"{self.call.op} '{self.call.node}'"
+
+    def _end(self, fetched: Mapping[str, Any]) -> None:
+        self.step.deliver(self, fetched[""])
 
 
 def _run_guarded(now: Predicated, slots: list[Any]) -> None:

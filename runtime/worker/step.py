@@ -13,7 +13,7 @@ The module uses no sockets, threads or clocks: its callers pass events to the st
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from time import perf_counter
 from typing import Any
@@ -25,8 +25,7 @@ from ...graph.resources.async_request import Request
 from ...graph.resources.cancellation import Cancellation
 from ..observability.step_notes import Recorder, bytes_of, clock
 from ..wire.messages import ChannelKey
-from .async_kernel import AsyncKernel
-from .executor import ABSENT, Executor, Outcome, explained
+from .executor import ABSENT, AsyncKernel, Executor, Outcome
 from .step_scheduler import StepRunner
 
 
@@ -44,7 +43,7 @@ class TaskStep:
     """
 
     __slots__ = (
-        "__weakref__", "_arrived", "_async_kernels", "_executors", "_fetched", "_lock", "_programs", "_requests", "_running", "_runtime",
+        "__weakref__", "_arrived", "_executors", "_fetched", "_lock", "_programs", "_ready_kernels", "_requests", "_running", "_runtime",
         "_waiting", "began", "cancellation", "is_over", "number", "session", "wanted",
     )  # fmt: skip
 
@@ -61,10 +60,10 @@ class TaskStep:
         self._programs = programs
         self._running = len(programs)
         self._lock = threading.Lock()
-        self._arrived: dict[ChannelKey, Any] = {}
-        self._waiting: dict[ChannelKey, Executor] = {}
+        self._arrived: dict[Any, Any] = {}  # tensors by channel, and results of asynchronous kernels
+        self._waiting: dict[ChannelKey | AsyncKernel, Executor] = {}
         self._requests: dict[Executor, Request] = {}  # of resources, that executors wait for
-        self._async_kernels: dict[AsyncKernel[Executor], None] = {}  # asynchronous kernels that have not ended
+        self._ready_kernels: dict[AsyncKernel, None] = {}  # those that a thread may run
         self._fetched: dict[str, Any] = {}
         self._executors: list[Executor] = []
         for program in programs:
@@ -96,7 +95,7 @@ class TaskStep:
 
     # --- the rendezvous --------------------------------------------------------------------------------------------
 
-    def take(self, channel: ChannelKey, executor: Executor) -> Any:
+    def take(self, channel: ChannelKey | AsyncKernel, executor: Executor) -> Any:
         """The channel's tensor if it has arrived; else ABSENT, and the executor is scheduled when it arrives."""
         value = self._arrived.pop(channel, ABSENT)  # only this executor takes it, so this needs no lock
         if value is ABSENT:
@@ -114,14 +113,14 @@ class TaskStep:
                 return
         self._runtime.push(destination, channel, value, more)
 
-    def deliver(self, channel: ChannelKey, value: Any) -> None:
+    def deliver(self, channel: ChannelKey | AsyncKernel, value: Any) -> None:
         with self._lock:
             if self.is_over:
                 return
             self._arrived[channel] = value
             executor = self._waiting.pop(channel, None)
         if executor is not None:
-            self._runtime.schedule(executor)
+            (self._runtime.resume if isinstance(channel, AsyncKernel) else self._runtime.schedule)(executor)
 
     def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
         if len(values) == 1:
@@ -139,15 +138,18 @@ class TaskStep:
     def waits_for(self) -> list[str]:
         """Descriptions of what the step waits for, for the text of a timeout error."""
         with self._lock:
-            channels = [f"{x.program.device} waits for channel {c} from {_source(x)}" for c, x in self._waiting.items()]
-            asked = [(x, r.waits_for) for x, r in self._requests.items()]
-            asked += [(b.waiter, b.waits_for) for b in self._async_kernels if b.waiter is not None]
-        return channels + [f"{x.program.device} waits for {what()}" for x, what in asked]
+            waiting, asked = list(self._waiting.items()), dict(self._requests)
+        channels = [
+            f"{x.program.device} waits for {c.what if isinstance(c, AsyncKernel) else f'channel {c} from {_source(x)}'}"
+            for c, x in waiting
+            if c not in asked
+        ]
+        return channels + [f"{x.program.device} waits for {r.waits_for()}" for x, r in asked.items()]
 
     def waits_for_tensors(self) -> list[tuple[str, ChannelKey]]:
         """The channels with outstanding receives: (sending device, channel)."""
         with self._lock:
-            return [(_source(x), channel) for channel, x in self._waiting.items()]
+            return [(_source(x), c) for c, x in self._waiting.items() if not isinstance(c, AsyncKernel)]
 
     # --- waiting for other steps -----------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class TaskStep:
         if over:
             request.cancel()
             return True
-        if request.when_settled(lambda: self._runtime.resume(executor)):
+        if request.when_settled(lambda: self._resume(executor)):
             return True
         with self._lock:
             return self._requests.pop(executor, None) is None  # None: the step has ended, and has cancelled it
@@ -175,44 +177,38 @@ class TaskStep:
     @property
     def may_go_on(self) -> bool:
         """Whether an event may still resume it although none of its programs runs: it is ending, or waits for another step."""
-        return self.is_over or bool(self._requests) or any(b.waiter is not None for b in list(self._async_kernels))
+        return self.is_over or bool(self._requests)
 
     # --- asynchronous kernels --------------------------------------------------------------------------------
 
-    def begin(
-        self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
-    ) -> AsyncKernel[Executor]:
-        """Start a call's kernel asynchronously to a device's program; `noted` is called with the result as soon as it exists."""
-
-        def ended(kernel: AsyncKernel[Executor], result: Any, error: Exception | None) -> None:
-            with self._lock:
-                self._async_kernels.pop(kernel, None)
-            if error is not None:
-                self.fail(explained(error, call, device))
-            elif noted is not None:
-                noted(result)
-
-        kernel = AsyncKernel(
-            f"{call.op} '{call.node}'",
-            call.kernel,
-            inputs,
-            offload=self._runtime.offload,
-            resume=self._runtime.resume,
-            ended=ended,
-        )
-        with self._lock:
-            if self.is_over:
-                return kernel
-            self._async_kernels[kernel] = None
+    def begin(self, call: Call, inputs: Sequence[Any], device: str) -> AsyncKernel:
+        """Start a call's kernel asynchronously to a device's program. `take` gives its result."""
+        kernel = AsyncKernel(self, call, inputs, device)
         if getattr(call.kernel, "returns_at_once", False):  # such calls must stay in order
             kernel.run()
         else:
-            kernel.start()
+            self._ready_kernels[kernel] = None
+            self._runtime.offload(self.run_ready, kernel)
         return kernel
 
-    def awaited(self, kernel: AsyncKernel[Executor], executor: Executor) -> bool:
-        """Whether an asynchronous kernel has ended; if not, the executor is resumed when it has."""
-        return kernel.awaited(executor)
+    def run_ready(self, kernel: AsyncKernel) -> None:
+        """Do the next piece of work of an asynchronous kernel; nothing if another thread does it, or it waits."""
+        if self._ready_kernels.pop(kernel, kernel) is None:
+            kernel.run()
+
+    def _resume(self, executor: Executor) -> None:
+        """Continue an executor whose request was settled. The program that awaits an asynchronous kernel runs it, else the pool does."""
+        if isinstance(executor, AsyncKernel):
+            with self._lock:
+                if self.is_over:
+                    return
+                self._ready_kernels[executor] = None
+                waiter = self._waiting.pop(executor, None)
+            if waiter is None:
+                self._runtime.offload(self.run_ready, executor)
+                return
+            executor = waiter
+        self._runtime.resume(executor)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -241,18 +237,17 @@ class TaskStep:
             self.is_over = True
             self._arrived.clear()
             self._waiting.clear()
+            self._ready_kernels.clear()
             # Step and executors refer to each other: without this, arrays would live until Python's cycle collector runs.
             self._fetched = {}
             for executor in self._executors:
                 executor.slots = []
             self._executors = []  # this breaks the reference cycle
-            requests, kernels = self._requests, self._async_kernels
-            if requests or kernels:
-                self._requests, self._async_kernels = {}, {}
+            requests = self._requests
+            if requests:
+                self._requests = {}
         for request in requests.values():
             request.cancel()
-        for kernel in kernels:
-            kernel.cancel()
         if self.cancellation is not None and isinstance(outcome, OpError):
             self.cancellation.cancel(outcome)
         self._runtime.finish(outcome)
@@ -271,10 +266,11 @@ class TracedStep(TaskStep):
         self, recorder: Recorder, number: int, session: str, programs: Sequence[Program], feeds: Mapping[str, Any], runtime: StepRunner,
     ) -> None:  # fmt: skip
         self._recorder = recorder
-        self._since: dict[ChannelKey | Executor, int] = {}  # awaited channel or waiting executor -> start of the wait
+        # Awaited channel or kernel, or waiting executor -> start of the wait. Call of an asynchronous kernel -> its start.
+        self._since: dict[ChannelKey | Executor | Call, int] = {}
         super().__init__(number, session, [recorder.instrumented(p) for p in programs], feeds, runtime)
 
-    def take(self, channel: ChannelKey, executor: Executor) -> Any:
+    def take(self, channel: ChannelKey | AsyncKernel, executor: Executor) -> Any:
         # Recorded before the executor is registered: the delivering thread may run it before this returns.
         paused = self._since.get(channel)
         began = self._since[channel] = clock() if paused is None else paused
@@ -282,7 +278,8 @@ class TracedStep(TaskStep):
         if value is not ABSENT:
             self._since.pop(channel, None)
             if paused is not None:
-                self._recorder.waited(executor.program.device, f"channel {channel}", began)
+                what = channel.what if isinstance(channel, AsyncKernel) else f"channel {channel}"
+                self._recorder.waited(executor.program.device, what, began)
         return value
 
     def read(self, now: Read, slots: list[Any], device: str) -> None:
@@ -296,38 +293,29 @@ class TracedStep(TaskStep):
         self._recorder.sent(channel, destination, value)
         super().give(destination, channel, value, more)
 
-    def deliver(self, channel: ChannelKey, value: Any) -> None:
-        self._recorder.arrived(channel)
+    def deliver(self, channel: ChannelKey | AsyncKernel, value: Any) -> None:
+        if isinstance(channel, AsyncKernel):
+            self._recorder.ran_beside(channel.call, self._since.pop(channel.call), value)
+        else:
+            self._recorder.arrived(channel)
         super().deliver(channel, value)
 
     def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
         for channel, value in values.items():
             self.deliver(channel, value)
 
-    def begin(
-        self, call: Call, inputs: Sequence[Any], device: str, noted: Callable[[Any], None] | None = None
-    ) -> AsyncKernel[Executor]:
-        began = clock()
-        return super().begin(call, inputs, device, lambda result: self._recorder.ran_beside(call, began, result))
-
-    def awaited(self, kernel: AsyncKernel[Executor], executor: Executor) -> bool:
-        paused = self._since.get(executor)
-        if paused is None:
-            self._since[executor] = clock()
-        if not super().awaited(kernel, executor):
-            return False
-        del self._since[executor]
-        if paused is not None:
-            self._recorder.waited(executor.program.device, kernel.what, paused)
-        return True
+    def begin(self, call: Call, inputs: Sequence[Any], device: str) -> AsyncKernel:
+        self._since[call] = clock()
+        return super().begin(call, inputs, device)
 
     def wait_for(self, request: Request, executor: Executor) -> bool:
-        self._since[executor] = clock()
+        if not isinstance(executor, AsyncKernel):
+            self._since[executor] = clock()
         return super().wait_for(request, executor)
 
     def answered(self, executor: Executor) -> Request | None:
         request = super().answered(executor)
-        began = self._since.pop(executor, None)
+        began = None if isinstance(executor, AsyncKernel) else self._since.pop(executor, None)
         if request is not None and began is not None:
             self._recorder.waited(executor.program.device, request.what, began)
         return request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dovetail.codegen.ir.partition import RecvTensor
@@ -36,8 +37,8 @@ class Notebook:
     def resume(self, execution: Executor) -> None:
         self.ready.append(execution)
 
-    def offload(self, work: Callable[[], None]) -> None:
-        self.offloaded.append(work)
+    def offload(self, work: Callable[..., None], *arguments: Any) -> None:
+        self.offloaded.append(partial(work, *arguments))
 
     def want(self, receives: Sequence[RecvTensor]) -> None:
         raise AssertionError(f"nobody can be asked for {receives}")

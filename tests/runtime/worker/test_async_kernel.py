@@ -50,7 +50,7 @@ def check(beside: Beside, q: Queue) -> None:
         assert outcome == {"y:0": 8}
         assert len(q) == 0
     assert not list(q._waiting())
-    assert not beside.step._async_kernels
+    assert not beside.step._ready_kernels and not beside.step._requests
 
 
 def test_in_every_order_of_start_put_run_and_abort() -> None:
@@ -88,10 +88,10 @@ def test_a_settled_request_is_gone_on_with_before_the_program_waits() -> None:
     beside = Beside(lambda x: q.dequeue())
     beside.step.begin(beside.step._executors[0].program.instructions[1].call, [None], DEVICE)
     beside.go_aside()
-    assert not beside.offload and not beside.step.may_go_on
+    assert not beside.offload
     put(q)
     beside.go_aside()
-    assert len(q) == 0 and not beside.step._async_kernels
+    assert len(q) == 0 and not beside.step._ready_kernels and not beside.step._requests
     beside.step.abort("the end of the test")
 
 
@@ -120,7 +120,7 @@ def test_an_error_that_the_program_meets(aside_first: bool) -> None:
         beside.go_aside()
     beside.settle()
     assert isinstance(beside.ended(), OutOfRangeError)
-    assert not beside.step._async_kernels
+    assert not beside.step._ready_kernels and not beside.step._requests
 
 
 def test_inputs_are_let_go_of_when_the_kernel_has_taken_them() -> None:
@@ -135,9 +135,9 @@ def test_inputs_are_let_go_of_when_the_kernel_has_taken_them() -> None:
 
     q = queue()
     beside = Beside(lambda x: q.dequeue())
-    begun = beside.step.begin(beside.step._executors[0].program.instructions[1].call, [Given()], DEVICE)
+    beside.step.begin(beside.step._executors[0].program.instructions[1].call, [Given()], DEVICE)
     assert Given.alive == 1
-    begun.run()
+    beside.go_aside()
     assert Given.alive == 0
     beside.step.abort("the end of the test")
     assert not list(q._waiting())
