@@ -121,7 +121,8 @@ def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Ten
     with x.graph.op_scope(name or "saturate_cast") as scope:
         low, high = (_representable(old, limit) for limit in (target.min, target.max))
         own_low, own_high = (_representable(old, limit) for limit in (old.min, old.max))
-        if low > own_low or high < own_high:
+        # An integer has no infinity: float16's lies beyond its limits, though its largest number does not.
+        if low > own_low or high < own_high or (old.is_floating and not target.is_floating):
             wide = np.float64 if old.is_floating else old.np
             smallest, largest = np.array([max(low, own_low), min(high, own_high)], wide).astype(old.np)
             x = clip_by_value(x, smallest, largest)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from reference_interpreter import Interpreter
 
+from dovetail.compat.tf1.image.colour import convert_image_dtype
 from dovetail.compat.tf1.names.functions import to_double, to_int32, to_int64
 from dovetail.graph.core.build import constant, convert, placeholder
 from dovetail.graph.core.graph import Graph
@@ -282,6 +283,16 @@ def test_saturating_casts_stay_within_limits(source, target):
 def test_saturating_casts_to_types_that_hold_all_change_nothing(source, target):
     x = np.array([np.iinfo(source).min, 0, 3, np.iinfo(source).max], source)
     np.testing.assert_array_equal(value(saturate_cast(constant(x), target)), value(cast(constant(x), target)))
+
+
+@pytest.mark.parametrize("target", ["int8", "int32", "int64"])
+def test_saturating_casts_cut_off_what_is_infinite(target):
+    x = np.array([-np.inf, 2, np.inf], np.float16)
+    limits = np.finfo(np.float16)  # no whole number of float16 is larger
+    expected = np.clip([limits.min, 2, limits.max], np.iinfo(target).min, np.iinfo(target).max)
+    np.testing.assert_array_equal(value(saturate_cast(constant(x), target)), expected)
+    pixels = convert_image_dtype(constant([-np.inf, 0.5, 1e20]), "float16", saturate=True)
+    np.testing.assert_array_equal(value(pixels), np.array([-np.inf, 0.5, np.inf]))
 
 
 def test_global_clipping_shows_infinite_norms():

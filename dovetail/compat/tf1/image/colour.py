@@ -43,7 +43,7 @@ GREY = (0.2989, 0.5870, 0.1140)  # how bright red, green and blue look: TensorFl
 
 
 def convert_image_dtype(image: TensorLike, dtype: Any, saturate: bool = False, name: str | None = None) -> Tensor:
-    """As another type: floats go from 0 to 1, integers from 0 to their largest. `saturate`: what the type cannot hold is cut off."""
+    """As another type: floats go from 0 to 1, integers from 0 to their largest. `saturate`: what integers cannot hold is cut off."""
     with op_scope(name, "convert_image", image):
         x, target = convert(image), as_dtype(dtype).base
         source = x.dtype.base
@@ -52,7 +52,7 @@ def convert_image_dtype(image: TensorLike, dtype: Any, saturate: bool = False, n
             same: Tensor = identity(x)
             return same
         if source.is_floating and target.is_floating:
-            return put(x, target)
+            return cast(x, target)  # type: ignore[no-any-return]
         if source.is_floating:
             return put(multiply(x, convert(float(target.max) + 0.5, source)), target)
         if target.is_floating:
