@@ -10,7 +10,7 @@ from dovetail.compat.tf1.image.patches import extract_image_patches
 from dovetail.graph.core.build import apply, constant, placeholder
 from dovetail.graph.ops.array.dynamic_partition import setdiff1d
 from dovetail.graph.ops.linalg.matrix_functions import slogdet, svd
-from dovetail.graph.ops.math.special_functions import bessel_i0e, bessel_i1e
+from dovetail.graph.ops.math.special_functions import bessel_i0, bessel_i0e, bessel_i1, bessel_i1e
 
 SHAPE = [2, 5, 6, 2]
 SQUARES = real(2, 3, 3) + 3 * np.eye(3)
@@ -40,6 +40,8 @@ def _back_oracle(grad):
 
 
 CASES = [
+    OpCase("BesselI0", bessel_i0, [real(5, low=-9, high=9)], scipy.special.i0, ("float32", "float64"), grad=True),
+    OpCase("BesselI1", bessel_i1, [real(5, low=-9, high=9)], scipy.special.i1, ("float32", "float64"), grad=True),
     OpCase("BesselI0e", bessel_i0e, [real(5, low=-9, high=9)], scipy.special.i0e, ("float32", "float64"), grad=True),
     OpCase("BesselI1e", bessel_i1e, [real(5, low=-9, high=9)], scipy.special.i1e, ("float32", "float64"), grad=True),
     OpCase(

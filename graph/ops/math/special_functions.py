@@ -17,11 +17,11 @@ from ..array.identity_and_placeholders import Assert, with_dependencies
 from ..array.scatter import scatter_nd
 from ..array.segments import unsorted_segment_sum
 from ..array.shapes import reshape, squeeze
-from .arithmetic import absolute, add, div_no_nan, divide, maximum, multiply, sign, subtract, truediv
+from .arithmetic import add, div_no_nan, divide, maximum, multiply, sign, subtract, truediv
 from .cast import cast
 from .common import define_elementwise, unary
 from .compare import equal, greater_equal, where_v2
-from .elementwise import exp, lgamma, log
+from .elementwise import is_inf, lgamma, log
 from .reduce import reduce_all, reduce_max, reduce_mean, reduce_sum
 from .static_operands import need_rank, op_scope
 
@@ -141,7 +141,7 @@ def _zero(x: Tensor) -> Tensor:
     return equal(x, convert(0, dtype=x.dtype.base))
 
 
-def _scaled_bessel(name: str) -> Callable[[Any], Any]:
+def _bessel(name: str) -> Callable[[Any], Any]:
     def reference(x: Any) -> Any:
         import scipy.special  # a heavy library
 
@@ -164,12 +164,22 @@ def _bessel_i1e_gradient(node: Node, grad: Tensor) -> list[Tensor]:
     return [multiply(grad, where_v2(at_zero, multiply(ones_like(x), 0.5), slope))]
 
 
-define_elementwise(
-    "BesselI0e", None, FLOATS, gradient=_bessel_i0e_gradient, flops=30.0, reference=_scaled_bessel("i0e")
-)
-define_elementwise(
-    "BesselI1e", None, FLOATS, gradient=_bessel_i1e_gradient, flops=30.0, reference=_scaled_bessel("i1e")
-)
+def _bessel_i0_gradient(node: Node, grad: Tensor) -> list[Tensor]:
+    return [multiply(grad, bessel_i1(node.inputs[0]))]
+
+
+def _bessel_i1_gradient(node: Node, grad: Tensor) -> list[Tensor]:
+    x, y = node.inputs[0], node.outputs[0]
+    i0, at_zero = bessel_i0(x), equal(x, zeros_like(x))
+    # I1(x) / x is the smaller part of the slope I0(x) - I1(x) / x: it must not make NaN of an I0 that overflows.
+    rest = divide(where_v2(is_inf(i0), zeros_like(y), y), where_v2(at_zero, ones_like(x), x))
+    return [multiply(grad, where_v2(at_zero, multiply(ones_like(x), 0.5), subtract(i0, rest)))]
+
+
+for _kind, _slope in (
+    ("i0", _bessel_i0_gradient), ("i1", _bessel_i1_gradient), ("i0e", _bessel_i0e_gradient), ("i1e", _bessel_i1e_gradient),
+):  # fmt: skip
+    define_elementwise(f"BesselI{_kind[1:]}", None, FLOATS, gradient=_slope, flops=30.0, reference=_bessel(_kind))
 
 
 def bessel_i0e(x: TensorLike, name: str | None = None) -> Tensor:
@@ -184,16 +194,12 @@ def bessel_i1e(x: TensorLike, name: str | None = None) -> Tensor:
 
 def bessel_i0(x: TensorLike, name: str | None = None) -> Tensor:
     """I0(x), the modified Bessel function of order 0. Large numbers overflow: see `bessel_i0e`."""
-    with op_scope(name, "bessel_i0", x) as scope:
-        given = convert(x, name="x")
-        return multiply(exp(absolute(given)), bessel_i0e(given), name=scope)
+    return unary("BesselI0", x, name or "bessel_i0")
 
 
 def bessel_i1(x: TensorLike, name: str | None = None) -> Tensor:
     """I1(x), the modified Bessel function of order 1. Large numbers overflow: see `bessel_i1e`."""
-    with op_scope(name, "bessel_i1", x) as scope:
-        given = convert(x, name="x")
-        return multiply(exp(absolute(given)), bessel_i1e(given), name=scope)
+    return unary("BesselI1", x, name or "bessel_i1")
 
 
 def lbeta(x: TensorLike, name: str | None = None) -> Tensor:

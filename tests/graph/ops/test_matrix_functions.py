@@ -66,6 +66,14 @@ def test_bessel_functions_beta_and_polynomials():
     with tf.Session() as session:
         at = tf.constant(0.0, tf.float64)
         assert session.run(tf.gradients(tf.math.bessel_i1e(at), at)) == [0.5]
+        large = np.array([-800.0, -700.0, 0.0, 700.0, 709.0, 1e30])  # exp overflows from 710 on
+        at = tf.constant(large)
+        slopes = [tf.gradients(f(at), at)[0] for f in (tf.math.bessel_i0, tf.math.bessel_i1)]
+        slopes += tf.gradients(slopes[0], at)
+        i0, i1, second = session.run(slopes)
+        np.testing.assert_allclose(i0, scipy.special.i1(large), rtol=1e-12)
+        np.testing.assert_allclose(i1, scipy.special.ivp(1, large), rtol=1e-12)
+        np.testing.assert_allclose(second, i1, rtol=1e-12)
     np.testing.assert_allclose(run(tf.lbeta([[1.0, 2.0], [3.0, 4.0]])), scipy.special.betaln([1, 3], [2, 4]), rtol=1e-5)
     np.testing.assert_allclose(run(tf.math.polyval([1.0, -2.0, 3.0], x)), np.polyval([1, -2, 3], x))
     assert run(tf.math.polyval([], x)).tolist() == [0] * 4
