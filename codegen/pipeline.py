@@ -256,9 +256,8 @@ def _verify(c: Compilation, name: str) -> None:
 
 def _rewriting(wanted: Rewrites) -> Callable[[Compilation], None]:
     def run(c: Compilation) -> None:
-        done = rewrite(c.graph, wanted)
-        c.graph = done.unit
-        c.fired += done.fired
+        c.graph, fired = rewrite(c.graph, wanted)
+        c.fired += fired
 
     return run
 

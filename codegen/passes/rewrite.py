@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -91,34 +91,35 @@ class Fired:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """A unit after rewriting, and the applied rewrites. Prints as its nodes, one per line."""
-
-    unit: PartitionGraph
-    fired: tuple[Fired, ...]
-
-    def __str__(self) -> str:
-        return str(self.unit)
-
-
-def rewrite(unit: PartitionGraph, wanted: Rewrites) -> Rewritten:
-    """A unit with the same results and less work; the unit itself if no rewrite applies.
+def rewrite(unit: PartitionGraph, wanted: Rewrites) -> tuple[PartitionGraph, tuple[Fired, ...]]:
+    """A unit with the same results and less work, and the rewrites; the unit itself if none applies.
 
     DOVETAIL_LOG_REWRITES=1 logs each rule that fired with its count; 2 logs each rewrite.
     """
     fired: list[Fired] = []
-    walk = _Walk(unit, wanted, (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rules else (), sized=True)
+    rules = (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rules else ()
+    walk = _Walk(unit, wanted, _table(rules, unit, wanted), sized=True)
     if wanted.fold or wanted.merge or wanted.rules or walk.current:
         unit = walk.run()
         fired += walk.fired
-    if wanted.rules:
-        walk = _Walk(unit, replace(wanted, fold=False), moving_rules, arranging_rules, counted=True)
-        if walk.table:
-            unit = walk.run()
-            fired += walk.fired
+    if wanted.rules and _table(moving_rules, unit, wanted):
+        table = _table((*moving_rules, *arranging_rules), unit, wanted)
+        walk = _Walk(unit, replace(wanted, fold=False), table, counted=True)
+        unit = walk.run()
+        fired += walk.fired
     _tell(unit, fired)
-    return Rewritten(unit, tuple(fired))
+    return unit, tuple(fired)
+
+
+def _table(rules: Iterable[Rule], unit: PartitionGraph, wanted: Rewrites) -> dict[OpDef, list[Rule]]:
+    """Op of a node -> the rules that may apply to it, of those that can apply in this unit."""
+    present = {s.opdef.name for s in unit.steps if type(s) is Node}
+    table: dict[OpDef, list[Rule]] = {}
+    for rule in rules:
+        if (not rule.fast or wanted.fast) and rule.needs <= present:
+            for root in roots(rule.parsed) & present:
+                table.setdefault(opdef(root), []).append(rule)
+    return table
 
 
 def _tell(unit: PartitionGraph, fired: Sequence[Fired]) -> None:
@@ -137,16 +138,15 @@ def _tell(unit: PartitionGraph, fired: Sequence[Fired]) -> None:
 class _Walk:
     """One walk over a unit's steps.
 
-    `later`: rules that earlier walks have exhausted; they are tried again only after the first rewrite.
-    `counted`: rules may use the number of a tensor's consumers. `sized`: rules may use equalities of unknown sizes.
+    `table`: by op, the rules that may apply to its nodes. `counted`: rules may use the number of a tensor's consumers. `sized`: rules may
+    use equalities of unknown sizes.
     """
 
     def __init__(
         self,
         unit: PartitionGraph,
         wanted: Rewrites,
-        rules: Iterable[Rule],
-        later: Iterable[Rule] = (),
+        table: Mapping[OpDef, Sequence[Rule]],
         *,
         counted: bool = False,
         sized: bool = False,
@@ -166,9 +166,7 @@ class _Walk:
         self.sizes = SymbolicShapes(self.makers)
         self.fed = {t for _, t in unit.feeds}
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
-        self.later = tuple(later)  # skipped until the first rewrite; before it, no two nodes are equal either
-        self.rules = (*rules, *self.later)
-        self.table = self.rules_here(self.rules, self.later)
+        self.table = table
         self.sized = sized and any(op.name in _ASKING for op in self.table)
         self.alike: dict[tuple[OpDef, DType, tuple[OpDef | None, ...]], list[Rule]] = {}  # see `rules_for`
         # An upper bound of a tensor's uses: removed consumers are not subtracted.
@@ -186,19 +184,6 @@ class _Walk:
         node = new_node("Placeholder", (), attrs, [(tensor.dtype.base, tensor.dims)], tensor.op)
         self.current[tensor] = node.outputs[0]
         return node.outputs[0]
-
-    def rules_here(self, rules: Sequence[Rule], but: Sequence[Rule] = ()) -> dict[OpDef, list[Rule]]:
-        """Op of a node -> the rules that may apply to it, of those that can apply in this unit, except those in `but`."""
-        present = {s.opdef.name for s in self.unit.steps if type(s) is Node}
-        # One rule's result may enable another rule.
-        present |= {type_ for rule in rules if rule.needs <= present for type_ in rule.makes}
-        table: dict[OpDef, list[Rule]] = {}
-        left_out = {id(rule) for rule in but}
-        for rule in rules:
-            if (not rule.fast or self.wanted.fast) and rule.needs <= present and id(rule) not in left_out:
-                for root in roots(rule.parsed) & present:
-                    table.setdefault(opdef(root), []).append(rule)
-        return table
 
     def run(self) -> PartitionGraph:
         """Run the walk; returns the unit itself if nothing has changed."""
@@ -228,8 +213,6 @@ class _Walk:
                 if found is None:
                     break
                 rule, tensor, made = found
-                if self.later:
-                    self.look_at_all()
                 is_new = tensor.op in made
                 self.place_all(made, tensor.op)
                 self.fired.append(Fired(rule, original, tensor.op.opdef.name if is_new else tensor.name))
@@ -267,25 +250,20 @@ class _Walk:
 
     def place(self, node: Node) -> Node:
         """Append a node to the steps so far, unless there is an equal one; returns the node or its equal."""
-        if self.wanted.merge and not self.later:
+        if self.wanted.merge:
             key = _identity(node)
             if key is not None:
-                equal = self.remember(key, node)
+                equal = self.same.setdefault(key, node)
                 if equal is not node:
                     return equal
+                if self.in_loops:
+                    self.in_loops[-1].append(key)
         self.steps.append(node)
         for t in node.outputs:
             self.makers[t] = node
         if self.sized:
             self.sizes.see(node)
         return node
-
-    def remember(self, key: tuple[Any, ...], node: Node) -> Node:
-        """The first node with this key: the later ones are equal to it."""
-        first = self.same.setdefault(key, node)
-        if first is node and self.in_loops:
-            self.in_loops[-1].append(key)
-        return first
 
     def enter_or_leave(self, step: PartitionStep) -> None:
         """What a loop computes exists inside it alone: a node behind the loop is not equal to it."""
@@ -294,18 +272,6 @@ class _Walk:
         elif isinstance(step, EndLoop):
             for key in self.in_loops.pop():
                 del self.same[key]
-
-    def look_at_all(self) -> None:
-        """After the first rewrite, nodes may be equal to earlier ones, and any rule may match again."""
-        self.table, self.later = self.rules_here(self.rules), ()
-        self.alike.clear()
-        if not self.wanted.merge:
-            return
-        self.in_loops.clear()
-        for step in self.steps:
-            self.enter_or_leave(step)
-            if type(step) is Node and step.outputs and self.makers.get(step.outputs[0]) is step:
-                self.remember(_identity(step) or (step,), step)
 
     def place_all(self, made: Sequence[Node], last: Node) -> None:
         """Append the nodes that a rule made, except the last, which replaces the root."""

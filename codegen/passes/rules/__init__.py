@@ -3,6 +3,6 @@
 dsl.py             the pattern language
 algebra.py         algebraic identities that spare a costly function
 shapes.py          shape queries and broadcasts
-layout.py          reshapes, transposes and casts that cancel
+layout.py          transposes and casts that cancel
 layout_motion.py   transposes and casts that move past their neighbours
 """

@@ -123,11 +123,6 @@ def needs(pattern: Pattern) -> frozenset[str]:
     return frozenset({"Const"}) if isinstance(pattern, Number) else frozenset()
 
 
-def _types(pattern: Pattern) -> frozenset[str]:
-    """All types of node in a right side."""
-    return frozenset({pattern.type}).union(*map(_types, pattern.args)) if isinstance(pattern, Op) else frozenset()
-
-
 def may_match(pattern: Pattern, op: str, makers: Sequence[str]) -> bool:
     """Whether a pattern can match at a node of this type whose inputs are made by nodes of these types ('': not known).
 
@@ -290,9 +285,6 @@ class Match:
     def __getitem__(self, name: str) -> Any:
         return self.found.names[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.found.names
-
     def value(self, name: str) -> Any:
         """The value of a constant tensor; None if it is not a constant."""
         node = self.look(self[name])
@@ -316,7 +308,6 @@ class Rule:
         when: a condition on the match.
         fast: it may change rounding, or the handling of NaN and infinity: only under `fast_math`.
         integer: it holds for integers only, which wrap around.
-        gives: the op that `into` makes, if it is a function and another rule matches that op.
         beside: an op that the pattern does not name, and without which the rule does not apply.
     """
 
@@ -326,7 +317,6 @@ class Rule:
     when: Callable[[Match], bool] | None = None
     fast: bool = False
     integer: bool = False
-    gives: str = ""
     beside: str = ""
 
     @cached_property
@@ -342,11 +332,6 @@ class Rule:
     def may_match(self, op: str, makers: Sequence[str]) -> bool:
         """Whether it can match at a node of this type whose inputs are made by nodes of these types."""
         return may_match(self.parsed, op, makers)
-
-    @property
-    def makes(self) -> frozenset[str]:
-        """The types of node on its right side."""
-        return _types(self.result) if self.result is not None else frozenset({self.gives} - {""})
 
     @cached_property
     def result(self) -> Pattern | None:

@@ -1,4 +1,4 @@
-"""Rules that remove reshapes, transposes and casts, or merge them into a neighbour. All of them are exact."""
+"""Rules that remove transposes and casts, or merge them into a neighbour. All of them are exact."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....graph.core.constant_value import static_value
-from ....graph.core.dtypes import DType
 from ....graph.core.graph import Tensor
-from ....graph.core.shape import is_static
 from ...ir.nodes import PRODUCTS
 from .dsl import Match, Rule
 
@@ -78,52 +75,8 @@ def _rows_out_of_product(m: Match) -> Tensor | None:
     return m.make("Transpose", (product, m.constant(np.array(_exchanged(p), m.value("p").dtype))), {})
 
 
-def _same_static_shape(m: Match) -> bool:
-    """The shape is known before run time. A shape given at run time may not fit, which must be reported."""
-    dims = m["x"].dims
-    return is_static(dims) and dims == m.root.outputs[0].dims and static_value(m["s"]) is not None
-
-
-def _cannot_fail(m: Match) -> bool:
-    """The shapes are known before run time, so the inner reshape cannot fail."""
-    inner = m["inner"].op
-    known = inner.type != "Reshape" or static_value(inner.inputs[1]) is not None
-    return known and is_static(m["x"].dims) and is_static(m["inner"].dims)
-
-
 def _same_type(m: Match) -> bool:
     return bool(m["x"].dtype.base is m["d"])
-
-
-def _holds_all(wide: DType, narrow: DType) -> bool:
-    """Whether each value of one type is a value of the other."""
-    if narrow.is_bool:
-        return wide.is_integer or wide.is_floating or wide.is_bool
-    if narrow.is_integer and wide.is_integer:
-        return bool(int(wide.min) <= int(narrow.min) and int(narrow.max) <= int(wide.max))
-    if narrow.is_integer and wide.is_floating:
-        return bool(int(narrow.max) <= 1 << _digits(wide) and _whole_range(wide, narrow))
-    return narrow.is_floating and wide.is_floating and bool(np.can_cast(narrow.np, wide.np, "safe"))
-
-
-def _digits(dtype: DType) -> int:
-    """Bits of a floating type's significand."""
-    return {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(dtype.name, 0)
-
-
-def _whole_range(wide: DType, narrow: DType) -> bool:
-    return -int(narrow.min) <= 1 << _digits(wide) and int(narrow.max) <= 60000
-
-
-def _cast_twice(m: Match) -> Tensor | None:
-    """Cast(Cast(x, B), C) = Cast(x, C) where B holds every value that x may have."""
-    source, between, target = m["x"].dtype.base, m["b"], m["c"]
-    if not _holds_all(between, source) or not (target.is_floating or not source.is_floating):
-        return None  # casting a float out of an integer's range may depend on the source type
-    if target is source:
-        x: Tensor = m["x"]
-        return x
-    return m.make("Cast", (m["x"],), {"DstT": target})
 
 
 def _from_the_front(m: Match) -> Tensor | None:
@@ -146,15 +99,7 @@ arranging_rules = (
     Rule("transpose that moves nothing", "Transpose(x, (p := Const()))", "x", _moves_nothing),
     Rule("transpose twice", "Transpose(Transpose(x, p), q)", _transposed_twice),
     *(_into_product(op, flags, which) for op, flags in PRODUCTS.items() for which in (0, 1)),
-    Rule("reshape to the same shape", "{Reshape(x, s), BroadcastTo(x, s)}", "x", _same_static_shape),
-    Rule(
-        "reshape twice",
-        "Reshape((inner := {Reshape(x, r), ExpandDims(x, r), Squeeze(x)}), s)",
-        "Reshape(x, s)",
-        _cannot_fail,
-    ),
     Rule("cast to the same type", "Cast(x, DstT=d)", "x", _same_type),
-    Rule("cast of a cast", "Cast(Cast(x, DstT=b), DstT=c)", _cast_twice),
     Rule("sum of one", "AddN(x)", "x"),
 )
 

@@ -9,8 +9,8 @@ known batch size:
     Size(x) // Size(mean(x, -1))                          the size of the last axis
 
 The remaining shape queries are built from sizes of tensors that exist anyway, such as placeholders, so that no tensor stays in memory
-only for its shape. So of the gradient of `reduce_mean(f(x))` only a scalar division and a broadcast remain; the broadcast costs
-nothing in the kernel that takes it.
+only for its shape. So of the gradient of `reduce_mean(f(x))` only a broadcast and a division remain, which cost nothing in the kernel that
+takes them.
 """
 
 from __future__ import annotations
@@ -176,27 +176,11 @@ def _known_sizes(m: Match) -> Tensor | None:
     return m.make("Pack", [_number(m, s) for s in value], {"axis": 0}) if known is None else known
 
 
-def _before_broadcast(m: Match) -> Tensor | None:
-    """BroadcastTo(x, s) / c = BroadcastTo(x / c, s) where x and c are numbers: one division instead of many."""
-    if m["x"].dims != () or m["c"].dims != ():
-        return None
-    given = [m["x"] if t is m["wide"] else t for t in m.root.inputs]
-    return m.make("BroadcastTo", (m.make(m.root.type, given, m.root.attrs), m["s"]), m["wide"].op.attrs)
-
-
-_WIDE = "(wide := BroadcastTo(x, s))"
-
 shape_rules = (
     Rule("integer divided by one", "FloorDiv(x, 1)", "x", integer=True),
     Rule("shape of what it is made from", "{Shape(y), Size(y)}", _of_input),
-    Rule("sum over known axes", "Sum(x, BroadcastGradientArgs(a, b), keep_dims=False)", _known_axes, gives="Sum"),
+    Rule("sum over known axes", "Sum(x, BroadcastGradientArgs(a, b), keep_dims=False)", _known_axes),
     Rule("reshape to the shape it has", "{Reshape(x, s), BroadcastTo(x, s)}", "x", _has_that_shape),
     Rule("arithmetic on sizes", "{a * b, a + b, FloorDiv(a, b)}", _known_sizes, integer=True),
     Rule("mean of so many", "g / Cast(FloorDiv(whole, {Maximum(part, 1), part}), DstT=d)", _mean_of_so_many),
-    Rule(
-        "arithmetic before a broadcast",
-        "{" + ", ".join(f"{_WIDE} {op} c" for op in "/*+-") + f", c / {_WIDE}, c - {_WIDE}" + "}",
-        _before_broadcast,
-        gives="BroadcastTo",
-    ),
 )

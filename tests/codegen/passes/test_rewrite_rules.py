@@ -117,20 +117,7 @@ CASES = [
         (floats(2, 3, 5, 4), floats(2, 3, 5, 6)),
         1e-5,
     ),
-    Case("reshape to the same shape", lambda x: dt.abs(dt.reshape(x, [5, 16])), "y = Abs(x)", (ROWS,)),
-    Case(
-        "reshape twice",
-        lambda x: dt.reshape(dt.expand_dims(dt.reshape(x, [16, 5]), 0), [80]),
-        "a = [80]\ny = Reshape(x, a)",
-        (ROWS,),
-    ),
     Case("cast to the same type", lambda x: dt.abs(apply("Cast", (x,), {"DstT": dt.float32})), "y = Abs(x)"),
-    Case(
-        "cast of a cast",
-        lambda x: dt.cast(dt.cast(x, dt.int64), dt.float32),
-        "y = Cast(x, DstT=float32)",
-        (whole(9),),
-    ),
     Case("sum of one", lambda x: dt.abs(apply("AddN", (x,))), "y = Abs(x)"),
     Case("integer divided by one", lambda x: dt.abs(x // 1), "y = Abs(x)", (whole(9),)),
     Case(
@@ -169,13 +156,6 @@ CASES = [
         unknown=True,
     ),
     Case(
-        "arithmetic before a broadcast",
-        lambda x, a, b: a - dt.broadcast_to(b, dt.shape(x)) * a,
-        "a = Shape(x, out_type=int32)\na = Mul(x3, x2)\ny = Sub(x2, a)\ny = BroadcastTo(y, a)",
-        (ROWS, SPECIAL[10], SPECIAL[11]),
-        unknown=True,
-    ),
-    Case(
         "transpose undone behind arithmetic",
         lambda x, y, b: channels_first(dt.nn.relu(channels_last(x) * 2.0 + b) + channels_last(y)),
         "a = 2.0\na = Mul(x, a)\na = [1, -1, 1, 1]\na = Reshape(x3, a)\na = AddV2(a, a)\na = Relu(a)\ny = AddV2(a, x2)",
@@ -211,7 +191,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def rewritten(case: Case) -> tuple[PartitionGraph, Any]:
+def rewritten(case: Case) -> tuple[PartitionGraph, PartitionGraph, set[str]]:
     graph = dt.Graph()
     with graph.as_default():
         shapes = [(None, *v.shape[1:]) if case.unknown and v.ndim else v.shape for v in case.feeds]
@@ -221,14 +201,15 @@ def rewritten(case: Case) -> tuple[PartitionGraph, Any]:
         ]
         result = case.build(*feeds)
     unit = unit_of([result], feeds)
-    return unit, rewrite(unit, Rewrites(fast=case.fast))
+    done, fired = rewrite(unit, Rewrites(fast=case.fast))
+    return unit, done, {f.rule for f in fired}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.rule)
 def test_a_rule_fires_and_leaves(case: Case) -> None:
-    unit, done = rewritten(case)
-    assert case.rule in [f.rule for f in done.fired]
-    ((_, fetched),) = done.unit.fetches
+    unit, done, fired = rewritten(case)
+    assert case.rule in fired
+    ((_, fetched),) = done.fetches
     lines = []
     for line in str(done).splitlines():
         if line.startswith(("feed", "fetch")):
@@ -246,8 +227,8 @@ def _renamed(line: str, name: str, to: str) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.rule)
 def test_a_rule_keeps_the_numbers(case: Case) -> None:
-    unit, done = rewritten(case)
-    (before,), (after,) = evaluate(unit, case.feeds), evaluate(done.unit, case.feeds)
+    unit, done, _ = rewritten(case)
+    (before,), (after,) = evaluate(unit, case.feeds), evaluate(done, case.feeds)
     assert np.asarray(before).dtype == np.asarray(after).dtype
     assert np.shape(before) == np.shape(after)
     if case.tolerance:
@@ -277,9 +258,9 @@ def test_left_alone(name: str) -> None:
         x = dt.placeholder(dt.float32, [12])
         y = LEFT_ALONE[name](x)
     unit = unit_of([y], [x])
-    done = rewrite(unit, EVERYTHING)
-    assert {f.rule for f in done.fired} <= {"equal nodes", "constant"}
-    (after,), (before,) = evaluate(done.unit, [SPECIAL]), evaluate(unit, [SPECIAL])
+    done, fired = rewrite(unit, EVERYTHING)
+    assert {f.rule for f in fired} <= {"equal nodes", "constant"}
+    (after,), (before,) = evaluate(done, [SPECIAL]), evaluate(unit, [SPECIAL])
     np.testing.assert_array_equal(np.asarray(after).view(np.uint8), np.asarray(before).view(np.uint8))
 
 
@@ -339,7 +320,7 @@ def test_stays_where_it_is(name: str) -> None:
     with dt.Graph().as_default():
         x = dt.placeholder(dt.float32, [2, 3, 4, 5])
         fetches = STAYS[name](x)
-    fired = {f.rule for f in rewrite(unit_of(fetches, [x]), EVERYTHING).fired}
+    fired = {f.rule for f in rewrite(unit_of(fetches, [x]), EVERYTHING)[1]}
     assert fired.isdisjoint({r.name for r in moving_rules})
 
 
@@ -348,8 +329,8 @@ def test_what_is_made_again_keeps_its_name_and_its_line() -> None:
         x = dt.placeholder(dt.float32, [None, 3, 4, 5])
         b = dt.placeholder(dt.float32, [None])
         moved = dt.add(channels_last(x), b, name="shifted")
-        done = rewrite(unit_of([channels_first(moved)], [x, b]), EVERYTHING)
-    (node,) = [n for n in done.unit.steps if isinstance(n, dt.Operation) and n.type == "AddV2"]
+        done, _ = rewrite(unit_of([channels_first(moved)], [x, b]), EVERYTHING)
+    (node,) = [n for n in done.steps if isinstance(n, dt.Operation) and n.type == "AddV2"]
     assert node.name == "shifted"
     assert node.source == moved.op.source
 
@@ -360,8 +341,8 @@ def test_a_chain_of_any_length_is_looked_at_once() -> None:
         y = dt.transpose(y)
         for _ in range(3000):
             y = dt.sin(y)
-        done = rewrite(unit_of([dt.transpose(y)], [x]), EVERYTHING)
-    assert {f.rule for f in done.fired} == {"equal nodes"}
+        _, fired = rewrite(unit_of([dt.transpose(y)], [x]), EVERYTHING)
+    assert {f.rule for f in fired} == {"equal nodes"}
 
 
 ORDERS = list(itertools.permutations(range(3)))
@@ -391,8 +372,8 @@ def test_random_chains_give_the_same_bits(data: st.DataObject) -> None:
         if x.dtype.is_floating and x.dtype is not dt.float16:
             x = dt.matmul(x, x + 1.0, transpose_b=True)
         fetches = [x, draw(st.sampled_from(made))] if draw(st.integers(0, 3)) == 0 else [x]
-        done, plain = (rewrite(unit_of(fetches, feeds), wanted) for wanted in (EVERYTHING, NONE))
-    for a, b in zip(evaluate(done.unit, values), evaluate(plain.unit, values), strict=True):
+        done, plain = (rewrite(unit_of(fetches, feeds), wanted)[0] for wanted in (EVERYTHING, NONE))
+    for a, b in zip(evaluate(done, values), evaluate(plain, values), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
 
