@@ -75,4 +75,4 @@ class NullDriver:
 
 def compiled(kernel: TritonKernel, target: Target) -> Binary:
     """What stands for a compiled kernel."""
-    return Binary(b"", kernel.name, kernel.parameters, kernel.num_warps, 0, 0, 0, 1, False, 32, 0, target)
+    return Binary(b"", kernel.name, kernel.parameters, kernel.num_warps, 0, 0, 32, 0, target)

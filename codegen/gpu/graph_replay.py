@@ -273,7 +273,7 @@ class GraphRegion:
                     else:
                         device.copy_into(place, on_device(inputs[i], device))
                     del value
-                captured.graph.start()
+                captured.graph.launch()
                 del values  # until now, this reference kept the graph's inputs alive
                 self.replays += 1
                 return [self._output(i, y) for i, y in enumerate(captured.outputs)]

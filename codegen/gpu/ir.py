@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,9 +27,9 @@ MOST_BLOCKS = (2**31 - 1, 65535)  # along x and y
 
 WARP = 32  # threads that run in step
 
-_SCALARS = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8,
-            "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}  # fmt: skip
-_POINTED = {**_SCALARS, "fp8e4nv": 1, "fp8e5": 1}
+_POINTED = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8,
+            "fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8, "fp8e4nv": 1, "fp8e5": 1}  # fmt: skip
+_NUMBERS = ("i32", "i64")
 
 _TRITON = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv",
            "float8_e5m2": "fp8e5", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16",
@@ -81,7 +81,7 @@ class Parameter:
 
     Attributes:
         name: the argument's name in the kernel's text, and in the launcher's mapping.
-        type: Triton's: `*fp32` for an address, `i32`, `i64`, `fp32`... for a number.
+        type: Triton's: `*fp32` for an address, `i32` or `i64` for a number.
         divisible: the launcher promises that the address, or the number, is a multiple of 16. Vector loads need that of every
             address and stride that they come from.
     """
@@ -93,8 +93,8 @@ class Parameter:
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise ValueError(f"{self.name!r} is no name of an argument")
-        if (self.type[1:] not in _POINTED) if self.is_address else (self.type not in _SCALARS):
-            raise ValueError(f"argument {self.name} has the type {self.type!r}, which Triton does not take")
+        if (self.type[1:] not in _POINTED) if self.is_address else (self.type not in _NUMBERS):
+            raise ValueError(f"argument {self.name} has the type {self.type!r}, which kernels do not take")
 
     @property
     def is_address(self) -> bool:
@@ -104,7 +104,18 @@ class Parameter:
     @property
     def size(self) -> int:
         """Bytes that it takes among the kernel's arguments; it is aligned to as many."""
-        return 8 if self.is_address else _SCALARS[self.type]
+        return 4 if self.type == "i32" else 8
+
+
+def layout(parameters: Sequence[Parameter]) -> tuple[tuple[int, int], ...]:
+    """Offset and size in bytes of each argument of a launch, and of the two addresses that Triton adds: of global and profile scratch."""
+    out: list[tuple[int, int]] = []
+    end = 0
+    for size in (*(p.size for p in parameters), 8, 8):
+        start = -(-end // size) * size
+        out.append((start, size))
+        end = start + size
+    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +162,11 @@ class Binary:
     Attributes:
         image: what the driver loads: a cubin.
         entry: the function in it.
-        parameters: the run-time arguments. After them the function takes two addresses: of global_scratch and of
-            profile_scratch; 0 is right for one whose size is 0.
+        parameters: the run-time arguments. After them the function takes two addresses: of global_scratch, 0 where its size is 0,
+            and one of what is never asked for.
         num_warps: warps in a block.
         shared_bytes: dynamic shared memory of a block. More than 48 KiB must be asked for beforehand.
-        global_scratch, profile_scratch: bytes per block.
-        num_ctas: blocks in a cluster (1: no clusters).
-        cooperative: whether the launch must be a cooperative one.
+        global_scratch: bytes per block.
         registers: of a thread; 0 where it is not known.
         spills: bytes of a thread's stack: registers that did not fit, and arrays.
         target: what it was compiled for.
@@ -169,9 +178,6 @@ class Binary:
     num_warps: int
     shared_bytes: int
     global_scratch: int
-    profile_scratch: int
-    num_ctas: int
-    cooperative: bool
     registers: int
     spills: int
     target: Target

@@ -33,6 +33,5 @@ def compiles(routine: Routine, targets: Sequence[Target] = TARGETS, stack: int =
             binary = compile_kernel(kernel, target)  # compares the parameters with those of the binary
             assert binary.spills <= stack, f"{kernel.name} for {target} spills {binary.spills} bytes\n{kernel.text}"
             assert binary.registers > 0
-            assert binary.profile_scratch == 0
             assert binary.threads == kernel.num_warps * 32
             loads([binary])

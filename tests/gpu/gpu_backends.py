@@ -221,16 +221,6 @@ class RecordedDriver:
             extra,
         )
 
-    def cuLaunchCooperativeKernel(
-        self, f: Any, gridDimX: int, gridDimY: int, gridDimZ: int, blockDimX: int, blockDimY: int, blockDimZ: int,
-        sharedMemBytes: int, hStream: Any, kernelParams: int,
-    ) -> Any:  # fmt: skip
-        self.log.append(("cooperative", self._functions[int(f)][0]))
-        self._note_launch(f, (gridDimX, gridDimY, gridDimZ), (blockDimX, blockDimY, blockDimZ), hStream, kernelParams)
-        return self._driver.cuLaunchCooperativeKernel(
-            f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams
-        )
-
     def _note_launch(self, f: Any, grid: tuple[int, ...], block: tuple[int, ...], stream: Any, at: int) -> None:
         entry, image = self._functions[int(f)]
         known = self.kernels.get(image)

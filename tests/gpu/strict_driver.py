@@ -23,15 +23,13 @@ from typing import Any
 import numpy as np
 from triton_interpreter import run_kernel
 
-from dovetail.codegen.gpu.ir import Binary, Parameter, Target, TritonKernel
-from dovetail.codegen.gpu.toolchain.compile import layout
+from dovetail.codegen.gpu.ir import Binary, Parameter, Target, TritonKernel, layout
 from dovetail.codegen.gpu.toolchain.elf import facts_of
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 MACHINE = SOURCE.with_name("strict_machine.h")  # which it includes
 BUILT = Path(__file__).resolve().parents[2] / "build" / "strict_driver"
-_UNPACK = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
-           "fp16": "e", "fp32": "f", "fp64": "d"}  # fmt: skip
+_UNPACK = {"i32": "i", "i64": "q"}
 _INVALID_IMAGE, _NO_BINARY, _ILLEGAL_ADDRESS, _MISALIGNED, _FAILED = 200, 209, 700, 716, 719
 
 Known = tuple[TritonKernel, Binary]
@@ -138,9 +136,7 @@ class StrictGpus:
         made = self._stand_ins.get((kernel, target))
         if made is None:
             image = b"stand-in %d" % len(self._stand_ins)
-            made = Binary(
-                image, kernel.name, kernel.parameters, kernel.num_warps, shared, 0, 0, 1, False, 32, 0, target
-            )
+            made = Binary(image, kernel.name, kernel.parameters, kernel.num_warps, shared, 0, 32, 0, target)
             self._stand_ins[kernel, target] = made
             self.kernels[image] = kernel, made
         return made
@@ -225,7 +221,7 @@ class StrictGpus:
             assert known is not None
             if known[1].entry != name.decode():
                 return -1
-            parameters, registers = layout(known[0]), 32
+            parameters, registers = layout(known[0].parameters), 32
         else:
             try:
                 facts = facts_of(image, name.decode())
@@ -259,7 +255,7 @@ class StrictGpus:
     def _left_out(self, kernel: TritonKernel, op: int, at: int) -> int:
         """What it would write counts as written."""
         seen = _Accesses(self._library)
-        for p, (offset, _) in zip(kernel.parameters, layout(kernel), strict=False):
+        for p, (offset, _) in zip(kernel.parameters, layout(kernel.parameters), strict=False):
             if p.is_address and p.name.startswith("out"):
                 address = _value(p, at + offset)
                 seen.note(np.array([address], np.uint64), len(seen.array(address)), False, True)
@@ -272,7 +268,7 @@ class StrictGpus:
         assert (threads, shared) == (binary.threads, binary.shared_bytes), f"{threads} threads, {shared} bytes shared"
         values: dict[str, Any] = {}
         seen = _Accesses(self._library)
-        for p, (offset, _) in zip(kernel.parameters, layout(kernel), strict=False):
+        for p, (offset, _) in zip(kernel.parameters, layout(kernel.parameters), strict=False):
             values[p.name] = value = _value(p, at + offset)
             if not p.is_address:
                 assert not (p.divisible and value % 16), f"{p.name} is promised to be a multiple of 16, and is {value}"
@@ -281,11 +277,11 @@ class StrictGpus:
                 return _MISALIGNED
             else:
                 values[p.name] = seen.array(value)
-        for need, (offset, _) in zip((binary.global_scratch, binary.profile_scratch), layout(kernel)[-2:], strict=True):
-            (address,) = struct.unpack("<Q", ctypes.string_at(at + offset, 8))
-            blocks = grid[0] * grid[1] * grid[2]
-            if need and (not address or len(seen.array(address)) < need * blocks or address % 128):
-                raise OutOfBoundsError(f"has too little scratch memory for {blocks} blocks of {need} bytes")
+        need, (offset, _) = binary.global_scratch, layout(kernel.parameters)[-2]
+        (address,) = struct.unpack("<Q", ctypes.string_at(at + offset, 8))
+        blocks = grid[0] * grid[1] * grid[2]
+        if need and (not address or len(seen.array(address)) < need * blocks or address % 128):
+            raise OutOfBoundsError(f"has too little scratch memory for {blocks} blocks of {need} bytes")
         run_kernel(kernel, grid, values, seen.note)
         return seen.told(op)
 

@@ -26,7 +26,6 @@ from typing import Any
 from ....graph.core.errors import ResourceExhaustedError
 
 SMALLEST = 512  # bytes; what cuMemAlloc aligns to, and more than any vector load needs
-LISTED = 10  # tensors in an out-of-memory error
 
 COMPUTE, COPY_IN = 0, 1
 """Homes of blocks."""
@@ -128,7 +127,6 @@ class Pool:
         self.limit = limit
         self.reserved = 0
         self.in_use = 0
-        self.most_in_use = 0
         self._get = get
         self._give_back = give_back
         self._mark = mark
@@ -182,15 +180,13 @@ class Pool:
                 pointer, event = self._more(size, label), None
             self._live[pointer] = (size, label)
             self.in_use += size
-            if self.in_use > self.most_in_use:
-                self.most_in_use = self.in_use
         return Block(pointer, size, home, self._returned), event
 
-    def largest(self, count: int = LISTED) -> list[tuple[int, str]]:
-        """(bytes, label) of the largest blocks in use, the largest first."""
+    def largest(self) -> list[tuple[int, str]]:
+        """(bytes, label) of the ten largest blocks in use, the largest first."""
         with self._lock:
             self._take_back()
-            return sorted(self._live.values(), key=lambda x: (-x[0], x[1]))[:count]
+            return sorted(self._live.values(), key=lambda x: (-x[0], x[1]))[:10]
 
     def trim(self) -> int:
         """Return cached free blocks to the driver; returns their bytes."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -28,7 +27,7 @@ from .array import ArrayDevice, DeviceArray
 from .copies import HostCopy, Transfers
 from .streams import Event, Stream
 
-_NO_TIMING, _RELAXED = 2, 2  # CU_EVENT_DISABLE_TIMING, CU_STREAM_CAPTURE_MODE_RELAXED
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 
 class NotCapturableError(Exception):
@@ -63,11 +62,11 @@ class Device:
         name: the product's name.
         memory_bytes: its memory.
         target: what kernels are compiled for.
-        multiprocessors: how many blocks run at the same time, at least.
         l2_bytes: the size of its L2 cache.
         block_shared_bytes: the most shared memory that a block may ask for.
         compute: the stream of kernels; while a graph is captured, one that writes them down.
         main: the stream of kernels, also then.
+        recorder: the one that writes them down (`graphs`).
         pool: its memory.
     """
 
@@ -80,7 +79,6 @@ class Device:
         self.memory_bytes = int(check(driver.cuDeviceTotalMem(self.ordinal)))
         ask = driver.CUdevice_attribute
         self.target = Target(architecture_of(self.ordinal))
-        self.multiprocessors = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.l2_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
         self.block_shared_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.ordinal))
@@ -93,10 +91,10 @@ class Device:
         self._retained: deque[tuple[Event, Any]] = deque()
         self._peers: set[int] = set()
         with self.entered():
-            self.compute = Stream("compute", self.context, self.event)
-            self.copy_in = Stream("copy in", self.context, self.event)
-            self.copy_out = Stream("copy out", self.context, self.event)
-            self._capture = Stream("capture", self.context, self.event)
+            self.compute = Stream(self.context, self.event)
+            self.copy_in = Stream(self.context, self.event)
+            self.copy_out = Stream(self.context, self.event)
+            self.recorder = Stream(self.context, self.event)
         self.main = self.compute
         self.transfers = Transfers(self)
         limit = int(setting("DOVETAIL_GPU_MEMORY")) or self.memory_bytes
@@ -281,21 +279,6 @@ class Device:
         """NotCapturableError while this thread captures a graph: this cannot be part of one."""
         if self.captures_here:
             raise NotCapturableError(f"{what} cannot be part of a graph")
-
-    @contextmanager
-    def recording(self) -> Iterator[Any]:
-        """While this lasts, `compute` is a stream on which nothing runs and everything is written down; see `graphs`."""
-        driver = bindings()
-        with self.entered():
-            if self.compute is not self.main:
-                raise RuntimeError("a graph is being captured already")
-            self.compute = self._capture
-            mode = driver.CUstreamCaptureMode(_RELAXED)
-            try:
-                check(driver.cuStreamBeginCapture(self._capture.handle, mode))
-                yield self._capture
-            finally:
-                self.compute = self.main
 
     def __repr__(self) -> str:
         return f"<GPU:{self.index} {self.name}>"

@@ -11,73 +11,45 @@ A device's lock is held around each launch: one launch's arguments lie in the ke
 from __future__ import annotations
 
 import ctypes
-import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....graph.core.errors import InternalError, ResourceExhaustedError, UnimplementedError
-from ..ir import Binary, Parameter, Routine
+from ....graph.core.errors import InternalError, ResourceExhaustedError
+from ..ir import Binary, Parameter, Routine, layout
 from .api import CudaError, bindings, check, error
 from .device import Device
 
 _WITHOUT_ASKING = 48 << 10  # bytes of dynamic shared memory that every kernel may have
-_LETTERS = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u1": "?", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
-            "fp16": "e", "fp32": "f", "fp64": "d"}  # fmt: skip
-_HIDDEN = 2  # Triton's own two addresses, behind the parameters
 
 
 class Arguments:
     """The memory that a kernel's arguments are passed in.
 
     Attributes:
-        offsets: of each argument, Triton's own two addresses included.
         address: of the array of the arguments' addresses: what a launch takes.
     """
 
-    __slots__ = ("_pack", "_pointers", "_values", "address", "offsets")
+    __slots__ = ("_pack", "_pointers", "_values", "address")
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
-        letters, end = "=", 0
-        offsets = []
-        for size, letter in [(p.size, _letter(p)) for p in parameters] + [(8, "Q")] * _HIDDEN:
-            start = -(-end // size) * size
-            letters += "x" * (start - end) + letter
-            offsets.append(start)
-            end = start + size
-        self.offsets = tuple(offsets)
-        self._values = ctypes.create_string_buffer(end)
+        places = layout(parameters)
+        letters = [{"i32": "i", "i64": "q"}.get(p.type, "Q") for p in parameters]
+        self._pack = struct.Struct("".join(letters) + "QQ").pack_into  # aligned as C does
+        self._values = ctypes.create_string_buffer(sum(places[-1]))
         base = ctypes.addressof(self._values)
-        self._pointers = (ctypes.c_void_p * len(offsets))(*[base + o for o in offsets])
+        self._pointers = (ctypes.c_void_p * len(places))(*[base + offset for offset, _ in places])
         self.address = ctypes.addressof(self._pointers)
-        self._pack = struct.Struct(letters).pack_into
 
-    def write(self, values: Sequence[Any]) -> None:
-        """Set all arguments but the last two, which become 0. struct.error when a number does not fit its type."""
-        self._pack(self._values, 0, *values, 0, 0)
-
-    def write_all(self, values: Sequence[Any]) -> None:
-        """Set all arguments."""
-        self._pack(self._values, 0, *values)
-
-    def __bytes__(self) -> bytes:
-        return bytes(self._values)
-
-
-def _letter(parameter: Parameter) -> str:
-    if parameter.is_address:
-        return "Q"
-    letter = _LETTERS.get(parameter.type)
-    if letter is None:
-        raise UnimplementedError.of(f"A kernel's number {parameter.name} cannot be a {parameter.type}: pass fp32")
-    return letter
+    def write(self, values: Sequence[Any], scratch: int = 0) -> None:
+        """Set all arguments. struct.error when a number does not fit its type. `scratch`: address of Triton's own memory."""
+        self._pack(self._values, 0, *values, scratch, 0)
 
 
 class LoadedKernel:
     """A binary that a device has loaded.
 
     Raises:
-        UnimplementedError: it wants clusters of blocks, or an argument that cannot be passed.
         NotSuitableError: it wants more shared memory than a block may have.
         CudaError: the device does not take it.
     """
@@ -88,8 +60,6 @@ class LoadedKernel:
                 f"{binary.entry} wants {binary.shared_bytes} bytes of shared memory, and a block of {device.name} may have "
                 f"{device.block_shared_bytes}"
             )
-        if binary.num_ctas != 1:
-            raise UnimplementedError.of(f"{binary.entry} wants clusters of {binary.num_ctas} blocks")
         self.device = device
         self.binary = binary
         self.arguments = Arguments(binary.parameters)
@@ -101,12 +71,9 @@ class LoadedKernel:
                 which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 check(driver.cuFuncSetAttribute(self.function, which, binary.shared_bytes))
         self._call: Callable[..., tuple[Any]] = driver.cuLaunchKernel
-        if binary.cooperative:
-            self._call = lambda *facts: driver.cuLaunchCooperativeKernel(*facts[:-1])
         self._threads = binary.threads
         self._shared = binary.shared_bytes
-        self._scratch = binary.global_scratch, binary.profile_scratch
-        self._plain = not any(self._scratch)
+        self._scratch = binary.global_scratch
 
     def launch(self, grid: tuple[int, int, int], values: Sequence[Any]) -> None:
         """Queue one run. The device is entered; no number of the grid is 0.
@@ -117,12 +84,11 @@ class LoadedKernel:
         """
         arguments = self.arguments
         x, y, z = grid
-        if self._plain:
-            arguments.write(values)
+        if self._scratch:
+            block, _ = self.device.pool.allocate(self._scratch * x * y * z, self.binary.entry)
+            arguments.write(values, block.pointer)
         else:
-            name, pool = self.binary.entry, self.device.pool
-            blocks = [pool.allocate(max(s * x * y * z, 1), name)[0] if s else None for s in self._scratch]
-            arguments.write_all([*values, *(b.pointer if b else 0 for b in blocks)])
+            arguments.write(values)
         stream = self.device.compute.handle
         code = self._call(self.function, x, y, z, self._threads, 1, 1, self._shared, stream, arguments.address, 0)[0]
         if code:
@@ -144,7 +110,7 @@ class LoadedRoutine:
         NotSuitableError: a kernel promises what these sizes do not hold.
     """
 
-    __slots__ = ("_launches", "_scratch", "_sizes", "device", "launched")
+    __slots__ = ("_launches", "_scratch", "_sizes", "device")
 
     def __init__(
         self,
@@ -172,9 +138,8 @@ class LoadedRoutine:
                         f"{kernel.binary.entry} wants a multiple of 16 for {p.name}, not {sizes[p.name]}"
                     )
             if all(grid):
-                launches.append((kernel, grid, _picker([at[p.name] for p in kernel.binary.parameters])))
+                launches.append((kernel, grid, [at[p.name] for p in kernel.binary.parameters]))
         self._launches = tuple(launches)
-        self.launched = len(launches)
 
     def __call__(self, addresses: Sequence[int], label: str = "") -> None:
         """Queue a run.
@@ -183,15 +148,10 @@ class LoadedRoutine:
             addresses: of the inputs, then of the outputs. All are multiples of 16.
             label: owner of the scratch memory, for errors.
         """
-        if not self._scratch:
-            values = (*addresses, *self._sizes)
-            for kernel, grid, pick in self._launches:
-                kernel.launch(grid, pick(values))
-            return
         blocks = [self.device.pool.allocate(size, label)[0] for size in self._scratch]
         values = (*addresses, *[b.pointer for b in blocks], *self._sizes)
-        for kernel, grid, pick in self._launches:
-            kernel.launch(grid, pick(values))
+        for kernel, grid, positions in self._launches:
+            kernel.launch(grid, [values[i] for i in positions])
 
 
 class NotSuitableError(Exception):
@@ -205,13 +165,4 @@ def leaves_others(failure: Exception) -> bool:
     """
     if isinstance(failure, CudaError):
         return not failure.is_final
-    return isinstance(failure, (NotSuitableError, InternalError, UnimplementedError, ResourceExhaustedError))
-
-
-def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    if len(positions) == 1:
-        (only,) = positions
-        return lambda values: (values[only],)
-    if not positions:
-        return lambda values: ()
-    return operator.itemgetter(*positions)
+    return isinstance(failure, (NotSuitableError, InternalError, ResourceExhaustedError))

@@ -19,13 +19,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ....graph.core.errors import AbortedError, OpError, UnavailableError
 from ....graph.resources.collective_context import LinkIdentity
 from .api import CudaError, bindings as cuda, check
+from .array import DeviceArray
 from .device import Device
 from .streams import Event, Stream
 
@@ -73,15 +75,20 @@ def use(stand_in: Any) -> Any:
     return before
 
 
-class Job(Protocol):
-    """The work of one run on a communicator."""
+@dataclass(slots=True)
+class Job:
+    """The work of one run on a communicator.
+
+    Attributes:
+        ready: when the operands are there.
+        arrays: all memory that the run reads or writes: the job holds it.
+        call: (NCCL, communicator, stream, rows of each member) -> the result, which is complete when the stream has reached it. It
+            queues the work.
+    """
 
     ready: Event
-    """When the operands are there."""
-
-    def call(self, nccl: Any, communicator: Any, stream: int, rows: Sequence[int]) -> Any:
-        """Queue the work; returns the result, which is complete when the stream has reached it. `rows`: of each member."""
-        ...
+    arrays: Sequence[DeviceArray]
+    call: Callable[[Any, Any, int, Sequence[int]], Any]
 
 
 class _StoppedError(Exception):
@@ -197,7 +204,7 @@ class NcclLink:
 
     def _connect(self, nccl: Any, invitation: bytes) -> None:
         with self.device.entered():
-            self._stream = Stream("collectives", self.device.context, self.device.event)
+            self._stream = Stream(self.device.context, self.device.event)
         identity, config = nccl.UniqueId.from_buffer(invitation), nccl.Config()
         config.blocking = 0
         self._communicator = nccl.comm_init_rank_config(self.size, identity.ptr, self.rank, config.ptr)

@@ -14,15 +14,13 @@ class Stream:
     """A queue of work of the device that is current when it is made.
 
     Args:
-        name: for people.
         context: the device's. It must be current in a thread that waits.
         new_event: makes the device's events.
     """
 
-    __slots__ = ("context", "handle", "name", "new_event")
+    __slots__ = ("context", "handle", "new_event")
 
-    def __init__(self, name: str, context: Any, new_event: Callable[[], Event]) -> None:
-        self.name = name
+    def __init__(self, context: Any, new_event: Callable[[], Event]) -> None:
         self.context = context
         self.new_event = new_event
         self.handle = check(bindings().cuStreamCreate(_NON_BLOCKING))

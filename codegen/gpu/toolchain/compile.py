@@ -28,14 +28,13 @@ from typing import Any
 from ....graph.core.errors import FailedPreconditionError, InternalError
 from ... import artifact_cache
 from ...target import cores
-from ..ir import WARP, Binary, Target, TritonKernel
+from ..ir import WARP, Binary, Target, TritonKernel, layout
 from .elf import facts_of
 from .workers import Places
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1  # of the files; a change makes all of them anew
-_HIDDEN = 2  # addresses that Triton adds behind a kernel's own parameters: of global and of profile scratch
+_FORMAT = 2  # of the files; a change makes all of them anew
 _LAST_WITH_OLD_ASSEMBLER = 90  # see compile_here
 
 _binaries: dict[str, Binary] = {}
@@ -184,7 +183,7 @@ def compile_here(kernel: TritonKernel, target: Target) -> Binary:
             ) from e
     image, metadata = bytes(made.asm["cubin"]), made.metadata
     facts = facts_of(image, metadata.name)
-    expected = layout(kernel)
+    expected = layout(kernel.parameters)
     if facts.parameters != expected:
         raise InternalError.of(
             f"Triton {triton_version()} gives {kernel.name} for {target} the parameters {facts.parameters} (offset and size), "
@@ -200,21 +199,7 @@ def compile_here(kernel: TritonKernel, target: Target) -> Binary:
         num_warps=metadata.num_warps,
         shared_bytes=metadata.shared,
         global_scratch=getattr(metadata, "global_scratch_size", 0) or 0,
-        profile_scratch=getattr(metadata, "profile_scratch_size", 0) or 0,
-        num_ctas=metadata.num_ctas,
-        cooperative=bool(getattr(metadata, "launch_cooperative_grid", False)),
         registers=facts.registers,
         spills=facts.stack,
         target=target,
     )
-
-
-def layout(kernel: TritonKernel) -> tuple[tuple[int, int], ...]:
-    """Offset and size in bytes of each argument of a launch, Triton's own two addresses included."""
-    out: list[tuple[int, int]] = []
-    end = 0
-    for size in [p.size for p in kernel.parameters] + [8] * _HIDDEN:
-        start = -(-end // size) * size
-        out.append((start, size))
-        end = start + size
-    return tuple(out)

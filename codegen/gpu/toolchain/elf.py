@@ -19,7 +19,7 @@ _SIZED = 4  # the format of an attribute whose value is as many bytes as its hea
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """One function of a binary.
+    """One function of a binary. Functions that it calls, which Triton inlines, would count for registers and stack.
 
     Attributes:
         parameters: offset and size of each, in bytes, the compiler's own included.
@@ -41,10 +41,18 @@ def facts_of(image: bytes, entry: str) -> ImageFacts:
     if image[:5] != b"\x7fELF\x02":
         raise ValueError("a GPU binary is an ELF file of 64 bits")
     sections = dict(_sections(image))
-    facts = _of_cubin(sections, entry)
-    if facts is None:
+    if f".nv.info.{entry}" not in sections:
         raise ValueError(f"the binary has no function {entry!r}")
-    return facts
+    parameters: dict[int, tuple[int, int]] = {}
+    for kind, body in _attributes(sections[f".nv.info.{entry}"]):
+        if kind == _KPARAM_INFO:
+            _, ordinal, offset, flags = struct.unpack("<IHHI", body)
+            parameters[ordinal] = (offset, flags >> 18)
+    # Each of these is of one function: its symbol, and the number.
+    of_all = [(kind, struct.unpack("<II", body)[1]) for kind, body in _attributes(sections.get(".nv.info", b""))
+              if kind in (_REGCOUNT, _FRAME_SIZE)]  # fmt: skip
+    registers, stack = (max((n for k, n in of_all if k == kind), default=0) for kind in (_REGCOUNT, _FRAME_SIZE))
+    return ImageFacts(tuple(parameters[i] for i in sorted(parameters)), registers, stack)
 
 
 def _sections(image: bytes) -> Iterator[tuple[str, bytes]]:
@@ -57,26 +65,6 @@ def _sections(image: bytes) -> Iterator[tuple[str, bytes]]:
         yield image[at : image.index(b"\0", at)].decode(), image[h[4] : h[4] + h[5]]
 
 
-def _of_cubin(sections: dict[str, bytes], entry: str) -> ImageFacts | None:
-    own = sections.get(f".nv.info.{entry}")
-    if own is None:
-        return None
-    parameters: dict[int, tuple[int, int]] = {}
-    for kind, body in _attributes(own):
-        if kind == _KPARAM_INFO:
-            _, ordinal, offset, flags = struct.unpack("<IHHI", body)
-            parameters[ordinal] = (offset, flags >> 18)
-    symbol = _symbol(sections, entry)
-    of_function = {
-        kind: struct.unpack("<II", body)[1]
-        for kind, body in _attributes(sections.get(".nv.info", b""))
-        if kind in (_REGCOUNT, _FRAME_SIZE) and struct.unpack("<II", body)[0] == symbol
-    }
-    return ImageFacts(
-        tuple(parameters[i] for i in sorted(parameters)), of_function.get(_REGCOUNT, 0), of_function.get(_FRAME_SIZE, 0)
-    )
-
-
 def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at + 4 <= len(info):
@@ -85,13 +73,3 @@ def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
         if form == _SIZED:
             yield kind, info[at : at + value]
             at += value
-
-
-def _symbol(sections: dict[str, bytes], name: str) -> int:
-    """A symbol's number."""
-    symbols, names = sections[".symtab"], sections[".strtab"]
-    for i in range(len(symbols) // 24):
-        (at,) = struct.unpack_from("<I", symbols, 24 * i)
-        if names[at : names.index(b"\0", at)].decode() == name and symbols[24 * i + 4] & 0xF == 2:  # a function
-            return i
-    return -1

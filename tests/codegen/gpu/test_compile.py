@@ -30,9 +30,10 @@ from dovetail.codegen.gpu.ir import (
     Scratch,
     Target,
     TritonKernel,
+    layout,
 )
 from dovetail.codegen.gpu.toolchain import compile
-from dovetail.codegen.gpu.toolchain.compile import compile_kernel, key_of, layout
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel, key_of
 from dovetail.codegen.gpu.toolchain.elf import facts_of
 from dovetail.codegen.gpu.toolchain.workers import Helper, Places
 from dovetail.graph.core.errors import InternalError
@@ -91,11 +92,9 @@ def test_grids_and_scratch_follow_the_sizes() -> None:
 
 
 def test_arguments_are_laid_out_as_c_does() -> None:
-    kinds = ["i8", "*fp32", "i32", "i64", "fp16", "fp32"]
-    names = [f"a{i}" for i in range(len(kinds))]
-    text = HEADER + f"@triton.jit\ndef k({', '.join(names)}):\n    pass\n"
-    kernel = TritonKernel("k", text, tuple(Parameter(n, t) for n, t in zip(names, kinds, strict=True)))
-    assert layout(kernel) == ((0, 1), (8, 8), (16, 4), (24, 8), (32, 2), (36, 4), (40, 8), (48, 8))
+    kinds = ["i32", "*fp32", "i32", "i32", "i64", "i32"]
+    parameters = [Parameter(f"a{i}", kind) for i, kind in enumerate(kinds)]
+    assert layout(parameters) == ((0, 4), (8, 8), (16, 4), (20, 4), (24, 8), (32, 4), (40, 8), (48, 8))
 
 
 # --- binaries --------------------------------------------------------------------------------------------------------
@@ -108,7 +107,7 @@ def test_a_binary_is_complete(target: Target) -> None:
     assert (binary.entry, binary.parameters, binary.target) == ("add", ADD.parameters, target)
     assert binary.threads == 4 * 32
     assert binary.registers > 0
-    assert (binary.spills, binary.shared_bytes, binary.global_scratch, binary.profile_scratch) == (0, 0, 0, 0)
+    assert (binary.spills, binary.shared_bytes, binary.global_scratch) == (0, 0, 0)
     assert facts_of(binary.image, "add").parameters == ((0, 8), (8, 8), (16, 8), (24, 4), (28, 4), (32, 8), (40, 8))
     assert Binary.from_fields(json.loads(json.dumps(binary.to_fields())), binary.image) == binary
     with pytest.raises(ValueError, match="no function 'sub'"):
@@ -248,7 +247,7 @@ def test_helpers_compile_what_this_process_would(monkeypatch: pytest.MonkeyPatch
             helper.compile(helped, SM90)
     finally:
         assert helper.close() == 0
-    assert facts_of(binary.image, "add").parameters == layout(helped)
+    assert facts_of(binary.image, "add").parameters == layout(helped.parameters)
     same = compile.compile_here(helped, SM90)  # but for the name of the source, which lies elsewhere
     assert replace(binary, image=b"") == replace(same, image=b"")
     assert not is_compiled(here, SM90) and not is_compiled(helped, SM90)
@@ -257,7 +256,7 @@ def test_helpers_compile_what_this_process_would(monkeypatch: pytest.MonkeyPatch
 def test_places_are_used_at_the_same_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     places = Places(lambda kernel, target: meet(), 3)
     together = threading.Barrier(3)
-    binary = Binary(b"", "add", (), 4, 0, 0, 0, 1, False, 0, 0, SM90)
+    binary = Binary(b"", "add", (), 4, 0, 0, 0, 0, SM90)
     inside: list[int] = []
     most = 0
 
@@ -276,7 +275,7 @@ def test_places_are_used_at_the_same_time_and_no_more(monkeypatch: pytest.Monkey
 
 
 def test_without_a_helper_everything_is_compiled_here(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    binary = Binary(b"", "add", (), 4, 0, 0, 0, 1, False, 0, 0, SM90)
+    binary = Binary(b"", "add", (), 4, 0, 0, 0, 0, SM90)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     places = Places(lambda kernel, target: binary, 2)
     places._free.get()  # somebody compiles here
@@ -302,7 +301,7 @@ def test_an_idle_helper_ends_and_is_begun_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_closing_ends_the_helpers_that_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    binary = Binary(b"", "add", (), 4, 0, 0, 0, 1, False, 0, 0, SM90)
+    binary = Binary(b"", "add", (), 4, 0, 0, 0, 0, SM90)
     monkeypatch.setattr(Helper, "_asked", lambda *_: binary)
     places = Places(lambda kernel, target: binary, 2)
     here = places._free.get()  # somebody compiles here
@@ -319,7 +318,7 @@ def test_closing_ends_the_helpers_that_compile_nothing(monkeypatch: pytest.Monke
 def test_threads_that_want_the_same_kernel_wait_for_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compile, "_binaries", {})
-    binary = Binary(b"", "add", (), 4, 0, 0, 0, 1, False, 0, 0, SM90)
+    binary = Binary(b"", "add", (), 4, 0, 0, 0, 0, SM90)
     compiled: list[TritonKernel] = []
     both = threading.Barrier(2)
 
