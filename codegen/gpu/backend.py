@@ -25,15 +25,15 @@ from ..fusion.epilogue import EpilogueKernel
 from ..ir.fused_kernel import FusedKernel
 from ..ir.nodes import PASSED_ON
 from ..ir.program import Kernel
+from ..lower.region import Steps
 from ..reference import NumpyBackend
 from .context import GpuContext
 from .driver.device import Device
 from .driver.ipc import Lends
-from .gemm_epilogue import EpilogueTemplateKernel, unfused
 from .ir import Target
-from .kernels import FusedGpuKernel, TemplateKernel
+from .kernels import FusedGpuKernel, GpuKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, ViewKernel, lives_on_device
-from .select import state_kernel, template_of
+from .select import state_kernel, template_of, with_edges
 
 _VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
 _OF_SHAPES = frozenset(("BroadcastArgs", "BroadcastGradientArgs"))  # their operands are shapes, of any length
@@ -77,9 +77,12 @@ class CudaBackend:
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> Kernel:
         """A kernel made from the group's loops, or a template with prologues and epilogue."""
         if isinstance(group, EpilogueKernel):
-            template = template_of(group.anchor, self.gpu.device.target, group.tile_loops, self.gpu.tf32)
-            apart = unfused(self, group)
-            return apart if template is None else EpilogueTemplateKernel(self.gpu, group, template, apart)
+            *before, behind = [None if e is None else e.kernel for e in group.edges]
+            steps = [step for step in (*before, group.anchor, group.reshape, behind) if step is not None]
+            given = (*group.inputs, *group.shapes)
+            apart = Steps(self, steps, given, group.outputs)
+            template = with_edges(group, self.gpu.device.target, self.gpu.tf32)
+            return apart if template is None else GpuKernel(self.gpu, group.nodes[-1].name, given, template, apart)
         tensors = (*group.inputs, *group.outputs)
         if not any(lives_on_device(t.dtype.base, element_count(t.dims)) for t in tensors):
             return SmallHostKernel(self._host.fused(group, context_of))
@@ -104,7 +107,8 @@ class CudaBackend:
         if context is not None:
             return state_kernel(self.gpu, node, context, HostKernel(plain)) or HostKernel(plain)
         template = template_of(node, self.gpu.device.target, tf32=self.gpu.tf32)
-        return HostKernel(plain) if template is None else TemplateKernel(self.gpu, node, template, HostKernel(plain))
+        host = HostKernel(plain)
+        return host if template is None else GpuKernel(self.gpu, node.name, node.inputs, template, host)
 
 
 def absent_gpu_backend(target: Target, tf32: bool) -> CudaBackend:

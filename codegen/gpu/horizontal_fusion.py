@@ -26,7 +26,7 @@ from ...graph.resources.variable import VariableState
 from ..backend import NodeError
 from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, Program
-from .bind.template import Choice
+from .bind.template import Choice, Template, nothing
 from .context import GpuContext
 from .driver.launch import LoadedRoutine
 from .ir import Routine
@@ -181,7 +181,8 @@ class MultiTensorUpdate(GpuKernel):
 
     def __init__(self, gpu: GpuContext, updates: Sequence[OptimizerUpdate]) -> None:
         first = updates[0]
-        super().__init__(gpu, updates[-1].label, len(first.shared), range(len(first.shared)), _no_fallback)
+        shared = [first.node.inputs[i] for i in first.shared]
+        super().__init__(gpu, updates[-1].label, shared, Template(len(shared), nothing), self._one_by_one)
         self.updates = tuple(updates)
         self.loops = first.loops
         self.shared = first.shared
@@ -199,8 +200,9 @@ class MultiTensorUpdate(GpuKernel):
         ):
             return self._one_by_one(shared, sets)
         device = self.device
-        numbers = self.brought(shared)
-        gradients = self.brought([each[self.places] for each in sets], len(shared))
+        given = [*shared, *(each[self.places] for each in sets)]
+        brought = self.brought(given, range(len(given)))
+        numbers, gradients = brought[: len(shared)], brought[len(shared) :]
         lengths = tuple([g.size for g in gradients])
         run = self._runs.get(lengths)
         if run is None:
@@ -252,7 +254,3 @@ class MultiTensorUpdate(GpuKernel):
         names += [f"in{i}_{k}" for k in range(len(lengths)) for i in own]
         names += [f"out{i}_{k}" for k in range(len(lengths)) for i in range(self.places)]
         return loaded(self.device, self.routine(lengths), 0, 0, sizes_of(lengths), names)
-
-
-def _no_fallback(*inputs: Any) -> Any:
-    raise AssertionError("fused updates run one by one instead")

@@ -1,7 +1,7 @@
 """GPU kernel launchers: they bring inputs to the device, allocate outputs, and launch the fastest of several candidates.
 
-`GpuKernel` is the base. `FusedGpuKernel` runs a fused group by kernels made from its loops, `TemplateKernel` a node by a template. When a
-launcher meets new shapes, its candidates are compiled and measured (`autotune.py`); the winner is kept on disk.
+`GpuKernel` runs what a template has for a node, `FusedGpuKernel` a fused group, by kernels made from its loops. When a launcher meets new
+shapes, its candidates are compiled and measured (`autotune.py`); the winner is kept on disk.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 
 from ...graph.core.dtypes import as_dtype, resource
 from ...graph.core.errors import InternalError
-from ...graph.core.graph import Node, Tensor
+from ...graph.core.graph import Tensor
 from ...graph.resources.variable import VariableState
 from ..backend import ContextOf
 from ..check import agree, compare_fused
@@ -35,7 +35,7 @@ from .driver.launch import LoadedKernel, LoadedRoutine, NotSuitableError, leaves
 from .emit.expr import rows_in
 from .emit.schedules import fused, size_names
 from .ir import Routine, TritonKernel
-from .residency import HostKernel, on_host, value_on
+from .residency import on_host, value_on
 from .toolchain import compile
 
 logger = logging.getLogger(__name__)
@@ -61,38 +61,33 @@ class _Ready:
 class GpuKernel:
     """A kernel on the GPU: brings its inputs to the device, allocates its outputs, launches the fastest of its candidates.
 
-    Subclasses say what there is to launch in `choose`, or override `__call__` where there is one kernel only.
-
     Args:
         gpu: the device, and how its kernels run.
         label: the node's name, for errors when memory runs out.
-        constants: positions of inputs that never change: they are copied to the device once.
-        fallback: what runs when `choose` gives None.
+        tensors: its inputs. Those that are constants are copied to the device once.
+        template: which of them are loaded, and what there is to launch.
+        fallback: what runs when there is nothing.
 
     Attributes:
         operands: the tensors that `choose` gets the shapes of, and those that it gets the values of, as far as a plan knows them.
     """
 
-    def __init__(self, gpu: GpuContext, label: str, inputs: int, constants: Sequence[int], fallback: Kernel) -> None:
+    def __init__(
+        self, gpu: GpuContext, label: str, tensors: Sequence[Tensor], template: Template, fallback: Kernel
+    ) -> None:
         self.gpu = gpu
         self.device = gpu.device
         self.label = label
+        self.choose = template.choose
         self.fallback = fallback
-        self._loaded = inputs
-        self._constants: dict[int, tuple[Any, DeviceArray] | None] = dict.fromkeys(constants)
+        order = template.order or tuple(range(len(tensors)))
+        self._loaded, self._looked = order[: template.inputs], order[template.inputs :]
+        self.operands: tuple[Sequence[Tensor], Sequence[Tensor]]
+        self.operands = [tensors[i] for i in self._loaded], [tensors[i] for i in self._looked]
+        self._constants: dict[int, tuple[Any, DeviceArray] | None]
+        self._constants = {i: None for i, t in enumerate(tensors) if t.op.type == "Const"}
         self._ready: dict[Any, _Ready | None] = {}
-        self._has_others = False
         self.checked = gpu.check
-        self.operands: tuple[Sequence[Tensor], Sequence[Tensor]] = (), ()
-
-    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
-        """What to launch for inputs of these shapes; None: nothing, they are not as was assumed.
-
-        Args:
-            shapes: of the inputs that are loaded.
-            others: values of the inputs that are not loaded, as tuples.
-        """
-        raise NotImplementedError(f"{type(self).__name__} overrides __call__ and launches without candidates")
 
     def planned(
         self,
@@ -107,14 +102,14 @@ class GpuKernel:
 
     def takes_array(self, position: int) -> bool:
         """Whether an input is only read by launches, so that it may be in GPU memory however small it is."""
-        return position < self._loaded
+        return position in self._loaded
 
     def __call__(self, *inputs: Any) -> Any:
         device = self.device
-        arrays = self.brought(inputs[: self._loaded])
+        arrays = self.brought(inputs, self._loaded)
         key: Any = tuple([x.shape for x in arrays])
-        if self._has_others:
-            key = key, tuple([tuple(np.ravel(on_host(x)).tolist()) for x in inputs[self._loaded :]])
+        if self._looked:
+            key = key, tuple([tuple(np.ravel(on_host(inputs[i])).tolist()) for i in self._looked])
         try:
             ready = self._ready[key]
         except KeyError:
@@ -148,12 +143,11 @@ class GpuKernel:
                     f"The GPU's kernel of {self.label} differs from the reference. This is an error in Dovetail."
                 )
 
-    def brought(self, values: Sequence[Any], first: int = 0) -> list[DeviceArray]:
-        """Inputs, from that with the number `first` on, on the device."""
+    def brought(self, inputs: Sequence[Any], positions: Iterable[int]) -> list[DeviceArray]:
+        """The inputs at these positions, on the device."""
         device = self.device
         return [
-            x if type(x) is DeviceArray and x.device is device else self._brought(i, x)
-            for i, x in enumerate(values, first)
+            x if type(x := inputs[i]) is DeviceArray and x.device is device else self._brought(i, x) for i in positions
         ]
 
     def _brought(self, position: int, value: Any) -> DeviceArray:
@@ -168,7 +162,7 @@ class GpuKernel:
         return known[1]
 
     def _prepared(self, key: Any, arrays: Sequence[DeviceArray]) -> _Ready | None:
-        shapes, others = key if self._has_others else (key, ())
+        shapes, others = key if self._looked else (key, ())
         choice = self.choose(shapes, others)
         ready = None if choice is None else self._tuned(choice, arrays)
         if len(self._ready) >= SHAPES_KEPT:
@@ -280,14 +274,12 @@ class FusedGpuKernel(GpuKernel):
     """A fused group. Of variables that it looks rows up in, it takes the values of that time."""
 
     def __init__(self, gpu: GpuContext, group: FusedKernel, context_of: ContextOf | None = None) -> None:
-        constants = [i for i, t in enumerate(group.inputs) if t.op.type == "Const"]
-        super().__init__(gpu, group.nodes[-1].name, len(group.inputs), constants, self.on_host)
+        template = Template(len(group.inputs), self._routines)
+        super().__init__(gpu, group.nodes[-1].name, (*group.inputs, *group.shapes), template, self.on_host)
         self.group = group
         self._reference = NumpyBackend().fused(group, context_of)
         self._context_of = context_of
-        self.operands = group.inputs, group.shapes
         self._variables = tuple(i for i, t in enumerate(group.inputs) if t.dtype is resource)
-        self._has_others = bool(group.shapes)
 
     def __call__(self, *inputs: Any) -> Any:
         if not self._variables:
@@ -319,8 +311,8 @@ class FusedGpuKernel(GpuKernel):
         made = list(map(np.asarray, outputs))
         compare_fused("The GPU's fused kernel", self.group, given, made, self.on_host(*inputs), run)
 
-    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
-        """Routines for the group's loops."""
+    def _routines(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+        """Routines for the group's loops; None: the sizes are not as fusion assumed."""
         group, sized = self.group, self.group.sized(shapes, others)
         if sized is None:
             return None
@@ -329,33 +321,3 @@ class FusedGpuKernel(GpuKernel):
         names |= {rows_in(f"out{i}"): count for i, count in sized.rows.items()}
         elements = math.prod(sized.outputs[0][0]) if sized.rows else 0
         return Choice(fused(group.loops, sized.loops, elements), names | {"elements": elements}, sized.outputs)
-
-
-class TemplateKernel(GpuKernel):
-    """A node that a template runs."""
-
-    def __init__(self, gpu: GpuContext, node: Node, template: Template, fallback: HostKernel) -> None:
-        order = template.order or tuple(range(len(node.inputs)))
-        constants = [i for i, at in enumerate(order) if node.inputs[at].op.type == "Const"]
-        back = [order.index(i) for i in range(len(order))]
-        super().__init__(
-            gpu, node.name, template.inputs, constants, lambda *inputs: fallback(*[inputs[i] for i in back])
-        )
-        self.template = template
-        ordered = [node.inputs[i] for i in order]
-        self.operands = ordered[: template.inputs], ordered[template.inputs :]
-        self._order = None if order == tuple(range(len(order))) else order
-        self._has_others = template.inputs < len(node.inputs)
-
-    def __call__(self, *inputs: Any) -> Any:
-        if self._order is not None:
-            inputs = tuple([inputs[i] for i in self._order])
-        return super().__call__(*inputs)
-
-    def takes_array(self, position: int) -> bool:
-        """As `GpuKernel.takes_array`."""
-        return super().takes_array(position if self._order is None else self._order.index(position))
-
-    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
-        """What the template has."""
-        return self.template.choose(self.device, shapes, others)

@@ -14,7 +14,7 @@ from ...graph.core.shape import element_count
 from ...graph.resources.variable import VariableState
 from ..check import compare_update
 from ..ir.loop_nest import LoopNest
-from .bind.template import Choice
+from .bind.template import Choice, Choose, Template
 from .context import GpuContext
 from .driver.api import CudaError
 from .emit.schedules import routines, size_names, specialise
@@ -26,20 +26,20 @@ from .variables import mutable_values
 class VariableUpdate(GpuKernel):
     """A change of variables, a node's first inputs, in place if their values have no other references.
 
-    Subclasses say in `choose` what there is to launch for the variables' shape and the shapes of the other inputs. Its arrays are the
-    inputs and, as outputs, the changed variables, which are mostly the same memory.
-
     Args:
         places: how many inputs are variables.
         dtype: theirs.
+        choose: of a template that loads all inputs. Its arrays are the inputs and, as outputs, the changed variables, which are mostly
+            the same memory.
         whole: whether all elements of the outputs are written; else they begin as copies.
     """
 
     def __init__(
-        self, gpu: GpuContext, node: Node, places: int, dtype: DType, fallback: HostKernel, *, whole: bool = False
-    ) -> None:
-        constants = [i for i, t in enumerate(node.inputs) if t.op.type == "Const"]
-        super().__init__(gpu, node.name, len(node.inputs), constants, fallback)
+        self, gpu: GpuContext, node: Node, places: int, dtype: DType, choose: Choose, fallback: HostKernel,
+        *, whole: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(gpu, node.name, node.inputs, Template(len(node.inputs), choose), fallback)
+        self.operands = (), ()
         self.node, self.places, self.dtype, self.whole = node, places, dtype, whole
         self.is_ref = bool(node.outputs)
 
@@ -49,7 +49,7 @@ class VariableUpdate(GpuKernel):
         if not self.is_ready(states, given):
             return self.fallback(*inputs)
         device = self.device
-        rest = self.brought(given, self.places)
+        rest = self.brought(inputs, range(self.places, len(inputs)))
         before = [np.array(s.read()) for s in states] if self.gpu.check else []
         key = states[0].read().shape, *[x.shape for x in rest]
         try:
@@ -84,14 +84,14 @@ class OptimizerUpdate(VariableUpdate):
     def __init__(
         self, gpu: GpuContext, node: Node, places: int, gradient: int, loops: LoopNest, fallback: HostKernel
     ) -> None:
-        super().__init__(gpu, node, places, node.inputs[gradient].dtype.base, fallback, whole=True)
+        super().__init__(gpu, node, places, node.inputs[gradient].dtype.base, self._over_all, fallback, whole=True)
         self.gradient = gradient
         self.loops = loops
         self.operands = [node.inputs[gradient]], ()
         self.count = element_count(node.inputs[gradient].dims)  # elements, where that is known
         self.shared = tuple(i for i, v in enumerate(loops.loads) if not v.axes)
 
-    def choose(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice:
+    def _over_all(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice:
         """Routines over all elements, whatever the shape."""
         n = math.prod(shapes[0])
         outputs = [(shapes[0], self.dtype.np)] * self.places

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...graph.core.dtypes import FLOATS
 from ...graph.core.gpu_models import MATRIX_OPS
 from ...graph.core.graph import Node
 from ...graph.resources.resource_manager import Context
-from ..fusion.epilogue import EpilogueKernel, operands_of
+from ..fusion.epilogue import Edge, EpilogueKernel, operands_of
 from ..fusion.optimizer_loops import update_of
+from ..ir.fused_kernel import KernelSizes
 from ..ir.nodes import PRODUCTS
 from ..ir.program import Kernel
 from ..ir.tile_loops import TileLoops
@@ -23,7 +26,7 @@ from .bind.conv import IMAGE_MAKERS, convolution_with_edge
 from .bind.copy import COPY_MAKERS
 from .bind.gemm import product_template
 from .bind.rows import ROW_MAKERS
-from .bind.template import Template
+from .bind.template import Choice, Template
 from .collectives import collective_kernel
 from .context import GpuContext
 from .ir import Target
@@ -32,8 +35,8 @@ from .residency import HostKernel
 from .sparse import sparse_kernel
 from .variables import AssignKernel
 
+Shape = tuple[int, ...]
 _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
-
 
 _MAKERS: dict[str, Callable[..., Template]] = {
     **ATTENTION_MAKERS,
@@ -65,6 +68,62 @@ def template_of(
         return None
 
 
+def with_edges(group: EpilogueKernel, target: Target, tf32: bool) -> Template | None:
+    """The template of a product or convolution with its prologues and epilogue as one kernel; None when there is none.
+
+    The parts together determine a run. A prologue checks that the sizes are as fusion assumed. The anchor's template gives the shape of
+    the result, the reshape the shape for the epilogue, and the epilogue the shapes of the outputs. If one of them refuses, each part runs
+    by itself, so that errors name the right node.
+    """
+    anchor = template_of(group.anchor, target, group.tile_loops, tf32)
+    if anchor is None:
+        return None
+
+    def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        operands, beside = group.parts_of_inputs(shapes)
+        looked, new_shape, told = group.parts_of_shapes(others)
+        for edge, tile, *rest in zip(group.edges[:2], operands, beside, told, strict=False):
+            if edge is not None and _sized(edge, tile, *rest) is None:
+                return None
+        try:
+            choice = anchor.choose(operands, looked)
+        except ValueError:
+            return None  # the parts say what is wrong
+        if choice is None:
+            return None
+        ((shape, dtype),) = choice.outputs
+        if group.reshape is not None:
+            other = reshaped(shape, new_shape)
+            if other is None:
+                return None
+            shape = other
+        outputs: Sequence[tuple[Shape, np.dtype[Any]]] = [(shape, dtype)]
+        behind = group.edges[2]
+        if behind is not None:
+            sized = _sized(behind, shape, beside[2], told[2])
+            if sized is None:
+                return None
+            outputs = sized.outputs
+        return Choice(choice.candidates, choice.sizes, outputs)
+
+    return Template(len(group.inputs), choose)
+
+
+def _sized(edge: Edge, tile: Shape, beside: Sequence[Shape], told: Sequence[Any]) -> KernelSizes | None:
+    """Sizes of a kernel's axes and outputs; None when they are not as fusion assumed."""
+    return edge.kernel.sized(edge.given(tile, beside), told)
+
+
+def reshaped(shape: Shape, new_shape: Sequence[int]) -> Shape | None:
+    """A shape after a reshape that leaves the last axis as it is; None when it does not."""
+    nothing = np.lib.stride_tricks.as_strided(np.zeros((), np.int8), shape, (0,) * len(shape))
+    try:
+        made: Shape = nothing.reshape(tuple(new_shape)).shape
+    except ValueError:
+        return None
+    return made if made[-1:] == shape[-1:] else None
+
+
 def state_kernel(gpu: GpuContext, node: Node, context: Context, fallback: HostKernel) -> Kernel | None:
     """The kernel of a node that changes variables, makes a stream of random numbers, or meets others; None: it has none for GPUs."""
     found = collective_kernel(gpu, node, context)
@@ -94,8 +153,7 @@ def likely_source(group: EpilogueKernel, target: Target, tf32: bool) -> str:
     looked = [tuple(1024 if d is None else d for d in group.anchor.outputs[0].dims or ())] * len(
         operands_of(group.anchor)[1]
     )
-    nowhere: Any = None  # products and convolutions do not ask the device
-    choice = template.choose(nowhere, shapes, looked)
+    choice = template.choose(shapes, looked)
     if choice is None:
         return "sizes that are not known yet decide"
     return "\n\n".join(launch.kernel.text for launch in choice.candidates[0].launches)

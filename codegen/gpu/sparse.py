@@ -22,11 +22,11 @@ from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.nodes import inferred_node, new_node
 from ..reference import NumpyBackend
 from .bind.rows import MOST_UPDATES, ROW_MAKERS, fits, gathered, slices_of
-from .bind.template import Choice
+from .bind.template import Choice, Template, nothing
 from .context import GpuContext
 from .driver.array import DeviceArray
 from .ir import triton_type
-from .kernels import GpuKernel, TemplateKernel
+from .kernels import GpuKernel
 from .optimizer import OptimizerUpdate, VariableUpdate
 from .residency import HostKernel, value_on
 from .templates.tables import check_scatter, launch_sizes, scatter, sparse_update
@@ -41,69 +41,62 @@ def sparse_kernel(gpu: GpuContext, node: Node, fallback: HostKernel) -> GpuKerne
         if name == "Gather":
             return GatherKernel(gpu, node, fallback)
         if name.startswith("Scatter"):
-            return ScatterKernel(gpu, node, fallback)
+            return _scatter(gpu, node, fallback)
         sparse = sparse_update_of(node)
         if sparse is not None and sparse.dtype in SUPPORTED:
-            return (DecayingUpdate if sparse.rule.decays else RowUpdate)(gpu, node, sparse, fallback)
+            return (DecayingUpdate if sparse.rule.decays else _row_update)(gpu, node, sparse, fallback)
     except (ValueError, KeyError, NotFusibleError):  # not these types
         return None
     return None
 
 
-class ScatterKernel(VariableUpdate):
+def _scatter(gpu: GpuContext, node: Node, fallback: HostKernel) -> VariableUpdate:
     """ScatterAdd and kin, ScatterNdAdd and kin, on a variable."""
+    index, dtype = (t.dtype.base for t in node.inputs[1:3])
+    name = node.type.removeprefix("Resource").removeprefix("Scatter")
+    is_nd, kind = name.startswith("Nd"), name.removeprefix("Nd").lower()
+    check_scatter(kind, dtype)  # ValueError, KeyError: not this type
 
-    def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
-        self.index, dtype = (t.dtype.base for t in node.inputs[1:3])
-        super().__init__(gpu, node, 1, dtype, fallback)
-        name = node.type.removeprefix("Resource").removeprefix("Scatter")
-        self.is_nd = name.startswith("Nd")
-        self.kind = name.removeprefix("Nd").lower()
-        check_scatter(self.kind, dtype)  # ValueError, KeyError: not this type
-
-    def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        """A scatter of these sizes."""
+    def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         shape, at, updates = shapes
-        coordinates = at if self.is_nd else (*at, 1)
+        coordinates = at if is_nd else (*at, 1)
         sizes = slices_of(shape, coordinates)
-        single = updates == () and not self.is_nd
+        single = updates == () and not is_nd
         if sizes is None or not (single or fits(shape, coordinates, updates)):
             return None
-        ways = scatter(self.kind, self.dtype, self.index, sizes, coordinates[-1], single=single)
-        return Choice(ways[:1], sizes, [(shape, self.dtype.np)])
+        ways = scatter(kind, dtype, index, sizes, coordinates[-1], single=single)
+        return Choice(ways[:1], sizes, [(shape, dtype.np)])
+
+    return VariableUpdate(gpu, node, 1, dtype, choose, fallback)
 
 
-class RowUpdate(VariableUpdate):
+def _row_update(gpu: GpuContext, node: Node, sparse: SparseUpdate, fallback: HostKernel) -> VariableUpdate:
     """An optimizer's update of the rows that a sparse gradient names."""
+    places, loops = sparse.places, sparse.sparse(kept_in(sparse.dtype))
 
-    def __init__(self, gpu: GpuContext, node: Node, sparse: SparseUpdate, fallback: HostKernel) -> None:
-        super().__init__(gpu, node, sparse.places, sparse.dtype, fallback)
-        self.sparse = sparse
-        self.loops = sparse.sparse(kept_in(sparse.dtype))
-
-    def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        """An update of these sizes."""
-        sparse, given = self.sparse, shapes[1:]
-        sizes = _sizes(shapes[0], given[sparse.gradient - self.places], given[sparse.indices - self.places])
+    def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        given = shapes[1:]
+        sizes = _sizes(shapes[0], given[sparse.gradient - places], given[sparse.indices - places])
         if sizes is None:
             return None
-        ways = sparse_update(self.loops, self.places, sparse.gradient, sparse.dtype, sparse.index, sizes)
-        return Choice(ways[:1], sizes, [(shapes[0], sparse.dtype.np)] * self.places)
+        ways = sparse_update(loops, places, sparse.gradient, sparse.dtype, sparse.index, sizes)
+        return Choice(ways[:1], sizes, [(shapes[0], sparse.dtype.np)] * places)
+
+    return VariableUpdate(gpu, node, places, sparse.dtype, choose, fallback)
 
 
 class DecayingUpdate(GpuKernel):
     """An optimizer with slots that change in all rows: sums the gradient's rows, then runs the dense update."""
 
     def __init__(self, gpu: GpuContext, node: Node, sparse: SparseUpdate, fallback: HostKernel) -> None:
-        super().__init__(gpu, node.name, len(node.inputs), (), fallback)
+        super().__init__(gpu, node.name, node.inputs, Template(len(node.inputs), nothing), fallback)
         self.sparse = sparse
         self.update = OptimizerUpdate(gpu, node, sparse.places, sparse.gradient, sparse.dense(), fallback)
         rows = new_node("Placeholder", (), {}, [(int64, ())], node).outputs
         inputs = (node.inputs[sparse.gradient], node.inputs[sparse.indices], *rows)
         sums = inferred_node("UnsortedSegmentSum", inputs, {}, node)
-        self.sums = TemplateKernel(
-            gpu, sums, ROW_MAKERS[sums.type](sums), HostKernel(NumpyBackend().kernel(sums, None))
-        )
+        host = HostKernel(NumpyBackend().kernel(sums, None))
+        self.sums = GpuKernel(gpu, sums.name, sums.inputs, ROW_MAKERS[sums.type](sums), host)
 
     def __call__(self, *inputs: Any) -> Any:
         sparse = self.sparse
@@ -132,19 +125,14 @@ class GatherKernel(GpuKernel):
     """Rows of a resource variable; only these are read."""
 
     def __init__(self, gpu: GpuContext, node: Node, fallback: HostKernel) -> None:
-        constants = [1] if node.inputs[1].op.type == "Const" else []
-        super().__init__(gpu, node.name, 2, constants, lambda value, at: np.asarray(value)[np.asarray(at)])
+        dtype, index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
+        triton_type(dtype.name)  # KeyError for a type that kernels cannot have
+        template = Template(2, lambda shapes, others: gathered(dtype, index, shapes[0], shapes[1], 0, 0))
+        super().__init__(gpu, node.name, node.inputs, template, lambda value, at: np.asarray(value)[np.asarray(at)])
         self.reference = fallback
-        self.dtype, self.index = node.outputs[0].dtype.base, node.inputs[1].dtype.base
-        triton_type(self.dtype.name)  # KeyError for a type that kernels cannot have
 
     def __call__(self, state: VariableState, indices: Any) -> Any:
         if not state.is_initialized or not state.read().shape:
             return self.reference(state, indices)
         value = value_on(state, self.device)
         return super().__call__(value, indices if type(indices) is DeviceArray else np.asarray(indices))
-
-    def choose(self, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
-        """A gather of these sizes."""
-        shape, picked = shapes
-        return gathered(self.dtype, self.index, shape, picked, 0, 0)

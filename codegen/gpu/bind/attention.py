@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....graph.core.graph import Node
-from ..driver.device import Device
 from ..templates.attention import attention, attention_sizes
 from .template import Choice, Template
 
@@ -44,7 +43,7 @@ def _attention(node: Node, *, tf32: bool = False) -> Template:
     mask = node.inputs[first].dtype.base if len(node.inputs) > first else None
     attention(dtype, 64, scale, backward=backward, mask=mask)  # ValueError for a type that no kernel has
 
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[object]) -> Choice | None:
+    def choose(shapes: Sequence[Shape], others: Sequence[object]) -> Choice | None:
         q, k, v = shapes[:3]
         sizes = _sizes(q, k, v, shapes[first] if mask is not None else None)
         # Behind them the gradient has the result, the sums and the result's gradient.

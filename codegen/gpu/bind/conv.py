@@ -13,7 +13,6 @@ from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import layout, window_of
 from ...fusion.window_loops import WINDOW_OPS, image_sizes
 from ...ir.tile_loops import TileLoops
-from ..driver.device import Device
 from ..templates.conv import convolution
 from ..templates.windows import need_window_type, window_ways
 from .template import Choice, Template
@@ -46,7 +45,7 @@ def _convolutions(which: str, edge: TileLoops | None = None) -> Callable[..., Te
         some = window_of(node.attrs, (1, 1))
         convolution(dtype, some, which, **options)
 
-        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
             told = tuple(others[0]) if others else ()
             x, w = {"result": (shapes[0], shapes[1]), "image": (told, shapes[0]), "filter": (shapes[0], told)}[which]
             if len(x) != 4 or len(w) != 4 or 0 in (*x, *w):
@@ -83,7 +82,7 @@ def _windows(node: Node) -> Template:
     loaded = [i for i in range(len(op.inputs)) if i != op.told]
     gives = op.steps[-1][2]
 
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+    def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         given = dict(zip((*loaded, op.told), (*shapes, *map(tuple, others)), strict=False))
         found = op.sizes(node.attrs, [given[i] for i in range(len(op.inputs))])
         if found is None:

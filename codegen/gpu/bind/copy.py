@@ -17,7 +17,6 @@ import numpy as np
 from ....graph.core.graph import Node
 from ....graph.core.opdef import opdef
 from ....graph.ops.array.padding import MIRROR_OFFSETS
-from ..driver.device import Device
 from ..ir import triton_type
 from ..templates.strided_copy import Move, moves
 from .template import Choice, Template
@@ -75,7 +74,7 @@ def _boxes(rule: Rule, loaded: int = 1, order: tuple[int, ...] | None = None) ->
         if count > _MOST_BOXES:
             raise ValueError("each array is a launch")
 
-        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
             found = rule(node, shapes, others)
             if found is None or not found.moves:
                 return None

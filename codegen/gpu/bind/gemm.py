@@ -13,7 +13,6 @@ from ....graph.core.dtypes import FLOAT8
 from ....graph.core.graph import Node
 from ...ir.nodes import transposed
 from ...ir.tile_loops import TileLoops, plain
-from ..driver.device import Device
 from ..ir import Routine, Target
 from ..templates.gemm import added, matmul, product_sizes
 from .template import Choice, Template
@@ -62,7 +61,7 @@ def product_template(
             )[:_MOST_CANDIDATES]  # fmt: skip
         return found[key]
 
-    def choose(device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+    def choose(shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """Tiles for these sizes."""
         stacks = [s[:-2] for s in shapes]
         counts = [math.prod(s) for s in stacks]

@@ -21,7 +21,6 @@ from ...fusion.row_loops import PIECE, piece_totals, running, running_in_pieces
 from ...fusion.table_loops import MOST_COORDINATES, kept_in
 from ...ir.legality import SUPPORTED
 from ...ir.loop_nest import LoopNestBuilder, Scan
-from ..driver.device import Device
 from ..emit.expr import Names
 from ..emit.schedules import BLOCKS, candidates, launches, one_after_another, routines, size_names, specialise
 from ..ir import Count, Routine, Scratch, triton_type
@@ -80,7 +79,7 @@ def _scan(kind: str) -> Callable[[Node], Template]:
     def maker(node: Node) -> Template:
         dtype, how = _supported(node), Scan(kind, bool(node.attrs["reverse"]), bool(node.attrs["exclusive"]))
 
-        def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+        def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
             sizes = _around(shapes[0], others[0][0])
             return None if sizes is None else Choice(scan(how, dtype, sizes), sizes, [(shapes[0], dtype.np)])
 
@@ -100,7 +99,7 @@ def _top_k(node: Node) -> Template:
     dtype = node.inputs[0].dtype.base
     long = long_sort(dtype)  # ValueError for a type that is not sorted
 
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+    def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         shape, k = shapes[0], others[0][0]
         if not shape or 0 in shape or not 0 < k <= shape[-1] < 1 << 31:
             return None
@@ -117,7 +116,7 @@ def _gather(node: Node) -> Template:
     params, indices = (t.dtype.base for t in node.inputs[:2])
     triton_type(params.name)  # KeyError for a type that kernels cannot have
 
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+    def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         shape, picked = shapes
         batch = int(node.attrs["batch_dims"])
         (axis,), rank = others[0], len(shape)
@@ -150,7 +149,7 @@ def _segments(node: Node) -> Template:
     kind = {"Sum": "add", "Prod": "mul", "Max": "max", "Min": "min"}[node.type.removeprefix("UnsortedSegment")]
     check_scatter(kind, dtype)
 
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+    def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         data, ids = shapes
         segments, count, inner = others[0][0], math.prod(ids), data[len(ids) :]
         if 0 in data or segments <= 0 or data[: len(ids)] != ids or count >= MOST_UPDATES:
@@ -188,7 +187,7 @@ def _scatter(node: Node) -> Template:
     dtype, index = node.outputs[0].dtype.base, node.inputs[0 if into_zeros else 1].dtype.base
     check_scatter(kind, dtype)
 
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+    def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         dims, at, updates = (tuple(others[0]), *shapes) if into_zeros else shapes
         sizes = slices_of(dims, at)
         if sizes is None or not fits(dims, at, updates):
@@ -203,7 +202,7 @@ def _gather_nd(node: Node) -> Template:
     dtype, index = (t.dtype.base for t in node.inputs[:2])
     triton_type(dtype.name)  # KeyError for a type that kernels cannot have
 
-    def choose(device: Device, shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
+    def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         dims, at = shapes
         sizes = slices_of(dims, at)
         if sizes is None:
@@ -221,7 +220,7 @@ def _reduction(node: Node) -> Template:
     if dtype not in SUPPORTED or (node.type == "Mean" and not dtype.is_floating):
         raise ValueError("not this type")
 
-    def choose(device: Device, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
+    def choose(shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         (shape,), (axes,) = shapes, others
         rank = len(shape)
         if 0 in shape or any(not -rank <= a < rank for a in axes):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..driver.device import Device
 from ..ir import Routine
 
 
@@ -29,16 +28,23 @@ class Choice:
     results: int = 0
 
 
+Choose: TypeAlias = "Callable[[Sequence[tuple[int, ...]], Sequence[Any]], Choice | None]"
+
+
 @dataclass(slots=True)
 class Template:
     """How one node runs.
 
     Attributes:
         inputs: how many of the node's inputs are loaded; of the others only the values on the host are used.
-        choose: (device, shapes of the loaded inputs, values of the others) -> what to launch, or None.
+        choose: (shapes of the loaded inputs, values of the others, as tuples) -> what to launch; None: nothing, the fallback runs.
         order: the node's inputs in the order that the others follow: first those that are loaded. None: their own.
     """
 
     inputs: int
-    choose: Callable[[Device, Sequence[tuple[int, ...]], Sequence[Any]], Choice | None]
+    choose: Choose
     order: tuple[int, ...] | None = None
+
+
+def nothing(shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> None:
+    """The `choose` of kernels that launch without candidates."""
