@@ -71,57 +71,32 @@ def insert_transfers(program: Program, device: Device, peers: frozenset[str], le
         peers: names of devices that take tensors in GPU memory.
         lends: which GPUs of other tasks read this one's memory; None: none.
     """
-    return _Insertion(program, device, peers, lends).result()
+    slots = list(program.slots)
 
+    def new_slot() -> int:
+        slots.append(None)
+        return len(slots) - 1
 
-class _Insertion:
-    def __init__(self, program: Program, device: Device, peers: frozenset[str], lends: Lends | None) -> None:
-        self.program = program
-        self.lends = lends
-        self.device = device
-        self.peers = peers
-        self.slots = list(program.slots)
-
-    def result(self) -> Program:
-        program = self.program
-        instructions = [self.arrive(slot, name) for name, slot in program.feeds]
-        instructions += self.inside(program.instructions)
-        fetches = []
-        for name, slot in program.fetches:
-            out = self.new_slot()
-            instructions.append(self.leave(slot, out, name))
-            fetches.append((name, out))
-        return replace(program, instructions=tuple(instructions), slots=tuple(self.slots), fetches=tuple(fetches))
-
-    def new_slot(self) -> int:
-        self.slots.append(None)
-        return len(self.slots) - 1
-
-    def arrive(self, slot: int, what: str) -> Instruction:
-        device = self.device
+    def arrive(slot: int, what: str) -> Call:
         return Call(lambda value: received(device, value), (slot,), (slot,), (), what, TO_DEVICE, UNKNOWN)
 
-    def begin(self, destination: str) -> Kernel:
+    def leave(slot: int, out: int, what: str, kernel: Kernel = to_host, frees: tuple[int, ...] = ()) -> Call:
+        return Call(kernel, (slot,), (out,), frees, what, "ToHost", UNKNOWN)
+
+    def start(destination: str) -> Kernel:
         """The kernel that starts a send to a device."""
-        lends = self.lends
         if lends is None or "/device:GPU:" not in destination:
             return start_to_host
         return lambda value: start_or_lend(value, destination, lends)
 
-    def leave(self, slot: int, out: int, what: str) -> Instruction:
-        return Call(to_host, (slot,), (out,), (), what, "ToHost", UNKNOWN)
-
-    def inside(self, instructions: Iterable[Instruction]) -> list[Instruction]:
+    def inside(instructions: Iterable[Instruction]) -> list[Instruction]:
         out: list[Instruction] = []
         waiting: list[Instruction] = []  # sends whose copies have begun
         for step in instructions:
-            if isinstance(step, Send) and step.slot >= 0 and step.destination not in self.peers:
-                coming, there = self.new_slot(), self.new_slot()
+            if isinstance(step, Send) and step.slot >= 0 and step.destination not in peers:
+                coming, there = new_slot(), new_slot()
                 what = f"to {step.destination}"
-                out += waiting
-                out.append(
-                    Call(self.begin(step.destination), (step.slot,), (coming,), step.frees, what, "ToHost", UNKNOWN)
-                )
+                out += [*waiting, leave(step.slot, coming, what, start(step.destination), step.frees)]
                 waiting = [
                     Call(wait_for_host, (coming,), (there,), (coming,), what, "HasCome", UNKNOWN),
                     replace(step, slot=there, frees=(there,)),
@@ -131,11 +106,16 @@ class _Insertion:
                 out += waiting
                 waiting = []
             if isinstance(step, Recv) and step.slot >= 0:
-                out += [step, self.arrive(step.slot, f"from {step.source}")]
+                out += [step, arrive(step.slot, f"from {step.source}")]
             elif isinstance(step, Call) and type(step.kernel) is HostKernel:
                 out.append(replace(step, op=f"{step.op} (on the host)"))
             elif isinstance(step, Loop):
-                out.append(step.with_parts(self.inside))
+                out.append(step.with_parts(inside))
             else:
                 out.append(step)
         return out + waiting
+
+    steps = [*(arrive(slot, name) for name, slot in program.feeds), *inside(program.instructions)]
+    fetches = tuple([(name, new_slot()) for name, _ in program.fetches])
+    steps += [leave(slot, out, name) for (name, slot), (_, out) in zip(program.fetches, fetches, strict=True)]
+    return replace(program, instructions=tuple(steps), slots=tuple(slots), fetches=fetches)
