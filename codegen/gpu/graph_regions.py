@@ -44,7 +44,7 @@ def with_graph_regions(program: Program, device: Device) -> Program:
 def _is_taken(call: Call) -> bool:
     """Whether a call may be part of a region."""
     kernel = call.kernel
-    return isinstance(kernel, _KINDS) or call.op in _TAKEN or (isinstance(kernel, AssignKernel) and kernel.is_small)
+    return isinstance(kernel, _KINDS) or call.op in _TAKEN or (isinstance(kernel, AssignKernel) and kernel.is_in_place)
 
 
 def _may_wait(run: Sequence[Call], call: Call) -> bool:

@@ -9,9 +9,8 @@ and copies out the outputs that are needed afterwards. A step that only changes 
 straight to its input address of the graph. The copy of a fetched value to the host starts before the next call of the program.
 
 Addresses are fixed in a graph, which keeps its own memory. Variables must stay where they were, and an update in place needs a value that
-only its variable refers to. Each run checks that, and runs launch by launch where it does not hold. Variables that other kernels move
-again and again, as an assignment of a large value does, are copied in from then on. A region that cannot be captured (a value must be
-seen by the host) runs launch by launch for good. So does one whose graphs were dropped because memory ran out.
+only its variable refers to. Each run checks that, and runs launch by launch where it does not hold. A region that cannot be captured (a
+value must be seen by the host) runs launch by launch for good. So does one whose graphs were dropped because memory ran out.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .driver.array import DeviceArray
 from .driver.copies import SMALL_COPY
 from .driver.device import Device, NotCapturableError
 from .driver.graphs import Graph, capture
-from .residency import SMALL, belongs_on_device, on_device, received
+from .residency import SMALL, belongs_on_device, received
 from .variables import all_unshared
 
 logger = logging.getLogger(__name__)
@@ -43,7 +42,6 @@ DUE = (3, 6, 12, 24)
 MOST_MISSED = 3  # failed replays in a row after which a graph is dropped
 MOST_GRAPHS = 4  # graphs per region, one per set of shapes; each keeps the memory of its results
 MOST_MET = 64  # shapes that are counted
-MOST_COPIED = 64 << 20  # bytes of variables that are copied in: some 30 microseconds
 
 
 @dataclass(slots=True)
@@ -51,22 +49,16 @@ class _Captured:
     """A graph, and the conditions under which it may run.
 
     Attributes:
-        key: the shapes and host values that it is for (`GraphRegion._key`).
-        places: inputs that are copied, and their addresses in the graph.
-        copied: the same for variables that it does not change.
-        variables: inputs that are variables, and the address and shape of their values.
-        updated: variables that it changes, in lock order; None: their names do not give the order.
-        changed: the same, in any order.
+        places: inputs that are copied in, and their addresses in the graph; of variables whose values are with the host, the values.
+        variables: inputs that are other variables, and the address and shape of their values.
+        changed: those that it changes, in lock order.
         outputs: the results.
         missed: runs in a row in which a variable had moved.
     """
 
     graph: Graph
-    key: tuple[Any, ...]
-    places: tuple[tuple[int, DeviceArray], ...]
-    copied: tuple[tuple[int, DeviceArray], ...]
+    places: dict[int, DeviceArray]
     variables: tuple[tuple[int, int, tuple[int, ...]], ...]
-    updated: tuple[int, ...] | None
     changed: tuple[int, ...]
     outputs: tuple[Any, ...]
     missed: int = 0
@@ -104,7 +96,6 @@ class GraphRegion:
         self._leaving = frozenset(leaving)
         self._met: dict[Any, int] = {}
         self._captured: dict[Any, _Captured | None] = {}
-        self._moved: set[int] = set()  # inputs that are variables which others move
         device.graphs.add(self)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -119,10 +110,7 @@ class GraphRegion:
                     captured.missed = 0
                     return one_or_all(outputs)
                 captured.missed += 1
-                if captured.missed > 1 and self._learn(captured, inputs):
-                    self._captured[key] = None
-                    self._capture(key, inputs)  # for the next run
-                elif captured.missed > MOST_MISSED:
+                if captured.missed > MOST_MISSED:
                     self._captured[key] = None  # its memory is of no use
         return one_or_all(self._one_by_one(inputs))
 
@@ -165,17 +153,6 @@ class GraphRegion:
         met = self._met[key] = self._met.get(key, 0) + 1
         return met in DUE
 
-    def _learn(self, captured: _Captured, inputs: Sequence[Any]) -> bool:
-        """Whether there are variables that others have moved, and a graph may copy in."""
-        known = len(self._moved)
-        for i, pointer, shape in captured.variables:
-            value: Any = inputs[i]._value
-            if i in captured.changed or type(value) is not DeviceArray or value.shape != shape:
-                continue
-            if value.pointer != pointer and value.nbytes <= MOST_COPIED:
-                self._moved.add(i)
-        return len(self._moved) > known
-
     def _one_by_one(self, inputs: Sequence[Any]) -> list[Any]:
         if self._fed:
             device = self.device
@@ -187,22 +164,24 @@ class GraphRegion:
     def _capture(self, key: Any, inputs: Sequence[Any]) -> _Captured | None:
         device = self.device
         try:
-            places = {
-                i: self._place(x)
-                for i, x in enumerate(inputs)
-                if type(x) is DeviceArray or (type(x) is not VariableState and self._is_copied_in(i, x))
-            }
-            copied = {i: self._place(inputs[i]._value) for i in self._moved | self._with_host(inputs)}
+            places = self._places(inputs)
             given = [places.get(i, x) for i, x in enumerate(inputs)]
-            for i, place in copied.items():
-                twin = given[i] = VariableState(inputs[i].name, inputs[i].dtype)
-                twin.move(place)
+            states: dict[int, Any] = {i: x for i, x in enumerate(inputs) if type(x) is VariableState}
+            twins = {i: VariableState(x.name, x.dtype) for i, x in states.items() if i in places}
+            for i, twin in twins.items():
+                given[i] = twin
+                twin.move(places[i])
             with device.lock, capture(device) as graph:
                 device.updates = []
                 outputs = self._run.one_by_one(given, NotCapturableError)
                 updated = device.updates
-            if any(given[i] is x for i in copied for x in (*updated, *outputs)):
-                raise NotCapturableError("a variable that is copied in is changed, or given to others")
+            if any(twin is x for twin in twins.values() for x in (*updated, *outputs)):
+                raise NotCapturableError("a variable whose value is with the host is changed, or given to others")
+            changed = sorted(
+                [i for i, x in states.items() if any(x is state for state in updated)], key=lambda i: states[i].name
+            )
+            if len({states[i].name for i in changed}) < len(changed):
+                raise NotCapturableError("an update of two variables of one name")
         except (NotCapturableError, CudaError, NodeError, ResourceExhaustedError) as e:
             logger.info(
                 "the launches up to %s are not captured as a CUDA graph: %s", self.calls[-1].node, e.__cause__ or e
@@ -210,47 +189,29 @@ class GraphRegion:
             return None
         finally:
             device.updates = None
-        states: dict[int, Any] = {i: x for i, x in enumerate(inputs) if type(x) is VariableState and i not in copied}
-        variables = tuple(
-            [(i, x._value.pointer, x._value.shape) for i, x in states.items() if type(x._value) is DeviceArray]
-        )
-        changed = tuple([i for i, x in states.items() if any(x is state for state in updated)])
-        order = sorted(changed, key=lambda i: states[i].name)
-        is_sure = len({states[i].name for i in order}) == len(order)
-        made = self._captured[key] = _Captured(
-            graph,
-            key,
-            tuple(places.items()),
-            tuple(copied.items()),
-            variables,
-            tuple(order) if is_sure else None,
-            changed,
-            tuple(outputs),
-        )
+        there = [(i, x._value) for i, x in states.items() if i not in places]
+        variables = tuple([(i, value.pointer, value.shape) for i, value in there if type(value) is DeviceArray])
+        made = self._captured[key] = _Captured(graph, places, variables, tuple(changed), tuple(outputs))
         return made
+
+    def _places(self, inputs: Sequence[Any]) -> dict[int, DeviceArray]:
+        """Memory for the inputs that are copied in, and for values of variables that are with the host."""
+        out = {}
+        for i, x in enumerate(inputs):
+            value = _value_of(x)
+            if value is x if type(value) is DeviceArray else self._is_copied_in(i, value):
+                out[i] = self.device.empty(value.shape, value.dtype, "an input of a graph")
+        return out
 
     def _is_copied_in(self, i: int, x: Any) -> bool:
         """Whether a graph reads a copy of an array of the host's in the GPU's memory, which differs from run to run."""
-        return i in self._arrays or (i in self._fed and belongs_on_device(x))
-
-    def _with_host(self, inputs: Sequence[Any]) -> set[int]:
-        """Inputs that are variables whose values are with the host, such as a counter of steps, and copied in."""
-        return {
-            i for i in self._arrays
-            if type(inputs[i]) is VariableState and isinstance(inputs[i]._value, (np.ndarray, np.generic))
-        }  # fmt: skip
-
-    def _place(self, x: Any) -> DeviceArray:
-        """Memory for an input."""
-        return self.device.empty(x.shape, x.dtype, "an input of a graph")
+        is_hosts = isinstance(x, (np.ndarray, np.generic))  # a variable that is being changed has no value for a moment
+        return is_hosts and (i in self._arrays or (i in self._fed and belongs_on_device(x)))
 
     def _replay(self, captured: _Captured, inputs: Sequence[Any]) -> list[Any] | None:
         """Replay the graph; None: a variable has moved."""
         device = self.device
-        if captured.updated is not None:
-            states = [inputs[i] for i in captured.updated]
-        else:
-            states = sorted([inputs[i] for i in captured.changed], key=lambda s: (s.name, id(s)))
+        states = [inputs[i] for i in captured.changed]
         locked: list[VariableState] = []
         try:
             for state in states:
@@ -260,23 +221,19 @@ class GraphRegion:
                 values = _values(captured, inputs, states)
                 if values is None:
                     return None
-                for i, place in captured.places:
-                    x = inputs[i]
+                for place, x in zip(captured.places.values(), values, strict=False):
                     if isinstance(x, (np.ndarray, np.generic)):
                         device.refill(place, np.asarray(x))
                     else:
                         device.copy_into(place, received(device, x))
-                for i, place in captured.copied:
-                    value = inputs[i]._value
-                    if type(value) is np.ndarray:
-                        device.refill(place, value)
-                    else:
-                        device.copy_into(place, on_device(inputs[i], device))
-                    del value
                 captured.graph.launch()
                 del values  # until now, this reference kept the graph's inputs alive
                 self.replays += 1
-                return [self._output(i, y) for i, y in enumerate(captured.outputs)]
+                outputs = [self._output(i, y) for i, y in enumerate(captured.outputs)]
+            for state in states:
+                if state.on_change is not None:
+                    state.on_change(None)
+            return outputs
         finally:
             for state in locked:
                 state.lock.release()
@@ -290,19 +247,22 @@ class GraphRegion:
         return self.device.copy(y, self.calls[-1].node)
 
 
-def _values(captured: _Captured, inputs: Sequence[Any], updated: Sequence[VariableState]) -> list[Any] | None:
-    """The values of the variables; None: a value is not where it was, or is to be changed and others refer to it."""
-    if not all_unshared(updated):
+def _value_of(x: Any) -> Any:
+    """The value of an input; of a variable, its value."""
+    return x._value if type(x) is VariableState else x
+
+
+def _values(captured: _Captured, inputs: Sequence[Any], changed: Sequence[VariableState]) -> list[Any] | None:
+    """What is copied in, and the other variables' values; None: one is not where it was, or is to be changed and others refer to it."""
+    if not all_unshared(changed):
         return None
-    values = []
-    for i, pointer, shape in captured.variables:
-        value: Any = inputs[i]._value
-        if type(value) is not DeviceArray or value.pointer != pointer or value.shape != shape:
-            return None
-        values.append(value)
-    for i, place in captured.copied:
-        value = inputs[i]._value
+    values = [_value_of(inputs[i]) for i in captured.places]
+    for value, place in zip(values, captured.places.values(), strict=True):
         if value is None or value.shape != place.shape:
+            return None
+    for i, pointer, shape in captured.variables:
+        value = inputs[i]._value
+        if type(value) is not DeviceArray or value.pointer != pointer or value.shape != shape:
             return None
         values.append(value)
     return values

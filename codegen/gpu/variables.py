@@ -22,18 +22,18 @@ from ...graph.resources.variable import VariableState
 from .context import GpuContext
 from .driver.allocator import Block
 from .driver.array import DeviceArray
-from .driver.copies import SMALL_COPY
 from .driver.device import Device
 from .residency import HostKernel, acquire, lives_on_device, on_device
 
 
 class AssignKernel:
-    """Stores a value without a copy: a value is changed only by the holder of its sole reference.
+    """Copies a value over the old one, so that the variable's address stays the same for CUDA graphs that read it.
 
-    A small value is copied over the old one, so that the variable's address stays the same for CUDA graphs that read it.
+    Where others refer to the old value, or it has another shape, the variable gets the new value itself: a value is changed only by the
+    holder of its sole reference.
 
     Attributes:
-        is_small: whether the value is known to be small, and in GPU memory.
+        is_in_place: whether the value is known to be in GPU memory, and of the variable's shape.
     """
 
     def __init__(self, gpu: GpuContext, node: Node, context: Context, fallback: HostKernel) -> None:
@@ -41,9 +41,7 @@ class AssignKernel:
         self.fallback = fallback
         dtype, dims = node.inputs[1].dtype.base, node.inputs[1].dims
         count = element_count(dims)
-        self.is_small = bool(
-            count and dtype.is_floating and count * dtype.size <= SMALL_COPY and dims == node.inputs[0].dims
-        )
+        self.is_in_place = bool(count and lives_on_device(dtype, count) and dims == node.inputs[0].dims)
         self.validate = bool(node.attrs["validate_shape"])
         self.is_ref = bool(node.outputs)
         self.dims = context.output_dims[0] if self.is_ref else node.attrs.get("shape")
@@ -65,11 +63,13 @@ class AssignKernel:
             value = device.from_host(np.asarray(value, state.dtype.np), state.name)
         acquire(state, device)
         try:
-            if value.nbytes <= SMALL_COPY and all_unshared((state,)) and self._fits(state._value, value):
+            if all_unshared((state,)) and self._fits(state._value, value):
                 with device.entered():
                     if device.updates is not None:
                         device.updates.append(state)
                     device.copy_into(state._value, value)  # type: ignore[arg-type]
+                if state.on_change is not None:
+                    state.on_change(None)
             else:
                 device.must_run("an assignment that moves a variable")
                 state.move(value)

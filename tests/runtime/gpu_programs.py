@@ -46,12 +46,17 @@ def gpus_with_kernels(gpus: int = 1, *, compiled: bool = False) -> Iterator[Reco
 
 def graph_variable(session: dt.Session, name: str) -> Any:
     """What a variable holds."""
+    return variable_state(session, name)._value
+
+
+def variable_state(session: dt.Session, name: str) -> Any:
+    """A variable, as ops see it."""
     target = session._backend
     assert isinstance(target, LocalBackend)
     for state in target._worker._sessions.values():
         for _, found, resource in state.resources:
             if found == name:
-                return resource._value
+                return resource
     raise KeyError(name)
 
 

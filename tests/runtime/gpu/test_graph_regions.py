@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_programs import graph_variable, instructions, ops
+from gpu_programs import graph_variable, instructions, ops, variable_state
 
 import dovetail as dt
 from dovetail.codegen.fusion.optimizer_loops import accumulation, update
@@ -226,7 +226,30 @@ def test_large_feeds_are_copied_beside_the_graph_that_still_runs(fake, monkeypat
     assert copied  # the memory that is filled was read before
 
 
-def test_a_variable_that_others_move_is_copied_to_where_the_graph_reads_it(fake):
+def test_whoever_watches_a_variable_is_told_of_each_change(fake):
+    """A parameter server sends what has changed to the server that keeps a copy."""
+    with dt.Graph().as_default() as graph, dt.device("/gpu:0"):
+        w, rate = dt.Variable(np.ones((4, 4), np.float32), name="w"), dt.Variable(np.ones([], np.float32), name="rate")
+        x = dt.placeholder(dt.float32, [])
+        step = w * x
+        for _ in range(5):
+            step = dt.transpose(dt.cumsum(step, 1)) / 4.0
+        train, assign = dt.assign_add(w, step).op, dt.assign(rate, x).op
+        init = dt.global_variables_initializer()
+    told: list[str] = []
+    with dt.Session(graph=graph) as session:
+        session.run(init)
+        for name in ("w", "rate"):
+            variable_state(session, name).on_change = lambda rows, name=name: told.append(name)
+        for i in range(7):
+            session.run(train, {x: 1.0})
+            session.run(assign, {x: i})
+            assert set(told) == {"w", "rate"}, f"in step {i}"
+            told.clear()
+        assert any(s.replays for s in stretches_of(session))
+
+
+def test_a_graph_reads_what_was_assigned_to_a_variable(fake):
     def run(where: str) -> tuple[list[Any], list[int]]:
         with dt.Graph().as_default() as graph, dt.device(where):
             state = dt.Variable(np.linspace(0, 1, 20_000, dtype=np.float32), name="state")
@@ -236,7 +259,7 @@ def test_a_variable_that_others_move_is_copied_to_where_the_graph_reads_it(fake)
                 x = dt.cumsum(dt.reverse(x, [0])) / 20_000.0
             after = dt.reduce_sum(x)
             with dt.control_dependencies([dt.assign_add(total, after)]):
-                step = dt.assign(state, x).op  # large: it is moved
+                step = dt.assign(state, x).op
             init = dt.global_variables_initializer()
         with dt.Session(graph=graph) as session:
             session.run(init)
