@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.core.build import convert, to_array
-from ..graph.core.dtypes import as_dtype, int64, string
+from ..graph.core.dtypes import as_dtype, int64, string, variant
 from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dimension, Dims, TensorShape, as_dims, compatible
 from ..graph.ops.array.concat_stack import stack
@@ -30,6 +30,14 @@ def at_least_one(name: str, number: Number) -> None:
     value = as_known(number)
     if value is not None:
         positive(name, value)
+
+
+def need_tensors(components: Sequence[Component], what: str) -> None:
+    """TypeError if elements hold data sets: `window` makes such elements."""
+    if any(c.dtype is variant for c in components):
+        raise TypeError(
+            f"{what}: the elements hold data sets (windows), not tensors. Make tensors of them with flat_map first"
+        )
 
 
 def dims_of_shape(shape: Any, late: list[Tensor], dims: Dims) -> Any:

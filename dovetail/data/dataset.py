@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.core.argument_names import explain_members
-from ..graph.core.dtypes import bool_, int64, string
+from ..graph.core.dtypes import bool_, int64, string, variant
 from ..graph.core.graph import Tensor
 from ..graph.core.shape import Dims, common
 from ..graph.resources.resource_manager import Resources
@@ -24,6 +24,7 @@ from .checks import (
     at_least_one,
     described,
     dims_of_shape,
+    need_tensors,
     padding,
     shapes_for,
 )
@@ -258,6 +259,7 @@ class Dataset(Described):
         Raises:
             ValueError: the components have different numbers of rows.
         """
+        need_tensors(self._components, "unbatch")
         sparse = sparse_starts(self._structure)
         dense = [c for i, c in enumerate(self._components) if not any(start <= i < start + 3 for start in sparse)]
         counts = {c.dims[:1] for c in dense if c.dims is not None} - {(None,)}
@@ -316,6 +318,7 @@ class Dataset(Described):
         name = known(filename)
         if isinstance(name, str) and not name:
             return self._then("cache", self._size, filename=None, given=None)
+        need_tensors(self._components, "cache in a file")
         source = Source([os.fspath(name) if isinstance(name, os.PathLike) else name])
         return self._then("cache", self._size, filename=source.arrays, given=source.given)
 
@@ -391,7 +394,38 @@ class Dataset(Described):
             shapes=tuple(shapes), shapes_given=Given(late) if late else None, values=source.arrays, values_given=source.given,
         )  # fmt: skip
 
+    def window(self, size: Any, shift: Any = None, stride: Any = 1, drop_remainder: Any = False) -> Dataset:
+        """Group elements into windows: each element of the result is a data set, or a structure of data sets, one for each component.
+
+        `flat_map` and `interleave` take such elements. Iterators, `map` and `batch` do not.
+
+        Args:
+            size: number of elements of a window.
+            shift: number of elements from the beginning of a window to that of the next one; None: `size`.
+            stride: number of elements from one element of a window to the next one.
+            drop_remainder: drop the last windows, which have fewer elements.
+
+        >>> Dataset.range(5).window(3, shift=1, drop_remainder=True).flat_map(lambda w: w.batch(3))  # [0 1 2], [1 2 3], [2 3 4]
+        """
+        numbers = tuple([whole_number(n) for n in (size, size if shift is None else shift, stride)])
+        for name, number in zip(("size", "shift", "stride"), numbers, strict=True):
+            at_least_one(name, number)
+        if sparse_starts(self._structure):
+            raise TypeError("window takes no sparse tensors: batch them instead")
+        leaves = zip(flatten(self._structure), self._components, strict=True)
+        windows = [Dataset("window", leaf if c.dtype is variant else 0, [c]) for leaf, c in leaves]
+        structure = pack(self._structure, windows)
+        dropped = whole_number(drop_remainder)
+        return Dataset(
+            "windows", structure, [Component(variant, ())] * len(windows), (self,), None, numbers=numbers, drop=dropped
+        )
+
+    def with_elements(self, elements: Given) -> Dataset:
+        """A data set of such elements that walks get by name."""
+        return Dataset("window", self._structure, self._components, elements=elements)
+
     def _batched(self, kind: str, size: Any, drop: Any, row_dims: Sequence[Dims], **params: Any) -> Dataset:
+        need_tensors(self._components, kind)
         rows, dropped = whole_number(size), whole_number(drop)
         at_least_one("batch_size", rows)
         number, cut = as_known(rows), as_known(dropped)
@@ -489,6 +523,7 @@ class Dataset(Described):
 
     def __iter__(self) -> Walk[Any]:
         """Iterate over the elements as NumPy arrays, in this process and without a graph."""
+        need_tensors(self._components, "iteration")
         for element in self._from(np.random.SeedSequence().entropy % 2**62):  # type: ignore[operator]
             yield pack(self._structure, element)
 

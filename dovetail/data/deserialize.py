@@ -69,7 +69,8 @@ class _Reader:
             case "function":
                 return self._function(*parts)
             case "datasets":
-                return DatasetFunction(self._function(*parts[:-1]), self._datasets[parts[-1]])
+                windows, *function, result = parts
+                return DatasetFunction(self._function(*function), self._datasets[result], self._param(windows))
             case "tuple":
                 return tuple([self._param(p) for p in parts])
         raise MalformedError(f"a parameter of kind {kind!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator as Walk, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -87,6 +88,57 @@ def _generated(d: Described, at: At, skip: int) -> Walk[Element]:
 def _window(d: Described, at: At, skip: int) -> Walk[Element]:
     """Iterates over elements that another iterator has collected."""
     return iter(at.of(d._params["elements"])[skip:])
+
+
+@kind("windows")
+def _windows(d: Described, at: At, skip: int) -> Walk[Element]:
+    """Yields windows of elements, as TensorFlow's kernel makes them. An element that fails fails each window that it is in."""
+    size, shift, stride = (at.number(n) for n in d._params["numbers"])
+    for name, value in (("size", size), ("shift", shift), ("stride", stride)):
+        if value < 1:
+            raise InvalidArgumentError.of(f"Window {name} must be greater than zero, not {value}")
+    dropped, whole = bool(at.number(d._params["drop"])), (size - 1) * stride + 1
+    elements, buffer, passed = d._inputs[0]._walk(at, 0), list[Element | Exception](), 0
+
+    def taken() -> Element | Exception:
+        nonlocal elements
+        try:
+            return next(elements)
+        except StopIteration:
+            elements = iter(())
+            raise
+        except Exception as e:
+            if is_cancelled():
+                raise
+            return e
+
+    def step() -> Element:
+        nonlocal passed
+        with suppress(StopIteration):
+            while passed:  # elements between windows
+                taken()
+                passed -= 1
+            while len(buffer) < whole:
+                buffer.append(taken())
+        if not buffer or dropped and len(buffer) < whole:
+            raise StopIteration
+        window = buffer[::stride]
+        passed = max(0, shift - len(buffer))
+        del buffer[:shift]
+        rows = [e for e in window if not isinstance(e, Exception)]
+        for failed in window:
+            if isinstance(failed, Exception):
+                raise failed
+        return [_held([[a] for a in column]) for column in zip(*rows, strict=True)]
+
+    return after(Steps(step), skip)
+
+
+def _held(elements: list[Element]) -> Array:
+    """The elements of a data set as one component."""
+    out = np.empty((), object)
+    out[()] = elements
+    return out
 
 
 # --- one after the other ---------------------------------------------------------------------------------------------

@@ -8,17 +8,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator as Walk, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..graph.control_flow.function_graph import FunctionGraph
 from ..graph.core.build import convert, placeholder
 from ..graph.core.default_graph import get_default_graph
+from ..graph.core.dtypes import variant
 from ..graph.core.errors import InvalidArgumentError, OutOfRangeError
 from ..graph.core.graph import Graph, Node, Tensor
 from ..graph.core.opdef import Trait
 from ..graph.core.shape import common
 from ..graph.resources.resource_manager import Resources
 from ..runtime.session.functions import Call, compile_function
+from .checks import need_tensors
 from .kind_registry import Described
 from .runtime_values import At, Given, Source
 from .spec import Array, Component, Element, as_array, flatten, pack
@@ -90,21 +92,29 @@ def _has_effect(node: Node) -> bool:
     )
 
 
+Windows: TypeAlias = tuple[tuple[int, Given], ...]
+
+
 class DatasetFunction:
     """A function of an element that gives a data set.
 
     Attributes:
         function: computes the tensors from which the data set is made. result: the data set; its tensors are the function's outputs.
+        windows: for each component of the element that is a data set, its number, and by what name `result` knows its elements.
     """
 
-    def __init__(self, function: Function, result: Described) -> None:
-        self.function, self.result = function, result
+    def __init__(self, function: Function, result: Described, windows: Windows = ()) -> None:
+        self.function, self.result, self.windows = function, result, windows
 
     def at(self, at: At) -> Callable[[Element, int, At], Walk[Element]]:
         """(element, its number, where its data set is walked) -> the elements of its data set."""
         call = self.function.at(at) if self.function.outputs else None
+        held = {i for i, _ in self.windows}
 
         def walk(element: Element, number: int, inside: At) -> Walk[Element]:
+            if held:
+                inside = inside.with_values({given: element[i].item() for i, given in self.windows})
+                element = [a for i, a in enumerate(element) if i not in held]
             values = iter(call(element, number) if call is not None else ())
             brought = {given: [next(values) for _ in range(given.count)] for given in self.result._given}
             return self.result._walk(inside.with_values(brought), 0)
@@ -120,7 +130,8 @@ def traced(
     Raises:
         TypeError: it gives a data set, or what can be no tensor.
     """
-    graph, inputs, found = _called(function, structure, components)
+    need_tensors(components, what)
+    graph, inputs, found, _ = _called(function, structure, components)
     if isinstance(found, list):
         found = tuple(found)  # mostly what an op with several outputs gave: `tf.stack` makes one tensor of them
     with graph.as_default():
@@ -135,12 +146,12 @@ def dataset_traced(
     function: Callable[..., Any], structure: Any, components: Sequence[Component], what: str, *more: Any
 ) -> DatasetFunction:
     """The same for a function that gives a data set. `more`: further arguments."""
-    graph, inputs, found = _called(function, structure, components, *more)
+    graph, inputs, found, windows = _called(function, structure, components, *more)
     if not isinstance(found, Described):
         raise TypeError(f"`{what}` must return a `Dataset` object, not {found!r}")
     with graph.as_default():
         outputs = [graph.own(t) for given in found._given for t in given.tensors]
-    return DatasetFunction(_function(graph, inputs, outputs), found)
+    return DatasetFunction(_function(graph, inputs, outputs), found, windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +236,19 @@ def by_value(tensors: Sequence[Tensor]) -> Function:
 
 def _called(
     function: Callable[..., Any], structure: Any, components: Sequence[Component], *more: Any
-) -> tuple[FunctionGraph, list[Tensor], Any]:
+) -> tuple[FunctionGraph, list[Tensor], Any, Windows]:
     graph = FunctionGraph(get_default_graph())
+    # Each call has names of its own: two components may be windows of one data set.
+    windows = tuple([(i, Given((), "the window", 0)) for i, c in enumerate(components) if c.dtype is variant])
+    names = dict(windows)
     with graph.as_default():
-        inputs = [placeholder(c.dtype, c.dims) for c in components]
-        given = pack(structure, inputs)
+        taken = [
+            leaf.with_elements(names[i]) if i in names else placeholder(c.dtype, c.dims)
+            for i, (leaf, c) in enumerate(zip(flatten(structure), components, strict=True))
+        ]
+        given = pack(structure, taken)
         arguments = (*given, *more) if type(given) is tuple else (given, *more)
-        return graph, inputs, function(*arguments)
+        return graph, [t for t in taken if isinstance(t, Tensor)], function(*arguments), windows
 
 
 def _function(graph: FunctionGraph, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Function:

@@ -22,7 +22,7 @@ from ..graph.ops.io.iterators import FULL_BATCH, handle_of, register
 from ..graph.ops.random.random import random_uniform
 from ..graph.ops.state.variables import assign
 from ..graph.variables.variable import Variable, without_creators
-from .checks import described
+from .checks import described, need_tensors
 from .function import by_value, places_in
 from .kind_registry import Described
 from .runtime_values import as_known, seed_of
@@ -347,6 +347,7 @@ def _full_batch(dataset: Described) -> int | None:
 
 
 def _outputs(components: Sequence[Component]) -> dict[str, Any]:
+    need_tensors(components, "get_next")
     return {
         "output_types": tuple([c.dtype for c in components]),
         "output_shapes": tuple([c.dims for c in components]),

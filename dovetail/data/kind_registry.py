@@ -41,6 +41,10 @@ class Described(Structured):
     _memory: dict[int, list[Element]]
     _options: Any
 
+    def with_elements(self, elements: Given) -> Described:
+        """A data set of such elements, which a walk gets under this name: what an element that is a data set becomes in a function."""
+        raise NotImplementedError
+
     def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
         """Iterates over the elements after the first `skip` ones."""
         found = WALKS[self._kind](self, at, skip)

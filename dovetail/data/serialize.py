@@ -73,7 +73,12 @@ class _Writer:
         if isinstance(value, Function):
             return ("function", *self.function(value))
         if isinstance(value, DatasetFunction):
-            return ("datasets", *self.function(value.function), self.dataset(value.result))
+            return (
+                "datasets",
+                self.param(key, value.windows),
+                *self.function(value.function),
+                self.dataset(value.result),
+            )
         if type(value) is tuple:
             return ("tuple", *[self.param(key, v) for v in value])
         raise BoundError(

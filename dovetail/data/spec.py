@@ -84,7 +84,12 @@ def pack(structure: Any, components: Sequence[Any]) -> Any:
 
 
 def same_form(a: Any, b: Any) -> bool:
-    """Whether two structures nest alike."""
+    """Whether two structures nest alike. Elements that are data sets must have the same components."""
+    if isinstance(a, Structured) or isinstance(b, Structured):
+        return (
+            isinstance(a, Structured) and isinstance(b, Structured)
+            and a._components == b._components and same_form(a._structure, b._structure)
+        )  # fmt: skip
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return sorted(a) == sorted(b) and all(same_form(a[k], b[k]) for k in a)
     if isinstance(a, tuple) and isinstance(b, tuple):

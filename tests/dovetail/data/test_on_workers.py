@@ -62,6 +62,7 @@ def kinds(folder: Path) -> list[Dataset]:
         more.sample_from_datasets([ten, ten.skip(5)], [0.3, 0.7]).apply(more.take_while(lambda n: n < 9)),
         more.choose_from_datasets([ten, ten.skip(5)], Dataset.range(2).repeat(3)).apply(more.enumerate_dataset()),
         ten.apply(more.scan(np.int64(0), lambda t, n: (t + n, t))).with_options(tf.data.Options()),
+        Dataset.zip((ten, ten)).window(3, 2, 2).enumerate().flat_map(lambda i, w: Dataset.zip((w[0], w[1].map(lambda n: n * i)))),
         tf.data.TextLineDataset([text, text]).map(lambda line: tf.strings.to_number(line)),
         Dataset.list_files([text, text]).interleave(tf.data.TextLineDataset),
         tf.data.TFRecordDataset(str(folder / "a.rec")).map(lambda r: tf.decode_raw(r, tf.uint8)),

@@ -149,6 +149,54 @@ def test_windows_of_one_key() -> None:
         more.group_by_window(lambda n: n, lambda key, window: window)
 
 
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("shift", [1, 2, 5])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_windows(size: int, shift: int, stride: int, drop: bool) -> None:
+    windows = Dataset.range(7).window(size, shift, stride, drop)
+    found = windows.flat_map(lambda w: w.batch(size))
+    whole = (size - 1) * stride + 1
+    starts = [i for i in range(0, 7, shift) if not drop or i + whole <= 7]
+    expected = [list(range(i, min(7, i + whole), stride)) for i in starts]
+    assert plain(found) == expected
+    assert plain(found.skip(2)) == expected[2:]
+    assert plain(windows.interleave(lambda w: w, len(starts) or 1, size)) == sum(expected, [])
+
+
+def test_windows_are_data_sets() -> None:
+    five = Dataset.range(5)
+    pairs = Dataset.zip({"a": five, "b": (five.map(lambda n: n * 10), five)}).window(2)
+    zipped = pairs.flat_map(lambda d: Dataset.zip((d["a"].batch(2), d["b"][0].batch(2), d["b"][1])))
+    assert plain(zipped) == [([0, 1], [0, 10], 0), ([2, 3], [20, 30], 2), ([4], [40], 4)]
+    windows = five.window(2)
+    moved = Dataset.zip((windows, windows.skip(1))).flat_map(lambda a, b: a.concatenate(b))
+    assert plain(moved) == [0, 1, 2, 3, 2, 3, 4]
+    assert plain(windows.window(2).flat_map(lambda outer: outer.flat_map(lambda w: w.batch(2)))) == [
+        [0, 1],
+        [2, 3],
+        [4],
+    ]
+    assert plain(windows.cache().repeat(2).flat_map(lambda w: w.take(1))) == [0, 2, 4] * 2
+    for misused in (lambda: windows.map(lambda w: 0), lambda: windows.batch(2), lambda: iter(windows).__next__(),
+                    lambda: windows.make_one_shot_iterator().get_next()):  # fmt: skip
+        with pytest.raises(TypeError, match="hold data sets"):
+            misused()
+    with pytest.raises(TypeError, match="different types"):
+        windows.concatenate(Dataset.from_tensors(1.0).window(2))
+
+
+def test_an_element_that_fails_fails_each_of_its_windows() -> None:
+    numbers = Dataset.range(5).map(lambda n: tf.div(6, n - 2)).window(2, shift=1).flat_map(lambda w: w.batch(2))
+    element = numbers.make_one_shot_iterator().get_next()
+    with tf.Session() as session:
+        assert session.run(element).tolist() == [-3, -6]
+        for _ in range(2):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="division by zero"):
+                session.run(element)
+        assert session.run(element).tolist() == [6, 3]
+
+
 def test_buckets_of_like_lengths() -> None:
     lengths = [1, 5, 2, 6, 3, 9]
     rows = Dataset.from_generator(lambda: ([n] * n for n in lengths), tf.int64, [None])
