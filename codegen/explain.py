@@ -201,7 +201,7 @@ class RegionInfo:
 
     def __str__(self) -> str:
         arena = "" if self.arena_bytes is None else f", in an arena of {_bytes(self.arena_bytes)}"
-        return f"one call for {self.kernels} kernel{'s' * (self.kernels > 1)}, up to '{self.nodes[-1]}'{arena}"
+        return f"one call for {self.kernels} kernels, up to '{self.nodes[-1]}'{arena}"
 
 
 @dataclass(frozen=True, repr=False)  # no slots: views are computed on demand

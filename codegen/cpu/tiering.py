@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..ir.program import PooledKernel
 from .jit import Function, compile_now, compile_soon, is_kept
 
 COMPILE_AFTER_S = 0.1  # time on NumPy after which a kernel is worth compiling; a small one compiles in about as much
 LOAD_AFTER_S = 0.01  # the same for one that is kept on disk: it loads in a few milliseconds
 
 
-class TieredKernel(PooledKernel):
+class TieredKernel:
     """A kernel that runs its reference until it is compiled.
 
     Args:

@@ -18,7 +18,7 @@ Only nodes under a `cond` become Predicated; a program without control flow is C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -30,7 +30,11 @@ Kernel: TypeAlias = Callable[..., Any]
 
 
 class PooledKernel:
-    """Base of kernels that take the memory of their results from the buffer pool, and so can be given send buffers instead."""
+    """Base of kernels that take the memory of their results from the buffer pool, or from send buffers."""
+
+    def send(self, outputs: Collection[int]) -> None:
+        """These of its outputs go to other tasks: write them into send buffers."""
+        raise NotImplementedError
 
 
 class MemoryNeeds(Protocol):

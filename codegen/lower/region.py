@@ -6,7 +6,7 @@ compiled form does not fit. So do the nodes of a fused kernel (`Steps`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,6 @@ class Region:
         outputs: slots that they make and do not free, because later instructions take them.
         frees: slots of `given` whose last use is here.
         constants: values of the input slots that never change.
-        sent: the slots of `outputs` that are sent to other tasks.
     """
 
     calls: tuple[Call, ...]
@@ -39,7 +38,6 @@ class Region:
     outputs: tuple[int, ...]
     frees: tuple[int, ...]
     constants: Mapping[int, Any]
-    sent: frozenset[int] = frozenset()
 
     def as_call(self, kernel: Any, op: str) -> Call:
         """One call that replaces them, of a kernel that takes `given` and makes `outputs`."""
@@ -76,8 +74,8 @@ class Region:
         return [slots[i] for i in self.outputs]
 
 
-def region_of(calls: Sequence[Call], constants: Mapping[int, Any], sent: Collection[int] = ()) -> Region:
-    """The region of these calls. `constants`, by slot, and `sent` slots: of the whole program."""
+def region_of(calls: Sequence[Call], constants: Mapping[int, Any]) -> Region:
+    """The region of these calls. `constants`, by slot: of the whole program."""
     made: set[int] = set()
     given: dict[int, None] = {}
     for call in calls:
@@ -91,11 +89,8 @@ def region_of(calls: Sequence[Call], constants: Mapping[int, Any], sent: Collect
         held.difference_update(call.frees)
     frees = tuple(dict.fromkeys(i for i in freed if i in given and i not in held))
     used = {i for c in calls for i in c.inputs}
-    outputs = tuple(sorted(held))
-    return Region(
-        tuple(calls), tuple(given), outputs, frees, {i: v for i, v in constants.items() if i in used},
-        frozenset(i for i, slot in enumerate(outputs) if slot in sent),
-    )  # fmt: skip
+    own = {i: v for i, v in constants.items() if i in used}
+    return Region(tuple(calls), tuple(given), tuple(sorted(held)), frees, own)
 
 
 def constants_of(slots: Sequence[Any]) -> dict[int, Any]:

@@ -4,9 +4,6 @@ A new array of many megabytes costs more than the arithmetic that fills it: the 
 first touched. So the memory of large results is reused for the next result that fits, as soon as the reference count shows that nothing
 outside this module refers to the underlying array. A result that a user or an outgoing message still refers to keeps its memory.
 
-A result for another task is best written to memory that the task can read: a kernel that runs with `sending` set gets such memory,
-if available.
-
 A result is aligned to a cache line: an unaligned vector of 64 bytes takes two accesses, and two threads that write to one line cause
 false sharing. Alignment makes matrix products 5 to 12 % faster.
 """
@@ -22,22 +19,12 @@ from typing import Any
 import numpy as np
 
 from ..core.reference_counts import ONLY_ITEM
-from . import shared_storage
 
 LARGE = 1 << 16  # bytes; below this the C library reuses memory itself, above it returns memory to the system
 KEPT = 1 << 29  # maximal number of bytes that are kept
 
 _SIZES = 1024  # sizes that are remembered
 _LINE = 64  # bytes of a cache line
-
-
-class _Sending(threading.local):
-    """Whether the results of this thread's kernel are sent to another task."""
-
-    on = False
-
-
-sending = _Sending()
 
 
 class Buffers:
@@ -61,10 +48,6 @@ class Buffers:
         size = math.prod(shape) * dtype.itemsize
         if size < LARGE:
             return np.empty(shape, dtype)
-        if sending.on:
-            shared = shared_storage.to_send(shape, dtype)
-            if shared is not None:
-                return shared
         with self._lock:
             found = _unused(self._alike.get(size, ()))
             if found is None:

@@ -8,13 +8,13 @@ for arrays of the same shapes: what it asks for becomes a plan, which then runs,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
 from ....graph.core.graph import Node
 from ...check import compare
-from ...ir.program import Kernel
+from ...ir.program import Kernel, PooledKernel
 from ...lower.region import one_or_all
 from ..native.plan_cache import PlanCache
 from ..native.planner import Planner
@@ -48,7 +48,7 @@ class RecordableKernel:
         """
 
 
-class PlannedKernel(TieredKernel, RecordableKernel):
+class PlannedKernel(TieredKernel, RecordableKernel, PooledKernel):
     """A kernel that runs by plans. Until it is compiled, and for arrays without a plan, its reference does the work.
 
     Args:
@@ -58,6 +58,10 @@ class PlannedKernel(TieredKernel, RecordableKernel):
     def __init__(self, text: str, reference: Kernel) -> None:
         super().__init__(text, reference)
         self._plans = PlanCache(self.record_into, "a kernel")
+
+    def send(self, outputs: Collection[int]) -> None:
+        """As `PooledKernel.send`."""
+        self._plans.sent = outputs
 
     def by_plan(self, inputs: tuple[Any, ...]) -> Any:
         """The result as a kernel gives it; None if there is no plan for these inputs."""

@@ -30,17 +30,18 @@ class PlanCache:
         record: records the calls into a planner, for these inputs, and gives the outputs.
         what: the name in logs.
         after: runs with the same shapes before they get a plan. A plan takes longer than a run: some 0.1 ms for each kernel.
-        largest: the most bytes of a plan's memory, if there is a limit. sent: the outputs that go to other tasks.
+        largest: the most bytes of a plan's memory, if there is a limit.
+
+    Attributes:
+        sent: the outputs that go to other tasks.
     """
 
-    def __init__(
-        self, record: Record, what: str, after: int = 0, largest: int | None = None, sent: Collection[int] = ()
-    ) -> None:
+    def __init__(self, record: Record, what: str, after: int = 0, largest: int | None = None) -> None:
         self._record = record
         self._what = what
         self._after = after
         self._largest = largest
-        self._sent = sent
+        self.sent: Collection[int] = ()
         self._last: Plan | None = None  # used
         self._puts_in_order = False  # for `_last`: an input was not as plans take it
         self._plans: dict[Key, list[Plan]] = {}
@@ -120,7 +121,7 @@ class PlanCache:
         planner = Planner()
         try:
             inputs = [planner.given(i, _placeholder(x)) for i, x in enumerate(arrays)]
-            return planner.finish(len(arrays), self._record(planner, inputs), self._sent, self._largest)
+            return planner.finish(len(arrays), self._record(planner, inputs), self.sent, self._largest)
         except NotCompiledError as e:
             if at_once:
                 compile_now(e.args[0])

@@ -16,7 +16,7 @@ if they wait for another tensor to be coalesced with, or would hardly be issued 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,7 +91,7 @@ def own_kernels(instructions: Iterable[Instruction]) -> Iterator[TieredKernel]:
 
 def _with_regions(program: Program, at_once: bool) -> Program:
     constants = constants_of(program.slots)
-    gathered = tuple(_gathered(program.instructions, constants, at_once, program.sent))
+    gathered = tuple(_gathered(program.instructions, constants, at_once))
     made = replace(program, instructions=gathered, memory=_with_arenas(program.memory, gathered, program.tensors))
     if setting("DOVETAIL_LOG_REWRITES"):
         found = [f"{call.op} up to {call.node}" for call in regions_of(made.instructions)]
@@ -111,14 +111,12 @@ def _with_arenas(
     )
 
 
-def _gathered(
-    instructions: Iterable[Instruction], constants: Mapping[int, Any], at_once: bool, sent: Collection[int]
-) -> list[Instruction]:
-    window = _Window(constants, at_once, sent)
+def _gathered(instructions: Iterable[Instruction], constants: Mapping[int, Any], at_once: bool) -> list[Instruction]:
+    window = _Window(constants, at_once)
     for step in instructions:
         if isinstance(step, Loop):
             window = window.close()
-            window.out.append(step.with_parts(lambda part: _gathered(part, constants, at_once, sent)))
+            window.out.append(step.with_parts(lambda part: _gathered(part, constants, at_once)))
         elif not window.takes(step):
             if window.steps:
                 window = window.close()
@@ -138,7 +136,6 @@ class _Window:
 
     constants: Mapping[int, Any]
     at_once: bool
-    sent: Collection[int]
     out: list[Instruction] = field(default_factory=list)
     steps: list[Call | Send] = field(default_factory=list)  # all, in the order in which they stood
     before: list[Call] = field(default_factory=list)
@@ -200,7 +197,7 @@ class _Window:
         """Append the window to the emitted instructions; gives the next one, which is empty."""
         launching = sum(is_launching(c) for c in self.kernels if not self.known.issuperset(c.outputs))
         if launching < FEWEST and len(self.updates) < FEWEST:
-            self.out += map(self.by_itself, self.steps)
+            self.out += self.steps
         else:
             large = [c for c in self.updates if is_large_update(c)]
             small = [c for c in self.updates if not is_large_update(c)]
@@ -210,16 +207,9 @@ class _Window:
             self.out += self.before
             self.out += self.joined(self.kernels, launching, "kernels")
             self.out += self.behind
-            self.out += map(self.by_itself, large)
+            self.out += large
             self.out += self.joined(small, len(small), "updates")
-        return _Window(self.constants, self.at_once, self.sent, self.out)
-
-    def by_itself(self, step: Call | Send) -> Call | Send:
-        """What replaces an instruction that joins no other: a large update becomes a region of its own."""
-        if type(step) is not Call or not is_large_update(step):
-            return step
-        run = region_of([step], self.constants, self.sent)
-        return run.as_call(NativeRegion(run, 1, self.at_once), step.op)
+        return _Window(self.constants, self.at_once, self.out)
 
     def joined(self, calls: Sequence[Call], launching: int, what: str) -> Sequence[Call]:
         """Replace several calls by one region, if there are enough launches."""
@@ -227,7 +217,7 @@ class _Window:
             return list(calls)
         for kernel in filter(None, map(kernel_of, calls)):
             kernel.enter_region()
-        run = region_of(calls, self.constants, self.sent)
+        run = region_of(calls, self.constants)
         return [run.as_call(NativeRegion(run, launching, self.at_once), f"Region of {launching} {what}")]
 
 

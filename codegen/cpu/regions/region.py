@@ -3,7 +3,7 @@
 A region first runs its calls one by one, while their kernels are compiled. When the same shapes occur for the third time, it makes a
 plan for them (`native.plan_cache`), and from then on runs the plan. It has kernels and what is between them (views, shapes, copies), or
 updates of several variables, such as those of a parameter server for coalesced gradients. It locks all variables that it updates at
-once, in the global lock order. The update of a large variable is a region of its own, so that readers of small ones do not wait for it.
+once, in the global lock order. The update of a large variable is in no region, so that readers of small ones do not wait for it.
 
 The memory that a region will need is told before anything is compiled or run, from sizes alone (`planned_regions`).
 """
@@ -11,7 +11,7 @@ The memory that a region will need is told before anything is compiled or run, f
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ....graph.core.dtypes import resource
 from ....graph.core.graph import Tensor
 from ....graph.core.shape import element_count
 from ....graph.resources.variable import VariableState, changing
-from ...ir.program import Call, Instruction, calls_of
+from ...ir.program import Call, Instruction, PooledKernel, calls_of
 from ...lower.region import Region, one_or_all
 from ...memory.plan import Arena
 from ..kernels.fused import RegionOnlyKernel
@@ -36,7 +36,7 @@ LARGEST = 1 << 20  # bytes of a variable that is updated together with others, s
 MOST_MEMORY = 1 << 26
 
 
-class NativeRegion:
+class NativeRegion(PooledKernel):
     """Calls of a program that run as one call.
 
     Args:
@@ -55,9 +55,7 @@ class NativeRegion:
         self.launches = launches
         self.replays = 0
         self._at_once = at_once
-        self._plans = PlanCache(
-            self.record_into, f"a region up to {self.calls[-1].node}", ONE_BY_ONE, MOST_MEMORY, region.sent
-        )
+        self._plans = PlanCache(self.record_into, f"a region up to {self.calls[-1].node}", ONE_BY_ONE, MOST_MEMORY)
         kernels: list[Any] = [
             c.kernel.kernel if isinstance(c.kernel, RegionOnlyKernel) else c.kernel for c in region.calls
         ]
@@ -88,6 +86,10 @@ class NativeRegion:
     def arenas(self) -> tuple[int, ...]:
         """Bytes of the arenas of the plans that there are, one for each set of shapes."""
         return self._plans.arenas
+
+    def send(self, outputs: Collection[int]) -> None:
+        """As `PooledKernel.send`. A region that makes values gives no variables."""
+        self._plans.sent = outputs
 
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record all calls into a plan, in which variables are their values; gives what leaves, without the variables."""
@@ -133,7 +135,7 @@ def is_update(call: Call) -> bool:
 
 
 def is_large_update(call: Call) -> bool:
-    """Whether an update is a run by itself; an unknown number of elements counts as one."""
+    """Whether an update stays a call of its own; an unknown number of elements counts as one."""
     if not is_update(call):
         return False
     update = _update(call)

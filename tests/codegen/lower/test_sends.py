@@ -12,10 +12,9 @@ import pytest
 import dovetail as tf
 from dovetail.codegen.cpu.backend import NumbaBackend
 from dovetail.codegen.ir.program import Call, Instruction, Loop, Program, Recv, Send
-from dovetail.codegen.lower.sends import SendBufferKernel, find_last_sends, use_send_buffers
+from dovetail.codegen.lower.sends import find_last_sends, use_send_buffers
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.graph.resources import shared_storage
-from dovetail.graph.resources.buffer_pool import buffers
 from dovetail.placer.partition.partition import partition
 from dovetail.placer.partition.prune import needed
 from dovetail.runtime.master.lowering import lower_partitions
@@ -110,15 +109,6 @@ def test_where_nobody_can_read_it_any_memory_will_do(why: str, pool: Pool, monke
     np.testing.assert_allclose(sent, SQUARE @ SQUARE, rtol=1e-4)
     assert not pool.holds(sent)
     assert sent.flags.writeable
-
-
-def test_an_error_of_the_kernel_leaves_the_thread_as_it_was(pool: Pool) -> None:
-    def broken() -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        SendBufferKernel(broken)()
-    assert not pool.holds(buffers.empty((1 << 20,), np.dtype(np.uint8)))
 
 
 def test_a_send_knows_whether_another_one_for_its_task_follows_before_a_pause() -> None:
