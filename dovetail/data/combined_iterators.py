@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator as Walk
 import numpy as np
 
 from ..graph.core.errors import InvalidArgumentError
+from ..graph.resources.cancellation import is_cancelled
 from .checks import AUTOTUNE, positive
 from .kind_registry import Described, kind
 from .prefetch import Ahead
@@ -61,15 +62,19 @@ def _interleave(d: Described, at: At, skip: int) -> Walk[Element]:
         if value < 1:
             raise InvalidArgumentError.of(f"`{name}` must be > 0, not {value}")
     calls = d._params["calls"]
-    parallel = calls is not None and ((number := at.number(calls)) == AUTOTUNE or number > 1)
-    return after(_Interleaved(d, at, cycle, block, parallel), skip)
+    return after(_Interleaved(d, at, cycle, block, None if calls is None else at.number(calls)), skip)
 
 
 class _Interleaved:
-    """Interleaves the data sets that a function makes of elements, round-robin. An error belongs to one element."""
+    """Interleaves the data sets that a function makes of elements, round-robin. An error belongs to one element.
 
-    def __init__(self, d: Described, at: At, cycle: int, block: int, parallel: bool) -> None:
-        self._at, self._block, self._parallel = at, block, parallel
+    As in TensorFlow, an element that fails takes a turn only if a number of parallel calls is given, be it 1. A data set that cannot be
+    made is then one of a single element, which fails.
+    """
+
+    def __init__(self, d: Described, at: At, cycle: int, block: int, calls: int | None) -> None:
+        self._at, self._block, self._parallel = at, block, calls is not None
+        self._ahead = calls is not None and (calls == AUTOTUNE or calls > 1)
         self._opened = d._params["function"].at(at)
         self._inputs = enumerate(d._inputs[0]._walk(at, 0))
         self._slots: list[Walk[Element] | None] = [None] * cycle
@@ -83,20 +88,17 @@ class _Interleaved:
         while idle < len(self._slots):
             here = self._slots[self._slot]
             if here is None:
-                i, element = next(self._inputs, (-1, None))
-                if element is None:
+                here = self._open()
+                if here is None:
                     idle += 1
                     self._turn()
                     continue
-                here = self._opened(element, i, self._at.into(i))
-                if self._parallel:
-                    here = Ahead(here, self._block + 1)
                 self._slots[self._slot] = here
             idle = 0
             try:
                 element = next(here, None)
             except Exception:
-                if self._parallel:  # as in TensorFlow; else one that fails takes no turn
+                if self._parallel:
                     self._count()
                 raise
             if element is not None:
@@ -106,6 +108,19 @@ class _Interleaved:
             self._slots[self._slot] = None  # it has ended: the next round starts the next data set
             self._turn()
         raise StopIteration
+
+    def _open(self) -> Walk[Element] | None:
+        """The data set of the next element; None: there is none."""
+        try:
+            i, element = next(self._inputs, (-1, None))
+            if element is None:
+                return None
+            here = self._opened(element, i, self._at.into(i))
+        except Exception as e:
+            if not self._parallel or is_cancelled():
+                raise
+            return _failing(e)
+        return Ahead(here, self._block + 1) if self._ahead else here
 
     def _count(self) -> None:
         self._taken += 1
@@ -118,6 +133,11 @@ class _Interleaved:
     def close(self) -> None:
         """Closes the open data sets and stops their threads."""
         self._slots = [None] * len(self._slots)
+
+
+def _failing(error: Exception) -> Walk[Element]:
+    yield from ()
+    raise error
 
 
 @kind("sample")

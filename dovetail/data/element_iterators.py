@@ -380,14 +380,17 @@ def _pass_over(elements: Walk[Element], count: int) -> None:
 
 
 def _is_map(d: Described) -> bool:
-    """Whether a data set is a map, apart from what passes all elements on. TensorFlow makes one step of a map and a batch."""
+    """Whether a data set is a map, apart from what passes all elements on. TensorFlow makes one step of a map and a batch, and drops maps
+    that change nothing.
+    """
     passed = {"take": ("count", -1), "skip": ("count", 0), "repeat": ("count", 1), "shard": ("num_shards", 1)}
-    while d._kind in passed:
-        name, value = passed[d._kind]
-        if d._params[name] != value:
+    while True:
+        if d._kind == "map":
+            if not d._params["function"].is_identity:
+                return True
+        elif d._kind not in passed or d._params[passed[d._kind][0]] != passed[d._kind][1]:
             return False
         (d,) = d._inputs
-    return d._kind == "map"
 
 
 @kind("batch")

@@ -53,6 +53,11 @@ class Function:
         """Of the results."""
         return [Component(t.dtype.base, t.dims) for t in self.outputs]
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether the results are the components of the element, and nothing else happens."""
+        return not self._has_state and [_passed_on(t) for t in self.outputs] == list(self.inputs)
+
     def at(self, at: At, ends: bool = False) -> Callable[[Element, int], list[Array]]:
         """The function of an element and its number, in a walk. `ends`: it may raise OutOfRangeError, which else is another error."""
         with self._lock:
@@ -79,6 +84,13 @@ class Function:
             return [as_array(v, t) for v, t in zip(found, types, strict=False)]
 
         return run
+
+
+def _passed_on(tensor: Tensor) -> Tensor:
+    """The tensor that identities pass on."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def _has_effect(node: Node) -> bool:

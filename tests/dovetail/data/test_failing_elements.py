@@ -75,6 +75,11 @@ def _source(count: int = 8, *where: int) -> Any:
         (lambda: _source().take(-1).repeat(1).skip(0).shard(1, 0).batch(3), [[0, 1, 2], None, [6, 7]]),
         (lambda: _source(8, 4).apply(experimental.map_and_batch(_failing(3), 2)), [[0, 1], None, None, [6, 7]]),
         (lambda: _source().batch(3).batch(2), [None, [[6, 7]]]),
+        # a map that changes nothing is left out
+        (lambda: _source().prefetch(1).map(lambda x: x).batch(3), [[0, 1, 2], None, [4, 5, 6], [7]]),
+        (lambda: _source().prefetch(1).map(tf.identity, 2).batch(3), [[0, 1, 2], None, [4, 5, 6], [7]]),
+        (lambda: _source().map(lambda x: x).batch(3), [[0, 1, 2], None, [6, 7]]),
+        (lambda: _source().prefetch(1).map(lambda x: x + 0).batch(3), [[0, 1, 2], None, [6, 7]]),
         (lambda: Dataset.range(2).flat_map(lambda _: _source(4, 0).batch(2)), [None, [2, 3]] * 2),
         (lambda: _source().prefetch(1).batch(3), [[0, 1, 2], None, [4, 5, 6], [7]]),
         (lambda: _source(8, 6).prefetch(1).batch(3, True), [[0, 1, 2], [3, 4, 5], None]),
@@ -98,6 +103,17 @@ def _source(count: int = 8, *where: int) -> Any:
         (lambda: _source(3, 1).shuffle(1).repeat(2), [0, None, 2] * 2),
         # interleaved
         (lambda: _source(3, 1).interleave(lambda x: Dataset.range(x, x + 2), 2), [0, None, 2, 1, 3]),
+        (lambda: _source(3, 1).interleave(lambda x: Dataset.range(x, x + 2), 2, 1, 2), [0, None, 1, 2, 3]),
+        (lambda: _source(3, 1).interleave(lambda x: Dataset.range(x, x + 2), 2, 1, 1), [0, None, 1, 2, 3]),
+        (lambda: _source(3, 0).interleave(lambda x: Dataset.range(x, x + 2), 2, 2, 2), [None, 1, 2, 2, 3]),
+        (
+            lambda: Dataset.range(5).interleave(lambda x: Dataset.from_tensors(_failing(2, 3)(x)).repeat(2), 3, 1, 2),
+            [0, 1, None, 0, 1, None, 4, 4],
+        ),
+        (
+            lambda: Dataset.range(3).interleave(lambda x: Dataset.range(2).map(lambda y: _failing(1)(x + y)), 2, 1, 1),
+            [0, None, None, 2, 2, 3],
+        ),
         (
             lambda: Dataset.range(3).interleave(lambda x: Dataset.range(x, x + 2).map(_failing(1)), 2),
             [0, None, 2, None, 2, 3],
