@@ -7,7 +7,6 @@ four times as long as the copy. These kernels write to reused memory of a pool (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +14,8 @@ import numpy as np
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
 from ...ir.program import Kernel
+from ..native.planner import NotPlannableError, Planner
+from .node import RecordableKernel
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -29,32 +30,47 @@ def copy_kernel(node: Node, reference: Kernel) -> Kernel:
     def reshape(x: Any, shape: Any) -> Any:
         return reference(_joined([x], 0) if _bytes_of([x]) >= FRESH and not x.flags.c_contiguous else x, shape)
 
-    def concat(*inputs: Any) -> Any:
-        *parts, along = inputs
-        rank = np.ndim(parts[0])
-        if _bytes_of(parts) < FRESH or not -rank <= int(along) < rank:
-            return reference(*inputs)
-        axis = int(along) % rank
-        rest = {(*x.shape[:axis], *x.shape[axis + 1 :]) if x.ndim == rank else None for x in parts}
-        return _joined(parts, axis) if len(rest) == 1 else reference(*inputs)
-
-    if node.type == "Pack":
-        return Pack(node.attrs["axis"], reference)
-    return reshape if node.type == "Reshape" else concat
+    return reshape if node.type == "Reshape" else JoinKernel(node.attrs.get("axis"), reference)
 
 
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """The kernel that stacks arrays along a new axis."""
+class JoinKernel(RecordableKernel):
+    """The kernel that concatenates arrays along an axis, which is its last input; or stacks them along a new one, `axis`."""
 
-    axis: int
-    reference: Kernel
+    def __init__(self, axis: int | None, reference: Kernel) -> None:
+        self.nodes = ()
+        self._axis = axis
+        self._reference = reference
 
-    def __call__(self, *parts: Any) -> Any:
-        if _bytes_of(parts) < FRESH or any(x.shape != parts[0].shape for x in parts):
-            return self.reference(*parts)
-        axis = self.axis % (parts[0].ndim + 1)
-        return _joined([np.expand_dims(x, axis) for x in parts], axis)
+    def __call__(self, *inputs: Any) -> Any:
+        is_large = _bytes_of(inputs[:-1] if self._axis is None else inputs) >= FRESH
+        found = self._parts(inputs) if is_large else None
+        return self._reference(*inputs) if found is None else _joined(*found)
+
+    def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Record copies into a native plan."""
+        found = self._parts((*inputs[:-1], planner.known(inputs[-1])) if self._axis is None else inputs)
+        if found is None:
+            raise NotPlannableError("parts that do not fit")
+        parts, axis = found
+        out, begin = planner.empty(_shape(parts, axis), parts[0].dtype), 0
+        for x in parts:
+            end = begin + x.shape[axis]
+            planner.copy(planner.in_memory(x), out[(*(slice(None),) * axis, slice(begin, end))])
+            begin = end
+        return [out]
+
+    def _parts(self, inputs: Sequence[Any]) -> tuple[list[Any], int] | None:
+        """What is concatenated, and the axis; None if that is not possible."""
+        parts, axis = list(inputs), self._axis
+        if axis is None:
+            axis = int(parts.pop())
+        else:
+            parts = [np.expand_dims(x, axis) for x in parts]
+        first = parts[0]
+        if not -first.ndim <= axis < first.ndim or any(x.dtype != first.dtype or x.ndim != first.ndim for x in parts):
+            return None
+        axis %= first.ndim
+        return (parts, axis) if len({_shape([x], axis, 0) for x in parts}) == 1 else None
 
 
 def _bytes_of(parts: Sequence[Any]) -> int:
@@ -64,8 +80,12 @@ def _bytes_of(parts: Sequence[Any]) -> int:
     return sum(x.nbytes for x in parts)
 
 
+def _shape(parts: Sequence[Array], axis: int, length: int | None = None) -> tuple[int, ...]:
+    """The shape of parts concatenated along an axis, or with another length there."""
+    first, length = parts[0].shape, sum(x.shape[axis] for x in parts) if length is None else length
+    return (*first[:axis], length, *first[axis + 1 :])
+
+
 def _joined(parts: Sequence[Array], axis: int) -> Array:
     """The parts concatenated along an axis."""
-    first, length = parts[0], sum(x.shape[axis] for x in parts)
-    out = buffers.empty((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype)
-    return np.concatenate(parts, axis, out)
+    return np.concatenate(parts, axis, buffers.empty(_shape(parts, axis), parts[0].dtype))

@@ -9,7 +9,6 @@ that waiting does not matter.
 
 from __future__ import annotations
 
-import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,15 +53,13 @@ class ProductKernel(NodeKernel):
         rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
         if not self._smallest < rows * inner * columns <= LARGEST:
             return None
-        stack = a.shape[:-2]
-        if stack != b.shape[:-2]:
-            try:
-                stack = np.broadcast_shapes(stack, b.shape[:-2])
-            except ValueError:
-                return None
-            a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
+        try:
+            stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        except ValueError:
+            return None
         if len(stack) > 3:
-            a, b = (_as_stack(planner, x) for x in (a, b))
+            return None
+        a, b = np.broadcast_to(a, stack + a.shape[-2:]), np.broadcast_to(b, stack + b.shape[-2:])
         out = planner.empty((*stack, rows, columns), a.dtype)
         if (rows if columns > 1 else columns) == 1 and _is_column_major(b if columns > 1 else a):
             # The transposed product reads such a matrix along its contiguous axis.
@@ -72,8 +69,7 @@ class ProductKernel(NodeKernel):
             planner, function, self._threads, a, b, out.reshape(-1),
             image=(1, rows, inner), result=(1, 1, rows, columns), window=(1, 1, 1, 1, 1, 1, 0, 0),
             x_jumps=(0, 0, *a_jumps[3:]), w_jumps=(0, 0, 0, *b_jumps[3:]), y_jumps=(0, 0, 0, columns),
-            counts=(1,) * (3 - len(stack)) + stack if len(stack) <= 3 else (1, 1, math.prod(stack)),
-            x_stack=a_jumps[:3], w_stack=b_jumps[:3],
+            counts=(1,) * (3 - len(stack)) + stack, x_stack=a_jumps[:3], w_stack=b_jumps[:3],
         )  # fmt: skip
         return out
 
@@ -86,12 +82,6 @@ def product_kernel(node: Node, reference: Kernel, threads: int, check: bool) -> 
 def _is_column_major(matrix: Array) -> bool:
     """Whether the columns of a matrix are contiguous, and its rows are not."""
     return matrix.strides[-2] == matrix.itemsize != matrix.strides[-1]
-
-
-def _as_stack(planner: Planner, x: Array) -> Array:
-    """A stack of matrices with one axis before the last two."""
-    made = x.reshape(-1, *x.shape[-2:])
-    return made if np.may_share_memory(made, x) else planner.ordered(x).reshape(made.shape)
 
 
 def _is_vector(x: Array) -> bool:

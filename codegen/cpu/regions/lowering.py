@@ -1,22 +1,16 @@
-"""How calls without a kernel enter a native plan: views, values that shapes determine, concatenations.
-
-The ops' own references compute views and known values, on placeholders or on the values themselves. Only copies are launches.
+"""How calls enter a native plan: kernels record themselves; the ops' own references compute views, and values that shapes determine, on
+placeholders or on the values themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
-
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
 
 from ...ir.program import Call
-from ..kernels.copy import Pack
+from ..kernels.copy import JoinKernel
 from ..kernels.node import RecordableKernel
 from ..native.planner import KNOWN, NotPlannableError, Planner
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Put: TypeAlias = Callable[[Planner, Call, Sequence[Any]], Sequence[Any]]
 
 SHAPE_OPS = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 """Ops whose outputs depend on the shapes of their inputs alone."""
@@ -46,12 +40,15 @@ def variables_of(call: Call) -> Sequence[int]:
 
 def can_record(call: Call, known: set[int], constants: Any) -> bool:
     """Whether a plan can have this call. `known`: slots whose values follow from shapes; such outputs are added to it."""
-    if kernel_of(call) is not None:
-        return True
-    if call.op in SHAPE_OPS or call.op in _OF_KNOWN and _are_known(call, known, constants):
+    if call.op in SHAPE_OPS or _may_be_known(call) and _are_known(call, known, constants):
         known.update(call.outputs)
         return True
-    return call.op in _VIEWS or call.op in _JOINED
+    return call.op in _VIEWS or kernel_of(call) is not None
+
+
+def _may_be_known(call: Call) -> bool:
+    """Whether the outputs of a call are computed with the plan where the inputs are known then."""
+    return call.op in _OF_KNOWN and isinstance(kernel_of(call), JoinKernel | None)
 
 
 def _are_known(call: Call, known: set[int], constants: Any) -> bool:
@@ -65,7 +62,7 @@ def _are_known(call: Call, known: set[int], constants: Any) -> bool:
 def is_launching(call: Call) -> bool:
     """Whether a call is a launch, as far as can be known without shapes."""
     kernel = kernel_of(call)
-    return call.op in _JOINED or kernel is not None and not kernel.is_region_only
+    return kernel is not None and not kernel.is_region_only
 
 
 def work_of(call: Call) -> float:
@@ -81,14 +78,10 @@ def record(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]
     Raises:
         NotPlannableError: not possible with these inputs.
     """
-    kernel = kernel_of(call)
-    if kernel is not None:
-        return kernel.record_into(planner, inputs)
-    if call.op in SHAPE_OPS or call.op in _OF_KNOWN and all(map(planner.is_known, inputs)):
+    if call.op in SHAPE_OPS or _may_be_known(call) and all(map(planner.is_known, inputs)):
         return _small(_made(call, inputs))
-    if call.op in _VIEWS:
-        return _record_view(planner, call, inputs)
-    return _JOINED[call.op](planner, call, inputs)
+    kernel = kernel_of(call)
+    return _record_view(planner, call, inputs) if kernel is None else kernel.record_into(planner, inputs)
 
 
 def _made(call: Call, arrays: Sequence[Any]) -> Sequence[Any]:
@@ -115,40 +108,3 @@ def _record_view(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequenc
             return shown
         values[which] = planner.ordered(values[which])  # these strides allow no view: copy to contiguous memory first
     raise NotPlannableError(f"{call.op} copies")
-
-
-def _join(planner: Planner, parts: Sequence[Any], axis: int) -> Array:
-    """Concatenate parts along one of their axes."""
-    first, begin = parts[0], 0
-    if any(p.dtype != first.dtype or _without(p.shape, axis) != _without(first.shape, axis) for p in parts):
-        raise NotPlannableError("parts that do not fit")
-    along = sum(p.shape[axis] for p in parts)
-    out = planner.empty((*first.shape[:axis], along, *first.shape[axis + 1 :]), first.dtype)
-    for p in parts:
-        end = begin + p.shape[axis]
-        planner.copy(planner.in_memory(p), out[(*(slice(None),) * axis, slice(begin, end))])
-        begin = end
-    return out
-
-
-def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return (*shape[:axis], *shape[axis + 1 :])
-
-
-def _record_concat(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
-    *parts, along = inputs
-    axis, rank = int(planner.known(along)), parts[0].ndim
-    if not -rank <= axis < rank:
-        raise NotPlannableError("an axis that is not there")
-    return [_join(planner, parts, axis % rank)]
-
-
-def _record_pack(planner: Planner, call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
-    kernel, shape = call.kernel, inputs[0].shape
-    if not isinstance(kernel, Pack) or any(x.shape != shape for x in inputs):
-        raise NotPlannableError("parts that do not fit")
-    axis = kernel.axis % (len(shape) + 1)
-    return [_join(planner, [np.expand_dims(x, axis) for x in inputs], axis)]
-
-
-_JOINED: dict[str, Put] = {"ConcatV2": _record_concat, "Pack": _record_pack}
