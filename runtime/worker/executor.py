@@ -348,7 +348,9 @@ class AsyncKernel(Executor):
         return f"{self.call.op} '{self.call.node}'"
 
     def _end(self, fetched: Mapping[str, Any]) -> None:
-        self.step.deliver(self, fetched[""])
+        result = fetched[""]
+        self.slots.clear()
+        self.step.deliver(self, result)
 
 
 def _run_guarded(now: Predicated, slots: list[Any]) -> None:
