@@ -218,7 +218,7 @@ class SharedMemoryExecutor:
                 task = membership.task_of[to]
                 self._coordinator.perform(lambda: self._messenger.send(task, WAKE, membership, instance=instance))
 
-            queue.buffer = SharedBuffer(self._memory, *found, rank, wake)
+            queue.buffer = SharedBuffer(self._memory.may_sleep, *found, rank, wake)
         queue.is_agreed = True
         self._start_next(queue)
 

@@ -4,30 +4,26 @@ All members of an instance map the same buffer. Each member has a row of words, 
 values. Result areas may follow. Counters in the rows show the members' progress (`shared_memory_algorithms.py`).
 They only grow, over all runs.
 
-An idle member sleeps until another wakes it (`ASLEEP`, by a futex), or returns its thread and asks for a wake-up
-message (`NOTIFY`). A word of its row shows which.
+An idle member looks at the counters from time to time, or returns its thread and asks for a wake-up message, by a word of its row
+(`NOTIFY`).
 
 Several processes write this memory without locks. A counter changes after the data that it counts, and `_fence` keeps that order.
 
 Before an instance's first run its members agree on a buffer (`BufferHandshake`): rank 0 makes it and sends the others its address.
 
 The memory (`CollectiveMemory`) is a segment like the pool's (`shared_memory/segment.py`): a sealed memfd, which other processes of the same
-user open through /proc, and which is freed with the last process that maps it. Threads wait on a word with the kernel's futex, by a
-direct system call. On machines for which its number is not known here, they poll every 50 µs.
+user open through /proc, and which is freed with the last process that maps it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
-import platform
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from sys import getrefcount
 from typing import Any
 
@@ -47,12 +43,9 @@ AREAS = 2  # result areas: while one is read, the next is written
 
 LINE = 64  # bytes of a cache line
 _ROW = 1024  # bytes: words, then the labels of two runs
-STAGED, REDUCED, TAKEN, SLEEP = (i * LINE // 8 for i in range(4))  # in words of 8 bytes
+STAGED, REDUCED, TAKEN, NOTIFY = (i * LINE // 8 for i in range(4))  # in words of 8 bytes
 _LABELS, _LABEL_BYTES = 512, 256
 _LABEL_HEAD = 24  # the run's number, a bit for each free area, and the length of the value
-
-AWAKE, ASLEEP, NOTIFY = 0, 1, 2
-
 
 _order = threading.Lock()
 
@@ -110,14 +103,14 @@ class SharedBuffer:
     """A shared buffer, as one member sees it.
 
     Args:
+        may_sleep: whether the calling thread may block for a moment.
         memory: shared with the other members. layout: its layout. wake: wakes a rank by a message.
     """
 
     def __init__(
-        self, shared_memory: CollectiveMemory, memory: memoryview, layout: BufferLayout, rank: int,
-        wake: Callable[[int], None],
+        self, may_sleep: Callable[[], bool], memory: memoryview, layout: BufferLayout, rank: int, wake: Callable[[int], None]
     ) -> None:  # fmt: skip
-        self.shared_memory, self.memory, self.layout, self.rank = shared_memory, memory, layout, rank
+        self.may_sleep, self.memory, self.layout, self.rank = may_sleep, memory, layout, rank
         self.size = size = layout.size
         self.areas = [
             _Area(layout.area_bytes, np.uint8, memory, layout.areas_offset + i * layout.area_bytes)
@@ -125,7 +118,6 @@ class SharedBuffer:
         ]
         self.words = memory.cast("q")
         self.rows = [r * _ROW // 8 for r in range(size)]
-        self.sleeps = [memory[r * _ROW + SLEEP * 8 :][:4] for r in range(size)]
         self._labels = [b"", b""]  # the latest labels
         self.rounds = self.runs = 0  # counts of this member
         self._wake = wake
@@ -142,29 +134,25 @@ class SharedBuffer:
         return np.ndarray(count, dtype, self.memory, offset)
 
     def advance(self, counter: int, value: int) -> None:
-        """Increase one of this member's counters, and wake the sleeping members."""
+        """Increase one of this member's counters, and wake the members that have asked for it."""
         words = self.words
         _fence()
         words[self.rows[self.rank] + counter] = value
         _fence()
         for r in self._others:
-            at = self.rows[r] + SLEEP
-            how = words[at]
-            if how:
-                words[at] = AWAKE
-                if how == ASLEEP:
-                    self.shared_memory.wake(self.sleeps[r])
-                else:
-                    self._wake(r)
+            at = self.rows[r] + NOTIFY
+            if words[at]:
+                words[at] = 0
+                self._wake(r)
 
     def behind(self, counter: int, value: int) -> list[int]:
         """Ranks whose counter is below `value`."""
         words = self.words
         return [r for r, row in enumerate(self.rows) if words[row + counter] < value]
 
-    def set_sleep_state(self, how: int) -> None:
-        """Publish how this member is to be woken."""
-        self.words[self.rows[self.rank] + SLEEP] = how
+    def set_notify(self, wanted: bool) -> None:
+        """Publish whether this member is to be woken by a message."""
+        self.words[self.rows[self.rank] + NOTIFY] = wanted
         _fence()
 
     def write_label(self, run: int, label: bytes, length: int = 0) -> None:
@@ -273,16 +261,12 @@ class BufferHandshake(MessageAlgorithm):
         return set(range(1, self.size)) - self._opened.keys() if self.rank == 0 else {0}
 
 
-_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system call
-_WAIT, _WAKE = 0, 1
-_AGAIN_S = 50e-6
-
 _made = 0  # bytes of this process's live buffers
 _lock = threading.RLock()  # reentrant: a mapping may be freed at any time, also during counting
 
 
 class CollectiveMemory:
-    """Memory that the processes of a machine share, and waiting on its words.
+    """Memory that the processes of a machine share.
 
     Args:
         may_sleep: whether the calling thread may block for a moment.
@@ -320,20 +304,6 @@ class CollectiveMemory:
             return None
         return memoryview(memory)[PAGE : PAGE + size] if len(memory) >= PAGE + size else None
 
-    def sleep(self, word: memoryview, value: int, seconds: float) -> None:
-        """Block while the word has this value, for up to `seconds`. It may return earlier."""
-        futex = _futex()
-        if futex is None:
-            time.sleep(min(_AGAIN_S, seconds))
-        else:
-            futex(word, _WAIT, value, seconds)
-
-    def wake(self, word: memoryview) -> None:
-        """Wake a thread that sleeps on the word."""
-        futex = _futex()
-        if futex is not None:
-            futex(word, _WAKE, 1, None)
-
 
 def _take(size: int) -> bool:
     """Add to the buffers' size. False: it would exceed the limit."""
@@ -343,24 +313,3 @@ def _take(size: int) -> bool:
             return False
         _made += size
         return True
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-@cache
-def _futex() -> Callable[[memoryview, int, int, float | None], Any] | None:
-    """futex(word, operation, value, seconds); None where its system call number is not known."""
-    number = _FUTEX.get(platform.machine())
-    if number is None:
-        return None
-    call = ctypes.CDLL(None).syscall  # ctypes releases the GIL during the call
-
-    def futex(word: memoryview, operation: int, value: int, seconds: float | None) -> None:
-        limit = None
-        if seconds is not None:
-            limit = ctypes.byref(_Timespec(int(seconds), int(seconds % 1 * 1e9)))
-        call(ctypes.c_long(number), ctypes.byref(ctypes.c_uint32.from_buffer(word)), operation, value, limit, None, 0)
-
-    return futex

@@ -31,8 +31,8 @@ possible step (`advance`). The ranks fix the order of additions, so all members 
 A result area is in use as long as any member has an array over it. With each run, every member publishes the areas that it has
 released, and the first one that all have released is used.
 
-An idle member yields its core for a moment, then sleeps until another wakes it. After `PATIENCE_S` it returns its
-thread, and another member wakes it by a message.
+An idle member yields its core for a moment, and then looks every `POLL_S`: to be woken by a futex would not be faster. After
+`PATIENCE_S` it returns its thread, and another member wakes it by a message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ...graph.resources.buffer_pool import buffers
 from ...graph.resources.collective_context import REDUCTIONS
 from ..shared_memory.pool import block_of
 from .algorithms import Array, mean_of, mismatch_text
-from .shared_buffer import ASLEEP, AWAKE, FLAT_BYTES, LINE, NOTIFY, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
+from .shared_buffer import FLAT_BYTES, LINE, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
 
 
 class GatherList:
@@ -87,7 +87,8 @@ class GatherList:
 
 
 PATIENCE_S = 0.02  # a thread blocks this long while no member makes progress
-YIELDS = 60  # before sleeping: about the time of a wake-up
+YIELDS = 60  # before it sleeps: about the time of a wake-up
+POLL_S = 50e-6
 
 
 class SharedMemoryAllReduce:
@@ -137,7 +138,7 @@ class SharedMemoryAllReduce:
     def resume(self, stop: Callable[[], bool]) -> bool:
         """As `drive`, after it returned False."""
         assert self._buffer is not None
-        self._buffer.set_sleep_state(AWAKE)
+        self._buffer.set_notify(False)
         return self.drive(stop)
 
     def drive(self, stop: Callable[[], bool]) -> bool:
@@ -150,26 +151,25 @@ class SharedMemoryAllReduce:
         """
         buffer = self._buffer
         assert buffer is not None
-        may_sleep = buffer.shared_memory.may_sleep
         while True:
             self.advance()
             if self.is_done:
                 return True
             if stop():
                 return False
-            if may_sleep() and self._wait(buffer):
+            if buffer.may_sleep() and self._wait():
                 continue
             if not self.look():
                 return False
-            buffer.set_sleep_state(AWAKE)
+            buffer.set_notify(False)
 
     def look(self) -> bool:
         """Whether a step is possible. If not, the other members will wake this one by a message."""
         if self._buffer is not None and not self.is_ready():
-            self._buffer.set_sleep_state(NOTIFY)
+            self._buffer.set_notify(True)
         return self.is_ready()
 
-    def _wait(self, buffer: SharedBuffer) -> bool:
+    def _wait(self) -> bool:
         """Wait until a step is possible; False after `PATIENCE_S`."""
         for _ in range(YIELDS):
             os.sched_yield()
@@ -177,13 +177,9 @@ class SharedMemoryAllReduce:
                 return True
         until = time.monotonic() + PATIENCE_S
         while not self.is_ready():
-            left = until - time.monotonic()
-            if left <= 0:
+            if time.monotonic() >= until:
                 return False
-            buffer.set_sleep_state(ASLEEP)
-            if not self.is_ready():
-                buffer.shared_memory.sleep(buffer.sleeps[buffer.rank], ASLEEP, left)
-            buffer.set_sleep_state(AWAKE)
+            time.sleep(POLL_S)
         return True
 
     def advance(self) -> None:

@@ -32,12 +32,6 @@ class Machine:
     def may_sleep(self):
         return False
 
-    def sleep(self, word, value, seconds):
-        raise AssertionError("who may not sleep must not")
-
-    def wake(self, word):
-        raise AssertionError("nobody sleeps")
-
 
 class Session:
     """Stands for a session."""

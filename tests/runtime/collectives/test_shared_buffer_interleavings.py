@@ -1,13 +1,12 @@
 """All orders of the loads and stores of two members in a shared buffer: the code of `shared_buffer.py` and `shared_memory_algorithms.py`
 itself, with threads that take turns at each access of a word that the other one writes or reads, and between data and its counter.
 
-What is shown: every member gets the sum, whatever the order, and none waits for ever: no wake-up is lost, by futex or by message.
+What is shown: every member gets the sum, whatever the order, and none waits for ever: no wake-up is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 from interleavings import Choices, Turns, explore
 
 from dovetail.runtime.collectives import shared_memory_algorithms
-from dovetail.runtime.collectives.shared_buffer import ASLEEP, TAKEN, BufferLayout, SharedBuffer
+from dovetail.runtime.collectives.shared_buffer import TAKEN, BufferLayout, SharedBuffer
 from dovetail.runtime.collectives.shared_memory_algorithms import SharedMemoryAllReduce
 
 MEMBERS = 2
@@ -60,27 +59,18 @@ class Buffer(SharedBuffer):
 class World:
     """A buffer, and two members that run a collective in it."""
 
-    def __init__(self, choices: Choices, known: set[Hashable], may_sleep: bool) -> None:
+    def __init__(self, choices: Choices, known: set[Hashable]) -> None:
         self.turns = Turns(choices, known)
-        self.may_sleep = may_sleep
         self.layout = BufferLayout(MEMBERS, 256, 0, 0)
         self.memory = memoryview(bytearray(self.layout.bytes))
         self.buffers = [self.member(rank) for rank in range(MEMBERS)]
         self.told = [False] * MEMBERS  # by a message
 
     def member(self, rank: int) -> SharedBuffer:
-        shared = SimpleNamespace(may_sleep=lambda: self.may_sleep, sleep=self.sleep, wake=lambda word: None)
-        found = Buffer(shared, self.memory, self.layout, rank, self.tell)  # type: ignore[arg-type]
+        found = Buffer(lambda: False, self.memory, self.layout, rank, self.tell)
         found.turns = self.turns
         found.words = Words(self.turns, found.words, found.rows[rank])  # type: ignore[assignment]
         return found
-
-    def sleep(self, word: memoryview, value: int, seconds: float) -> None:
-        """As a futex: it compares and waits at once, and is woken when the word has changed."""
-        assert value == ASLEEP
-        self.turns.saw("sleeps")
-        self.turns.point(lambda: word[0] != value)
-        self.turns.saw("woken")
 
     def tell(self, rank: int) -> None:
         self.told[rank] = True
@@ -100,15 +90,12 @@ class World:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    monkeypatch.setattr(shared_memory_algorithms, "YIELDS", 0)
-    monkeypatch.setattr(shared_memory_algorithms, "time", SimpleNamespace(monotonic=lambda: 0.0))  # patience never ends
-
-    def play_all(may_sleep: bool) -> int:
+def played() -> Callable[..., int]:
+    def play_all() -> int:
         known: set[Hashable] = set()
 
         def play(choices: Choices) -> None:
-            world = World(choices, known, may_sleep)
+            world = World(choices, known)
             found: list[Any] = [None] * MEMBERS
 
             def work(rank: int) -> None:
@@ -125,16 +112,13 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return play_all
 
 
-@pytest.mark.parametrize("may_sleep", [True, False], ids=["futex", "message"])
 @pytest.mark.parametrize(
     "flat", [pytest.param(True, id="one wait"), pytest.param(False, id="two waits", marks=pytest.mark.slow)]
 )
-def test_every_order_of_a_run(
-    played: Callable[..., int], monkeypatch: pytest.MonkeyPatch, flat: bool, may_sleep: bool
-) -> None:
+def test_every_order_of_a_run(played: Callable[..., int], monkeypatch: pytest.MonkeyPatch, flat: bool) -> None:
     if not flat:
         monkeypatch.setattr(shared_memory_algorithms, "FLAT_BYTES", 0)
-    assert played(may_sleep) > 1_000
+    assert played() > 1_000
 
 
 def test_a_member_that_does_not_wake_the_other_is_found(
@@ -147,7 +131,7 @@ def test_a_member_that_does_not_wake_the_other_is_found(
 
     monkeypatch.setattr(SharedBuffer, "advance", advance)
     with pytest.raises(AssertionError, match="waits forever"):
-        played(True)
+        played()
 
 
 def test_a_counter_that_changes_before_its_data_is_found(
@@ -159,4 +143,4 @@ def test_a_counter_that_changes_before_its_data_is_found(
 
     monkeypatch.setattr(SharedMemoryAllReduce, "_stage_round", stage)
     with pytest.raises(AssertionError):
-        played(True)
+        played()
