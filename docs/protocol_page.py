@@ -98,8 +98,8 @@ SEQUENCES: dict[str, tuple[str, list[Step]]] = {
             ("other worker", "worker", "collective_join"),
             ("worker", "other worker", "collective_part"),
             ("other worker", "worker", "collective_part"),
-            ("worker", "other worker", "collective_ask"),
-            ("other worker", "worker", "collective_alive"),
+            ("worker", "other worker", "collective_count"),
+            ("other worker", "worker", "collective_counted"),
         ],
     ),
 }

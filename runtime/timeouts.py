@@ -10,8 +10,8 @@ What must hold between them:
   connection before the loss detector calls it cut.
 - A lock of a shared variable is waited for half of the default peer timeout (`LOCK_TIMEOUT_S`): a process that was stopped while it
   held the lock gives an error of its own before the whole task counts as dead.
-- Members of collectives ask each other for heartbeats every `PING_S`, too. A member that says for `DEAF_S` that it hears nothing
-  of us is cut off in one direction; four heartbeats fit into that.
+- Members of collectives ask each other for heartbeats, and for their counts of messages, every `PING_S`, too. A member that says for
+  `DEAF_S` that it hears nothing of us is cut off in one direction; four heartbeats fit into that.
 - Clients are given up far later than tasks, since only memory is at stake: steps after `SILENT_S` (60 pings), sessions after
   `LEASE_S`, which a living client renews every `TOUCH_S`.
 """
@@ -44,7 +44,6 @@ STUCK_LINK_S: Final = 5.0
 
 # Members of a collective (`rpc/failure_detection.py`).
 DEAF_S: Final = 2.0  # a member that hears nothing of us for so long is cut off from us
-COUNT_S: Final = 1.0  # between two comparisons of the counts of messages sent and received
 
 # Replication (`worker/replication.py`).
 BEAT_S: Final = 0.5

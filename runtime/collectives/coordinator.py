@@ -8,9 +8,9 @@ session). The messages between coordinators have one of these events:
     part         a part of one collective, for one rank
     wake         a shared buffer has changed
     end          the task has left: its session was closed (collectives with all its parts continue), or it failed (all fail)
-    count        how many messages of this membership have you sent?
+    count        how many messages of this membership have you sent? Sent to each task that is waited for, as a request for a heartbeat, too
     counted      the answer to `count`
-    ask, alive   heartbeats
+    alive        the answer to `count` of a task that takes no part yet
 
 The coordinator has no sockets and no clock: messages and time are events, and `send` is an argument.
 """
@@ -25,11 +25,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.core.errors import AbortedError, FailedPreconditionError, UnavailableError, from_code, invalid
+from ...graph.core.errors import FailedPreconditionError, UnavailableError, from_code, invalid
 from ...graph.resources.async_request import AsyncResource
 from ...graph.resources.collective_context import CollectiveCall, CollectiveContext, DeviceLink
 from ..rpc.failure_detection import FailureDetector
-from ..timeouts import COUNT_S
 from . import algorithms
 from .algorithms import Array, MessageAlgorithm, flatten, unflatten
 from .device_link import LinkAgreement, LinkRefused, instances_without_link, refusal_text
@@ -162,18 +161,16 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         task: the task's name; '' in a process without servers, which contains all members.
         send: (task, message fields, tensors): sends to another task; None: there are no other tasks.
         patience_s: a task that sends nothing for this long counts as dead, in seconds.
-        incarnation: distinguishes this process from earlier ones of the task.
         memory: makes and maps shared memory of the machine. None: there is none.
         lives: whether a task's process has run since a given time, even if it does not answer.
     """
 
     def __init__(
-        self, task: str = "", send: Send | None = None, patience_s: float = 5.0, incarnation: int = 0,
-        memory: CollectiveMemory | None = None, lives: Callable[[str, float], bool] = lambda task, since: False,
+        self, task: str = "", send: Send | None = None, patience_s: float = 5.0, memory: CollectiveMemory | None = None,
+        lives: Callable[[str, float], bool] = lambda task, since: False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.task = task
-        self._incarnation = incarnation
         self._messenger = PeerMessenger(task, send)
         self.memberships = MembershipService(self._messenger, self._on_bound_message)
         self._by_message = MessageExecutor(self._messenger, self.memberships, self.perform)
@@ -303,15 +300,14 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
 
     def _on_message(self, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
         event, task, token = fields["event"], fields["task"], fields["token"]
-        if event in ("ask", "alive"):
-            self._on_heartbeat(event, task, token, is_deaf=fields.get("deaf", False))
+        self._detector.heard(task)
+        if event == "alive":
             return
         group = self.memberships.group(fields["group"])
-        self._detector.heard(task)
         if event == "join":
             self.memberships.joined(group, task, token)
         elif event == "count":
-            self._on_count(group, fields["group"], task, token, fields["known"])
+            self._on_count(group, fields["group"], task, token, fields["known"], fields["deaf"])
         elif (membership := group.of_peer(task, token)) is None:
             group.keep(task, token, fields, tensors)
         else:
@@ -346,36 +342,37 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         if task_of[to] == self.task and task_of[sender] == fields["task"]:
             self._by_message.arrive(membership, (instance, run, to), sender, tag, what, tensors[0])
 
-    # --- lost messages ---------------------------------------------------------------------------------------------
+    # --- heartbeats and lost messages ------------------------------------------------------------------------------
 
-    def _ask_for_counts(self, membership: Membership, tasks: Iterable[str]) -> None:
-        """Ask awaited tasks for their counts, if they have been heard and have not left."""
-        detector = self._detector
-        for task in tasks:
-            counter = membership.counters[task]
-            since = max(detector.awaited.get(task, detector.now), counter.asked)
-            if detector.has_heard(task) and task not in membership.left and detector.now - since >= COUNT_S:
-                counter.asked = detector.now
-                self._messenger.send(task, "count", membership, known=membership.peers[task] or 0)
-
-    def _on_count(self, group: Group, name: str, task: str, token: int, meant: int) -> None:
+    def _on_count(self, group: Group, name: str, task: str, token: int, meant: int, is_deaf: bool) -> None:
         """Answer a `count`. `meant` is the token of the membership here; 0: the other task does not know it.
 
         If the membership is gone or has failed, the `end` was lost and is repeated. If the other task does not know the membership, the
-        `join` was lost and is repeated.
+        `join` was lost and is repeated. `is_deaf`: the other task has not heard this one lately.
         """
         if token not in group.known.get(task, ()):
             self.memberships.joined(group, task, token)  # its `join` was lost
         membership = group.of_peer(task, token)
         if membership is None:
             if meant:
-                self._messenger.try_to_send(task, "end", name, meant, reason="takes part no longer", code="ABORTED")
+                reason = "takes part no longer: it was restarted, or its session has ended"
+                self._messenger.try_to_send(task, "end", name, meant, reason=reason, code="ABORTED")
+            else:
+                self._messenger.try_to_send(task, "alive", name, token)
         elif membership.error is not None:
             self._messenger.send(task, "end", membership, reason=membership.error.summary, code=membership.error.code)
         elif meant != membership.token:
             self._messenger.send(task, "join", membership)
         else:
             self._messenger.send(task, "counted", membership, sent=membership.counters[task].sent)
+        if self._detector.is_cut_off(task, is_deaf):
+            for m in self.memberships.active():
+                if m.peers.get(task) is not None:  # the other task cannot continue in any case
+                    text = (
+                        f"{task} hears nothing of {self.task}, though it is heard: the way there is cut. All "
+                        "workers go on from the last checkpoint, in new sessions, when it is open."
+                    )
+                    self.memberships.fail(m, UnavailableError.of(text))
 
     def _on_counted(self, membership: Membership, task: str, sent: int) -> None:
         if membership.requests and membership.counters[task].lacks(sent):
@@ -386,28 +383,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
             )
             self.memberships.fail(membership, UnavailableError.of(text))
 
-    # --- heartbeats and ticks --------------------------------------------------------------------------------------
-
-    def _on_heartbeat(self, event: str, task: str, incarnation: int, is_deaf: bool) -> None:
-        """Handle a task's request for a heartbeat, or its heartbeat. `is_deaf`: it has not heard this task lately."""
-        restarted = self._detector.heartbeat(task, incarnation)
-        if event == "ask":
-            self._messenger.try_to_send(task, "alive", "", self._incarnation)
-        if restarted:
-            for m in self._bound_to(task):
-                if m.requests:
-                    error = AbortedError.of(f"{task} was restarted in the middle of a collective")
-                    self.memberships.fail(m, error)
-        if self._detector.is_cut_off(task, is_deaf):
-            for m in self._bound_to(task):  # the other task cannot continue in any case
-                text = (
-                    f"{task} hears nothing of {self.task}, though it is heard: the way there is cut. All "
-                    "workers go on from the last checkpoint, in new sessions, when it is open."
-                )
-                self.memberships.fail(m, UnavailableError.of(text))
-
-    def _bound_to(self, task: str) -> list[Membership]:
-        return [m for m in self.memberships.active() if m.peers.get(task) is not None]
+    # --- ticks -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """Ask for heartbeats, and fail memberships that wait for silent tasks."""
@@ -418,7 +394,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         detector.tick(now)
         self.memberships.leave_ended()
         awaited: set[str] = set()
-        waits: list[tuple[Membership, list[str]]] = []
+        waits: list[tuple[Membership, set[str]]] = []
         for membership in self.memberships.active():
             requests = membership.requests
             if not requests:
@@ -427,7 +403,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
             expected = {membership.task_of[r] for w in requests for r in w.algorithm.expects()}
             expected = (expected | set(membership.missing)) - {self.task}
             awaited |= expected
-            waits.append((membership, sorted(expected)))
+            waits.append((membership, expected))
             since = min((detector.awaited.get(t, now) for t in membership.missing), default=now)
             if now - max(since, self._warned) > WARN_S:
                 self._warned = now
@@ -436,10 +412,14 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
                     self.task, requests[0].what, ", ".join(membership.missing),
                 )  # fmt: skip
         detector.wait_for(awaited)
-        for task, is_deaf in detector.to_ask():
-            self._messenger.try_to_send(task, "ask", "", self._incarnation, deaf=is_deaf)
+        asked = dict(detector.to_ask())
         for membership, tasks in waits:
-            self._ask_for_counts(membership, tasks)
+            for task in sorted(asked.keys() & tasks):
+                # A task that has left, but runs on a link, answers that it lives.
+                known = 0 if task in membership.left else membership.peers[task] or 0
+                self._messenger.try_to_send(
+                    task, "count", membership.group, membership.token, known=known, deaf=asked[task]
+                )
         for task, seconds in detector.silent(self._lives):
             for m in self.memberships.active():
                 if task in m.peers and m.requests:

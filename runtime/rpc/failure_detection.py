@@ -32,8 +32,8 @@ Why twice: a tensor counts as sent a moment before the thread of the connection 
 was stopped for a while reads old replies first, and the tensors a moment later.
 
 **Messages of collectives** (`LossCounter`). Both ends count the messages that they sent and received within a membership. A task that
-has waited for another for `COUNT_S` asks for its count, and again every `COUNT_S`. The answer comes on the connection of the parts,
-behind them. A counted message that has not arrived by the next answer is lost, and the membership fails.
+waits for another asks for its count every `PING_S`. The answer comes on the connection of the parts, behind them. A counted message
+that has not arrived by the next answer is lost, and the membership fails.
 """
 
 from __future__ import annotations
@@ -166,11 +166,10 @@ class LossCounter:
     (False, True)
     """
 
-    __slots__ = ("_due", "asked", "received", "sent")
+    __slots__ = ("_due", "received", "sent")
 
     def __init__(self) -> None:
         self.sent = self.received = 0
-        self.asked = float("-inf")  # time of the last `count` to the other end
         self._due = 0  # messages that should have arrived by now
 
     def lacks(self, sent: int) -> bool:
@@ -205,10 +204,6 @@ class FailureDetector:
 
     def heard(self, task: str) -> None:
         self._heard[task] = self.now, self._heard.get(task, (0.0, 0))[1]
-
-    def has_heard(self, task: str) -> bool:
-        """Whether any message has arrived from a task."""
-        return task in self._heard
 
     def heartbeat(self, task: str, incarnation: int) -> bool:
         """Record a task's heartbeat, or its request for one. Whether it was restarted since the last."""

@@ -237,7 +237,7 @@ class Server:
         responder = self._responder
         memory = CollectiveMemory(responder.may_sleep)
         self._collectives = Coordinator(
-            self.task, responder.collective, self.config.peer_timeout_s, self.incarnation, memory, responder.lives
+            self.task, responder.collective, self.config.peer_timeout_s, memory, responder.lives
         )
         gpus = [d.name.device_index for d in self.devices if d.name.device_type == "GPU" and not d.emulated]
         self._executor = RequestExecutor(responder)

@@ -50,7 +50,7 @@ class Net:
         self.coordinators = [self.coordinator(t, m) for t, m in zip(self.tasks, machines, strict=True)]
 
     def coordinator(self, task, machine):
-        return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, 1, machine)
+        return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, machine)
 
     def send(self, sender, to, fields, tensors):
         if to not in self.down and sender not in self.down:

@@ -32,11 +32,11 @@ class Net:
         self.tasks = TASKS[:count]
         self.under_way = []
         self.down = set()
-        self.coordinators = {t: self.coordinator(t, 1) for t in self.tasks}
+        self.coordinators = {t: self.coordinator(t) for t in self.tasks}
         self.sessions = {t: Session() for t in self.tasks}
 
-    def coordinator(self, task, incarnation):
-        return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0, incarnation)
+    def coordinator(self, task):
+        return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), 5.0)
 
     def send(self, sender, to, fields, tensors):
         if to not in self.tasks:
@@ -145,7 +145,7 @@ def test_a_task_that_begins_anew_fails_who_needs_it():
         net.ask(i, [0.0])
     net.deliver()
     request = net.ask(0, [1.0], run=1)
-    net.coordinators[TASKS[1]] = net.coordinator(TASKS[1], 2)  # killed and started again
+    net.coordinators[TASKS[1]] = net.coordinator(TASKS[1])  # killed and started again
     net.ask(1, [1.0])
     net.deliver()
     with pytest.raises(AbortedError, match="begun anew"):
@@ -208,11 +208,41 @@ def test_a_restarted_member_is_noticed():
     request = net.ask(0, [1.0], run=1)
     for now in (1.0, 2.0):
         net.tick(now)
-    net.coordinators[TASKS[1]] = net.coordinator(TASKS[1], 2)
+    net.coordinators[TASKS[1]] = net.coordinator(TASKS[1])
     for now in (3.0, 4.0):
         net.tick(now)
-    with pytest.raises(AbortedError, match="task:1 was restarted"):
+    with pytest.raises(AbortedError, match="task:1: takes part no longer: it was restarted"):
         request.result()
+
+
+def test_late_answers_of_an_ended_process_do_not_fail_a_new_membership():
+    net = Net()
+    for i in (0, 1):
+        net.ask(i, [0.0])
+    net.deliver()
+    net.ask(0, [1.0], run=1)
+    for now in (1.0, 2.0, 3.0):
+        net.coordinators[TASKS[0]].tick(now)
+    late = []
+    while net.under_way:
+        to, fields, tensors = net.under_way.pop(0)
+        if to == TASKS[0]:
+            late.append((to, fields, tensors))
+        else:
+            net.coordinators[to].message(fields, tensors)
+    assert late
+    net.coordinators[TASKS[1]] = net.coordinator(TASKS[1])  # killed and started again
+    net.sessions = {task: Session() for task in TASKS}
+    request = net.ask(0, [1.0])
+    net.tick(4.0)
+    net.ask(1, [9.0], instance="another")
+    net.tick(5.0)
+    net.under_way += late
+    net.deliver()
+    net.tick(6.0)
+    net.ask(1, [2.0])
+    net.deliver()
+    assert request.result() == [3.0]
 
 
 def test_who_has_not_started_is_waited_for_and_named(caplog):
@@ -498,7 +528,7 @@ def test_who_runs_on_a_link_is_stopped_when_another_is_gone(how):
             net.tick(float(now))
         kind = UnavailableError
     elif how == "begun anew":
-        net.coordinators[TASKS[1]] = net.coordinator(TASKS[1], 2)
+        net.coordinators[TASKS[1]] = net.coordinator(TASKS[1])
         net.sessions[TASKS[1]] = Session()
         net.begin(1, run=5)
     elif how == "cancelled":

@@ -36,7 +36,7 @@ class Net:
         self.coordinators = {t: self.coordinator(t) for t in TASKS}
 
     def coordinator(self, task: str) -> Coordinator:
-        return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), PATIENCE_S, 1)
+        return Coordinator(task, lambda to, fields, tensors: self.send(task, to, fields, tensors), PATIENCE_S)
 
     def send(self, sender: str, to: str, fields: dict[str, Any], tensors: Any) -> None:
         self.sent += 1

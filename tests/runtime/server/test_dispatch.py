@@ -11,7 +11,14 @@ from dovetail.runtime.wire.schema import KINDS
 
 
 def test_a_server_handles_every_kind_that_is_sent_to_it_but_answers() -> None:
-    answers = {row.reply for row in KINDS.values()} | {"waiting", "trace", "error", "denied", "accounted"}
+    answers = {row.reply for row in KINDS.values()} | {
+        "waiting",
+        "trace",
+        "error",
+        "denied",
+        "accounted",
+        "collective_alive",
+    }
     sent = {kind for kind, row in KINDS.items() if row.receiver != "client" and kind not in answers | HANDSHAKE}
     server = dt.train.Server.create_local_server()
     try:
