@@ -17,7 +17,6 @@ from ..rpc.dispatch import Responder
 from ..rpc.pending_call import ConnectionPool, Inquiry, call_all
 from ..transport.keys import Keys
 from ..wire.messages import Message
-from ..worker.handlers import WorkerRequests
 from ..worker.registration import Registration, device_from_fields
 from ..worker.worker import Worker
 
@@ -42,16 +41,12 @@ class Workers:
     """The workers of a cluster.
 
     Args:
-        worker, incarnation: of the master's own task.
+        worker: of the master's own task.
         responder: of its server, with the addresses of the others; None: the own task alone, as in a session without servers.
     """
 
-    def __init__(
-        self, worker: Worker, incarnation: int, responder: Responder | None = None, keys: Keys | None = None
-    ) -> None:
+    def __init__(self, worker: Worker, responder: Responder | None = None, keys: Keys | None = None) -> None:
         self._worker = worker
-        self._incarnation = incarnation
-        self._own = WorkerRequests(worker, incarnation)
         self._responder = responder
         self._connections = ConnectionPool(keys)
         self._closed = False
@@ -131,7 +126,7 @@ class Workers:
             if mine is not None:
                 self._worker.register(mine)
 
-        found = dict.fromkeys(registrations, self._incarnation)
+        found = dict.fromkeys(registrations, self._worker.incarnation)
         if others:
             patience = next(iter(registrations.values())).peer_timeout_s
             for task, reply in self.call_all(others, patience, meanwhile=own).items():
@@ -148,9 +143,9 @@ class Workers:
             self._responder.tell(task, Message("forget_session", {"session": session}))
 
     def call(self, task: str, kind: str, patience_s: float, **fields: Any) -> dict[str, Any]:
-        """Have a task do what a message of this kind asks for (`WorkerRequests`), and return the fields of its reply."""
+        """Have a task do what a message of this kind asks for, and return the fields of its reply."""
         if task == self._worker.task:
-            found: dict[str, Any] = getattr(self._own, kind)(**fields)
+            found: dict[str, Any] = getattr(self._worker, kind)(**fields)
             return found
         return self.call_all({task: Message(kind, fields)}, patience_s)[task].fields
 

@@ -58,7 +58,7 @@ from ..transport.keys import part_of, serve_with, served_with, server_keys
 from ..transport.zmq_links import AddressInUse
 from ..wire.messages import Message
 from ..wire.schema import KINDS
-from ..worker.colocated import ColocatedServer, add_server, remove_server
+from ..worker.colocated import add_server, remove_server
 from ..worker.executor import ignore_numpy_warnings
 from ..worker.handlers import StepHandlers, WorkerHandlers
 from ..worker.registration import device_fields
@@ -241,7 +241,7 @@ class Server:
         )
         gpus = [d.name.device_index for d in self.devices if d.name.device_type == "GPU" and not d.emulated]
         self._executor = RequestExecutor(responder)
-        self._exchange = TensorExchange(responder, self._executor, self.incarnation, gpus)
+        self._exchange = TensorExchange(responder, self._executor, gpus)
         self._worker = Worker(
             self.task, self.devices, push=self._exchange.push, reader_of=responder.reader_of, ask=self._exchange.want,
             wake=self._exchange.wake, threads=self.config.inter_op_parallelism_threads or 8,
@@ -253,10 +253,10 @@ class Server:
         self._began = time.monotonic()
         self._watchdog = Watchdog(setting("DOVETAIL_STALL_S"))
         self._load = Load()
-        self._workers = workers = Workers(self._worker, self.incarnation, responder, self._keys)
+        self._workers = workers = Workers(self._worker, responder, self._keys)
         self._master = Master(self.task, self._workers)
         self._master_handlers = MasterHandlers(self._master, self._executor, responder, self.config)
-        self._copies = CopyHandlers(self._executor, responder, self.incarnation)
+        self._copies = CopyHandlers(self._executor, self.incarnation)
         self._handlers = self._table()
         if backup := self._backup:
             patience_s = self.config.peer_timeout_s
@@ -289,7 +289,7 @@ class Server:
                 )
             except (OSError, ValueError) as e:  # a task without metrics still does its work
                 logger.error("%s: no metrics at %s: %s", self.task, setting("DOVETAIL_METRICS"), e)
-        add_server(self._address, ColocatedServer(self, self._worker, self.incarnation))
+        add_server(self._address, self, self._worker)
         if self._worker.replicator is not None:
             self._worker.replicator.start()
 
@@ -347,7 +347,7 @@ class Server:
 
     def _table(self) -> dict[str, Handler]:
         """The handler of each kind of message: the method `on_KIND` of its part. A kind without one is a late answer, and is dropped."""
-        worker = WorkerHandlers(self._worker, self._executor, self._responder, self.incarnation)
+        worker = WorkerHandlers(self._worker, self._executor, self._responder)
         exchange = self._exchange
         parts = (self._step_handlers, exchange, exchange.loans, self._master_handlers, worker, self._copies)
         found = {kind: getattr(part, f"on_{kind}") for kind in KINDS for part in parts if hasattr(part, f"on_{kind}")}

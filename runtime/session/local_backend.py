@@ -61,7 +61,7 @@ class LocalBackend(Backend):
     is_replicated = False
 
     def __init__(self, worker: Worker, graph: Graph, config: ConfigProto) -> None:
-        self._master = Master(IN_PROCESS, Workers(worker, worker.devices[0].incarnation))
+        self._master = Master(IN_PROCESS, Workers(worker))
         self._worker = worker
         self._session = self._master.create_session(config, graph)
         self._numbers = itertools.count(1)

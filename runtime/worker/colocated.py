@@ -6,26 +6,18 @@ Between-graph replication uses it: the client of each worker runs in the process
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # distribution strategies ask for these servers, and need no ZeroMQ
     from .worker import Worker
 
 
-class ColocatedServer(NamedTuple):
-    """A server of this process (a `Server`, which is in a higher layer), its worker, and its incarnation."""
-
-    server: Any
-    worker: Worker
-    incarnation: int
-
-
-_servers: dict[str, ColocatedServer] = {}  # by address
+_servers: dict[str, tuple[Any, Worker]] = {}  # address -> a `Server`, which is in a higher layer, and its worker
 os.register_at_fork(after_in_child=_servers.clear)  # a forked child has none of them
 
 
-def add_server(address: str, server: ColocatedServer) -> None:
-    _servers[address] = server
+def add_server(address: str, server: Any, worker: Worker) -> None:
+    _servers[address] = server, worker
 
 
 def remove_server(address: str) -> None:
@@ -34,16 +26,16 @@ def remove_server(address: str) -> None:
 
 
 def colocated_servers() -> list[Any]:
-    return [found.server for found in list(_servers.values())]
+    return [server for server, _ in list(_servers.values())]
 
 
 def colocated_task(address: str) -> str | None:
     """The task of the server that listens at `address`, if it belongs to this process."""
     found = _servers.get(address)
-    return None if found is None else found.worker.task
+    return None if found is None else found[1].task
 
 
 def find_colocated(address: str, incarnation: int) -> Worker | None:
     """The worker of the server that listens at `address`, if it belongs to this process and has this incarnation."""
     found = _servers.get(address)
-    return found.worker if found is not None and found.incarnation == incarnation else None
+    return found[1] if found is not None and found[1].incarnation == incarnation else None

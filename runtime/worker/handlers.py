@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from ...codegen.ir.partition import RecvTensor, SendTensor
 from ...graph.core.errors import OpError, invalid
@@ -20,7 +18,6 @@ from ...graph.core.settings import setting
 from ...placer.partition.partitioned_graph import task_of
 from ..observability.step_notes import Recorder
 from ..rpc.dispatch import Limit, Quota, RequestExecutor, Responder
-from ..shared_memory.remote_variables import VariableName
 from ..timeouts import SILENT_S
 from ..wire.messages import Message
 from .executor import Outcome
@@ -116,45 +113,13 @@ class StepHandlers:
                 self._worker.abort(step, why)
 
 
-class WorkerRequests:
-    """What masters ask of a worker: a method for each kind of message, from its fields to those of the reply."""
-
-    def __init__(self, worker: Worker, incarnation: int) -> None:
-        self.worker = worker
-        self._incarnation = incarnation
-
-    def reset_containers(self, containers: Sequence[str], sessions: Sequence[str]) -> dict[str, Any]:
-        self.worker.reset(containers, sessions)
-        return {}
-
-    # One-sided access: see `shared_memory/remote_variables.py`.
-
-    def expose_memory(self) -> dict[str, Any]:
-        """The address at which others can try to read this process's memory."""
-        return {"page": self.worker.direct.page()}
-
-    def map_memory(self, page: Sequence[int]) -> dict[str, Any]:
-        """Try to read the memory of another process."""
-        return {"readable": self.worker.direct.sees(page)}
-
-    def publish(
-        self, session: str, seed: int, isolated: bool, names: Sequence[VariableName], changed: bool
-    ) -> dict[str, Any]:
-        """Publish variables of a session for others to read, or also to update if `changed`."""
-        worker = self.worker
-        resources = worker.open_session(session, seed, isolated).resources
-        places = worker.direct.publish(session, resources, names, changed, keeps=worker.replicator is not None)
-        return {"incarnation": self._incarnation, "places": [place and list(place) for place in places]}
-
-
 class WorkerHandlers:
     """The messages of masters. A thread pool compiles programs and publishes variables."""
 
-    def __init__(self, worker: Worker, executor: RequestExecutor, responder: Responder, incarnation: int) -> None:
-        self._requests = WorkerRequests(worker, incarnation)
+    def __init__(self, worker: Worker, executor: RequestExecutor, responder: Responder) -> None:
+        self._worker = worker
         self._executor = executor
         self._responder = responder
-        self._incarnation = incarnation
 
     def on_request(self, peer: bytes, message: Message) -> None:
         """Do at once what a master asks for."""
@@ -170,14 +135,14 @@ class WorkerHandlers:
     on_register = on_publish = on_slow_request
 
     def on_forget_session(self, peer: bytes, message: Message) -> None:
-        self._requests.worker.close_session(message.fields["session"])
+        self._worker.close_session(message.fields["session"])
 
     def _answer(self, message: Message) -> Message:
         fields = {name: value for name, value in message.fields.items() if name != "request"}
-        return message.reply(**getattr(self._requests, message.kind)(**fields))
+        return message.reply(**getattr(self._worker, message.kind)(**fields))
 
     def _register(self, message: Message) -> Message:
-        worker, task = self._requests.worker, self._responder.task
+        worker, task = self._worker, self._responder.task
         registration = Registration.from_fields(message.fields)
         known = {str(d.name) for d in worker.devices}
         for unit in registration.units:
@@ -193,4 +158,4 @@ class WorkerHandlers:
                 "Start all tasks with the same cluster",
             )  # fmt: skip
         worker.register(registration)
-        return message.reply(incarnation=self._incarnation)
+        return message.reply(incarnation=worker.incarnation)

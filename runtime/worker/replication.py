@@ -49,7 +49,7 @@ from ...graph.core.settings import setting
 from ...graph.resources.resource_manager import Resources
 from ...graph.resources.variable import VariableState
 from ...placer.cluster.spec import ClusterSpec, check_ps_replicas
-from ..rpc.dispatch import RequestExecutor, Responder
+from ..rpc.dispatch import RequestExecutor
 from ..timeouts import BEAT_S, COMMIT_TIMEOUT_S, RETRY_S, WARN_S
 from ..wire.messages import Message
 from .executor import Finish, Outcome
@@ -58,7 +58,6 @@ logger = logging.getLogger(__name__)
 
 PS_JOB = "ps"
 PART_TENSORS, PART_BYTES = 4_096, 64 << 20  # of one message: what is larger comes in parts
-INLINE_BYTES, INLINE_TENSORS = 256 << 10, 64  # the I/O thread itself takes no more, which saves waking another thread
 
 Key: TypeAlias = tuple[str, str]
 """The container and name of a variable."""
@@ -195,22 +194,15 @@ class Copies:
 
 
 class CopyHandlers:
-    """Requests of primaries. Large ones are served by a thread of its own."""
+    """Requests of primaries. A thread of its own serves them."""
 
-    def __init__(self, executor: RequestExecutor, responder: Responder, incarnation: int) -> None:
-        self._executor, self._responder, self._incarnation = executor, responder, incarnation
+    def __init__(self, executor: RequestExecutor, incarnation: int) -> None:
+        self._executor, self._incarnation = executor, incarnation
         self._copies = Copies()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="dovetail-copies")
 
     def on_replicate(self, peer: bytes, message: Message) -> None:
-        tensors = message.tensors
-        if len(tensors) <= INLINE_TENSORS and sum(t.nbytes for t in tensors) <= INLINE_BYTES:
-            try:
-                self._responder.reply(peer, self._replicate(message))
-            except OpError as e:
-                self._responder.refuse(peer, message.fields["request"], e)
-        else:
-            self._executor.answer(self._pool, peer, message, self._replicate)
+        self._executor.answer(self._pool, peer, message, self._replicate)
 
     def on_recover(self, peer: bytes, message: Message) -> None:
         """A primary was started again."""

@@ -34,13 +34,12 @@ class TensorExchange:
 
     worker: Worker
 
-    def __init__(self, responder: Responder, executor: RequestExecutor, incarnation: int, gpus: Sequence[int]) -> None:
+    def __init__(self, responder: Responder, executor: RequestExecutor, gpus: Sequence[int]) -> None:
         self.traffic = Traffic()
         self.loans = CudaIpc(responder.task, gpus, responder.reader_of, self._tell, self._send_otherwise)
         self._lends = bool(gpus)
         self._responder = responder
         self._executor = executor
-        self._incarnation = incarnation
         self._overdue = LossDetector()
 
     @property
@@ -177,7 +176,7 @@ class TensorExchange:
         if task not in self._responder.addresses:
             return
         try:
-            session = fields["session"] if fields["incarnation"] == self._incarnation else ""
+            session = fields["session"] if fields["incarnation"] == self.worker.incarnation else ""
             self.worker.send(task, step, self.worker.values(session, wants))
         except OpError as e:
             channels = [w["channel"] for w in wants]

@@ -30,7 +30,7 @@ from ..collectives.coordinator import Coordinator
 from ..observability.metrics import LAST_STEPS
 from ..observability.step_notes import Recorder
 from ..rpc.failure_detection import AwaitedTensors
-from ..shared_memory.remote_variables import RemoteVariables, Want, denied_error, unknown_error, wants_of
+from ..shared_memory.remote_variables import RemoteVariables, VariableName, Want, denied_error, unknown_error, wants_of
 from ..wire.messages import ChannelKey
 from .executor import Finish, Outcome, ignore_numpy_warnings
 from .registration import Registration
@@ -130,6 +130,11 @@ class Worker:
         self._ended: OrderedDict[int, OpError | None] = OrderedDict()  # the error if the step had not begun here
         self._sent: dict[int, dict[int, ChannelKey]] = {}  # step -> channel without iteration -> the last that was sent
 
+    @property
+    def incarnation(self) -> int:
+        """That of the task's process."""
+        return self.devices[0].incarnation
+
     # --- sessions and programs -------------------------------------------------------------------------------------
 
     def open_session(self, handle: str, seed: int, isolated: bool) -> WorkerSession:
@@ -186,12 +191,31 @@ class Worker:
         if session is not None and session.resources is not self.resources:
             _end(session.resources)
 
-    def reset(self, containers: Iterable[str], sessions: Iterable[str]) -> None:
+    # --- what else masters ask for: a method for each kind of message, from its fields to those of the reply -----------
+
+    def reset_containers(self, containers: Iterable[str], sessions: Iterable[str]) -> dict[str, Any]:
         """Close sessions, and clear containers (if none is named, the task's default one)."""
         for handle in sessions:  # first: their steps must not fail because of missing variables
             self.close_session(handle, cleared)
         for container in list(containers) or [self.default_container]:
             self.resources.clear(container)
+        return {}
+
+    def expose_memory(self) -> dict[str, Any]:
+        """The address at which others can try to read this process's memory."""
+        return {"page": self.direct.page()}
+
+    def map_memory(self, page: Sequence[int]) -> dict[str, Any]:
+        """Try to read the memory of another process."""
+        return {"readable": self.direct.sees(page)}
+
+    def publish(
+        self, session: str, seed: int, isolated: bool, names: Sequence[VariableName], changed: bool
+    ) -> dict[str, Any]:
+        """Publish variables of a session for others to read, or also to update if `changed`."""
+        resources = self.open_session(session, seed, isolated).resources
+        places = self.direct.publish(session, resources, names, changed, keeps=self.replicator is not None)
+        return {"incarnation": self.incarnation, "places": [place and list(place) for place in places]}
 
     # --- steps -----------------------------------------------------------------------------------------------------
 

@@ -35,8 +35,8 @@ class Tasks:
         addresses = ["localhost:1"]
         for index in range(1, count):
             addresses.append(stack.enter_context(self._task(index)).address)
-        worker: Any = SimpleNamespace(task=OWN, register=lambda registration: self._came())
-        self.workers = Workers(worker, 1, Responder(OWN, addresses_of(ClusterSpec({"worker": addresses}))))
+        worker: Any = SimpleNamespace(task=OWN, incarnation=1, register=lambda registration: self._came())
+        self.workers = Workers(worker, Responder(OWN, addresses_of(ClusterSpec({"worker": addresses}))))
         stack.callback(self.workers.close)
         self.registrations = {
             f"/job:worker/replica:0/task:{index}": Registration("p", "s", (), seed=1) for index in range(count)

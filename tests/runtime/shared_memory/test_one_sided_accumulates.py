@@ -160,7 +160,7 @@ def test_clearing_containers(pair):
     with pair.session() as session:
         sums.give(session, 1.0)
         assert is_added_directly(session)
-        pair.ps._worker.reset([], [])
+        pair.ps._worker.reset_containers([], [])
         with pytest.raises(tf.errors.AbortedError, match=r"accumulator '[ab]' .* not any more .* Run again") as caught:
             sums.give(session, 1.0)
         assert "/job:ps/replica:0/task:0" in caught.value.message

@@ -185,7 +185,7 @@ def test_clearing_containers_and_making_variables_anew(pair):
     with pair.session() as session:
         session.run(tf.global_variables_initializer())
         session.run(y)
-        pair.ps._worker.reset([], [])
+        pair.ps._worker.reset_containers([], [])
         with pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value v"):
             session.run(y)
         session.run(tf.global_variables_initializer())

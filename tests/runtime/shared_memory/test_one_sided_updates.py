@@ -286,7 +286,7 @@ def test_clearing_containers(pair):
         session.run(v.initializer)
         session.run(up, {x: [1, 2, 3]})
         assert is_moved(session)
-        pair.ps._worker.reset([], [])
+        pair.ps._worker.reset_containers([], [])
         with pytest.raises(tf.errors.FailedPreconditionError, match="uninitialized value v") as caught:
             session.run(up, {x: [1, 2, 3]})
         assert "node 'v'" in caught.value.message and "/job:ps/replica:0/task:0" in caught.value.message
