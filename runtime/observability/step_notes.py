@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from threading import get_ident
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ clock = time.perf_counter_ns
 
 MAX_NOTES = 250_000  # of each kind and task: a loop may run forever, and its trace must not fill the memory
 
+T = TypeVar("T")
 Row: TypeAlias = tuple[int, int, int, int, int]
 """A `KernelNote` with Python's identifier of the thread."""
 
@@ -163,32 +164,27 @@ class Recorder:
         return step
 
     def sent(self, channel: ChannelKey, destination: str, value: Any) -> None:
-        if len(self.notes.sends) < MAX_NOTES:
-            number = channel if isinstance(channel, int) else int(channel.partition("@")[0])
-            source = self._source.get(number, "")
-            self.notes.sends.append(SendNote(channel, source, destination, clock(), bytes_of(value)))
+        number = channel if isinstance(channel, int) else int(channel.partition("@")[0])
+        source = self._source.get(number, "")
+        _note(self.notes.sends, SendNote(channel, source, destination, clock(), bytes_of(value)))
 
     def read(self, receive: RecvTensor, destination: str, began: int, size: int) -> None:
         """A program has read a variable of another task, from `began` until now."""
-        if len(self.notes.sends) < MAX_NOTES:
-            self.notes.sends.append(SendNote(receive.channel, receive.source, destination, began, size))
-            if size:
-                self.arrived(receive.channel)
+        _note(self.notes.sends, SendNote(receive.channel, receive.source, destination, began, size))
+        if size:
+            self.arrived(receive.channel)
 
     def arrived(self, channel: ChannelKey) -> None:
-        if len(self.notes.arrivals) < MAX_NOTES:
-            self.notes.arrivals.append(ArrivalNote(channel, clock()))
+        _note(self.notes.arrivals, ArrivalNote(channel, clock()))
 
     def ran_beside(self, call: Call, began: int, result: Any) -> None:
         """An async call, started at `began`, has its result. It counts as a thread of its own, since it moves between threads."""
-        if len(self._kernels) < MAX_NOTES:
-            number = self._begun[call]
-            self._kernels.append((number, began, clock(), -1 - number, bytes_of(result)))
+        number = self._begun[call]
+        _note(self._kernels, (number, began, clock(), -1 - number, bytes_of(result)))
 
     def waited(self, device: str, what: str, began: int) -> None:
         """A program on this device resumes after a wait since `began`."""
-        if len(self.notes.waits) < MAX_NOTES:
-            self.notes.waits.append(WaitNote(device, what, began, clock()))
+        _note(self.notes.waits, WaitNote(device, what, began, clock()))
 
     def finished(self) -> Notes:
         """The notes, after the task's part of the step has ended."""
@@ -216,6 +212,11 @@ def _timed_kernel(kernel: Kernel, call: int, rows: list[Row]) -> Kernel:
         return result
 
     return timed
+
+
+def _note(notes: list[T], note: T) -> None:
+    if len(notes) < MAX_NOTES:
+        notes.append(note)
 
 
 def bytes_of(value: Any) -> int:

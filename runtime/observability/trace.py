@@ -42,20 +42,22 @@ def offsets(connections: Connections, addresses: Mapping[str, str]) -> dict[str,
 
 
 def _offset(connections: Connections, address: str) -> Offset:
-    best: tuple[int, int] | None = None  # round trip, offset
-    for number in range(1, ROUNDS + 1):
+    tried: list[tuple[int, int]] = []  # round trip, offset
+    while len(tried) < ROUNDS:
+        number, asked, shown = len(tried) + 1, clock(), None
+        end = time.monotonic() + ROUND_S
         try:
-            asked = clock()
             connections.send(address, Message("ping", {"seq": number}))
-            answer = _answer(connections, address, number)
+            while shown is None and (left := end - time.monotonic()) > 0:
+                for source, message in connections.poll(left):
+                    if source == address and message.kind == "pong" and message.fields["seq"] == number:
+                        heard, shown = clock(), message.fields.get("clock")
         except (OSError, WireError):
             break
-        if answer is None:
+        if shown is None:
             break
-        heard, shown = answer
-        if best is None or heard - asked < best[0]:
-            best = heard - asked, shown - (asked + heard) // 2
-    return UNKNOWN if best is None else settled(*best)
+        tried.append((heard - asked, shown - (asked + heard) // 2))
+    return settled(*min(tried)) if tried else UNKNOWN
 
 
 def settled(round_trip_ns: int, offset_ns: int) -> Offset:
@@ -66,17 +68,6 @@ def settled(round_trip_ns: int, offset_ns: int) -> Offset:
     """
     half = (round_trip_ns + 1) // 2
     return Offset(0, 0) if abs(offset_ns) <= half else Offset(offset_ns, half)
-
-
-def _answer(connections: Connections, address: str, number: int) -> tuple[int, int] | None:
-    """The time of the answer, and the task's clock. None: no answer within `ROUND_S`, or it has no clock."""
-    end = time.monotonic() + ROUND_S
-    while (left := end - time.monotonic()) > 0:
-        for source, message in connections.poll(left):
-            if source == address and message.kind == "pong" and message.fields["seq"] == number:
-                shown = message.fields.get("clock")
-                return None if shown is None else (clock(), shown)
-    return None
 
 
 LISTED = 8  # rows of each table in the printed trace

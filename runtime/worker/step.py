@@ -20,7 +20,7 @@ from typing import Any
 
 from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program, Read, Recv
-from ...graph.core.errors import OpError, from_code
+from ...graph.core.errors import OpError
 from ...graph.resources.async_request import Request
 from ...graph.resources.cancellation import Cancellation
 from ..observability.step_notes import Recorder, bytes_of, clock
@@ -225,10 +225,6 @@ class TaskStep:
     def fail(self, error: OpError) -> None:
         """End the step with an error; later events are ignored."""
         self._end(error)
-
-    def abort(self, reason: str, code: str = "CANCELLED") -> None:
-        """End the step because the client or another task has ended it."""
-        self._end(from_code(code, reason))
 
     def _end(self, outcome: Outcome) -> None:
         with self._lock:

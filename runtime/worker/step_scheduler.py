@@ -33,7 +33,7 @@ from typing import Any, Final, Protocol
 
 from ...codegen.ir.partition import RecvTensor
 from ...codegen.ir.program import Call, Program
-from ...graph.core.errors import CancelledError, OpError
+from ...graph.core.errors import OpError
 from ...graph.resources.cancellation import Cancellation
 from ...placer.partition.partitioned_graph import task_of
 from ..wire.messages import ChannelKey
@@ -200,10 +200,6 @@ class InlineStep:
         self.outcome = error
         if self.cancellation is not None:
             self.cancellation.cancel(error)
-
-    def abort(self, reason: str) -> None:
-        """End its kernel, if that can be ended."""
-        self.fail(CancelledError.of(reason))
 
 
 class StepOwner(Protocol):

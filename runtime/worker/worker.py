@@ -427,7 +427,7 @@ class Worker:
                 self._early.pop(number, None)
                 self._note_end(number, from_code(code, reason))
         if step is not None:
-            step.abort(reason, code)
+            step.fail(from_code(code, reason))
 
     def running(self) -> list[int]:
         return list(self._steps)
@@ -473,7 +473,7 @@ class Worker:
         with self._lock:
             steps = self._all_steps()
         for step in steps:
-            step.abort(f"The server of {self.task} was stopped")
+            step.fail(CancelledError.of(f"The server of {self.task} was stopped"))
         if self._has_own_state:
             _end(self.resources)
         self.direct.publisher.close()

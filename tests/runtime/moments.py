@@ -16,6 +16,7 @@ from shells import Notebook
 
 from dovetail.codegen.ir.program import Program
 from dovetail.graph.core.dtypes import as_dtype
+from dovetail.graph.core.errors import CancelledError
 from dovetail.graph.resources.async_request import Request
 from dovetail.graph.resources.queue import Queue, QueueKind
 from dovetail.runtime.observability.step_notes import Recorder
@@ -73,7 +74,7 @@ class Machine:
         elif event == "put":
             put(q)
         elif event == "abort":
-            self.step.abort("told to")
+            self.step.fail(CancelledError.of("told to"))
         elif event == "aside":
             self.go_aside()
         else:
@@ -153,5 +154,5 @@ def in_between(
         put(q)
         machine.settle()
     if not machine.outcomes:
-        machine.step.abort("the end of the test")
+        machine.step.fail(CancelledError.of("the end of the test"))
     check(machine, q)

@@ -241,7 +241,9 @@ def test_an_answer_that_came_too_late_goes_back(monkeypatch: pytest.MonkeyPatch)
         (step,) = worker._steps.values()
         (execution,) = step._executors
         # Whoever resumes it comes too late.
-        monkeypatch.setattr(StepRunner, "resume", lambda self, execution: step.abort("ended meanwhile"))
+        monkeypatch.setattr(
+            StepRunner, "resume", lambda self, execution: step.fail(tf.errors.CancelledError.of("ended meanwhile"))
+        )
         session.run(put)
         assert isinstance(waits.ended(), tf.errors.CancelledError)
         assert session.run(size) == 1

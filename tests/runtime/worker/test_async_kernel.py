@@ -92,7 +92,7 @@ def test_a_settled_request_is_gone_on_with_before_the_program_waits() -> None:
     put(q)
     beside.go_aside()
     assert len(q) == 0 and not beside.step._ready_kernels and not beside.step._requests
-    beside.step.abort("the end of the test")
+    beside.step.fail(CancelledError.of("the end of the test"))
 
 
 def test_an_error_fails_the_step_at_once_and_names_the_node() -> None:
@@ -139,7 +139,7 @@ def test_inputs_are_let_go_of_when_the_kernel_has_taken_them() -> None:
     assert Given.alive == 1
     beside.go_aside()
     assert Given.alive == 0
-    beside.step.abort("the end of the test")
+    beside.step.fail(CancelledError.of("the end of the test"))
     assert not list(q._waiting())
 
 

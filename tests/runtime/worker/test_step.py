@@ -147,7 +147,7 @@ def test_an_aborted_step_stops_between_instructions_and_finishes_once() -> None:
     ran: list[int] = []
     steps = (
         call(lambda: ran.append(1), (), ()),
-        call(lambda: h.step.abort("stop"), (), ()),
+        call(lambda: h.step.fail(CancelledError.of("stop")), (), ()),
         call(lambda: ran.append(2), (), ()),
     )
     h = Harness(Program(A, steps, (), (), ()))
