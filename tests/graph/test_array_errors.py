@@ -249,10 +249,10 @@ FAILING = {
         lambda x, i: a.unsorted_segment_sum(x, i, 2),
         np.zeros(2),
         [0, 2],
-        ["segment id 2", "[0, 2)"],
+        ["segment_ids[1] = 2", "[0, 2)"],
     ),
     "sorted segments": (a.segment_sum, np.zeros(2), [1, 0], ["sorted"]),
-    "partition": (lambda x, i: a.dynamic_partition(x, i, 2), np.zeros(2), [0, 2], ["partition 2", "[0, 2)"]),
+    "partition": (lambda x, i: a.dynamic_partition(x, i, 2), np.zeros(2), [0, 2], ["partitions[1] = 2", "[0, 2)"]),
     "top_k": (lambda x, i: a.top_k(x, i[0]), np.zeros(2), [3], ["k is 3", "(2,)"]),
     "range": (lambda x, i: a.range(i[0], i[1]), np.zeros(1), [3, 1], ["from 3", "limit 1"]),
     "range zero": (

@@ -27,7 +27,7 @@ from ..math.static_operands import (
     op_scope,
 )
 from .concat_stack import concat, filled_grads
-from .gather import gather, gather_densely
+from .gather import check_indices, gather, gather_densely
 from .ranges import range as range_
 from .segments import check_prefix
 from .shapes import reshape, shape, size, squeeze
@@ -54,9 +54,7 @@ def _dynamic_partition_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[
 
 def _dynamic_partition(data: Array, partitions: Array, *, num_partitions: int) -> Any:
     check_prefix(data, partitions)
-    wrong = (partitions < 0) | (partitions >= num_partitions)
-    if wrong.any():
-        raise invalid(f"partition {int(partitions[wrong].flat[0])} is not in [0, {num_partitions})")
+    check_indices(partitions, num_partitions, "partitions")
     parts = tuple(data[partitions == i] for i in range(num_partitions))
     return parts[0] if num_partitions == 1 else parts
 

@@ -41,12 +41,12 @@ from .shapes import broadcast_to, reshape, shape
 # --- gather -------------------------------------------------------------------------------------------------
 
 
-def check_indices(indices: Array, limit: int) -> None:
+def check_indices(indices: Array, limit: int, name: str = "indices") -> None:
     """InvalidArgumentError unless every index is in [0, limit); it names the first that is not."""
     wrong = (indices < 0) | (indices >= limit)
     if wrong.any():
         at = [int(i) for i in np.argwhere(wrong)[0]]
-        raise invalid(f"indices{at or ''} = {int(indices[tuple(at)])} is not in [0, {limit})")
+        raise invalid(f"{name}{at or ''} = {int(indices[tuple(at)])} is not in [0, {limit})")
 
 
 def _gather_rule(inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Output]:

@@ -34,7 +34,7 @@ from ..math.static_operands import (
 )
 from .concat_stack import concat
 from .creation import ones, ones_like, zeros_like
-from .gather import gather
+from .gather import check_indices, gather
 from .ranges import range as range_
 from .shapes import rank, reshape, shape, size, transpose
 from .slicing import slice as slice_
@@ -75,7 +75,7 @@ def combine_rows(data: Array, ids: Array, count: int, kind: str, empty: Any = No
         return out
     sorted_ids = flat[order]
     if sorted_ids[-1] >= count:
-        raise invalid(f"segment id {int(sorted_ids[-1])} is not in [0, {count})")
+        check_indices(np.maximum(ids, 0), count, "segment_ids")
     starts = np.flatnonzero(np.concatenate([[True], sorted_ids[1:] != sorted_ids[:-1]]))
     out[sorted_ids[starts]] = combiner.ufunc.reduceat(widened(rows[order]), starts, axis=0)
     return out

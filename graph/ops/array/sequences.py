@@ -13,7 +13,7 @@ from ...core.graph import Tensor
 from ...core.shape import compatible, text
 from ..math.arithmetic import maximum
 from ..math.cast import cast
-from ..math.compare import less, where_v2
+from ..math.compare import less, logical_or, where_v2
 from ..math.reduce import reduce_max, reduce_sum
 from ..math.scan import cumsum
 from ..math.static_operands import (
@@ -143,7 +143,7 @@ def reverse_sequence(
 
     Raises:
         ValueError: no `seq_axis`, one from the end with an unknown rank, or both axes are one. In a step:
-            InvalidArgumentError where a length is larger than the axis.
+            InvalidArgumentError where a length is negative or larger than the axis.
 
     >>> reverse_sequence([[1, 2, 3], [4, 5, 6]], [2, 3], seq_axis=1)   # [[2, 1, 3], [6, 5, 4]]
     """
@@ -170,7 +170,8 @@ def reverse_sequence(
         first = transpose(x, order)
         steps = expand_dims(range_(shape(first)[1]), 0)
         ends = expand_dims(cast(lengths, int32), 1)
-        step = where_v2(less(steps, ends), ends - 1 - steps, steps)
+        # A negative length makes steps that gather_nd refuses, as one does that is too long.
+        step = where_v2(logical_or(less(steps, ends), less(ends, 0)), ends - 1 - steps, steps)
         row = tile(expand_dims(range_(shape(first)[0]), 1), [1, shape(first)[1]])
         turned = gather_nd(first, stack([row, step], -1))
         back = invert_permutation(order) if isinstance(order, Tensor) else [order.index(i) for i in range(len(order))]

@@ -31,7 +31,7 @@ from ..math.cast import cast
 from ..math.compare import equal, greater, greater_equal, less, logical_and, logical_or, where
 from ..math.elementwise import exp
 from ..math.reduce import reduce_all, reduce_prod
-from ..math.static_operands import normal_axis, op_scope
+from ..math.static_operands import index_operand, normal_axis, op_scope
 from .arrange import (
     columns,
     coordinates_at,
@@ -266,7 +266,9 @@ def sparse_tensor_dense_matmul(
         row, column = (1, 0) if adjoint_a else (0, 1)
         dense = _rows_for(dense, sp, column)
         parts = multiply(gather_densely(dense, sp.indices[:, column]), expand_dims(sp.values, 1))
-        product = unsorted_segment_sum(parts, sp.indices[:, row], sp.dense_shape[row])
+        rows = sp.indices[:, row]
+        check = Assert(reduce_all(greater_equal(rows, 0)), ["An index of the sparse matrix is negative:", rows])
+        product = unsorted_segment_sum(parts, with_dependencies([check], rows), sp.dense_shape[row])
         product.set_shape([sp.shape[row], None if dense.dims is None else dense.dims[1]])
         return product
 
@@ -290,6 +292,16 @@ def _rows_for(dense: Tensor, sp: SparseTensor, axis: int) -> Tensor:
 # --- rows that belong together ----------------------------------------------------------------------------------------
 
 
+def _ids(segment_ids: TensorLike, num_segments: TensorLike | None) -> Tensor:
+    """Segment ids, checked to be sorted and not negative if there is a number of segments; else `segment_sum` checks them."""
+    ids = index_operand(segment_ids, "segment_ids")
+    if num_segments is None:
+        return ids
+    fits = logical_and(reduce_all(greater_equal(ids[1:], ids[:-1])), reduce_all(greater_equal(ids[:1], 0)))
+    check = Assert(fits, ["segment_ids must be sorted and not negative:", ids])
+    return with_dependencies([check], ids)  # type: ignore[no-any-return]
+
+
 def _sums(rows: Tensor, segment_ids: TensorLike, num_segments: TensorLike | None) -> Tensor:
     if num_segments is None:
         return segment_sum(rows, segment_ids)
@@ -306,7 +318,7 @@ def sparse_segment_sum(
         num_segments: how many there are; segments without rows are 0. None: as many as the last of `segment_ids` says.
     """
     with op_scope(name, "SparseSegmentSum", data):
-        return _sums(gather_densely(data, indices), segment_ids, num_segments)
+        return _sums(gather_densely(data, indices), _ids(segment_ids, num_segments), num_segments)
 
 
 def sparse_segment_mean(
@@ -315,10 +327,8 @@ def sparse_segment_mean(
 ) -> Tensor:  # fmt: skip
     """As `sparse_segment_sum`, means."""
     with op_scope(name, "SparseSegmentMean", data):
-        rows = gather_densely(data, indices)
-        if num_segments is None:
-            return segment_mean(rows, segment_ids)
-        return unsorted_segment_mean(rows, segment_ids, num_segments)
+        rows, ids = gather_densely(data, indices), _ids(segment_ids, num_segments)
+        return segment_mean(rows, ids) if num_segments is None else unsorted_segment_mean(rows, ids, num_segments)
 
 
 def sparse_segment_sqrt_n(
@@ -327,8 +337,9 @@ def sparse_segment_sqrt_n(
 ) -> Tensor:  # fmt: skip
     """As `sparse_segment_sum`, divided by the root of how many rows a segment has."""
     with op_scope(name, "SparseSegmentSqrtN", data):
-        total = _sums(gather_densely(data, indices), segment_ids, num_segments)
-        count = _sums(ones_like(cast(convert(segment_ids), total.dtype.base)), segment_ids, num_segments)
+        ids = _ids(segment_ids, num_segments)
+        total = _sums(gather_densely(data, indices), ids, num_segments)
+        count = _sums(ones_like(cast(ids, total.dtype.base)), ids, num_segments)
         return multiply(total, _beside(rsqrt(maximum(count, 1)), total))
 
 

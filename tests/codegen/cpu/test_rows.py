@@ -101,7 +101,7 @@ def test_what_is_wrong_is_left_to_the_reference() -> None:
         y = dt.math.unsorted_segment_sum(data, ids, 4)
         with dt.Session(config=dt.ConfigProto(kernel_backend="numba")) as session:
             assert session.run(y, {ids: [0, 3, 3], data: np.ones((3, 2))}).sum() == 6
-            with pytest.raises(dt.errors.InvalidArgumentError, match=r"segment id 4 is not in \[0, 4\)"):
+            with pytest.raises(dt.errors.InvalidArgumentError, match=r"segment_ids\[0\] = 4 is not in \[0, 4\)"):
                 session.run(y, {ids: [4], data: np.ones((1, 2))})
             assert session.run(y, {ids: [], data: np.ones((0, 2))}).sum() == 0
 

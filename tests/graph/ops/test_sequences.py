@@ -8,6 +8,7 @@ from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant, placeholder
 from dovetail.graph.core.dtypes import float32
+from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.gradients.reverse import gradients
 from dovetail.graph.ops.array.sequences import reverse_sequence
@@ -43,6 +44,14 @@ def test_wrong_axes_are_told() -> None:
         reverse_sequence(constant([[1.0]]), [1])
     with pytest.raises(ValueError, match="must differ: both are 1"):
         reverse_sequence(constant([[1.0]]), [1], 1, 1)
+
+
+@pytest.mark.parametrize("length", [-1, 4])
+def test_lengths_beyond_an_axis_are_refused(length: int, graph: Graph) -> None:
+    lengths = placeholder("int32", [None])
+    turned = reverse_sequence(np.ones((2, 3)), lengths, 1)
+    with pytest.raises(InvalidArgumentError, match=r"indices\[1, 0\]"):
+        Interpreter(graph, check=True).run(turned, {lengths: np.array([3, length], np.int32)})
 
 
 @pytest.mark.parametrize("radius", [0, 2, 10])

@@ -453,3 +453,24 @@ def test_where_a_dense_tensor_is_needed(values) -> None:
     ):  # fmt: skip
         with pytest.raises(TypeError, match=r"is sparse: .* dt\.sparse\.to_dense"):
             build()
+
+
+@pytest.mark.parametrize("f", [tf.sparse_segment_sum, tf.sparse_segment_mean, tf.sparse_segment_sqrt_n])
+@pytest.mark.parametrize(
+    ("ids", "text"), [([0, -1], "sorted"), ([-1, 0], "sorted"), ([1, 0], "sorted"), ([0, 4], "= 4 is not in")]
+)
+def test_segment_ids_beside_a_number_of_segments_are_checked(f, ids, text) -> None:  # type: ignore[no-untyped-def]
+    fed = tf.placeholder(tf.int32, [None])
+    y = f(tf.ones([4, 3]), [0, 1], fed, num_segments=4)
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        session.run(y, {fed: ids})
+
+
+def test_a_row_of_a_sparse_product_is_not_negative() -> None:
+    indices = tf.placeholder(tf.int64, [None, 2])
+    y = tf.sparse_tensor_dense_matmul(tf.SparseTensor(indices, [1.0, 1.0], [4, 4]), tf.ones([4, 3]))
+    with tf.Session() as session:
+        assert session.run(y, {indices: [[0, 0], [3, 1]]}).sum() == 6
+        for row in (-1, 4):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=str(row)):
+                session.run(y, {indices: [[0, 0], [row, 1]]})
