@@ -14,37 +14,37 @@ The description of a message is the same at each step of a run signature. So bot
 step costs a table lookup instead of packing, unpacking and checking.
 
 A tensor's place says where its bytes are. `here`: small tensors lie among the values, since a frame costs more than a copy.
-`lent`: in shared memory; the values have the reference. No place: in a frame.
+`lent`: in shared memory; the values have the reference. `frame`: in a frame.
 
-Fields of type `bytes` (a graph, a partition) have frames of their own to keep the header small: unpacking msgpack can need 70 times the
-memory of its input, raw frames need none. In the description such a field holds its length.
+Fields of type `bytes` (a graph, a partition) have frames of their own to keep the header small; they are not in the description.
 
 Received data is not trusted. `KINDS` (schema.py) lists the kinds and their fields. `decode` checks a message against it, and
-every bound, before it makes an array. Every error is a `WireError`. Nothing is ever unpickled or evaluated. `encode` checks the
-same table, so an error shows at the sender.
+every bound, before it makes an array. msgspec checks while it unpacks, so a malformed description costs no memory. Every error is a
+`WireError`. Nothing is ever unpickled or evaluated. `encode` checks what it has packed in the same way, so an error shows at the sender.
 """
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 
-from .schema import HEAD, KINDS, KindSchema, WireError, check_fields
+from .schema import KINDS, KindSchema, WireError
 from .tensors import (
-    BOOL,
+    FRAME,
     HERE,
     LENT,
     NAME_OF,
     PLACE,
     SHARE_BYTES,
+    SPEC,
     Frame,
     Layout,
+    Spec,
     Tensor,
     layout_of,
     pack_tensor,
@@ -52,21 +52,25 @@ from .tensors import (
     unpack_tensor,
 )
 
-VERSION = 9  # one byte; messages of another version are refused with an error that names both
+VERSION = 10  # one byte; messages of another version are refused with an error that names both
 
 #: A tensor of at most this many bytes is in the header, as long as those of a message need no more than `MAX_INLINE` together.
 INLINE_BYTES = 4096
 MAX_INLINE = 256 * 1024
 
-MAX_HEADER = 1 << 20  # bytes, for most kinds
-MAX_WIDE_HEADER = 16 << 20  # bytes, for the kinds whose fields describe whole plans
+MAX_HEADER = 16 << 20  # bytes
 MAX_TENSORS = 16_384  # per message
 MAX_FRAMES = MAX_TENSORS + 8  # the header, the tensors and the fields outside the header
 
 MOST_REMEMBERED: Final = 1_024  # cached descriptions per direction, which bounds the memory that peers can fill
 LONGEST_REMEMBERED: Final = 1_024  # bytes of a cached description
 
-FIRST: Final = 0x94  # as in version 1, so that both versions recognize each other
+_FIRST: Final = 0x94  # as in version 1, so that all versions recognize each other
+#: First four bytes of a message of this version -> the struct that unpacks the size of its description and its numbers.
+_STARTS: Final = {
+    bytes([_FIRST, VERSION, n, 0]): struct.Struct(f"<4xI{n}q")
+    for n in range(1 + max(len(schema.numbers) for schema in KINDS.values()))
+}
 
 
 class InconsistentMessageError(WireError):
@@ -119,17 +123,6 @@ Lend: TypeAlias = Callable[[np.ndarray[Any, Any], bool], "Sequence[int] | None"]
 Borrow: TypeAlias = Callable[[Any, int], np.ndarray[Any, np.dtype[np.uint8]]]
 """Maps that many bytes of a `Reference`; ValueError if they cannot be mapped."""
 
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
-
-
-def remember(table: dict[_K, _V], key: _K, value: _V) -> None:
-    """Cache an entry; the oldest is dropped from a full table. Thread-safe."""
-    table[key] = value
-    if len(table) > MOST_REMEMBERED:
-        with contextlib.suppress(KeyError, RuntimeError):  # another thread dropped it
-            del table[next(iter(table))]
-
 
 def check_tensor_count(schema: KindSchema, count: int) -> None:
     """WireError: a message of this kind may not have that many tensors."""
@@ -141,7 +134,16 @@ def check_tensor_count(schema: KindSchema, count: int) -> None:
 
 # --- encoding --------------------------------------------------------------------------------------------------------
 
+_pack = msgspec.msgpack.Encoder().encode
 _packed: dict[Hashable, bytes] = {}  # kind, fields and tensors' descriptions -> the description
+
+
+def _remember(table: dict[Any, Any], key: Hashable, value: Any, schema: KindSchema, description: bytes) -> None:
+    """Cache what comes again at each step."""
+    if key is not None and schema.tensors and len(description) <= LONGEST_REMEMBERED:
+        if len(table) >= MOST_REMEMBERED:
+            table.clear()
+        table[key] = value
 
 
 def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
@@ -159,58 +161,53 @@ def encode(message: Message, lend: Lend | None = None) -> list[Frame]:
         raise WireError(f"there is no message kind {message.kind!r}; known kinds: {', '.join(KINDS)}")
     fields = message.fields
     frames: list[Frame] = [b""]
-    specs: list[tuple[Any, ...]] = []
+    specs: list[Spec] = []
     values: list[Frame] = []
     if message.tensors:
         check_tensor_count(schema, len(message.tensors))
         _pack_tensors(message.tensors, schema, lend, frames, specs, values)
     try:
-        others, numbers = fields.copy(), []
-        for name in schema.numbers:
-            numbers.append(others.pop(name))
+        others = fields.copy()
+        numbers = [others.pop(name) for name in schema.numbers]
         key = schema.kind, tuple(others.items()), tuple(specs)
         description = _packed.get(key)
     except (AttributeError, KeyError, TypeError):  # a field is missing, or a value is unhashable
         description = key = None
     if description is None:
-        description = _describe(schema, fields, specs, frames)
-        if key is not None and schema.tensors and len(description) <= LONGEST_REMEMBERED:
-            remember(_packed, key, description)
-    frames[0] = _header(schema, numbers, description, values)
+        description, numbers = _describe(schema, fields, specs, frames)
+        _remember(_packed, key, description, schema, description)
+    try:
+        head = schema.head.pack(_FIRST, VERSION, len(numbers), len(description), *numbers)
+    except struct.error as error:
+        raise WireError(f"message {schema.kind!r} cannot be packed: {error}") from None
+    frames[0] = header = b"".join((head, description, *values))
+    if len(header) > MAX_HEADER:
+        raise WireError(
+            f"message {schema.kind!r}: its fields need {len(header)} bytes, more than the {MAX_HEADER} allowed"
+        )
     return frames
 
 
-def _header(schema: KindSchema, numbers: Sequence[int], description: bytes, values: Sequence[Frame]) -> bytes:
+def _describe(schema: KindSchema, fields: Any, specs: Sequence[Spec], frames: list[Frame]) -> tuple[bytes, list[int]]:
+    """Check a message, and pack its description and its numbers; fields of type `bytes` become frames."""
     try:
-        head = schema.head.pack(FIRST, VERSION, len(numbers), len(description), *numbers)
-    except struct.error as error:
+        msgspec.convert(fields, schema.type, builtin_types=(bytes,))
+        frames += [fields[name] for name in schema.blobs]
+        others = {n: value for n, value in fields.items() if n not in schema.numbers and n not in schema.blobs}
+        return _pack((schema.kind, others, specs)), [fields[name] for name in schema.numbers]
+    except Exception as error:  # msgspec's own errors; an int beyond 64 bits, a str with lone surrogates
         raise WireError(f"message {schema.kind!r} cannot be packed: {error}") from None
-    header = b"".join((head, description, *values))
-    if len(header) > MAX_HEADER:
-        limit = MAX_WIDE_HEADER if schema.wide else MAX_HEADER
-        if len(header) > limit:
-            raise WireError(
-                f"message {schema.kind!r}: its fields need {len(header)} bytes, more than the {limit} allowed"
-            )
-    return header
 
 
 def _pack_tensors(
     tensors: Sequence[Tensor], schema: KindSchema, lend: Lend | None,
-    frames: list[Frame], specs: list[tuple[Any, ...]], values: list[Frame],
+    frames: list[Frame], specs: list[Spec], values: list[Frame],
 ) -> None:  # fmt: skip
     """Describe tensors, and append their bytes, or shared-memory references, to the frames and values."""
     inline = 0
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, np.generic):
             tensor = np.asarray(tensor)  # a NumPy scalar's `tobytes` takes 8 times as long
-        if type(tensor) is np.ndarray and tensor.nbytes <= INLINE_BYTES and inline <= MAX_INLINE - INLINE_BYTES:
-            known = NAME_OF.get(tensor.dtype)
-            if known is not None:  # the common case: a small tensor of numbers
-                inline += tensor.nbytes
-                specs.append((known, tensor.shape, HERE))
-                values.append(tensor.tobytes())
-                continue
         if not isinstance(tensor, np.ndarray):
             raise WireError(f"tensor {index} is a {type(tensor).__name__}, not a NumPy array")
         if lend is not None and tensor.nbytes >= SHARE_BYTES and tensor.dtype in NAME_OF:
@@ -226,36 +223,30 @@ def _pack_tensors(
             specs.append((name, tensor.shape, HERE))
             values.append(buffer)
         else:
-            specs.append((name, tensor.shape))
+            specs.append((name, tensor.shape, FRAME))
             frames.append(buffer)
-
-
-def _describe(schema: KindSchema, fields: Any, specs: Sequence[Any], frames: list[Frame]) -> bytes:
-    """Check a message, and pack its description; fields of type `bytes` become frames."""
-    check_fields(schema.kind, schema.content, fields)
-    others = {name: value for name, value in fields.items() if name not in schema.numbers}
-    for blob in schema.blobs:
-        frames.append(fields[blob])
-        others[blob] = len(fields[blob])
-    try:
-        return _pack((schema.kind, others, specs))
-    except Exception as error:  # an int beyond 64 bits, a str with lone surrogates
-        raise WireError(f"message {schema.kind!r} cannot be packed: {error}") from None
 
 
 # --- decoding --------------------------------------------------------------------------------------------------------
 
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(tuple[str, dict[str, Any], list[Any]]).decode
-_HEAD_BYTES: Final = struct.calcsize(HEAD)
-#: First four bytes of a message of this version -> the struct that unpacks the size of its description and its numbers.
-_STARTS = {
-    bytes([FIRST, VERSION, n, 0]): struct.Struct(f"<4xI{n}q")
-    for n in range(1 + max(len(schema.numbers) for schema in KINDS.values()))
-}
-_Known: TypeAlias = tuple[KindSchema, dict[str, Any], tuple[Layout, ...], int]
-"""A decoded description: the kind, its fields, its tensors, and the number of frames without those of `bytes` fields."""
-_understood: dict[bytes, _Known] = {}
+
+_unpack = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw, list[SPEC]]).decode
+_unpack_fields = msgspec.msgpack.Decoder(dict[str, Any]).decode
+_unpack_kind = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw, msgspec.Raw]).decode
+_Known: TypeAlias = tuple[KindSchema, dict[str, Any], list[Layout], int]
+"""A decoded description: the kind, its fields, its tensors, and the number of frames."""
+_known: dict[bytes, _Known] = {}
+
+
+def glimpse(header: Frame) -> tuple[str, dict[str, int]]:
+    """The kind of a message with this header, and its numbers; '' and none if they cannot be read."""
+    try:
+        start = _STARTS[bytes(header[:4])]
+        size, *numbers = start.unpack_from(header)
+        schema = KINDS[_unpack_kind(header[start.size : start.size + size])[0]]
+        return schema.kind, dict(zip(schema.numbers, numbers, strict=True))
+    except Exception:
+        return "", {}
 
 
 def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
@@ -269,88 +260,59 @@ def decode(frames: Sequence[Frame], borrow: Borrow | None = None) -> Message:
     if not frames:
         raise WireError("an empty message: there is no header frame")
     header = frames[0]
-    if len(header) > MAX_HEADER:
-        _check_size(header)
-    if type(header) is not bytes:
-        header = bytes(header)
-    start = _STARTS.get(header[:4])
-    if start is None or len(header) < start.size:
-        raise _no_start(header)
-    numbers = start.unpack_from(header)
-    at = start.size + numbers[0]
-    description = header[start.size : at]
-    known = _understood.get(description)
-    fields: dict[str, Any] = {}
     try:
+        if len(header) > MAX_HEADER:
+            raise WireError(f"a header of {len(header)} bytes is larger than the {MAX_HEADER} allowed")
+        if type(header) is not bytes:
+            header = bytes(header)
+        start = _STARTS.get(header[:4])
+        if start is None or len(header) < start.size:
+            raise _no_start(header)
+        numbers = start.unpack_from(header)
+        at = start.size + numbers[0]
+        description = header[start.size : at]
+        known = _known.get(description)
         if known is None:
-            schema, others, specs = _unpacked(description)
-            fields = dict(zip(schema.numbers, numbers[1:], strict=False))
-            known = _understand(schema, others, specs)
-            if schema.tensors and len(description) <= LONGEST_REMEMBERED:
-                remember(_understood, description, known)
+            known = _understood(description)
+            _remember(_known, description, known, known[0], description)
         schema, others, layouts, frame_count = known
         if len(numbers) != 1 + len(schema.numbers):
             raise WireError(f"message {schema.kind!r} has {len(schema.numbers)} numbers, {len(numbers) - 1} came")
+        if len(frames) != frame_count:
+            raise WireError(f"message {schema.kind!r}: {frame_count - 1} frames announced, {len(frames) - 1} came")
         fields = others.copy()
         for i, name in enumerate(schema.numbers, 1):
             fields[name] = numbers[i]
-        if schema.blobs:
-            _restore_blobs(schema, fields, frames)
-        elif len(frames) != frame_count:
-            raise WireError(
-                f"message {schema.kind!r}: {frame_count - 1} tensors announced, {len(frames) - 1} frames came"
-            )
+        for i, name in enumerate(schema.blobs, 1):
+            fields[name] = bytes(frames[i])
         if not layouts:
             if at != len(header):
                 raise WireError(f"message {schema.kind!r}: {len(header) - at} bytes too many")
             return Message(schema.kind, fields)
         return Message(schema.kind, fields, _unpack_tensors(layouts, header, at, frames, borrow))
     except WireError as error:
-        error.request = fields.get("request") or 0
+        error.request = glimpse(header)[1].get("request", 0)
         raise
 
 
-def _check_size(header: Frame) -> None:
-    """Check the kind of a large message before it is decoded."""
-    begin = _HEAD_BYTES + 8 * header[2] + 1
-    if len(header) > MAX_WIDE_HEADER or not bytes(header[begin : begin + 32]).startswith(_WIDE):
-        raise WireError(f"a header of {len(header)} bytes is larger than its kind allows")
-
-
-def _no_start(header: bytes) -> WireError:
-    """The error of a message with a wrong start. Its first two bytes mean the same in every version."""
-    if len(header) < 2 or header[0] != FIRST:
-        return WireError("not a message of this protocol")
-    if header[1] != VERSION:
-        return WireError(
-            f"the peer speaks version {header[1]} of the protocol, this process version {VERSION}: "
-            "run the same release of dovetail in all tasks and clients"
-        )
-    return WireError("the header is not [numbers, description, values], or is cut off")
-
-
-_WIDE = tuple(_pack(schema.kind) for schema in KINDS.values() if schema.wide)
-
-
-def _unpacked(description: bytes) -> tuple[KindSchema, dict[str, Any], list[Any]]:
-    """The parts of a description; only its kind is checked."""
+def _understood(description: bytes) -> _Known:
+    """Check a description, and return what it means."""
     try:
-        kind, others, specs = _unpack(description)
-    except Exception as error:  # msgspec's own errors, and RecursionError
+        kind, packed, specs = _unpack(description)
+    except Exception as error:
         raise WireError(f"the description is not msgpack of [kind, fields, tensors]: {error}") from None
     schema = KINDS.get(kind)
     if schema is None:
         raise WireError(f"there is no message kind {kind[:64]!r}")
-    return schema, others, specs
-
-
-def _understand(schema: KindSchema, others: dict[str, Any], specs: list[Any]) -> _Known:
-    """Check a description, and return what it means."""
     if specs:
         check_tensor_count(schema, len(specs))
-    layouts = tuple([layout_of(spec, index) for index, spec in enumerate(specs)])
-    check_fields(schema.kind, schema.described, others)
-    return schema, others, layouts, 1 + sum(where not in (HERE, LENT) for where, *_ in layouts)
+    try:
+        schema.checker.decode(packed)
+    except Exception as error:  # msgspec's own errors, and RecursionError
+        raise WireError(f"message {kind!r}: {error}") from None
+    layouts = [layout_of(*spec) for spec in specs]
+    count = 1 + len(schema.blobs) + sum(place == FRAME for place, *_ in layouts)
+    return schema, _unpack_fields(packed), layouts, count
 
 
 def _unpack_tensors(
@@ -360,16 +322,13 @@ def _unpack_tensors(
     tensors: list[Tensor] = []
     frame = 1
     for layout in layouts:
-        where, size, dtype, shape = layout
+        place, size, dtype, _ = layout
         index = len(tensors)
-        if where is HERE:
+        if place == HERE:
             end = at + (size if dtype is not None else strings_size(size, header, at, index))
-            if dtype is not None and dtype is not BOOL and end <= len(header):  # any bytes are valid for such a tensor
-                tensors.append(np.ndarray(shape, dtype, header[at:end]))
-            else:
-                tensors.append(unpack_tensor(layout, header[at:end], index))
+            tensors.append(unpack_tensor(layout, header[at:end], index))
             at = end
-        elif where is LENT:
+        elif place == LENT:
             tensors.append(_unpack_lent(layout, header[at : at + PLACE.size], borrow, index))
             at += PLACE.size
         else:
@@ -381,7 +340,7 @@ def _unpack_tensors(
 
 
 def _unpack_lent(layout: Layout, place: bytes, borrow: Borrow | None, index: int) -> Tensor:
-    if borrow is None:
+    if borrow is None or layout[2] is None:
         raise WireError(f"tensor {index} cannot lie in shared memory here")
     if len(place) != PLACE.size:
         raise WireError(f"tensor {index} is lent, and where is cut off")
@@ -392,11 +351,13 @@ def _unpack_lent(layout: Layout, place: bytes, borrow: Borrow | None, index: int
     return unpack_tensor(layout, memory, index)
 
 
-def _restore_blobs(schema: KindSchema, fields: dict[str, Any], frames: Sequence[Frame]) -> None:
-    """Restore the fields of type `bytes`; the description has their lengths."""
-    for at, name in enumerate(schema.blobs, 1):
-        if at >= len(frames) or fields[name] != len(frames[at]):
-            raise WireError(f"message {schema.kind!r}: field {name!r} and its frame do not match")
-        fields[name] = bytes(frames[at])
-    if len(frames) > 1 + len(schema.blobs):
-        raise WireError(f"message {schema.kind!r}: {len(frames) - 1 - len(schema.blobs)} frames too many")
+def _no_start(header: bytes) -> WireError:
+    """The error of a message with a wrong start. Its first two bytes mean the same in every version."""
+    if len(header) < 2 or header[0] != _FIRST:
+        return WireError("not a message of this protocol")
+    if header[1] != VERSION:
+        return WireError(
+            f"the peer speaks version {header[1]} of the protocol, this process version {VERSION}: "
+            "run the same release of dovetail in all tasks and clients"
+        )
+    return WireError("the header is not [numbers, description, values], or is cut off")

@@ -23,8 +23,8 @@ import numpy as np
 
 from ...graph.core.settings import setting
 from ...graph.resources.buffer_pool import buffers
-from .messages import MAX_HEADER
-from .schema import WireError, numbers_of
+from .messages import MAX_HEADER, glimpse
+from .schema import WireError
 from .tensors import Frame
 
 SETTING: Final = "DOVETAIL_MAX_MESSAGE_MB"
@@ -49,7 +49,7 @@ class TooLargeError(WireError):
     code = "RESOURCE_EXHAUSTED"
 
     def __init__(self, why: str, header: Frame) -> None:
-        self.kind, numbers = numbers_of(header)
+        self.kind, numbers = glimpse(header)
         self.step = numbers.get("step", 0)
         super().__init__(f"a message cannot be taken: {why}", numbers.get("request", 0))
 

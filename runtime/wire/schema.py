@@ -4,7 +4,7 @@ Every sent or received message is checked against `KINDS`, down to what is insid
 kind is a new row. A field's type is
 
     bool, int, float, str, bytes    one value; `uint` is an int that is not negative
-    list, dict                      plain values, with str keys, nested up to `MAX_DEPTH`
+    dict                            plain values, with str keys
     a name of `RECORDS`             a record: a dict with those fields, or a list of the fields in their order
     T[]                             a list of values of type T; T?[]: some may be None
 """
@@ -12,13 +12,12 @@ kind is a new row. A field's type is
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-MAX_DEPTH = 16  # nesting depth of lists and dicts in one field
 HEAD = "<BBBxI"  # the fixed start of every message: see `messages.py`
 
 
@@ -47,21 +46,30 @@ class Record(NamedTuple):
         fields: name -> type, as in the table.
         required: the required fields; the others may be missing or None.
         is_list: whether it travels as a list of its fields, in their order, instead of a dict.
-        type: the same for msgspec.
     """
 
     fields: Mapping[str, str]
     required: frozenset[str]
     is_list: bool
-    type: Any
+
+    def type(self, name: str, without: tuple[str, ...] = ()) -> Any:
+        """The same for msgspec, without some of the fields."""
+        types: list[Any] = []
+        for field, kind in self.fields.items():
+            if field in without:
+                continue
+            if field in self.required:
+                types.append((field, _type(kind)))
+            else:  # a list has all its parts
+                types.append((field, _type(kind) | None, *(() if self.is_list else (None,))))
+        return msgspec.defstruct(name, types, array_like=self.is_list, forbid_unknown_fields=True, kw_only=True)
 
 
 # A float may be written as an int; a list may be given as a tuple (it arrives as a list).
 _TYPES: dict[str, Any] = {
     "bool": bool, "int": int, "uint": Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)], "float": float, "str": str, "bytes": bytes,
-    "list": list[Any], "dict": dict[str, Any], "channel": int | str,
+    "dict": dict[str, Any], "channel": int | str,
 }  # fmt: skip
-_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def _type(name: str) -> Any:
@@ -71,27 +79,17 @@ def _type(name: str) -> Any:
     return _type(name[:-1]) | None if name.endswith("?") else _TYPES[name]
 
 
-def _fields(name: str, text: str, is_list: bool = False) -> Record:
+def _fields(text: str, is_list: bool = False) -> Record:
     """Fields as the table writes them: `name type, name? type`; a field with a `?` is optional."""
     entries = [entry.split() for entry in text.split(",") if entry.strip()]
     fields = {field.removesuffix("?"): kind for field, kind in entries}
-    return _made(name, fields, frozenset(field for field, _ in entries if not field.endswith("?")), is_list)
-
-
-def _made(name: str, fields: Mapping[str, str], required: frozenset[str], is_list: bool = False) -> Record:
-    types: list[Any] = []
-    for field, kind in fields.items():
-        types.append((field, _type(kind)) if field in required else (field, _type(kind) | None, None))
-    if is_list:  # all parts are there
-        types = [part[:2] for part in types]
-    made = msgspec.defstruct(name, types, array_like=is_list, forbid_unknown_fields=True, kw_only=True)
-    return Record(fields, required, is_list, made)
+    return Record(fields, frozenset(field for field, _ in entries if not field.endswith("?")), is_list)
 
 
 def _record(name: str, text: str, is_list: bool = False) -> None:
     """Add a type to `RECORDS`."""
-    RECORDS[name] = record = _fields(name, text, is_list)
-    _TYPES[name] = record.type
+    RECORDS[name] = record = _fields(text, is_list)
+    _TYPES[name] = record.type(name)
 
 
 RECORDS: dict[str, Record] = {}
@@ -134,13 +132,13 @@ class KindSchema:
     Attributes:
         sender, receiver: `client`, `master`, `worker`, `server` (either of the two), or `any`.
         reply: the kind of the reply, or empty. An `error` may answer any request instead.
-        described: those of its description, which lacks the numbers and has the lengths instead of `bytes` fields.
         numbers: the required fields of type int; they are outside the description.
-        head: packs the fixed start and the numbers.
+        head: packs the fixed start of a message and the numbers.
+        blobs: the fields of type `bytes`, which have frames of their own.
+        type: the fields, for msgspec.
+        checker: decodes the other fields, those of the description, if they are as the table says.
         tensors: whether tensors may be attached.
         given: whether the receiver may write into the tensors; otherwise it shares them.
-        wide: whether the header may have up to `MAX_WIDE_HEADER` bytes.
-        blobs: the fields of type `bytes`, which have frames of their own.
     """
 
     kind: str
@@ -148,34 +146,27 @@ class KindSchema:
     receiver: str
     reply: str
     content: Record
-    described: Record
     numbers: tuple[str, ...]
     head: struct.Struct
+    blobs: tuple[str, ...]
+    type: Any
+    checker: msgspec.msgpack.Decoder[Any]
     tensors: bool
     given: bool
-    wide: bool
-    blobs: tuple[str, ...]
 
 
-def _row(
-    kind: str, way: str, fields: str = "", *,
-    tensors: bool = False, given: bool = False, wide: bool = False,
-) -> KindSchema:  # fmt: skip
+def _row(kind: str, way: str, fields: str = "", *, tensors: bool = False, given: bool = False) -> KindSchema:
     """One row of `KINDS`. `way`: `sender > receiver: reply`, or `sender > receiver`."""
     ends, _, reply = way.partition(": ")
     sender, receiver = ends.split(" > ")
-    content = _fields(kind, fields)
+    content = _fields(fields)
     numbers = tuple(name for name, t in content.fields.items() if t == "int" and name in content.required)
     blobs = tuple(name for name, t in content.fields.items() if t == "bytes")
-    if len(kind) > 31:
-        raise ValueError(f"kind {kind!r}: at most 31 characters, so that the header starts in one known way")
-    if tensors and blobs:
-        raise ValueError(f"kind {kind!r}: tensors or fields of bytes")
-    described = {n: "int" if n in blobs else t for n, t in content.fields.items() if n not in numbers}
+    head = struct.Struct(f"{HEAD}{len(numbers)}q")
+    checker = msgspec.msgpack.Decoder(content.type(kind, numbers + blobs))
     return KindSchema(
-        kind, sender, receiver, reply, content, _made(kind, described, content.required.difference(numbers)), numbers,
-        struct.Struct(f"{HEAD}{len(numbers)}q"), tensors, given, wide, blobs,
-    )  # fmt: skip
+        kind, sender, receiver, reply, content, numbers, head, blobs, content.type(kind), checker, tensors, given
+    )
 
 
 _MEMBER = "task str, group str, token int"
@@ -192,28 +183,27 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("ping", "any > server: pong", "seq int, request? int, waits? bool"),
     _row("pong", "server > any", "seq int, incarnation int, clock? int, working? bool, waits? str[]"),
     _row("status", "any > server: devices", "request int"),
-    _row("devices", "server > any", "request int, devices device[], incarnation int", wide=True),
+    _row("devices", "server > any", "request int, devices device[], incarnation int"),
     _row("stats", "any > server: figures", "request int"),
-    _row("figures", "server > any", "request int, figures figures", wide=True),
-    _row("create_session", "client > master: session_created", "request int, config dict, client? str", wide=True),
+    _row("figures", "server > any", "request int, figures figures"),
+    _row("create_session", "client > master: session_created", "request int, config dict, client? str"),
     _row("waiting", "master > client", "request int, tasks str[]"),
     _row(
         "session_created", "master > client",
-        "request int, session str, devices device[], limit_ms int, peer_timeout_s float, is_replicated? bool", wide=True,
+        "request int, session str, devices device[], limit_ms int, peer_timeout_s float, is_replicated? bool",
     ),
     _row("extend", "client > master: extended", "request int, session str, from_version int, graph bytes"),
     _row("extended", "master > client", "request int, version int"),
     _row(
         "prepare", "client > master: prepared",
-        "request int, session str, feeds str[], fetches str[], targets str[], warm? bool, deterministic? bool", wide=True,
+        "request int, session str, feeds str[], fetches str[], targets str[], warm? bool, deterministic? bool",
     ),
-    _row("prepared", "master > client", "request int, parts part[]", wide=True),
-    _row("plan", "client > master: planned", "request int, session str, feeds str[], fetches str[], targets str[], program str", wide=True),
+    _row("prepared", "master > client", "request int, parts part[]"),
+    _row("plan", "client > master: planned", "request int, session str, feeds str[], fetches str[], targets str[], program str"),
     _row("planned", "master > client", "request int, plan bytes"),
     _row(
         "register", "master > worker: registered",
         "request int, program str, session str, partition bytes, seed int, isolated bool, kernels dict, peer_timeout_s float, client str",
-        wide=True,
     ),
     _row("registered", "worker > master", "request int, incarnation int"),
     _row("expose_memory", "master > worker: memory_exposed", "request int"),
@@ -222,18 +212,17 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("memory_mapped", "worker > master", "request int, readable bool"),
     _row(
         "publish", "master > worker: published", "request int, session str, seed int, isolated bool, names variable[], changed bool",
-        wide=True,
     ),
-    _row("published", "worker > master", "request int, incarnation int, places address?[]", wide=True),
-    _row("want", "worker > worker: tensors", "step int, task str, session str, incarnation int, wants want[]", wide=True),
-    _row("denied", "worker > worker", "step int, channels channel[], code str, message str", wide=True),
+    _row("published", "worker > master", "request int, incarnation int, places address?[]"),
+    _row("want", "worker > worker: tensors", "step int, task str, session str, incarnation int, wants want[]"),
+    _row("denied", "worker > worker", "step int, channels channel[], code str, message str"),
     _row(
         "replicate", "worker > worker: replicated",
-        "request int, task str, incarnation int, number int, part int, last bool, whole bool, entries entry[]", tensors=True, wide=True,
+        "request int, task str, incarnation int, number int, part int, last bool, whole bool, entries entry[]", tensors=True,
     ),
     _row("replicated", "worker > worker", "request int, whole bool, incarnation int"),
     _row("recover", "worker > worker: recovered", "request int, task str, incarnation int, part int"),
-    _row("recovered", "worker > worker", "request int, whole bool, last bool, entries entry[]", tensors=True, wide=True),
+    _row("recovered", "worker > worker", "request int, whole bool, last bool, entries entry[]", tensors=True),
     _row("accumulated", "worker > worker"),
     _row("missing", "worker > worker: coming", "step int, task str, channels channel[]"),
     _row("coming", "worker > worker", "step int, task str, known bool, channels channel[], left int"),
@@ -249,73 +238,14 @@ KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("collective_count", "worker > worker: collective_counted", f"{_MEMBER}, known int, deaf bool"),
     _row("collective_counted", "worker > worker", f"{_MEMBER}, sent int"),
     _row("collective_alive", "worker > worker", _MEMBER),
-    _row("gpu_loans", "worker > worker", "step int, task str, loans loan[]", wide=True),
-    _row("gpu_refused", "worker > worker", "step int, task str, loans refused[]", wide=True),
+    _row("gpu_loans", "worker > worker", "step int, task str, loans loan[]"),
+    _row("gpu_refused", "worker > worker", "step int, task str, loans refused[]"),
     _row("abort", "client > worker", "step int, code str, reason str"),
     _row("touch", "client > master", "session str"),
     _row("close_session", "client > master: closed", "request int, session str"),
     _row("forget_session", "master > worker", "session str"),
     _row("closed", "server > any", "request int"),
-    _row("reset", "client > master: closed", "request int, containers str[], config? dict", wide=True),
+    _row("reset", "client > master: closed", "request int, containers str[], config? dict"),
     _row("reset_containers", "master > worker: closed", "request int, containers str[], sessions str[]"),
     _row("error", "server > any", "request int, code str, message str, node? str, task? str"),
 )}  # fmt: skip
-
-
-_LONGEST_KIND = max(map(len, KINDS)) + 2
-
-
-def kind_of(header: bytes | memoryview) -> str:
-    """The kind of a message with this header; '' if it is malformed."""
-    at = 9 + 8 * header[2] if len(header) > 2 else 0
-    name = bytes(header[at : at + _LONGEST_KIND])
-    return name[1 : 1 + (name[0] & 31)].decode("ascii", "replace") if name else ""
-
-
-def numbers_of(header: bytes | memoryview) -> tuple[str, dict[str, int]]:
-    """The kind of a message with this header, and its numbers; no numbers if it is malformed."""
-    kind = kind_of(header)
-    names = KINDS[kind].numbers if kind in KINDS else ()
-    numbers = struct.unpack_from(f"<{len(names)}q", header, 8) if len(header) >= 8 + 8 * len(names) else ()
-    return kind, dict(zip(names, numbers, strict=False))
-
-
-# --- checks ----------------------------------------------------------------------------------------------------------
-
-
-def check_fields(kind: str, content: Record, fields: Any) -> None:
-    """WireError unless all fields have known names and the types of the table, and all required ones are there."""
-    what = f"message {kind!r}"
-    if type(fields) is not dict:
-        raise WireError(f"{what}: fields must be a dict, not {type(fields).__name__}")
-    for name, value in fields.items():
-        if type(value) in (list, tuple, dict):
-            _check_plain(f"{what}: field {short(name)}", value, 1)
-    try:
-        msgspec.convert(fields, content.type, builtin_types=(bytes,))
-    except msgspec.ValidationError as error:
-        raise WireError(f"{what}: {error}") from None
-
-
-def _check_plain(what: str, value: Any, depth: int) -> None:
-    """WireError unless the value is plain, with str keys, and not too deep. Code that walks a field later needs no check."""
-    if depth > MAX_DEPTH:
-        raise WireError(f"{what} nests deeper than {MAX_DEPTH}")
-    items: Iterable[Any] = value
-    if type(value) is dict:
-        for key in value:
-            if type(key) is not str:
-                raise WireError(f"{what} has a key {short(key)}; keys must be str")
-        items = value.values()
-    for item in items:
-        kind = type(item)
-        if kind in _SCALARS:
-            continue
-        if kind is not list and kind is not dict and kind is not tuple:
-            raise WireError(f"{what} holds a {kind.__name__}; only plain values can travel")
-        _check_plain(what, item, depth + 1)
-
-
-def short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 64 else text[:61] + "..."

@@ -5,14 +5,16 @@ A tensor of numbers is its elements in C order, little-endian. A tensor of strin
 
 from __future__ import annotations
 
+import math
 import struct
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 
 from ...graph.core import dtypes
 from ...graph.core.shape import VALUE_RANK
-from .schema import WireError, short
+from .schema import WireError
 
 #: A frame of this many bytes or more is borrowed from its array, not copied. Copying 64 KiB costs about as much as
 #: the bookkeeping of a borrowed buffer (8 µs). The sender must not change a larger array
@@ -26,24 +28,30 @@ MAX_DIM = 1 << 40
 
 HERE: Final = "here"
 LENT: Final = "lent"
-_PLACES: Final = {place: place for place in (HERE, LENT, "")}  # interned, so that `is` compares them
+FRAME: Final = "frame"
 PLACE: Final = struct.Struct("<5q")  # the reference of a lent tensor
 
 Frame: TypeAlias = bytes | memoryview
 Bytes: TypeAlias = "Frame | np.ndarray[Any, np.dtype[np.uint8]]"
 """The bytes of a tensor: a frame, or shared memory."""
 Tensor: TypeAlias = np.ndarray[Any, Any] | np.generic
-Layout: TypeAlias = tuple[str, int, "np.dtype[Any] | None", tuple[int, ...]]
-"""Place of a tensor's bytes (`HERE`, `LENT`, or empty: in a frame), their number, the element type, the shape.
-For strings: no element type, and the number of elements instead of bytes."""
 
 # The element types are those of `graph.dtypes`, under the same names.
 _NP_OF = {t.name: t.np for t in dtypes.ALL if t.np.kind != "O"}
 NAME_OF = {np_dtype: name for name, np_dtype in _NP_OF.items()}
 _STRING = dtypes.string.name
-BOOL = np.dtype(np.bool_)
+_BOOL = np.dtype(np.bool_)
 _LENGTH = np.dtype("<u4")
-_MAX_BYTES = (1 << 63) - 1
+
+Spec: TypeAlias = tuple[str, tuple[int, ...], str]
+"""A tensor's description: element type, shape, and the place of its bytes (`HERE`, `LENT` or `FRAME`)."""
+_NAMES: Any = Literal[(_STRING, *_NP_OF)]
+_SHAPE: Any = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_DIM)], ...], msgspec.Meta(max_length=VALUE_RANK)]
+SPEC: Any = tuple[_NAMES, _SHAPE, Literal["here", "lent", "frame"]]
+"""The same for msgspec."""
+Layout: TypeAlias = tuple[str, int, "np.dtype[Any] | None", tuple[int, ...]]
+"""Place of a tensor's bytes, their number, the element type, the shape.
+For strings: no element type, and the number of elements instead of bytes."""
 
 
 # --- packing ---------------------------------------------------------------------------------------------------------
@@ -86,57 +94,31 @@ def _pack_strings(array: np.ndarray[Any, Any], index: int) -> bytes:
 # --- unpacking -------------------------------------------------------------------------------------------------------
 
 
-def layout_of(spec: Any, index: int) -> Layout:
-    """Check a tensor's description, and return its layout."""
-    if type(spec) is not list or not 2 <= len(spec) <= 3 or type(spec[0]) is not str or type(spec[1]) is not list:
-        raise WireError(f"tensor {index}: its description is not [dtype, shape]")
-    name, shape = spec[0], spec[1]
-    where = spec[2] if len(spec) == 3 else ""
-    if len(shape) > VALUE_RANK:
-        raise WireError(f"tensor {index} has rank {len(shape)}, at most {VALUE_RANK} is allowed")
-    count = room = 1
-    for dim in shape:
-        if type(dim) is not int or not 0 <= dim <= MAX_DIM:
-            raise WireError(f"tensor {index} has a dimension {short(dim)}")
-        count *= dim
-        room *= dim or 1
+def layout_of(name: str, shape: tuple[int, ...], place: str) -> Layout:
     dtype = _NP_OF.get(name)
-    if dtype is None and name != _STRING:
-        raise WireError(f"tensor {index} has an unknown element type {short(name)}")
-    if type(where) is not str or where not in _PLACES:
-        raise WireError(f"tensor {index} lies in an unknown place: {short(where)}")
-    if dtype is None and where not in (HERE, ""):
-        raise WireError(f"tensor {index} holds strings, which cannot lie there: {short(where)}")
-    width = 8 if dtype is None else dtype.itemsize
-    if room * width > _MAX_BYTES:  # as NumPy counts, with 1 for a dimension of 0
-        raise WireError(f"tensor {index}: {name}{short(shape)} cannot be made: it is too large")
-    return _PLACES[where], count if dtype is None else count * width, dtype, tuple(shape)
+    return place, math.prod(shape) * (1 if dtype is None else dtype.itemsize), dtype, shape
 
 
 def unpack_tensor(layout: Layout, data: Bytes, index: int) -> Tensor:
-    """One read-only array over `data`, which has exactly its bytes."""
+    """One read-only array over `data`, which must have exactly its bytes."""
     _, size, dtype, shape = layout
+    needed = size if dtype is not None else strings_size(size, data, 0, index)
+    if needed != len(data):
+        raise WireError(f"tensor {index}: {dtype or _STRING}{list(shape)} needs {needed} bytes, {len(data)} came")
     try:
         if dtype is None:
-            return _unpack_strings(shape, size, data, index)
-        if size != len(data):
-            raise WireError(f"tensor {index}: {dtype}{list(shape)} needs {size} bytes, its frame has {len(data)}")
+            return _unpack_strings(shape, size, data)
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data)
-        # Operations disagree on whether a bool byte other than 0 and 1 is true.
-        if dtype is BOOL and size and np.ndarray(size, np.uint8, data).max() > 1:
-            raise WireError(f"tensor {index}: a bool is neither 0 nor 1")
-        if type(data) is bytes:  # immutable, and aligned by Python
-            return array
-        flags = array.flags
-        if not flags.aligned:  # small frames may start at any byte of the receive buffer
-            array = array.copy()
-            flags = array.flags
-        flags.writeable = False
-        return array
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
-        if isinstance(error, WireError):
-            raise
-        raise WireError(f"tensor {index}: {dtype}{short(shape)} cannot be made: {error}") from None
+        raise WireError(f"tensor {index}: {dtype or _STRING}{list(shape)} cannot be made: {error}") from None
+    # Operations disagree on whether a bool byte other than 0 and 1 is true.
+    if dtype is _BOOL and size and np.ndarray(size, np.uint8, data).max() > 1:
+        raise WireError(f"tensor {index}: a bool is neither 0 nor 1")
+    if type(data) is not bytes:  # `bytes` are immutable, and aligned by Python
+        if not array.flags.aligned:  # small frames may start at any byte of the receive buffer
+            array = array.copy()
+        array.flags.writeable = False
+    return array
 
 
 def strings_size(count: int, data: Bytes, at: int, index: int) -> int:
@@ -147,9 +129,7 @@ def strings_size(count: int, data: Bytes, at: int, index: int) -> int:
     return start + int(np.ndarray(count, _LENGTH, data, at).sum(dtype=np.uint64))
 
 
-def _unpack_strings(shape: tuple[int, ...], count: int, data: Bytes, index: int) -> Tensor:
-    if strings_size(count, data, 0, index) != len(data):
-        raise WireError(f"tensor {index}: the lengths of its strings do not add up to its frame")
+def _unpack_strings(shape: tuple[int, ...], count: int, data: Bytes) -> Tensor:
     flat, start = np.empty(count, object), count * _LENGTH.itemsize
     for i, length in enumerate(np.ndarray(count, _LENGTH, data).tolist()):
         flat[i] = bytes(data[start : start + length])

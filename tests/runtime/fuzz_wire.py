@@ -75,7 +75,7 @@ def record() -> list[Frames]:
 
 
 _EXAMPLES: dict[str, Any] = {
-    "bool": False, "int": 1, "uint": 1, "channel": 1, "float": 0.5, "str": "a", "bytes": b"abc", "list": [], "dict": {},
+    "bool": False, "int": 1, "uint": 1, "channel": 1, "float": 0.5, "str": "a", "bytes": b"abc", "dict": {},
 }  # fmt: skip
 
 

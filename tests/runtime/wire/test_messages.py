@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from dovetail.graph.core import dtypes
 from dovetail.runtime.wire import messages as wire
 from dovetail.runtime.wire.messages import Message, decode, encode
-from dovetail.runtime.wire.schema import KINDS, MAX_DEPTH, RECORDS, Record, WireError
+from dovetail.runtime.wire.schema import KINDS, RECORDS, Record, WireError
 from dovetail.runtime.wire.tensors import BORROW_BYTES, MAX_DIM
 
 V = wire.VERSION
@@ -48,7 +48,7 @@ PLAIN = st.recursive(
 )
 OF_TYPE = {
     "bool": st.booleans(), "int": INTS, "uint": st.integers(0, 2**63 - 1), "float": st.floats(allow_nan=False), "str": st.text(),
-    "bytes": st.binary(), "list": st.lists(PLAIN), "dict": st.dictionaries(st.text(), PLAIN), "channel": INTS | st.text(),
+    "bytes": st.binary(), "dict": st.dictionaries(st.text(), PLAIN), "channel": INTS | st.text(),
 }  # fmt: skip
 
 
@@ -240,8 +240,8 @@ def test_each_record_is_in_a_message() -> None:
         (Message("ping", {"seq": 1, "request": 2**64}), "cannot be packed"),
         (Message("ping", {"seq": 1}, (np.zeros(1),)), "carries no tensors"),
         (Message("abort", {"step": 1, "code": "\ud800", "reason": ""}), "cannot be packed"),
-        (Message("create_session", {"request": 1, "config": {1: 2}}), "key 1"),
-        (Message("create_session", {"request": 1, "config": {"a": object()}}), "holds a object"),
+        (Message("create_session", {"request": 1, "config": {1: 2}}), "Expected `str`"),
+        (Message("create_session", {"request": 1, "config": {"a": object()}}), "object is unsupported"),
         (Message("tensors", {"step": 1, "channels": 1.5, "without": []}), "Expected `array`, got `float`"),
         (Message("tensors", {"step": 1, "channels": [1], "without": []}, ([1, 2],)), "is a list, not a NumPy array"),
         (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.zeros(1, "M8[s]"),)), "cannot travel"),
@@ -249,8 +249,8 @@ def test_each_record_is_in_a_message() -> None:
         (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.array([1, None], object),)), "holds a int"),
         (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.array(["\ud800"], object),)), "surrogates"),
         (Message("tensors", {"step": 1, "channels": [1], "without": []}, (np.zeros(1),) * (wire.MAX_TENSORS + 1)), "at most"),
-        (Message("error", {"request": 1, "code": "c", "message": "m" * (2 << 20)}), "more than the"),
-        (Message("ping", [1]), "fields must be a dict"),
+        (Message("error", {"request": 1, "code": "c", "message": "m" * (17 << 20)}), "more than the"),
+        (Message("ping", [1]), "Expected `object`, got `array`"),
     ],
 )  # fmt: skip
 def test_a_wrong_message_does_not_leave(message: Message, says: str) -> None:
@@ -262,7 +262,7 @@ def test_a_wrong_message_does_not_leave(message: Message, says: str) -> None:
 def test_a_field_that_contains_itself_does_not_leave() -> None:
     endless: list[object] = []
     endless.append(endless)
-    with pytest.raises(WireError, match="field 'config' nests deeper"):
+    with pytest.raises(WireError, match="cannot be packed.*recursion"):
         encode(Message("create_session", {"request": 1, "config": {"a": endless}}))
 
 
@@ -290,6 +290,8 @@ def raw(
 
 
 def tensor_message(spec: object, frame: bytes) -> list[bytes]:
+    if isinstance(spec, list) and len(spec) == 2:
+        spec = [*spec, "frame"]
     return [header(V, "tensors", {"step": 1, "channels": [1], "without": []}, [spec]), frame]
 
 
@@ -301,13 +303,6 @@ def values_message(spec: list[object], values: bytes) -> list[bytes]:
 def extend(graph: object, *frames: bytes) -> list[bytes]:
     fields = {"request": 1, "session": "", "from_version": 0} | ({} if graph is None else {"graph": graph})
     return [header(V, "extend", fields, []), *frames]
-
-
-def nested(depth: int) -> list[object]:
-    value: list[object] = []
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 MALFORMED: list[tuple[str, list[bytes], str]] = [
@@ -334,21 +329,18 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("older version", [msgpack.packb([1, "ping", {"seq": 1}, []])], "version 1.*same release"),
     ("kind is a number", [header(V, 7, {}, [])], "the description is not"),
     ("kind is a list", [header(V, [], {}, [])], "the description is not"),
-    ("fields are a list", [header(V, "ping", [], [])], "the description is not"),
+    ("fields are a list", [header(V, "ping", [], [])], "Expected `object`, got `array`"),
     ("tensors are a map", [header(V, "ping", {"seq": 1}, {})], "the description is not"),
     ("unknown kind", [header(V, "exec", {}, [])], "no message kind 'exec'"),
     ("missing field", [header(V, "abort", {"step": 1, "code": "c"}, [])], "missing required field `reason`"),
     ("unknown field", [header(V, "ping", {"seq": 1, "x": 1}, [])], "unknown field `x`"),
     ("key of bytes", [header(V, "ping", {b"seq": 1}, [])], "Expected `str`"),
-    ("key of int", [header(V, "ping", {1: 1}, [])], "not msgpack"),
+    ("key of int", [header(V, "ping", {1: 1}, [])], "Expected `str`"),
     ("wrong type", [header(V, "touch", {"session": 1}, [])], "Expected `str`, got `int`"),
     ("bool for int", [header(V, "ping", {"seq": 1, "request": True}, [])], r"Expected `int \| null`, got `bool`"),
-    ("None for a required field", [header(V, "touch", {"session": None}, [])], "Expected `str`, got `null`"),
-    ("timestamp", [header(V, "touch", {"session": msgpack.Timestamp(1)}, [])], "Expected `str`, got `datetime`"),
-    ("extension", [header(V, "create_session", {"request": 1, "config": {"a": msgpack.ExtType(5, b"x")}}, [])], "holds a Ext"),
-    ("bad utf-8", [raw([], b"\x93\xa5touch\x81\xa7session\xa2\xff\xff\x90")], "not msgpack"),
-    ("nested key of bytes", [header(V, "create_session", {"request": 1, "config": {"a": [{b"k": 1}]}}, [])], "key b'k'"),
-    ("too deep", [header(V, "create_session", {"request": 1, "config": {"a": nested(MAX_DEPTH)}}, [])], "deeper"),
+    ("None for a required field", [header(V, "touch", {"session": None}, [])], "Expected `str`, got `None`"),
+    ("timestamp", [header(V, "touch", {"session": msgpack.Timestamp(1)}, [])], "Expected `str`, got `ext`"),
+    ("bad utf-8", [raw([], b"\x93\xa5touch\x81\xa7session\xa2\xff\xff\x90")], "utf-8"),
     ("an element of another type", [header(V, "waiting", {"request": 1, "tasks": ["a", 1]}, [])], r"got `int` - at `\$\.tasks\[1\]`"),
     ("a record of another type", [header(V, "published", {"request": 1, "incarnation": 1, "places": [None, {}]}, [])],
      r"Expected `array \| null`, got `object` - at `\$\.places\[1\]`"),
@@ -362,56 +354,53 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("a record in a record", [header(V, "publish", {"request": 1, "session": "", "seed": 1, "isolated": True, "changed": True,
      "names": [["", "v", None], ["", "a", ["float32", [2, "x"], "mean"]]]}, [])],
      r"Expected `int`, got `str` - at `\$\.names\[1\]\[2\]\[1\]\[1\]`"),
-    ("far too deep", [raw([], b"\x93\xa7waiting\x81\xa5tasks" + b"\x91" * 9_999 + b"\x90\x90")], "not msgpack"),
+    ("far too deep", [raw([], b"\x93\xa7waiting\x81\xa5tasks" + b"\x91" * 9_999 + b"\x90\x90")], "recursion"),
     ("announces too much", [raw([], b"\x93\xa7waiting\x81\xa5tasks\xdd\xff\xff\xff\xff\x90")], "not msgpack"),
-    ("header too large", [header(V, "abort", {"reason": "r" * wire.MAX_HEADER}, [])], "larger"),
-    ("wide header too large", [header(V, "devices", {"x": bytes(wire.MAX_WIDE_HEADER)}, [])], "larger"),
-    ("tensor for ping", [header(V, "ping", {"seq": 1}, [["int8", [1]]]), b"1"], "carries no tensors"),
-    ("a frame too many", [header(V, "ping", {"seq": 1}, []), b""], "0 tensors announced, 1 frames"),
-    ("a frame too few", tensor_message(["int8", [1]], b"1")[:1], "1 tensors announced, 0 frames"),
-    ("too many tensors", [header(V, "tensors", {}, [0] * (wire.MAX_TENSORS + 1))], "at most"),
-    ("spec is no list", tensor_message(1, b""), "not .dtype, shape"),
-    ("spec is too long", tensor_message(["int8", [1], "here", 0], b"1"), "not .dtype, shape"),
-    ("an unknown place", tensor_message(["int8", [1], "there"], b"1"), "unknown place: 'there'"),
-    ("a place of another type", tensor_message(["int8", [1], []], b"1"), "unknown place"),
-    ("strings that are lent", tensor_message(["string", [1], "lent"], b"1"), "strings, which cannot lie there"),
-    ("values and a frame", tensor_message(["int8", [1], "here"], b"1"), "0 tensors announced, 1 frames"),
-    ("memory and a frame", tensor_message(["int8", [1], "lent"], b"1"), "0 tensors announced, 1 frames"),
-    ("dtype is no str", tensor_message([[], [1]], b"1"), "not .dtype, shape"),
-    ("shape is no list", tensor_message(["int8", 1], b"1"), "not .dtype, shape"),
-    ("unknown dtype", tensor_message(["object", [1]], b"12345678"), "unknown element type 'object'"),
-    ("NumPy's other dtypes", tensor_message(["M8[s]", [1]], b"12345678"), "unknown element type"),
-    ("a reference dtype", tensor_message(["float32_ref", [1]], b"1234"), "unknown element type"),
-    ("dimension below zero", tensor_message(["int8", [-1]], b""), "dimension -1"),
-    ("dimension of another type", tensor_message(["int8", [1.0]], b"1"), "dimension 1.0"),
-    ("dimension of bool", tensor_message(["int8", [True]], b"1"), "dimension True"),
-    ("dimension too large", tensor_message(["int8", [MAX_DIM + 1, 0]], b""), "dimension"),
+    ("header too large", [header(V, "devices", {"x": bytes(wire.MAX_HEADER)}, [])], "larger"),
+    ("tensor for ping", [header(V, "ping", {"seq": 1}, [["int8", [1], "frame"]]), b"1"], "carries no tensors"),
+    ("a frame too many", [header(V, "ping", {"seq": 1}, []), b""], "0 frames announced, 1 came"),
+    ("a frame too few", tensor_message(["int8", [1]], b"1")[:1], "1 frames announced, 0 came"),
+    ("too many tensors", [header(V, "tensors", {}, [["int8", [0], "here"]] * (wire.MAX_TENSORS + 1))], "at most"),
+    ("spec is no list", tensor_message(1, b""), "the description is not"),
+    ("spec is too long", tensor_message(["int8", [1], "here", 0], b"1"), "the description is not"),
+    ("an unknown place", tensor_message(["int8", [1], "there"], b"1"), "Invalid enum value 'there'"),
+    ("a place of another type", tensor_message(["int8", [1], []], b"1"), "Expected `str`, got `array`"),
+    ("strings that are lent", values_message(["string", [1], "lent"], b"1"), "cannot lie in shared memory"),
+    ("values and a frame", tensor_message(["int8", [1], "here"], b"1"), "0 frames announced, 1 came"),
+    ("memory and a frame", tensor_message(["int8", [1], "lent"], b"1"), "0 frames announced, 1 came"),
+    ("dtype is no str", tensor_message([[], [1]], b"1"), "the description is not"),
+    ("shape is no list", tensor_message(["int8", 1], b"1"), "the description is not"),
+    ("unknown dtype", tensor_message(["object", [1]], b"12345678"), "Invalid enum value 'object'"),
+    ("NumPy's other dtypes", tensor_message(["M8[s]", [1]], b"12345678"), "Invalid enum value"),
+    ("a reference dtype", tensor_message(["float32_ref", [1]], b"1234"), "Invalid enum value"),
+    ("dimension below zero", tensor_message(["int8", [-1]], b""), ">= 0"),
+    ("dimension of another type", tensor_message(["int8", [1.0]], b"1"), "got `float`"),
+    ("dimension of bool", tensor_message(["int8", [True]], b"1"), "got `bool`"),
+    ("dimension too large", tensor_message(["int8", [MAX_DIM + 1, 0]], b""), "<= 1099511627776"),
     ("shape that overflows", tensor_message(["int8", HUGE], b""), "cannot be made"),
     ("shape that overflows here", values_message(["int8", HUGE], b""), "cannot be made"),
-    ("rank too large", tensor_message(["int8", [1] * 65], b"1"), "rank 65"),
-    ("values too short", values_message(["float32", [2]], b"1234567"), "needs 8 bytes, its frame has 7"),
+    ("rank too large", tensor_message(["int8", [1] * 65], b"1"), "length <= 64"),
+    ("values too short", values_message(["float32", [2]], b"1234567"), "needs 8 bytes, 7 came"),
     ("values too long", values_message(["float32", [2]], b"123456789"), "1 bytes too many"),
     ("values of a bool", values_message(["bool", [3]], b"\0\1\2"), "neither 0 nor 1"),
     ("values of strings", values_message(["string", [3]], b"\0" * 11), "3 strings need 12 bytes"),
-    ("values of strings that claim more", values_message(["string", [1]], b"\4\0\0\0abc"), "do not add up"),
+    ("values of strings that claim more", values_message(["string", [1]], b"\4\0\0\0abc"), "needs"),
     ("values of strings that claim less", values_message(["string", [1]], b"\2\0\0\0abc"), "1 bytes too many"),
-    ("values of strings that overflow", values_message(["string", [2]], b"\xff" * 8), "do not add up"),
+    ("values of strings that overflow", values_message(["string", [2]], b"\xff" * 8), "needs"),
     ("lent to nobody", values_message(["int8", [1], "lent"], b"1" * 40), "cannot lie in shared memory here"),
-    ("frame too short", tensor_message(["float32", [2]], b"1234567"), "needs 8 bytes, its frame has 7"),
-    ("frame too long", tensor_message(["float32", [2]], b"123456789"), "needs 8 bytes, its frame has 9"),
+    ("frame too short", tensor_message(["float32", [2]], b"1234567"), "needs 8 bytes, 7 came"),
+    ("frame too long", tensor_message(["float32", [2]], b"123456789"), "needs 8 bytes, 9 came"),
     ("frame for nothing", tensor_message(["float32", [0]], b"1"), "needs 0 bytes"),
     ("bool that is neither", tensor_message(["bool", [3]], b"\0\1\2"), "neither 0 nor 1"),
     ("strings without lengths", tensor_message(["string", [3]], b"\0" * 11), "3 strings need 12 bytes"),
-    ("strings that claim more", tensor_message(["string", [1]], b"\4\0\0\0abc"), "do not add up"),
-    ("strings that claim less", tensor_message(["string", [1]], b"\2\0\0\0abc"), "do not add up"),
-    ("strings that overflow", tensor_message(["string", [2]], b"\xff" * 8), "do not add up"),
-    ("strings of nothing", tensor_message(["string", [0]], b"abc"), "do not add up"),
+    ("strings that claim more", tensor_message(["string", [1]], b"\4\0\0\0abc"), "needs"),
+    ("strings that claim less", tensor_message(["string", [1]], b"\2\0\0\0abc"), "needs"),
+    ("strings that overflow", tensor_message(["string", [2]], b"\xff" * 8), "needs"),
+    ("strings of nothing", tensor_message(["string", [0]], b"abc"), "needs"),
     ("strings of impossible shape", tensor_message(["string", HUGE], b""), "made"),
-    ("graph of another length", extend(2, b"1"), "do not match"),
-    ("graph without frame", extend(2), "do not match"),
-    ("graph in the description", extend(b"1", b"1"), "Expected `int`, got `bytes`"),
-    ("graph and more", extend(1, b"1", b""), "1 frames too many"),
-    ("graph missing", extend(None), "missing required field `graph`"),
+    ("graph without frame", extend(None), "1 frames announced, 0 came"),
+    ("graph in the description", extend(b"1", b"1"), "unknown field `graph`"),
+    ("graph and more", extend(None, b"1", b""), "1 frames announced, 2 came"),
 ]  # fmt: skip
 
 
@@ -430,7 +419,7 @@ def test_what_was_seen_before_is_checked_as_if_it_were_new() -> None:
         for values in (b"", b"\0\2" + b"\1\0\0\0x", b"\0\1" + b"\2\0\0\0x", b"\0\1" + b"\1\0\0\0xx"):
             with pytest.raises(WireError):
                 decode([good + values])
-        with pytest.raises(WireError, match="frames came"):
+        with pytest.raises(WireError, match="1 came"):
             decode([good + b"\0\1" + b"\1\0\0\0x", b""])
         with pytest.raises(WireError, match="numbers, 0 came"):
             decode([raw([], good[16:] + b"\0\1", size=len(good) - 16)])
@@ -445,11 +434,11 @@ def test_messages_do_not_share_their_fields() -> None:
 def test_what_is_remembered_of_others_is_bounded() -> None:
     for i in range(2 * wire.MOST_REMEMBERED):
         assert decode(encode(Message("done", {"request": i, "fetches": (f"fetch {i}",)}))).fields["request"] == i
-    assert len(wire._packed) == len(wire._understood) == wire.MOST_REMEMBERED
-    before = set(wire._packed), set(wire._understood)
+        assert max(len(wire._packed), len(wire._known)) <= wire.MOST_REMEMBERED
+    before = set(wire._packed), set(wire._known)
     decode(encode(Message("done", {"request": 1, "fetches": ("x" * wire.LONGEST_REMEMBERED,)})))
     decode(encode(Message("abort", {"step": 1, "code": "no tensors", "reason": "of no step"})))
-    assert (set(wire._packed), set(wire._understood)) == before
+    assert (set(wire._packed), set(wire._known)) == before
 
 
 def test_the_error_names_the_request_when_it_can_be_read() -> None:
