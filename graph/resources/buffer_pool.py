@@ -56,24 +56,6 @@ class Buffers:
                     return np.empty(shape, dtype)
             return np.ndarray(shape, dtype, found, self._begins[id(found)])
 
-    def left_over(self, size: int) -> np.ndarray[Any, Any] | None:
-        """Free memory of `size` bytes from an earlier result; None if there is none."""
-        with self._lock:
-            found = self._left_over(size, self._rounded(size))
-            return None if found is None else np.ndarray((size,), np.uint8, found, self._begins[id(found)])
-
-    def size_of(self, size: int) -> int:
-        """The size in bytes of the piece of memory for a result of `size` bytes."""
-        return self._rounded(size) + _LINE
-
-    def adopt(self, piece: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
-        """The first `size` bytes of a piece that was made elsewhere; one of `size_of(size)` bytes is kept for later results."""
-        rounded = self._rounded(size)
-        with self._lock:
-            if len(piece) == rounded + _LINE and self.kept_bytes + rounded <= self._kept:
-                self._keep(piece, size, rounded)
-            return np.ndarray((size,), np.uint8, piece)
-
     def is_own(self, memory: object) -> bool:
         """Whether `memory` is the base of a result from this pool."""
         return id(memory) in self._begins

@@ -1,19 +1,16 @@
 """The memory of a large message during its reception, on a stream or in chunks.
 
-A few bytes can announce gigabytes. So memory is allocated as bytes arrive, never for what is only announced. A frame of up to
-`FIRST_BYTES` gets its memory when its first byte is due. A larger one gets memory that an earlier message or result has released
-(`buffers`), or starts small and doubles whenever it is full: the kernel then moves its pages without a copy.
+A few bytes can announce gigabytes. They cost no memory: a frame gets its address space when its first byte is due, and the kernel gives
+it pages as bytes arrive. Where an earlier message or result has released memory (`buffers`), it is used again.
 
-A message that is larger than the limit, or than the free memory, is refused. Its header is kept, since it names the request that
-gets the error. Its other bytes are read and dropped, so the connection continues with the next message.
+A message that is larger than the limit, or than the free memory, is refused, also while it arrives: others may arrive at once. Its
+header is kept, since it names the request that gets the error. Its other bytes are read and dropped, so the connection continues with
+the next message.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
-import resource
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,8 +25,7 @@ from .schema import WireError
 from .tensors import Frame
 
 SETTING: Final = "DOVETAIL_MAX_MESSAGE_MB"
-FIRST_BYTES: Final = 4 << 20  # the first allocation of a larger frame
-_LOOK_BYTES: Final = 64 << 20  # larger messages are compared with the free memory
+_LOOK_BYTES: Final = 64 << 20  # larger messages are compared with the free memory whenever so much of them has come
 MOST_BUFFERS: Final = 512  # per system call; the kernel's limit is 1024
 _BYTE: Final = np.dtype(np.uint8)
 _dropped: Final = memoryview(bytearray(512 << 10))  # receives the bytes of refused messages; never read
@@ -60,7 +56,7 @@ def most_bytes() -> int:
 
 
 def memory_left() -> int:
-    """How many bytes this process can still allocate, according to the machine, its control group and its own limit."""
+    """How many bytes this process can still get, according to the machine and its control group."""
     found = [1 << 62]
     with contextlib.suppress(OSError, ValueError, KeyError):
         lines = (line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines())
@@ -73,11 +69,6 @@ def memory_left() -> int:
         lines = (line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
         cached = {name: int(text) for name, text in lines}.get("inactive_file", 0)
         found.append(most - int((group / "memory.current").read_text("ascii")) + cached)
-    with contextlib.suppress(OSError, ValueError):
-        most, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if most != resource.RLIM_INFINITY:
-            used = int(Path("/proc/self/statm").read_text("ascii").split()[0])
-            found.append(most - used * os.sysconf("SC_PAGE_SIZE"))
     return max(0, min(found))
 
 
@@ -97,31 +88,28 @@ class PartialMessage:
     [b'header', b'abc']
     """
 
-    __slots__ = ("_growing", "_made", "_reported", "_sizes", "_total", "_why", "frames", "left")
+    __slots__ = ("_made", "_next_look", "_reported", "_sizes", "_total", "_why", "frames", "left")
 
     def __init__(self, sizes: Sequence[int], most: int) -> None:
         self.left = self._total = sum(sizes)
         self.frames: list[Frame] = []
         self._sizes = sizes
         self._made: deque[memoryview] = deque()  # empty memory for the next bytes
-        self._growing: mmap.mmap | None = None  # the memory of the last frame while it is incomplete
+        self._next_look = self._total  # the free memory is looked at when no more than this is missing
         self._why = ""  # why the message is refused
         self._reported = False
         if self._total > most:
             self._refuse(f"it has {self._total} bytes; the limit is {most} ({SETTING} of the receiver)")
-        elif self._total >= _LOOK_BYTES:
-            self._check_free_memory(self._total)
+        self._look()
 
     def room(self, most: int) -> list[memoryview]:
         """Memory for the next bytes, `most` bytes at most. The caller releases it before the next call."""
         if not self._made:
             try:
                 self._make(most)
-            except (MemoryError, OSError):
+            except MemoryError:
                 self._refuse(f"there is no memory for its {self._total} bytes")
-            if self._why and not self._made:
-                return [_dropped[: min(most, self.left)]]
-        return first_bytes(self._made, most)
+        return first_bytes(self._made, most) or [_dropped[: min(most, self.left)]]
 
     def filled(self, count: int) -> None:
         """Record that `count` bytes were written into `room`'s memory."""
@@ -131,10 +119,10 @@ class PartialMessage:
             count -= len(made.popleft())
         if made and count:
             made[0] = made[0][count:]
-        if not self.left and not self._why:
-            if self._growing is not None:
-                self._finish(self._growing)
-            self.frames += [b""] * (len(self._sizes) - len(self.frames))
+        if not self._why:
+            self._look()
+            if not self.left:
+                self.frames += [b""] * (len(self._sizes) - len(self.frames))
 
     def put(self, data: Frame) -> None:
         """Add received bytes, no more than are missing."""
@@ -164,49 +152,29 @@ class PartialMessage:
         return self._sizes[0] <= MAX_HEADER
 
     def _make(self, most: int) -> None:
-        if self._growing is not None:
-            self._grow(self._growing)
-        while not self._why or (self._has_header() and not self.frames):
-            if self._growing is not None or len(self.frames) == len(self._sizes) or sum(map(len, self._made)) >= most:
-                break
-            size = self._sizes[len(self.frames)]
-            if size > FIRST_BYTES and (left := buffers.left_over(size)) is None:
-                self._growing = mmap.mmap(-1, FIRST_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-                self._made.append(memoryview(self._growing))
-                self.frames.append(b"")
-            else:
-                array = left if size > FIRST_BYTES and left is not None else buffers.empty((size,), _BYTE)
-                self.frames.append(array.data)
-                if size:
-                    self._made.append(array.data)
-
-    def _grow(self, memory: mmap.mmap) -> None:
-        """Double the memory of a full frame, or complete the frame."""
-        had, size = len(memory), self._sizes[len(self.frames) - 1]
-        if had >= size:
-            self._finish(memory)
+        """Get memory for the header, then for the next frames, `most` bytes or more; of a refused message for the header alone."""
+        if self._why and (self.left < self._total or not self._has_header()):
             return
-        grown = 2 * had if 2 * had < size else buffers.size_of(size)
-        if grown >= _LOOK_BYTES:
-            self._check_free_memory(grown - had)
-        if self._why:
-            return
-        memory.resize(grown)
-        self._made.append(memoryview(memory)[had:size])
+        room, most = 0, most if self.frames else 1
+        while room < most and len(self.frames) < len(self._sizes):
+            memory = buffers.empty((self._sizes[len(self.frames)],), _BYTE).data
+            self.frames.append(memory)
+            if len(memory):
+                self._made.append(memory)
+                room += len(memory)
 
-    def _finish(self, memory: mmap.mmap) -> None:
-        self._growing = None
-        size = self._sizes[len(self.frames) - 1]
-        self.frames[-1] = buffers.adopt(np.frombuffer(memory, np.uint8), size).data
-
-    def _check_free_memory(self, needed: int) -> None:
-        there = memory_left()
-        if needed > there:
-            self._refuse(f"it has {self._total} bytes, and there are only {there} bytes of memory for it")
+    def _look(self) -> None:
+        """Compare what is missing with the free memory, if it is time."""
+        if self.left <= self._next_look and self.left and self._total >= _LOOK_BYTES and not self._why:
+            self._next_look = self.left - _LOOK_BYTES
+            there = memory_left()
+            if self.left > there:
+                self._refuse(
+                    f"it has {self._total} bytes, and there are only {there} bytes of memory for what is missing"
+                )
 
     def _refuse(self, why: str) -> None:
         self._why = why
-        self._growing = None
         self._made.clear()
         del self.frames[1:]
 

@@ -23,18 +23,24 @@ from dovetail.runtime.transport.client import shared_context
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.stream import Stream
 from dovetail.runtime.wire import reassembly
+from dovetail.runtime.wire.chunking import PROGRESS_ACK
 from dovetail.runtime.wire.messages import VERSION, Message, decode, encode
-from dovetail.runtime.wire.reassembly import FIRST_BYTES, PartialMessage, TooLargeError
+from dovetail.runtime.wire.reassembly import PartialMessage, TooLargeError
 
 GIB = 1 << 30
+LARGE = 4 << 20
 
 
-def virtual_bytes(pid: int | str = "self") -> int:
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def virtual_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-@pytest.mark.parametrize("sizes", [[3, 0, FIRST_BYTES, 5, 0], [2, FIRST_BYTES + 1, 1], [5 * FIRST_BYTES, 7], [1, 0]])
-@pytest.mark.parametrize("piece", [70_001, FIRST_BYTES])
+@pytest.mark.parametrize("sizes", [[3, 0, LARGE, 5, 0], [2, LARGE + 1, 1], [5 * LARGE, 7], [1, 0]])
+@pytest.mark.parametrize("piece", [70_001, LARGE])
 def test_a_message_is_what_came(sizes: list[int], piece: int) -> None:
     data = np.random.default_rng(0).bytes(sum(sizes))
     message, at = PartialMessage(sizes, GIB), 0
@@ -47,15 +53,15 @@ def test_a_message_is_what_came(sizes: list[int], piece: int) -> None:
 
 
 def test_no_memory_is_made_for_what_is_only_announced() -> None:
-    before = virtual_bytes()
+    before = resident_bytes()
     messages = [PartialMessage([10, GIB], 2 * GIB) for _ in range(50)]
     for message in messages:
         message.put(bytes(20))
-    assert virtual_bytes() - before < 51 * FIRST_BYTES
+    assert resident_bytes() - before < 51 * LARGE
 
 
 def test_the_memory_of_a_large_message_serves_the_next_one() -> None:
-    size, places = 3 * FIRST_BYTES + 77, []
+    size, places = 3 * LARGE + 77, []
     for _ in range(2):
         message = PartialMessage([size], GIB)
         message.put(bytes(size))
@@ -64,19 +70,18 @@ def test_the_memory_of_a_large_message_serves_the_next_one() -> None:
     assert places[0] == places[1]
 
 
-@pytest.mark.parametrize("why", ["limit", "announced", "grown"])
+@pytest.mark.parametrize("why", ["limit", "announced", "meanwhile"])
 def test_a_message_without_room_names_its_request_and_the_next_one_comes(
     monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """Refused when it begins, or when its memory is to grow: the stream goes on behind it."""
-    left = {"announced": [0], "grown": [GIB, 0], "limit": [GIB]}[why]
-    monkeypatch.setattr(reassembly, "_LOOK_BYTES", FIRST_BYTES)
-    monkeypatch.setattr(reassembly.buffers, "left_over", lambda size: None)
+    """Refused when it begins, or while it arrives: the stream goes on behind it."""
+    left = {"announced": [0], "meanwhile": [GIB, 0], "limit": [GIB]}[why]
+    monkeypatch.setattr(reassembly, "_LOOK_BYTES", LARGE)
     monkeypatch.setattr(reassembly, "memory_left", lambda: left.pop(0))
-    feeds = (np.zeros(4 * FIRST_BYTES, np.uint8),)
+    feeds = (np.zeros(4 * LARGE, np.uint8),)
     frames = encode(Message("run", {"request": 7, "step": 9, "program": "p", "feeds": ["x"]}, feeds))
     ours, theirs = socket.socketpair()
-    sender, receiver = Stream(ours, 8, GIB), Stream(theirs, 8, FIRST_BYTES if why == "limit" else GIB)
+    sender, receiver = Stream(ours, 8, GIB), Stream(theirs, 8, LARGE if why == "limit" else GIB)
     sender.send(frames)
     sender.send([b"next"])
     came = []
@@ -154,6 +159,8 @@ def test_a_few_bytes_that_announce_gigabytes_do_no_harm(tight: tf.LocalCluster) 
         rude.linger, rude.rcvtimeo = 0, int(WAIT_S * 1000)
         rude.connect(f"tcp://127.0.0.1:{split_address(address)[1]}")
         rude.send_multipart([label, bytes(180)])
+        rude.send_multipart([struct.pack("<BBBxIQ", 0x95, VERSION, 0, 1, 7), b"more"])
+        assert rude.recv() == PROGRESS_ACK
         assert decode([rude.recv()]).fields["code"] == "RESOURCE_EXHAUSTED"
     with tf.Session(tight.target("a")) as session:
         assert session.run(tf.constant(1.0) + 1.0) == 2.0
