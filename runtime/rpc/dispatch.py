@@ -165,12 +165,6 @@ class Quota:
                 raise self._refused(now, amounts)
             self._taken[client] = then
 
-    def check(self, client: str | bytes, *amounts: int) -> None:
-        """As `take`, for a use that ends at once: nothing is added."""
-        now = self._taken.get(client, self._nothing)
-        if any(map(gt, map(add, now, amounts), self._most)):
-            raise self._refused(now, amounts)
-
     def give_back(self, client: str | bytes, *amounts: int) -> None:
         with self._lock:
             left = tuple(map(sub, self._taken.get(client, self._nothing), amounts))

@@ -62,18 +62,12 @@ class StepHandlers:
         size = 0
         for tensor in feeds.values():
             size += tensor.nbytes
-        alone = self._worker.inline_program(program) if recorder is None else None
         try:
-            if alone is not None:
-                self.quota.check(whose, 1, size)
-                self.answer(peer, request, self._worker.run_inline(step, alone, feeds))
-                return
             self.quota.take(whose, 1, size)
         except OpError as e:
             self.responder.refuse(peer, request, e)
             return
         self.running[step] = peer
-        # No closure: its variables would be cells, which inline steps, too, would pay for.
         finish = partial(self._finish, peer, request, step, whose, size, recorder)
         self._worker.start(step, program, feeds, finish, recorder=recorder)
 
@@ -85,16 +79,13 @@ class StepHandlers:
             if recorder is not None:
                 notes = recorder.finished().pack()
                 self.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
-            self.answer(peer, request, outcome)
+            if isinstance(outcome, OpError):
+                self.responder.refuse(peer, request, outcome)
+            else:
+                fields = {"request": request, "fetches": tuple(outcome)}
+                self.responder.reply(peer, Message("done", fields, tuple(outcome.values())))
         finally:  # if there is no answer, a pong tells the client
             self.running.pop(step, None)
-
-    def answer(self, peer: bytes, request: int, outcome: Outcome) -> None:
-        if isinstance(outcome, OpError):
-            self.responder.refuse(peer, request, outcome)
-        else:
-            fields = {"request": request, "fetches": tuple(outcome)}
-            self.responder.reply(peer, Message("done", fields, tuple(outcome.values())))
 
     def on_abort(self, peer: bytes, message: Message) -> None:
         fields = message.fields

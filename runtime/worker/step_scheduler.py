@@ -8,9 +8,9 @@ the part anyway, so it runs the segment itself, unless that takes long.
 A thread does not run programs recursively as they become ready. It appends them to its `RunQueue` and runs them one after the other,
 so the stack depth does not grow with the length of a chain between two devices.
 
-A part of a step that is one short program and neither sends, receives nor waits is run inline (`InlineStep`), by the thread that got
-the request. It cannot be aborted, receive a tensor or be asked what it waits for, so it is not entered among the running steps: that
-would take as long as a small program itself.
+In a session without servers, a step that is one short program and neither sends, receives nor waits is run inline (`InlineStep`). It
+cannot be aborted, receive a tensor or be asked what it waits for, so it is not entered among the running steps: that would take as long
+as a small program itself.
 
 A segment of a program that has a loop, a data set or a Python function may take any time, however short it was before. It is never
 short: the thread that made it ready may be the I/O thread, which must hear that the step was aborted.
