@@ -108,7 +108,7 @@ class Step(Protocol):
     def answered(self, executor: Executor) -> Request | None: ...
     def begin(self, call: Call, inputs: Sequence[Any], device: str) -> AsyncKernel: ...
     def run_ready(self, kernel: AsyncKernel) -> None: ...
-    def deliver(self, channel: ChannelKey | AsyncKernel, value: Any) -> None: ...
+    def finished(self, kernel: AsyncKernel, result: Any) -> None: ...
     def ended(self, fetched: Mapping[str, Any]) -> None: ...
     def fail(self, error: OpError) -> None: ...
 
@@ -331,7 +331,7 @@ class Executor:
 
 
 class AsyncKernel(Executor):
-    """Runs the kernel of a Begin, concurrently with its program. The step delivers its result, under this key."""
+    """Runs the kernel of a Begin, concurrently with its program. The step has its result, under this key."""
 
     __slots__ = ("call",)
 
@@ -350,7 +350,7 @@ class AsyncKernel(Executor):
     def _end(self, fetched: Mapping[str, Any]) -> None:
         result = fetched[""]
         self.slots.clear()
-        self.step.deliver(self, result)
+        self.step.finished(self, result)
 
 
 def _run_guarded(now: Predicated, slots: list[Any]) -> None:

@@ -113,14 +113,14 @@ class TaskStep:
                 return
         self._runtime.push(destination, channel, value, more)
 
-    def deliver(self, channel: ChannelKey | AsyncKernel, value: Any) -> None:
+    def deliver(self, channel: ChannelKey, value: Any) -> None:
         with self._lock:
             if self.is_over:
                 return
             self._arrived[channel] = value
             executor = self._waiting.pop(channel, None)
         if executor is not None:
-            (self._runtime.resume if isinstance(channel, AsyncKernel) else self._runtime.schedule)(executor)
+            self._runtime.schedule(executor)
 
     def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
         if len(values) == 1:
@@ -177,7 +177,7 @@ class TaskStep:
     @property
     def may_go_on(self) -> bool:
         """Whether an event may still resume it although none of its programs runs: it is ending, or waits for another step."""
-        return self.is_over or bool(self._requests)
+        return self.is_over or bool(self._requests) or any(isinstance(c, AsyncKernel) for c in list(self._waiting))
 
     # --- asynchronous kernels --------------------------------------------------------------------------------
 
@@ -195,6 +195,17 @@ class TaskStep:
         """Do the next piece of work of an asynchronous kernel; nothing if another thread does it, or it waits."""
         if self._ready_kernels.pop(kernel, kernel) is None:
             kernel.run()
+
+    def finished(self, kernel: AsyncKernel, result: Any) -> None:
+        """An asynchronous kernel has its result. The program that awaits it counts as waiting until it is resumed (`may_go_on`)."""
+        with self._lock:
+            if self.is_over:
+                return
+            self._arrived[kernel] = result
+            executor = self._waiting.get(kernel)
+        if executor is not None:
+            self._runtime.resume(executor)
+            self._waiting.pop(kernel, None)
 
     def _resume(self, executor: Executor) -> None:
         """Continue an executor whose request was settled. The program that awaits an asynchronous kernel runs it, else the pool does."""
@@ -289,11 +300,8 @@ class TracedStep(TaskStep):
         self._recorder.sent(channel, destination, value)
         super().give(destination, channel, value, more)
 
-    def deliver(self, channel: ChannelKey | AsyncKernel, value: Any) -> None:
-        if isinstance(channel, AsyncKernel):
-            self._recorder.ran_beside(channel.call, self._since.pop(channel.call), value)
-        else:
-            self._recorder.arrived(channel)
+    def deliver(self, channel: ChannelKey, value: Any) -> None:
+        self._recorder.arrived(channel)
         super().deliver(channel, value)
 
     def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
@@ -303,6 +311,10 @@ class TracedStep(TaskStep):
     def begin(self, call: Call, inputs: Sequence[Any], device: str) -> AsyncKernel:
         self._since[call] = clock()
         return super().begin(call, inputs, device)
+
+    def finished(self, kernel: AsyncKernel, result: Any) -> None:
+        self._recorder.ran_beside(kernel.call, self._since.pop(kernel.call), result)
+        super().finished(kernel, result)
 
     def wait_for(self, request: Request, executor: Executor) -> bool:
         if not isinstance(executor, AsyncKernel):

@@ -95,6 +95,25 @@ def test_a_settled_request_is_gone_on_with_before_the_program_waits() -> None:
     beside.step.fail(CancelledError.of("the end of the test"))
 
 
+def test_a_program_that_awaits_a_kernel_of_another_thread_may_go_on() -> None:
+    """Nothing else says so: the kernel runs, and waits for nobody."""
+    seen = []
+
+    def kernel(x: Any) -> Any:
+        main.run()  # it comes to its Await meanwhile
+        seen.append(beside.step.may_go_on)
+        return np.int32(7)
+
+    beside = Beside(kernel)
+    (main,) = beside.step._executors
+    begin = main.program.instructions[1]
+    main.slots[0], main.counter = beside.step.begin(begin.call, [None], DEVICE), 2
+    beside.go_aside()
+    assert seen == [True]
+    beside.settle()
+    assert beside.ended() == {"y:0": 8}
+
+
 def test_an_error_fails_the_step_at_once_and_names_the_node() -> None:
     def refuse(x: Any) -> Any:
         raise OutOfRangeError(None, None, "there is no more")
