@@ -183,7 +183,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
 
     def run(self, call: CollectiveCall) -> Any:
         make_algorithm, shared, finish = WAYS[call.kind](call.values, call.attrs)
-        return self._take_part(call, f"{call.kind} {signature(call)}", make_algorithm, finish, shared)
+        return self.take_part(call, f"{call.kind} {signature(call)}", make_algorithm, finish, shared)
 
     def run_on_link(
         self, call: CollectiveCall, link: DeviceLink | None = None, make_job: Callable[[], Any] | None = None
@@ -210,47 +210,39 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         rows = len(call.values[0]) if call.values[0].ndim else 0
         job = None if link is None or make_job is None else make_job()
         agreement = LinkAgreement(call.rank, len(call.members), link, job, rows)
-        return self._take_part(call, f"{call.kind} by a link {signature(call)}", lambda: agreement, finish)
+        return self.take_part(call, f"{call.kind} by a link {signature(call)}", lambda: agreement, finish)
 
-    def _take_part(
+    def take_part(
         self, call: CollectiveCall, brought: str, make_algorithm: Callable[[], MessageAlgorithm], finish: Callable[[Any], Any],
         shared: SharedMemoryAllReduce | None = None,
     ) -> Any:  # fmt: skip
-        what, key = described(call.kind, call.instance, len(call.members)), (call.instance, call.run)
-        return self.take_part(call.session, call.members, call.rank, key, brought, what, make_algorithm, finish, shared)
-
-    def take_part(
-        self, session: Any, members: Sequence[str], rank: int, key: tuple[str, int], signature: str, what: str,
-        make_algorithm: Callable[[], MessageAlgorithm], finish: Callable[[Any], Any], shared: SharedMemoryAllReduce | None = None,
-    ) -> Any:  # fmt: skip
-        """Take part in a collective as member `rank`; returns the result, or a request for it.
+        """Take part in a collective; returns the result, or a request for it.
 
         Args:
-            session: stands for the session of the step: any object with the same lifetime.
-            members: the device of each rank. key: instance and run.
-            signature: what must be the same for all members: the op, types, shapes. what: the collective, for errors.
-            make_algorithm: makes this member's message algorithm.
-            finish: makes the kernel's result.
+            brought: what must be the same for all members: the op, types, shapes.
+            make_algorithm: makes this member's message algorithm. finish: makes the kernel's result.
             shared: the algorithm if the members share memory. None: always use messages.
 
         Raises:
             InvalidArgumentError: the member is not in this task, or two members differ. OpError: the membership has failed.
         """
+        members, rank = call.members, call.rank
         name, task_of = self.memberships.name_of(members)
         if task_of[rank] != self.task:
             text = f"Member {rank} of the group is {members[rank]}, but its op runs on {self.task or 'this process'}"
             raise invalid(text)
         with self.lock:
-            membership = self.memberships.of_session(session, name, task_of)
+            membership = self.memberships.of_session(call.session, name, task_of)
+        what, key = described(call.kind, call.instance, len(members)), (call.instance, call.run, rank)
         by_message = shared is None or not membership.is_spread
         if not by_message:
-            queue = membership.queues.get(key[0]) or membership.queues.setdefault(key[0], BufferQueue())
+            queue = membership.queues.get(call.instance) or membership.queues.setdefault(call.instance, BufferQueue())
             by_message = queue.is_agreed and queue.buffer is None
         if shared is None or by_message:
-            return self.ask(MessageRequest(what, membership, (*key, rank), signature, finish, make_algorithm()))
+            return self.ask(MessageRequest(what, membership, key, brought, finish, make_algorithm()))
         go_on = self._in_memory.go_on
         return self._in_memory.start(
-            SharedMemoryRequest(what, membership, (*key, rank), signature, finish, shared, make_algorithm, queue, go_on)
+            SharedMemoryRequest(what, membership, key, brought, finish, shared, make_algorithm, queue, go_on)
         )
 
     # --- request rules, under the lock -----------------------------------------------------------------------------

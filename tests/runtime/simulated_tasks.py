@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dovetail.graph.resources.async_request import Request
+from dovetail.graph.resources.collective_context import CollectiveCall
 from dovetail.runtime.collectives import algorithms
 from dovetail.runtime.collectives.coordinator import Coordinator
 from dovetail.runtime.collectives.shared_memory_algorithms import SharedMemoryAllReduce
@@ -35,6 +36,11 @@ class Machine:
 
 class Session:
     """Stands for a session."""
+
+
+def member(session, members, rank, instance="g", run=0):
+    """A member's call of a collective."""
+    return CollectiveCall("all_reduce", "node", session, instance, run, (), {"members": tuple(members), "rank": rank})
 
 
 class Net:
@@ -68,7 +74,7 @@ class Net:
         members = [f"{t}/device:CPU:0" for t in self.tasks]
         return Step(
             lambda: self.coordinators[i].take_part(
-                self.sessions[i], members, i, key, signature, "it", exchange, lambda x: x, shared
+                member(self.sessions[i], members, i, *key), signature, exchange, lambda x: x, shared
             )
         )
 

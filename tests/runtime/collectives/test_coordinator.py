@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+from simulated_tasks import Session, member
 
 import dovetail as dt
 from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
@@ -19,10 +20,6 @@ from dovetail.runtime.collectives.coordinator import Coordinator
 from dovetail.runtime.collectives.device_link import LinkAgreement, LinkRefused, RefusalReason
 
 TASKS = ["/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1", "/job:worker/replica:0/task:2"]
-
-
-class Session:
-    """Stands for a session."""
 
 
 class Net:
@@ -64,17 +61,17 @@ class Net:
         signature = f"{what} {np.shape(value)}"
         session = self.sessions[task]
         return self.coordinators[task].take_part(
-            session, members, i, (instance, run), signature, "it", lambda: exchange, lambda x: x
+            member(session, members, i, instance, run), signature, lambda: exchange, lambda x: x
         )
 
 
 def test_a_member_that_waits_tells_for_whom():
     net = Net(2)
     first = net.ask(0, [1.0])
-    assert first.waits_for() == f"it: not joined by member 1 ({TASKS[1]})"
+    assert first.waits_for() == f"the all_reduce 'g' of 2 members: not joined by member 1 ({TASKS[1]})"
     net.ask(1, [2.0], instance="another")
     net.deliver()
-    assert first.waits_for() == f"it: awaiting member 1 ({TASKS[1]})"
+    assert first.waits_for() == f"the all_reduce 'g' of 2 members: awaiting member 1 ({TASKS[1]})"
 
 
 def test_whoever_comes_first_waits():
@@ -253,7 +250,7 @@ def test_who_has_not_started_is_waited_for_and_named(caplog):
         net.tick(float(now))
     assert request.state.name == "WAITING"
     assert 5 <= len(caplog.records) <= 8
-    assert "waits at it for /job:worker/replica:0/task:1" in caplog.text
+    assert "waits at the all_reduce 'g' of 2 members for /job:worker/replica:0/task:1" in caplog.text
     net.down.clear()
     net.ask(1, [2.0])  # its join is answered, though the first one's was lost
     net.deliver()
@@ -262,39 +259,15 @@ def test_who_has_not_started_is_waited_for_and_named(caplog):
 
 def test_groups_that_cannot_be():
     net = Net()
-    with pytest.raises(InvalidArgumentError, match="its op runs on"):
-        net.coordinators[TASKS[0]].take_part(
-            Session(),
-            TASKS[:2],
-            1,
-            ("g", 0),
-            "",
-            "it",
-            lambda: algorithms.RecursiveDoubling(1, 2, np.zeros(1), "sum"),
-            id,
-        )
-    with pytest.raises(InvalidArgumentError, match="no task of the server's cluster"):
-        net.coordinators[TASKS[0]].take_part(
-            Session(),
-            [TASKS[0], "/job:x/replica:0/task:0"],
-            0,
-            ("g", 0),
-            "",
-            "it",
-            lambda: algorithms.RecursiveDoubling(0, 2, np.zeros(1), "sum"),
-            id,
-        )
-    with pytest.raises(InvalidArgumentError, match="without servers"):
-        Coordinator().take_part(
-            Session(),
-            ["", TASKS[1]],
-            0,
-            ("g", 0),
-            "",
-            "it",
-            lambda: algorithms.RecursiveDoubling(0, 2, np.zeros(1), "sum"),
-            id,
-        )
+    here = net.coordinators[TASKS[0]]
+    for coordinator, members, rank, text in (
+        (here, TASKS[:2], 1, "its op runs on"),
+        (here, [TASKS[0], "/job:x/replica:0/task:0"], 0, "no task of the server's cluster"),
+        (Coordinator(), ["", TASKS[1]], 0, "without servers"),
+    ):
+        exchange = algorithms.RecursiveDoubling(rank, 2, np.zeros(1), "sum")
+        with pytest.raises(InvalidArgumentError, match=text):
+            coordinator.take_part(member(Session(), members, rank), "", lambda e=exchange: e, id)
 
 
 def test_malformed_messages_are_ignored():
@@ -329,7 +302,7 @@ def test_a_member_that_runs_too_far_ahead(monkeypatch, joined):
         exchange = algorithms.TreeBroadcast(0, 2, np.zeros(1), 0)  # a root of broadcasts waits for nobody
         members = [f"{t}/device:CPU:0" for t in net.tasks]
         net.coordinators[TASKS[0]].take_part(
-            net.sessions[TASKS[0]], members, 0, ("b", run), "", "it", lambda e=exchange: e, lambda x: x
+            member(net.sessions[TASKS[0]], members, 0, "b", run), "", lambda e=exchange: e, lambda x: x
         )
 
     if joined:
@@ -497,7 +470,7 @@ class Linking(Net):
         exchange = LinkAgreement(i, len(self.tasks), self.links[i], f"job {run}", 10 + i)
         members, session = [f"{t}/device:GPU:0" for t in self.tasks], self.sessions[self.tasks[i]]
         coordinator = self.coordinators[self.tasks[i]]
-        return coordinator.take_part(session, members, i, (instance, run), "sum", "it", lambda: exchange, lambda x: x)
+        return coordinator.take_part(member(session, members, i, instance, run), "sum", lambda: exchange, lambda x: x)
 
 
 def test_a_link_starts_when_all_are_there_and_in_one_order():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated_tasks import Session, member
 
 from dovetail.graph.core.errors import AbortedError, OpError, UnavailableError
 from dovetail.graph.resources.async_request import Request
@@ -16,10 +17,6 @@ from dovetail.runtime.collectives.coordinator import Coordinator
 TASKS = [f"/job:worker/replica:0/task:{i}" for i in range(3)]
 PATIENCE_S = 5.0
 BOUND_S = 3 * PATIENCE_S  # one finds out, and tells; at worst, each finds out by himself
-
-
-class Session:
-    """Stands for a session."""
 
 
 class Net:
@@ -62,7 +59,7 @@ class Net:
         exchange = algorithms.all_reduce(i, len(TASKS), np.full(64, float(i + 1), np.float32), "sum", self.way)
         members = [f"{t}/device:CPU:0" for t in TASKS]
         return self.coordinators[task].take_part(
-            self.sessions[task], members, i, ("g", run), "s", "it", lambda: exchange, lambda x: x
+            member(self.sessions[task], members, i, "g", run), "s", lambda: exchange, lambda x: x
         )
 
     def outcomes(self, found: list[Any]) -> list[Any]:

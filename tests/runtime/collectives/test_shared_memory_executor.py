@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from simulated_tasks import TASKS, Machine, Net, Step
+from simulated_tasks import TASKS, Machine, Net, Step, member
 
 from dovetail.graph.core.errors import AbortedError, InvalidArgumentError, UnavailableError
 from dovetail.runtime.collectives import algorithms, shared_buffer, shared_memory_algorithms
@@ -128,7 +128,7 @@ def test_one_that_sends_parts_and_one_in_shared_memory_differ():
     exchange = algorithms.RingAllReduce(1, 2, np.ones(1), "sum")
     b = Step(
         lambda: net.coordinators[1].take_part(
-            net.sessions[1], members, 1, ("g", 0), "ring", "it", lambda: exchange, lambda x: x
+            member(net.sessions[1], members, 1), "ring", lambda: exchange, lambda x: x
         )
     )
     net.play([a, b])
