@@ -28,7 +28,7 @@ from .ir.program import Program
 from .ir.verify import BrokenPassError, verify_program, verify_steps
 from .lower.chunked_saves import read_saved_in_chunks
 from .lower.liveness import free_dead_slots
-from .lower.lower import Lowered, ReaderOf, lower
+from .lower.lower import ReaderOf, lower
 from .lower.sends import find_last_sends, use_send_buffers
 from .options import KernelOptions, is_enabled
 from .passes.rewrite import Fired, Rewrites, rewrite
@@ -54,8 +54,7 @@ class Compilation:
         fusion: the steps with fused kernels, and why other nodes are not fused; None before fusion.
         fuse_small: whether to fuse tensors that are too small to gain.
         fuse_nothing: whether all tensors are too small to gain.
-        lowered: the instructions; None before lowering.
-        program: the program; None until liveness is known.
+        program: the program; None before lowering.
     """
 
     graph: PartitionGraph
@@ -65,7 +64,6 @@ class Compilation:
     fusion: Fusion | None = None
     fuse_small: bool = True
     fuse_nothing: bool = False
-    lowered: Lowered | None = None
     program: Program | None = None
 
     @property
@@ -74,7 +72,7 @@ class Compilation:
         return self.graph.steps if self.fusion is None else self.fusion.steps
 
     def __str__(self) -> str:
-        return str(self.program or self.lowered or self.fusion or self.graph)
+        return str(self.program or self.fusion or self.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +243,7 @@ def _verify(c: Compilation, name: str) -> None:
     try:
         if c.program is not None:
             verify_program(c.program)
-        elif c.lowered is None:
+        else:
             verify_steps(c.graph, c.steps)
     except BrokenPassError as e:
         raise InternalError.of(f"the pass '{name}' is broken, on {c.graph.device}: {e}\n{c}") from None
@@ -274,22 +272,12 @@ def _lowering(backend: Backend) -> tuple[Pass, ...]:
     """Lower nodes to instructions, and these to a program."""
 
     def lowering(c: Compilation) -> None:
-        c.lowered = lower(c.graph, c.steps, backend, c.context_of, c.reader_of)
-
-    def saves(c: Compilation) -> None:
-        assert c.lowered is not None
-        fetched = [slot for _, slot in c.lowered.fetches]
-        c.lowered.instructions = read_saved_in_chunks(c.lowered.instructions, fetched)
-
-    def liveness(c: Compilation) -> None:
-        assert c.lowered is not None
-        free_dead_slots(c.lowered.instructions, c.lowered.slots, [slot for _, slot in c.lowered.fetches])
-        c.program = c.lowered.program()
+        c.program = lower(c.graph, c.steps, backend, c.context_of, c.reader_of)
 
     return (
         Pass("lowering", lowering),
-        Pass("saves in chunks", saves),
-        Pass("liveness", liveness),
+        Pass("saves in chunks", _on_program(read_saved_in_chunks)),
+        Pass("liveness", _on_program(free_dead_slots)),
     )
 
 

@@ -8,12 +8,12 @@ saved. Where nothing but a save uses what a read gives, the read becomes one of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ...graph.resources.variable import VariableState, read_together_in_chunks
-from ..ir.program import Call, Instruction, slots_used
+from ..ir.program import Call, Program, slots_used
 
 _IN_CHUNKS: dict[str, Callable[..., Any]] = {
     "Read": VariableState.read_in_chunks,
@@ -22,16 +22,13 @@ _IN_CHUNKS: dict[str, Callable[..., Any]] = {
 }
 
 
-def read_saved_in_chunks(instructions: list[Instruction], fetched: Iterable[int]) -> list[Instruction]:
-    """Let reads give snapshots in chunks where only saves use what they give. No slots have been freed yet.
-
-    Args:
-        fetched: the slots of the fetches.
-    """
+def read_saved_in_chunks(program: Program) -> Program:
+    """Let reads give snapshots in chunks where only saves use what they give. No slots have been freed yet."""
+    instructions = program.instructions
     saves = [step for step in instructions if type(step) is Call and step.op == "SaveV2"]
     if not saves:
-        return instructions
-    seen = Counter(fetched)
+        return program
+    seen = Counter(slot for _, slot in program.fetches)
     for step in instructions:
         seen.update(slots_used(step))
     source = {slot: step for step in instructions if type(step) is Call for slot in step.outputs}
@@ -44,9 +41,10 @@ def read_saved_in_chunks(instructions: list[Instruction], fetched: Iterable[int]
                 if made is None or made.op != "Identity":
                     break
                 slot = made.inputs[0]
-    return [
+    read = (
         replace(step, kernel=_IN_CHUNKS[step.op], op=f"{step.op}InChunks")
         if type(step) is Call and step.op in _IN_CHUNKS and lent.issuperset(step.outputs)
         else step
         for step in instructions
-    ]
+    )
+    return replace(program, instructions=tuple(read))

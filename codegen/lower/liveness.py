@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from ..ir.program import Instruction, Loop, Predicated, Read, Recv, flattened, slots_set, slots_used
+from ..ir.program import Instruction, Loop, Predicated, Program, Read, Recv, flattened, slots_set, slots_used
 
 
-def free_dead_slots(instructions: Sequence[Instruction], slots: Sequence[Any], kept: Iterable[int]) -> None:
-    """Write into a program's instructions which slots each lets go: all but the constants, which stand in `slots`, and `kept`."""
-    constants = bytearray([v is not None for v in slots])
-    _let_go(instructions, _marked(constants + b"\1", kept))
+def free_dead_slots(program: Program) -> Program:
+    """Write into a program's instructions which slots each lets go: all but the constants and the fetches."""
+    constants = bytearray([v is not None for v in program.slots])
+    _let_go(program.instructions, _marked(constants + b"\1", (slot for _, slot in program.fetches)))
+    return program
 
 
 def _let_go(instructions: Iterable[Instruction], used: bytearray, only: set[int] | None = None) -> None:

@@ -9,7 +9,7 @@ Control flow mostly disappears: Enter, Exit, NextIteration, LoopCond and the Swi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,48 +52,14 @@ ReaderOf = Callable[[Sequence[RecvTensor]], Callable[[], Sequence[Any]]]
 """Makes what reads posted variables, for receives that all have one."""
 
 
-@dataclass(slots=True)
-class Lowered:
-    """The instructions of a partition before passes change them.
-
-    Attributes:
-        graph: the partition, for its feeds and fetches.
-        steps: its steps after fusion.
-        instructions: in order. No slot is freed yet.
-        slots: what the slots hold before the first instruction: constants, or None.
-        feeds, fetches: (name, slot).
-        tensors: slot -> the tensor or variable that it holds.
-    """
-
-    graph: PartitionGraph
-    steps: Sequence[PartitionStep | FusedKernel]
-    instructions: list[Instruction]
-    slots: list[Any]
-    feeds: tuple[tuple[str, int], ...]
-    fetches: tuple[tuple[str, int], ...]
-    tensors: Mapping[int, Tensor]
-
-    def program(self) -> Program:
-        """The program of these instructions."""
-        graph, steps, keeps_nodes = self.graph, self.steps, len(self.steps) <= PLANNED
-        fed, taken = [t for _, t in graph.feeds], [t for _, t in graph.fetches]
-        return Program(
-            graph.device, tuple(self.instructions), tuple(self.slots), self.feeds, self.fetches,
-            (lambda: plan_memory(steps, fed, taken, writes_in_place=writes_in_place)) if keeps_nodes else None,
-            frozenset(_sent(self.instructions, graph.device)),
-            self.tensors if keeps_nodes else None,
-            _are_bounded(steps),
-        )  # fmt: skip
-
-
 def lower(
     graph: PartitionGraph,
     steps: Sequence[PartitionStep | FusedKernel],
     backend: Backend,
     context_of: Callable[[Node], Context],
     reader_of: ReaderOf | None = None,
-) -> Lowered:
-    """Lower a partition to instructions.
+) -> Program:
+    """Lower a partition to a program, which frees no slot yet.
 
     Args:
         graph: the partition after the graph passes.
@@ -115,10 +81,15 @@ def lower(
     if lowering.read and reader_of is not None:
         receives, slots = zip(*lowering.read, strict=True)
         lowering.instructions.insert(0, Read(reader_of(receives), receives, slots))
-    tensors = {}
-    if len(steps) <= PLANNED:
-        tensors = {slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of
-    return Lowered(graph, steps, lowering.instructions, lowering.slots, feeds, fetches, tensors)
+    keeps_nodes = len(steps) <= PLANNED
+    fed, taken = [t for _, t in graph.feeds], [t for _, t in graph.fetches]
+    return Program(
+        graph.device, tuple(lowering.instructions), tuple(lowering.slots), feeds, fetches,
+        (lambda: plan_memory(steps, fed, taken, writes_in_place=writes_in_place)) if keeps_nodes else None,
+        frozenset(_sent(lowering.instructions, graph.device)),
+        {slot: t for t, slot in lowering.slot_of.items()} | lowering.read_of if keeps_nodes else None,
+        _are_bounded(steps),
+    )  # fmt: skip
 
 
 def _are_bounded(steps: Iterable[PartitionStep | FusedKernel]) -> bool:

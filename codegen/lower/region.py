@@ -135,13 +135,12 @@ class Steps:
 
     def _lowered(self) -> tuple[Region, list[int], list[int]]:
         """The calls, which inputs of the kernel they take, and in which order they give its outputs."""
-        lowered = lower(self._graph, *self._lowering)
-        fetched = [slot for _, slot in lowered.fetches]
-        free_dead_slots(lowered.instructions, lowered.slots, fetched)
-        calls = [step for step in lowered.instructions if isinstance(step, Call)]
-        region = region_of(calls, constants_of(lowered.slots))
-        position = {slot: i for i, (_, slot) in enumerate(lowered.feeds)}
-        return region, [position[slot] for slot in region.given], [region.outputs.index(slot) for slot in fetched]
+        program = free_dead_slots(lower(self._graph, *self._lowering))
+        calls = [step for step in program.instructions if isinstance(step, Call)]
+        region = region_of(calls, constants_of(program.slots))
+        position = {slot: i for i, (_, slot) in enumerate(program.feeds)}
+        order = [region.outputs.index(slot) for _, slot in program.fetches]
+        return region, [position[slot] for slot in region.given], order
 
 
 def _stateless(node: Node) -> Context:

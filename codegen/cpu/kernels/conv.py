@@ -311,14 +311,13 @@ class Phase:
 
     Attributes:
         to, count: the first pixel, and how many there are. taps: from last to first.
-        begin: where in the result the first pixel's window begins, which may be before it. spans: from its first tap to the last.
+        begin: where in the result the first pixel's window begins, which may be before it.
     """
 
     to: tuple[int, int]
     count: tuple[int, int]
     taps: tuple[slice, slice]
     begin: tuple[int, int]
-    spans: tuple[int, int]
 
 
 def phases_of(window: Window, size: tuple[int, int]) -> list[Phase]:
@@ -327,7 +326,7 @@ def phases_of(window: Window, size: tuple[int, int]) -> list[Phase]:
     return [Phase(*zip(r, c, strict=True)) for r in rows for c in columns]  # type: ignore[arg-type]
 
 
-def _along(window: Window, axis: int, length: int) -> list[tuple[int, int, slice, int, int]]:
+def _along(window: Window, axis: int, length: int) -> list[tuple[int, int, slice, int]]:
     """The phases of one axis: the fields of each."""
     stride, dilation, taps = window.strides[axis], window.dilations[axis], window.taps[axis]
     padding = window.pads(axis, length)[0]
@@ -342,5 +341,5 @@ def _along(window: Window, axis: int, length: int) -> list[tuple[int, int, slice
         begin = (first + padding - phase) // stride - (span - 1)
         last = phase + (own - 1) * stride
         stop = phase - stride
-        out.append((first, pixels, slice(last, stop if stop >= 0 else None, -stride), begin, span))
+        out.append((first, pixels, slice(last, stop if stop >= 0 else None, -stride), begin))
     return out
