@@ -9,6 +9,7 @@ from op_table import FLOATS, INTEGERS, NUMBERS, OpCase, ScriptCase, real, whole
 from reference_interpreter import Interpreter
 
 from dovetail.graph.core.build import constant
+from dovetail.graph.core.dtypes import as_dtype
 from dovetail.graph.gradients.reverse import gradients
 from dovetail.graph.ops.math import arithmetic as a, cast as c, compare as b, compare as k, elementwise as m
 from dovetail.graph.ops.math.clip import saturate_cast
@@ -225,10 +226,11 @@ CASES = [
             op,
             function,
             [np.array([-6e-8, 6e-8, 1.0, -0.5, -54.0]), np.array([2.0, -3.0, 0.1, -0.1, -4.15625])],
-            lambda x, y, rounded=rounded: rounded((x.astype("f") / y.astype("f")).astype(x.dtype)),
-            ["float16", "bfloat16"],
+            lambda x, y, kind=kind, rounded=rounded: rounded((x / y).astype(as_dtype(kind).np).astype(x.dtype)),
+            [kind],
             label="quotients rounded to a half type",
         )
+        for kind in ("float16", "bfloat16")
         for op, function, rounded in (("FloorDiv", a.floordiv, np.floor), ("TruncateDiv", a.truncatediv, np.trunc))
     ],
     OpCase(
