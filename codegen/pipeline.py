@@ -99,8 +99,7 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     """For CPUs with compiled kernels."""
     from .cpu.regions.formation import form_native_regions  # the CPU code generator, some 40 modules
     from .fusion.fuse import fuse
-    from .passes.mixed_precision import widen_products
-    from .passes.rng import functionalize_random
+    from .passes.decompose import functionalize_random, widen_products
     from .target import OPERATIONS_PER_BYTE
 
     def policy(c: Compilation) -> None:
@@ -141,7 +140,7 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
     from .gpu.transfers import insert_transfers
     from .ir.legality import SUPPORTED
     from .passes.attention_fusion import fuse_attention
-    from .passes.rng import functionalize_random
+    from .passes.decompose import functionalize_random
     from .target import GPU_LONGEST_SCAN, GPU_OPERATIONS_PER_BYTE
 
     gpu = backend.gpu

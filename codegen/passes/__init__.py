@@ -4,6 +4,5 @@ rewrite.py            applies the rule tables, folds constants, merges equal nod
 rules/                the rule tables and their pattern language
 constant_folding.py   computes what depends on constants only
 attention_fusion.py   finds attention and its gradient, and makes two nodes of them
-mixed_precision.py    widens the factors of float16 and bfloat16 products
-rng.py                replaces random nodes by counter-based random numbers, which fusion can compute in place
+decompose.py          random nodes become streams and numbers of them, which fusion can compute in place; narrow products are widened
 """

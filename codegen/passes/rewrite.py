@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ...graph.core.dtypes import DType, resource
+from ...graph.core.dtypes import resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import OpDef, Trait, opdef
 from ...graph.core.settings import setting
@@ -168,7 +168,6 @@ class _Walk:
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
         self.table = table
         self.sized = sized and any(op.name in _ASKING for op in self.table)
-        self.alike: dict[tuple[OpDef, DType, tuple[OpDef | None, ...]], list[Rule]] = {}  # see `rules_for`
         # An upper bound of a tensor's uses: removed consumers are not subtracted.
         self.uses: Counter[Tensor] = Counter()
         self.counted = counted and bool(self.table)
@@ -207,7 +206,7 @@ class _Walk:
                 self.sizes.see(node)
             return
         folds = self.wanted.fold and self.folding.may_fold(node)
-        if folds or (node.opdef in self.table and self.rules_for(node)):
+        if folds or node.opdef in self.table:
             for _ in range(_MOST_ROUNDS):
                 found = self.replacement(node)
                 if found is None:
@@ -293,7 +292,9 @@ class _Walk:
             constant = self.folding.constant_of(node)
             if constant is not None:
                 return "constant", constant.outputs[0], [constant]
-        for rule in self.rules_for(node):
+        for rule in self.table.get(node.opdef, ()):
+            if len(node.outputs) != 1 or rule.integer and not node.outputs[0].dtype.is_integer:
+                continue
             for found in match(rule.parsed, node, self.makers.get):
                 made: list[Node] = []
                 m = Match(found, node, self.makers.get, partial(_made, made), self.uses.__getitem__, self.sizes)
@@ -302,23 +303,6 @@ class _Walk:
                     continue
                 return rule.name, tensor, made
         return None
-
-    def rules_for(self, node: Node) -> list[Rule]:
-        """The rules that may apply to a node: computed once per op, type, and ops of the inputs."""
-        if len(node.outputs) != 1:
-            return []
-        maker, dtype = self.makers.get, node.outputs[0].dtype
-        makers = tuple([None if m is None else m.opdef for m in map(maker, node.inputs)])
-        key = node.opdef, dtype, makers
-        found = self.alike.get(key)
-        if found is None:
-            above = tuple([m.name if m else "" for m in makers])
-            found = self.alike[key] = [
-                rule
-                for rule in self.table.get(node.opdef, ())
-                if rule.may_match(node.opdef.name, above) and (dtype.is_integer or not rule.integer)
-            ]
-        return found
 
     # --- what takes other tensors than before ----------------------------------------------------------------------
 

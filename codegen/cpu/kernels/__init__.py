@@ -2,7 +2,7 @@
 
     fused                  kernels made by fusion, from loop nests
     node                   the common class of hand-written kernels of one op
-    gemm, gemv_source      matrix products; those of one row or column
+    gemm                   matrix products
     contraction, ..._source   what products and convolutions are: blocked and packed GEMM, by tables of offsets
     microkernel            the register tile of products and convolutions, in LLVM
     conv                   convolutions as implicit GEMM (conv_filter_source: the gradient by the filter)

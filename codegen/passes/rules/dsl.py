@@ -123,26 +123,6 @@ def needs(pattern: Pattern) -> frozenset[str]:
     return frozenset({"Const"}) if isinstance(pattern, Number) else frozenset()
 
 
-def may_match(pattern: Pattern, op: str, makers: Sequence[str]) -> bool:
-    """Whether a pattern can match at a node of this type whose inputs are made by nodes of these types ('': not known).
-
-    A fast check with the same result for all nodes that agree in these types.
-    """
-    if isinstance(pattern, Either):
-        return any(may_match(p, op, makers) for p in pattern.patterns)
-    if not isinstance(pattern, Op) or pattern.type != op or len(pattern.args) != len(makers):
-        return False
-    orders = (makers, makers[::-1]) if op in COMMUTES else (makers,)
-    return any(all(map(_may_be_made, pattern.args, order)) for order in orders)
-
-
-def _may_be_made(pattern: Pattern, maker: str) -> bool:
-    """Whether a pattern can match a tensor that such a node makes."""
-    if isinstance(pattern, Either):
-        return any(_may_be_made(p, maker) for p in pattern.patterns)
-    return isinstance(pattern, Name) or maker == ("Const" if isinstance(pattern, Number) else pattern.type)
-
-
 # --- matching ----------------------------------------------------------------------------------------------------------
 
 
@@ -328,10 +308,6 @@ class Rule:
     def needs(self) -> frozenset[str]:
         """Types of node that a graph must have for the rule to apply."""
         return needs(self.parsed) | ({self.beside} - {""})
-
-    def may_match(self, op: str, makers: Sequence[str]) -> bool:
-        """Whether it can match at a node of this type whose inputs are made by nodes of these types."""
-        return may_match(self.parsed, op, makers)
 
     @cached_property
     def result(self) -> Pattern | None:

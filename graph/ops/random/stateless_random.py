@@ -1,7 +1,7 @@
 """Stateless random numbers: the seed is a tensor, and gives the same numbers every time; and draws in two steps.
 
 A random node has state: it counts its runs. But its numbers are a function of its *stream* alone, a key and the number of the draw
-(`graph/core/philox.py`), and of the position. So compilers split a draw (`codegen/passes/rng.py`): the stream is two numbers, made
+(`graph/core/philox.py`), and of the position. So compilers split a draw (`codegen/passes/decompose.py`): the stream is two numbers, made
 where the node was, and the numbers are as pure as a sum and can be part of a fused kernel. Programs are built with the whole ops
 (`random.py`).
 

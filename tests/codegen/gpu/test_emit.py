@@ -22,7 +22,7 @@ from dovetail.codegen.gpu.ir import SM80, SM90, Routine
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.passes.rng import functionalize_random
+from dovetail.codegen.passes.decompose import functionalize_random
 from dovetail.graph.core.build import apply
 from dovetail.graph.core.dtypes import bfloat16, float16, float32
 

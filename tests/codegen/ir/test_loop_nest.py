@@ -15,7 +15,7 @@ from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.fusion.window_loops import max_pool_gradient
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.passes.rng import functionalize_random
+from dovetail.codegen.passes.decompose import functionalize_random
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.dtypes import float32, int8
 from dovetail.graph.ops.nn.conv_geometry import Window

@@ -10,7 +10,7 @@ from reference_interpreter import execution_order
 import dovetail as dt
 from dovetail.codegen.fusion.fuse import fuse
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.passes.rng import functionalize_random
+from dovetail.codegen.passes.decompose import functionalize_random
 from dovetail.graph.core.philox import Stream
 
 pytest.importorskip("numba")

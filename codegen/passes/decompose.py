@@ -1,0 +1,99 @@
+"""Decompositions: single nodes become several, so that these can be fused with what is around them.
+
+Random numbers are counter-based. A random node becomes two: one makes the *stream* (a key and the number of this draw), the other gives the
+stream's numbers at the positions of a tensor (`graph/ops/random/stateless_random.py`). The second is a pure function, so it can be fused:
+a dropout's mask is computed in the kernel that uses it, and no array of random numbers is written. Streams are made at the start of the
+step, where they block no fusion, except those of nodes that may be dead or are in a loop. Draws of types without a kernel, of unknown rank
+and of no elements stay.
+
+Products of float16 and bfloat16 become products of float32 with casts around them, for CPUs, which multiply no such numbers. The factors
+are widened, the products summed in float32, and the sums rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ...graph.core.dtypes import bfloat16, float16, float32
+from ...graph.core.graph import Node
+from ...graph.ops.random import stateless_random as _streams  # noqa: F401  the ops that this makes
+from ..ir.index_maps import RANDOM_OPS
+from ..ir.nodes import PRODUCTS, inferred_node
+from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, node_of
+from ..ir.predicates import asked_for
+
+_NARROW = (float16, bfloat16)
+_NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalOfStream",
+            "StatelessRandomUniform": "UniformOfStream", "StatelessRandomNormal": "NormalOfStream"}  # fmt: skip
+
+
+def functionalize_random(graph: PartitionGraph) -> PartitionGraph:
+    """The graph with split random nodes; the graph itself if it has none."""
+    return _decomposed(graph, _is_drawn, _stream_and_numbers)
+
+
+def widen_products(graph: PartitionGraph) -> PartitionGraph:
+    """The graph with widened products; the graph itself if it has none."""
+    return _decomposed(graph, _is_narrow_product, _widened)
+
+
+def _decomposed(
+    graph: PartitionGraph, chosen: Callable[[Node], bool], made: Callable[[Node, bool], Sequence[Node]]
+) -> PartitionGraph:
+    """The graph with other nodes for those that are `chosen`, unless these are fed, or other steps need to know whether they are dead.
+
+    `made`: gives the nodes, for one that may be dead or not. A stream of random numbers goes to the start, if it can.
+    """
+    if not any(node is not None and chosen(node) for node in map(node_of, graph.steps)):
+        return graph
+    fed, asked = {t for _, t in graph.feeds}, asked_for(graph)
+    first: list[PartitionStep] = []
+    rest: list[PartitionStep] = []
+    depth = 0
+    for step in graph.steps:
+        depth += isinstance(step, BeginLoop) - isinstance(step, EndLoop)
+        node = node_of(step)
+        if node is None or not chosen(node) or node in asked or node.outputs[0] in fed:
+            rest.append(step)
+        elif isinstance(step, RunPredicated):
+            rest += [replace(step, node=each) for each in made(node, True)]
+        else:
+            for each in made(node, False):
+                (first if each.type == "RandomStream" and depth == 0 else rest).append(each)
+    return replace(graph, steps=(*first, *rest))
+
+
+def _is_drawn(node: Node) -> bool:
+    """Whether a node draws random numbers, which kernels can compute."""
+    out = node.outputs[0] if node.opdef.name in _NUMBERS else None
+    return (
+        out is not None
+        and out.dtype in RANDOM_OPS[_NUMBERS[node.type]][1]
+        and out.dims is not None
+        and 0 not in out.dims
+    )
+
+
+def _stream_and_numbers(node: Node, may_be_dead: bool) -> Sequence[Node]:
+    shape, *seed = node.inputs
+    if seed:
+        stream = inferred_node("SeededStream", seed, {}, node)
+    else:
+        attrs = {name: node.attrs[name] for name in ("seed", "seed2")}
+        stream = inferred_node("RandomStream", (shape,) if may_be_dead else (), attrs, node)
+    numbers = inferred_node(_NUMBERS[node.type], (shape, *stream.outputs), {"dtype": node.attrs["dtype"]}, node)
+    numbers.outputs = node.outputs  # consumers stay unchanged
+    return stream, numbers
+
+
+def _is_narrow_product(node: Node) -> bool:
+    return node.opdef.name in PRODUCTS and node.outputs[0].dtype.base in _NARROW
+
+
+def _widened(node: Node, may_be_dead: bool) -> Sequence[Node]:
+    casts = [inferred_node("Cast", (t,), {"DstT": float32}, node) for t in node.inputs]
+    product = inferred_node(node.type, [c.outputs[0] for c in casts], dict(node.attrs), node)
+    rounded = inferred_node("Cast", product.outputs, {"DstT": node.outputs[0].dtype.base}, node)
+    rounded.outputs = node.outputs  # consumers stay unchanged
+    return [*casts, product, rounded]
