@@ -1,17 +1,16 @@
 """Pass: horizontal fusion (multi-tensor apply) of optimizer updates, so that many small variables are updated by one launch.
 
 A training step ends with an update for each variable. For a bias of 64 elements a launch takes longer than the work. So updates
-by one rule, of one type and with the same learning rate become one launch of the kernel in `templates/multi_tensor.py`, at the
-position of the last of them. Moving an update is correct if no instruction between reads its variable. The pass visits the
-instructions in order, collects updates, and emits them as one call
+by one rule and of one type become one launch of the kernel in `templates/multi_tensor.py`, at the position of the last of them. Moving
+an update is correct if no instruction between reads its variable. The pass visits the instructions in order, collects updates, and
+emits them as one call
 
     before anything but a kernel, a view, a read of another variable, or a variable's handle: a send, an assignment, a loop...
-    before an update by another rule, or with another learning rate
+    before an update by another rule
     when there are MOST
 
-Two reads of a variable give the same number if it was not changed between them: each update of Adam reads the powers of beta
-anew. Variables are compared by container and name, since two nodes may stand for one. Large variables keep launches of their
-own, because their gradients can be freed at once.
+Variables are compared by container and name, since two nodes may stand for one. Large variables keep launches of their own, because
+their gradients can be freed at once.
 """
 
 from __future__ import annotations
@@ -68,8 +67,6 @@ class _Gathering:
         changed: the variables that they change. made: slots that they set.
         frees: slots that other calls would have freed, and that the pending updates read.
         variables: for each slot with a variable's handle, which variable it is.
-        reads: of each slot with a variable's value, which, and how often it had been changed.
-        versions: how often each variable was changed. epoch: changes whose variables are not known.
     """
 
     gpu: GpuContext
@@ -81,35 +78,23 @@ class _Gathering:
     made: set[int] = field(default_factory=set)
     frees: dict[int, None] = field(default_factory=dict)
     variables: dict[int, Any] = field(default_factory=dict)
-    reads: dict[int, Any] = field(default_factory=dict)
-    versions: dict[Any, int] = field(default_factory=dict)
-    epoch: int = 0
 
     def add(self, step: Instruction) -> None:
         if isinstance(step, Call) and isinstance(step.kernel, OptimizerUpdate):
             self.update(step, step.kernel)
-        elif isinstance(step, Call) and self.may_pass(step):
+            return
+        if isinstance(step, Call) and self.may_pass(step):
             self.pass_by(step)
-            self.note(step)
         else:
             self.emit()
-            self.epoch += 1
             self.out.append(step)
-            if isinstance(step, Call):
-                self.note(step)
+        if isinstance(step, Call) and step.op in HANDLES and step.node in self.gpu.variables:
+            self.variables[step.outputs[0]] = self.gpu.variables[step.node]
 
     def pass_by(self, call: Call) -> None:
         """Emit a call before the pending updates, which free what they still need."""
         self.frees.update(dict.fromkeys(s for s in call.frees if s in self.needed))
         self.out.append(replace(call, frees=tuple(s for s in call.frees if s not in self.needed)))
-
-    def note(self, call: Call) -> None:
-        """What the slots hold that a call sets."""
-        if call.op in HANDLES and call.node in self.gpu.variables:
-            self.variables[call.outputs[0]] = self.gpu.variables[call.node]
-        elif call.op in _READS and call.inputs[0] in self.variables:
-            which = self.variables[call.inputs[0]]
-            self.reads[call.outputs[0]] = which, self.versions.get(which, 0), self.epoch
 
     def may_pass(self, call: Call) -> bool:
         """Whether a call may run before the pending updates."""
@@ -127,27 +112,19 @@ class _Gathering:
         """Collects an update; one that is large, or unlike the pending ones, makes those be emitted."""
         places = [self.variables.get(i) for i in call.inputs[: kernel.places]]
         known = None not in places and len(set(places)) == len(places)
-        rule = kernel.loops, kernel.dtype, *(self.reads.get(i, i) for i in self.shared(call, kernel))
+        rule = kernel.loops, kernel.dtype
         is_large = kernel.count is not None and kernel.count >= LARGE
         clashes = not known or self.changed & set(places) or self.made & set(call.inputs)
         if clashes or (not is_large and (rule != self.rule or len(self.pending) == MOST)):
             self.emit()
-        for which in places:
-            self.versions[which] = self.versions.get(which, 0) + 1
         if not known or is_large:
             self.pass_by(call)
-            self.epoch += not known
             return
         self.rule = rule
         self.pending.append(call)
         self.needed.update(call.inputs)
         self.changed.update(places)
         self.made.update(call.outputs)
-
-    @staticmethod
-    def shared(call: Call, kernel: OptimizerUpdate) -> list[int]:
-        """The slots of numbers that are the same for all elements."""
-        return [call.inputs[i] for i in kernel.shared]
 
     def emit(self) -> None:
         """Appends the pending updates as one call."""
@@ -162,73 +139,56 @@ class _Gathering:
             self.out.append(replace(last, frees=tuple(frees)))
             return
         kernels: list[OptimizerUpdate] = [c.kernel for c in pending]  # type: ignore[misc]
-        inputs = self.shared(pending[0], kernels[0])
-        for call, kernel in zip(pending, kernels, strict=True):
-            inputs += [slot for i, slot in enumerate(call.inputs) if i not in kernel.shared]
+        inputs = tuple(slot for c in pending for slot in c.inputs)
         outputs = tuple(slot for c in pending for slot in c.outputs)
         fused = MultiTensorUpdate(self.gpu, kernels)
         names = tuple(name for c in pending for name in c.nodes or (c.node,))
         op = f"{len(pending)} x {last.op}"
-        self.out.append(Call(fused, tuple(inputs), outputs, tuple(frees), last.node, op, last.origin, names))
+        self.out.append(Call(fused, inputs, outputs, tuple(frees), last.node, op, last.origin, names))
 
 
 class MultiTensorUpdate(GpuKernel):
     """Several updates as one launch.
 
-    Inputs: the numbers that all updates share, then each update's variables and gradient. Where a variable is not initialised or has
-    another shape, or two updates turn out to change one variable, they run one after the other.
+    Inputs: those of each update. Where a variable is not initialised or has another shape, or two updates turn out to change one variable,
+    they run one after the other.
     """
 
     def __init__(self, gpu: GpuContext, updates: Sequence[OptimizerUpdate]) -> None:
-        first = updates[0]
-        shared = [first.node.inputs[i] for i in first.shared]
-        super().__init__(gpu, updates[-1].label, shared, Template(len(shared), nothing), self._one_by_one)
+        tensors = [t for u in updates for t in u.node.inputs]
+        super().__init__(gpu, updates[-1].label, tensors, Template(len(tensors), nothing), self._one_by_one)
         self.updates = tuple(updates)
-        self.loops = first.loops
-        self.shared = first.shared
-        self.places = first.places
-        self.own = len(first.loops.loads) - len(first.shared)
-        self.dtype = first.dtype
+        self.loops, self.places, self.gradient = updates[0].loops, updates[0].places, updates[0].gradient
+        self.own = len(updates[0].node.inputs)
+        self.given = tuple([i for i in range(len(tensors)) if i % self.own >= self.places])  # all but the variables
         self._runs: dict[tuple[int, ...], LoadedRoutine] = {}
 
     def __call__(self, *inputs: Any) -> Any:
-        shared, rest = inputs[: len(self.shared)], inputs[len(self.shared) :]
-        sets = [rest[i : i + self.own] for i in range(0, len(rest), self.own)]
-        states: list[VariableState] = [s for each in sets for s in each[: self.places]]
+        own, places = self.own, self.places
+        begins = range(0, len(inputs), own)
+        states: list[VariableState] = [inputs[i + k] for i in begins for k in range(places)]
         if len(set(map(id, states))) < len(states) or not all(
-            u.fits(each[: self.places], each[self.places]) for u, each in zip(self.updates, sets, strict=True)
+            u.fits(inputs[i : i + places], inputs[i + self.gradient]) for u, i in zip(self.updates, begins, strict=True)
         ):
-            return self._one_by_one(shared, sets)
+            return self._one_by_one(*inputs)
         device = self.device
-        given = [*shared, *(each[self.places] for each in sets)]
-        brought = self.brought(given, range(len(given)))
-        numbers, gradients = brought[: len(shared)], brought[len(shared) :]
-        lengths = tuple([g.size for g in gradients])
+        arrays = self.brought(inputs, self.given)
+        lengths = tuple([x.size for x in arrays[self.gradient - places :: own - places]])
         run = self._runs.get(lengths)
         if run is None:
             run = self._runs[lengths] = self._prepared_for(lengths)
         with mutable_values(device, states, whole=True) as (old, new):
-            addresses = [x.pointer for x in numbers]
-            for i, gradient in enumerate(gradients):
-                addresses += [*old[i * self.places : (i + 1) * self.places], gradient.pointer]
-            run([*addresses, *new], self.label)
-        return self._result([each[0] if u.is_ref else () for u, each in zip(self.updates, sets, strict=True)])
+            run([*old, *[x.pointer for x in arrays], *new], self.label)
+        return self._result([inputs[i] if u.is_ref else () for u, i in zip(self.updates, begins, strict=True)])
 
-    def _one_by_one(self, shared: Sequence[Any], sets: Sequence[Sequence[Any]]) -> Any:
+    def _one_by_one(self, *inputs: Any) -> Any:
         results = []
-        for update, own in zip(self.updates, sets, strict=True):
+        for i, update in enumerate(self.updates):
             try:
-                results.append(update(*self._given(shared, own)))
+                results.append(update(*inputs[i * self.own : (i + 1) * self.own]))
             except Exception as e:
                 raise NodeError(update.node) from e
         return self._result(results)
-
-    def _given(self, shared: Sequence[Any], own: Sequence[Any]) -> list[Any]:
-        """An update's inputs in its own order."""
-        out = list(own)
-        for i, value in zip(self.shared, shared, strict=True):
-            out.insert(i, value)
-        return out
 
     def _result(self, results: Sequence[Any]) -> Any:
         made = [r for u, r in zip(self.updates, results, strict=True) if u.is_ref]
@@ -237,7 +197,7 @@ class MultiTensorUpdate(GpuKernel):
     def routine(self, lengths: Sequence[int]) -> Routine:
         """The launch for arrays of these lengths."""
         wide = max(lengths) >= 1 << 30
-        return multi_tensor_update(self.loops, len(lengths), divisible=[n % 16 == 0 for n in lengths], wide=wide)
+        return multi_tensor_update(self.loops, [n % 16 == 0 for n in lengths], wide=wide)
 
     def planned(self, dims: Callable[[Tensor], tuple[int, ...] | None], value: Any) -> Choice | None:
         """As `GpuKernel.planned`."""
@@ -249,8 +209,7 @@ class MultiTensorUpdate(GpuKernel):
 
     def _prepared_for(self, lengths: tuple[int, ...]) -> LoadedRoutine:
         """The same, loaded."""
-        own = [i for i in range(len(self.loops.loads)) if i not in self.shared]
-        names = [f"in{i}" for i in self.shared]
-        names += [f"in{i}_{k}" for k in range(len(lengths)) for i in own]
-        names += [f"out{i}_{k}" for k in range(len(lengths)) for i in range(self.places)]
+        sets, places, own = range(len(lengths)), range(self.places), range(self.own)
+        names = [f"in{i}_{k}" for k in sets for i in places] + [f"in{i}_{k}" for k in sets for i in own[self.places :]]
+        names += [f"out{i}_{k}" for k in sets for i in places]
         return loaded(self.device, self.routine(lengths), 0, 0, sizes_of(lengths), names)

@@ -1,8 +1,7 @@
 """Gathers, scatters and sparse optimizer updates of rows of variables in a GPU's memory.
 
 A change writes the named rows in place, unless the variable's value has other references: then the variable first gets a copy. An
-optimizer with slots that decay in all rows (Adam) needs all of them: the rows are summed to a dense gradient, and the update is the
-dense one.
+optimizer with slots that decay in all rows (Adam) updates all of them.
 """
 
 from __future__ import annotations
@@ -13,23 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.core.dtypes import int64
 from ...graph.core.graph import Node
 from ...graph.resources.variable import VariableState
 from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of
 from ..fusion.table_loops import kept_in
 from ..ir.legality import SUPPORTED, NotFusibleError
-from ..ir.nodes import inferred_node, new_node
-from ..reference import NumpyBackend
-from .bind.rows import MOST_UPDATES, ROW_MAKERS, fits, gathered, slices_of
-from .bind.template import Choice, Template, nothing
+from .bind.rows import MOST_UPDATES, fits, gathered, slices_of
+from .bind.template import Choice, Template
 from .context import GpuContext
 from .driver.array import DeviceArray
 from .ir import triton_type
 from .kernels import GpuKernel
-from .optimizer import OptimizerUpdate, VariableUpdate
+from .optimizer import VariableUpdate
 from .residency import HostKernel, value_on
-from .templates.tables import check_scatter, launch_sizes, scatter, sparse_update
+from .templates.tables import check_scatter, decaying_update, launch_sizes, scatter, sparse_update
 
 Shape = tuple[int, ...]
 
@@ -44,7 +40,7 @@ def sparse_kernel(gpu: GpuContext, node: Node, fallback: HostKernel) -> GpuKerne
             return _scatter(gpu, node, fallback)
         sparse = sparse_update_of(node)
         if sparse is not None and sparse.dtype in SUPPORTED:
-            return (DecayingUpdate if sparse.rule.decays else _row_update)(gpu, node, sparse, fallback)
+            return _row_update(gpu, node, sparse, fallback)
     except (ValueError, KeyError, NotFusibleError):  # not these types
         return None
     return None
@@ -71,45 +67,19 @@ def _scatter(gpu: GpuContext, node: Node, fallback: HostKernel) -> VariableUpdat
 
 
 def _row_update(gpu: GpuContext, node: Node, sparse: SparseUpdate, fallback: HostKernel) -> VariableUpdate:
-    """An optimizer's update of the rows that a sparse gradient names."""
-    places, loops = sparse.places, sparse.sparse(kept_in(sparse.dtype))
+    """An optimizer's update of the rows that a sparse gradient names, or of all, where slots decay."""
+    places, decays = sparse.places, sparse.rule.decays
+    loops, make = (sparse.dense(), decaying_update) if decays else (sparse.sparse(kept_in(sparse.dtype)), sparse_update)
 
     def choose(shapes: Sequence[Shape], others: Sequence[Any]) -> Choice | None:
         given = shapes[1:]
         sizes = _sizes(shapes[0], given[sparse.gradient - places], given[sparse.indices - places])
         if sizes is None:
             return None
-        ways = sparse_update(loops, places, sparse.gradient, sparse.dtype, sparse.index, sizes)
+        ways = make(loops, places, sparse.gradient, sparse.dtype, sparse.index, sizes)
         return Choice(ways[:1], sizes, [(shapes[0], sparse.dtype.np)] * places)
 
-    return VariableUpdate(gpu, node, places, sparse.dtype, choose, fallback)
-
-
-class DecayingUpdate(GpuKernel):
-    """An optimizer with slots that change in all rows: sums the gradient's rows, then runs the dense update."""
-
-    def __init__(self, gpu: GpuContext, node: Node, sparse: SparseUpdate, fallback: HostKernel) -> None:
-        super().__init__(gpu, node.name, node.inputs, Template(len(node.inputs), nothing), fallback)
-        self.sparse = sparse
-        self.update = OptimizerUpdate(gpu, node, sparse.places, sparse.gradient, sparse.dense(), fallback)
-        rows = new_node("Placeholder", (), {}, [(int64, ())], node).outputs
-        inputs = (node.inputs[sparse.gradient], node.inputs[sparse.indices], *rows)
-        sums = inferred_node("UnsortedSegmentSum", inputs, {}, node)
-        host = HostKernel(NumpyBackend().kernel(sums, None))
-        self.sums = GpuKernel(gpu, sums.name, sums.inputs, ROW_MAKERS[sums.type](sums), host)
-
-    def __call__(self, *inputs: Any) -> Any:
-        sparse = self.sparse
-        states: Sequence[VariableState] = inputs[: sparse.places]
-        if not all(s.is_initialized for s in states):
-            return self.fallback(*inputs)
-        shape, rows, indices = (x.shape for x in (states[0].read(), inputs[sparse.gradient], inputs[sparse.indices]))
-        if _sizes(shape, rows, indices) is None:
-            return self.fallback(*inputs)
-        dense = self.sums(inputs[sparse.gradient], inputs[sparse.indices], np.int64(shape[0]))
-        given = [x for i, x in enumerate(inputs) if i != sparse.indices]
-        given[sparse.gradient] = dense
-        return self.update(*given) if self.update.fits(states, dense) else self.fallback(*inputs)
+    return VariableUpdate(gpu, node, places, sparse.dtype, choose, fallback, whole=decays)
 
 
 def _sizes(shape: Shape, rows: Shape, indices: Shape) -> dict[str, int] | None:

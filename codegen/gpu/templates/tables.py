@@ -3,7 +3,7 @@
     gather        in0 params [batch, before, length, after], in1 indices [batch, count] -> out0 [batch, before, count, after]
     gather_nd     in0 params [s0, s1, ..., after], in1 coordinates [count, depth] -> out0 [count, after]
     scatter       rows are set, or added, subtracted, multiplied, divided, or the smaller or the larger ones are kept
-    sparse_update an optimizer's step for the rows that a gradient names
+    sparse_update, decaying_update   an optimizer's step for the rows that a gradient names, for all rows
 
 Segments' sums, products and extremes are scatters into zeros, and into rows that are still empty.
 
@@ -112,18 +112,20 @@ def scatter(
     begin: str = "there",
     names: tuple[str, str] = ("in1", "in2"),
     single: bool = False,
+    out: str = "out0",
 ) -> tuple[Routine, ...]:
-    """Ways to put rows into `out0`, the likely best one first.
+    """Ways to put rows into `out`, the likely best one first.
 
     Args:
         kind: update, add, sub, mul, div, min or max.
         index: type of the coordinates.
         sizes: `launch_sizes` of the launch; the ways are right for any others, too.
         depth: how many numbers a coordinate has.
-        begin: what `out0` holds before: `there`: what is there already; `copied`: `in0`; `cleared`: zeros; `empty`: rows are made of their
+        begin: what `out` holds before: `there`: what is there already; `copied`: `in0`; `cleared`: zeros; `empty`: rows are made of their
             updates alone, and those without one are the type's smallest number (of max), its largest one (min), or 1 (mul).
         names: of the coordinates, and of the updates.
         single: there is one number for all updates, not a row for each.
+        out: of sums only: the array's name, where it is not `out0`.
 
     Raises:
         ValueError: no kernel does this with this type.
@@ -132,16 +134,16 @@ def scatter(
     coordinates, updates = names
     space = sizes["count"], sizes["after"]
     axes = ("count", "after")
-    tables = {"out0": "rows", "scratch0": "rows", "scratch1": "rows", coordinates: "numbers"}
+    tables = {out: "rows", "scratch0": "rows", "scratch1": "rows", coordinates: "numbers"}
     kept = kept_in(dtype)
     if kind in ("add", "sub") and (dtype in ADDED or (begin == "cleared" and kept in ADDED)):
-        to = "out0" if kept is dtype else "scratch0"
+        to = out if kept is dtype else "scratch0"
         loops = added(dtype, index, depth, negative=kind == "sub", single=single)
         sums = launches(loops, Names((updates, coordinates), (to,), axes, tables=tables), space)
         parts = [*_beginning(begin, kept, sizes, to), sums]
         if kept is dtype:
             return one_after_another(parts)
-        rounded = Names((to,), ("out0",), ("elements",))
+        rounded = Names((to,), (out,), ("elements",))
         parts.append(launches(converted(kept, dtype), rounded, (sizes["rows"] * sizes["after"],))[:1])
         return one_after_another(parts, [Scratch(to, triton_type(kept.name), (Count(("rows",)), Count(("after",))))])
     edge = {"max": dtype.min, "min": dtype.max}.get(kind, 1) if begin == "empty" else 0
@@ -195,6 +197,22 @@ def sparse_update(
     step = launches(loops, Names((*inputs, "scratch0"), outputs, axes, tables=tables), space)
     scratch = Scratch("scratch1", triton_type(kept.name), (Count(("count",)), Count(("after",))))
     return one_after_another([*owning, cleared, summed, step], [*notes, scratch])
+
+
+def decaying_update(
+    loops: LoopNest, places: int, gradient: int, dtype: DType, index: DType, sizes: Mapping[str, int]
+) -> tuple[Routine, ...]:
+    """As `sparse_update`, of all rows: those of the gradient are added up to a dense one, in scratch memory. `loops`: the dense rule."""
+    names = f"in{gradient + 1}", f"in{gradient}"
+    (sums, *_) = scatter("add", dtype, index, sizes, begin="cleared", names=names, out="scratch1")
+    inputs = [f"in{i}" for i in range(len(loops.loads) + 1) if i != gradient + 1]
+    inputs[gradient] = "scratch1"
+    step = Names(tuple(inputs), tuple(f"out{i}" for i in range(places)), ("elements",))
+    scratch = Scratch("scratch1", triton_type(dtype.name), (Count(("rows",)), Count(("after",))))
+    return tuple(
+        Routine((*sums.launches, launch), (*sums.scratch, scratch))
+        for launch in launches(loops, step, (sizes["elements"],))
+    )
 
 
 def check_scatter(kind: str, dtype: DType, depth: int = 1) -> None:

@@ -225,11 +225,12 @@ def test_one_launch_updates_several_variables_in_place() -> None:
     rate, keep = np.float32(0.1), np.float32(0.9)
     new_slots = [s * keep + g for s, g in zip(slots, gradients, strict=True)]
     new_variables = [v - rate * s for v, s in zip(variables, new_slots, strict=True)]
-    arguments: dict[str, Any] = {"in2": np.asarray(rate), "in3": np.asarray(keep), **multi_tensor.sizes_of(lengths)}
+    arguments: dict[str, Any] = dict(multi_tensor.sizes_of(lengths))
     for k in range(len(lengths)):
+        arguments |= {f"in2_{k}": np.asarray(rate), f"in3_{k}": np.asarray(keep)}
         arguments |= {f"in0_{k}": variables[k], f"in1_{k}": slots[k], f"in4_{k}": gradients[k]}
         arguments |= {f"out0_{k}": variables[k], f"out1_{k}": slots[k]}
-    routine = multi_tensor.multi_tensor_update(momentum(), len(lengths))
+    routine = multi_tensor.multi_tensor_update(momentum(), [n % 16 == 0 for n in lengths])
     assert routine.launches[0].grid.of(multi_tensor.sizes_of(lengths)) == (6, 1, 1)
     run_routine(routine, arguments)
     for k in range(len(lengths)):
@@ -239,14 +240,14 @@ def test_one_launch_updates_several_variables_in_place() -> None:
 
 def test_one_launch_has_limits() -> None:
     with pytest.raises(ValueError, match="1 to"):
-        multi_tensor.multi_tensor_update(momentum(), 1000)
+        multi_tensor.multi_tensor_update(momentum(), [True] * 1000)
     b = LoopNestBuilder([True])
     b.store(b.reduce("sum", b.load(0, float32, [0])), [])
     with pytest.raises(ValueError, match="one axis"):
-        multi_tensor.multi_tensor_update(b.finish()[0], 2)
+        multi_tensor.multi_tensor_update(b.finish()[0], [True, False])
 
 
 @pytest.mark.slow
 def test_updates_of_several_variables_compile() -> None:
-    compiles(multi_tensor.multi_tensor_update(momentum(), 3, divisible=(True, False, True)))
-    compiles(multi_tensor.multi_tensor_update(momentum(), multi_tensor.MOST, wide=True), SOME)
+    compiles(multi_tensor.multi_tensor_update(momentum(), [True, False, True]))
+    compiles(multi_tensor.multi_tensor_update(momentum(), [False] * multi_tensor.MOST, wide=True), SOME)
