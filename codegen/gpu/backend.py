@@ -32,7 +32,7 @@ from .driver.device import Device
 from .driver.ipc import Lends
 from .ir import Target
 from .kernels import FusedGpuKernel, GpuKernel
-from .residency import HostKernel, ShapeKernel, SmallHostKernel, ViewKernel, lives_on_device
+from .residency import HostKernel, ShapeKernel, SmallHostKernel, lives_on_device
 from .select import state_kernel, template_of, with_edges
 
 _VIEWS = frozenset(("Reshape", "ExpandDims", "Squeeze"))
@@ -96,9 +96,9 @@ class CudaBackend:
         if node.type in _PASSING or Trait.STATE_HANDLE in node.opdef.traits or not node.inputs:
             return plain
         if Trait.METADATA in node.opdef.traits:
-            return ShapeKernel(plain)
+            return ShapeKernel(plain, node)
         if node.type in _VIEWS:
-            return ViewKernel(node, plain)
+            return ShapeKernel(plain, node, is_view=True)
         if node.type in _OF_SHAPES:
             return SmallHostKernel(plain)
         tensors = (*node.inputs, *node.outputs)

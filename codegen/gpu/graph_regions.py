@@ -21,13 +21,13 @@ from ..lower.region import constants_of, region_of
 from .driver.device import Device
 from .graph_replay import GraphRegion
 from .kernels import GpuKernel
-from .residency import ShapeKernel, SmallHostKernel, ViewKernel
+from .residency import ShapeKernel, SmallHostKernel
 from .transfers import TO_DEVICE, to_host
 from .variables import AssignKernel
 
 FEWEST = 4  # launching calls that are worth a graph: it costs two launches or so itself, and a copy for what comes in or goes out
 
-_KINDS = (GpuKernel, ShapeKernel, ViewKernel, SmallHostKernel)
+_KINDS = (GpuKernel, ShapeKernel, SmallHostKernel)
 _WITHOUT_WORK = PASSED_ON | {"Read", "ReadVariableOp", "NoOp"}
 _TAKEN = _WITHOUT_WORK | HANDLES | {TO_DEVICE}
 
@@ -64,9 +64,9 @@ def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
             if isinstance(kernel, GpuKernel):
                 if not kernel.takes_array(position):
                     return False
-            elif isinstance(kernel, ShapeKernel) and position == 0:
+            elif isinstance(kernel, ShapeKernel) and position == 0 and not kernel.is_view:
                 continue
-            elif (isinstance(kernel, ViewKernel) and position == 0) or call.op in _WITHOUT_WORK:
+            elif (isinstance(kernel, ShapeKernel) and position == 0) or call.op in _WITHOUT_WORK:
                 if not all(_is_array(s, calls, outputs) for s in call.outputs):
                     return False
             else:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...graph.core.graph import Tensor
+from ...graph.core.shape import element_count
 from ...graph.resources.variable import VariableState
 from ..backend import NodeError
 from ..ir.nodes import HANDLES, PASSED_ON
@@ -31,14 +32,14 @@ from .driver.launch import LoadedRoutine
 from .ir import Routine
 from .kernels import GpuKernel, loaded
 from .optimizer import OptimizerUpdate
-from .residency import ShapeKernel, SmallHostKernel, ViewKernel
+from .residency import ShapeKernel, SmallHostKernel
 from .templates.multi_tensor import MOST, multi_tensor_update, sizes_of
 from .variables import mutable_values
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 
 _READS = frozenset(("Read", "ReadVariableOp"))
-_HARMLESS = (GpuKernel, ShapeKernel, ViewKernel, SmallHostKernel)
+_HARMLESS = (GpuKernel, ShapeKernel, SmallHostKernel)
 _WITHOUT_WORK = PASSED_ON | {"NoOp"}
 
 
@@ -113,7 +114,7 @@ class _Gathering:
         places = [self.variables.get(i) for i in call.inputs[: kernel.places]]
         known = None not in places and len(set(places)) == len(places)
         rule = kernel.loops, kernel.dtype
-        is_large = kernel.count is not None and kernel.count >= LARGE
+        is_large = (element_count(kernel.operands[0][0].dims) or 0) >= LARGE
         clashes = not known or self.changed & set(places) or self.made & set(call.inputs)
         if clashes or (not is_large and (rule != self.rule or len(self.pending) == MOST)):
             self.emit()

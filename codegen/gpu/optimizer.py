@@ -10,7 +10,6 @@ import numpy as np
 
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
-from ...graph.core.shape import element_count
 from ...graph.resources.variable import VariableState
 from ..check import compare_update
 from ..ir.loop_nest import LoopNest
@@ -88,8 +87,6 @@ class OptimizerUpdate(VariableUpdate):
         self.gradient = gradient
         self.loops = loops
         self.operands = [node.inputs[gradient]], ()
-        self.count = element_count(node.inputs[gradient].dims)  # elements, where that is known
-        self.shared = tuple(i for i, v in enumerate(loops.loads) if not v.axes)
 
     def _over_all(self, shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice:
         """Routines over all elements, whatever the shape."""

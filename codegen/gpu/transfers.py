@@ -23,12 +23,12 @@ from .driver.copies import HostCopy
 from .driver.device import Device
 from .driver.ipc import LEAST_BYTES, Lends, Outgoing, outgoing
 from .kernels import GpuKernel
-from .residency import HostKernel, ShapeKernel, ViewKernel, received
+from .residency import HostKernel, ShapeKernel, received
 
 TO_DEVICE = "ToDevice"
 """The op of a step that brings a value to the GPU, and puts it where it was."""
 
-_LAUNCHING = (GpuKernel, ShapeKernel, ViewKernel)  # kernels that never wait
+_LAUNCHING = (GpuKernel, ShapeKernel)  # kernels that never wait
 _WITHOUT_WORK = HANDLES | {"Identity"}
 
 

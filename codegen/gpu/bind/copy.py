@@ -216,16 +216,6 @@ def _joined(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes
     return Boxes([made], boxes)
 
 
-def _transpose(node: Node, shapes: Sequence[Shape], others: Sequence[Any]) -> Boxes | None:
-    (shape,), (order,) = shapes, others
-    near = _dense(shape)
-    if sorted(order) != list(range(len(shape))) or 0 in shape:
-        return None
-    made = tuple(shape[a] for a in order)
-    axes = [(n, near[a], t) for n, a, t in zip(made, order, _dense(made), strict=True)]
-    return Boxes([made], [Move(0, 0, tuple(axes))])
-
-
 COPY_MAKERS: dict[str, Callable[[Node], Template]] = {
     "Slice": _taken(0, (1, 2)),
     "StridedSlice": _taken(0, (1, 2, 3)),
@@ -240,5 +230,5 @@ COPY_MAKERS: dict[str, Callable[[Node], Template]] = {
     "MirrorPad": _boxes(_mirror_pad),
     "Roll": _boxes(_roll),
     "Tile": _boxes(_tile),
-    "Transpose": _boxes(_transpose),
+    "Transpose": _taken(0, (1,)),
 }

@@ -34,27 +34,7 @@ class NotCapturableError(Exception):
     """A launch sequence cannot be captured, because it needs the host."""
 
 
-class _Entered(AbstractContextManager[None]):
-    """What `Device.entered` gives. A generator would take three times as long, and each launch enters."""
-
-    __slots__ = ("device",)
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-    def __enter__(self) -> None:
-        self.device.lock.acquire()
-        try:
-            self.device.make_current()
-        except BaseException:
-            self.device.lock.release()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        self.device.lock.release()
-
-
-class Device:
+class Device(AbstractContextManager[None]):
     """A GPU. There is one object for each: `device(index)`.
 
     Attributes:
@@ -83,7 +63,6 @@ class Device:
         self.block_shared_bytes = self._attribute(ask.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.ordinal))
         self.lock = threading.RLock()
-        self._entered = _Entered(self)
         self.updates: list[Any] | None = None  # while a graph is captured: the variables that it changes
         self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # what has graphs, and a `give_up` that lets go of them
         self.loaded: dict[Any, Any] = {}  # kernels that were loaded for it, by what they were made from
@@ -106,7 +85,18 @@ class Device:
 
     def entered(self) -> AbstractContextManager[None]:
         """Talk to this device: under its lock, with its context current in this thread."""
-        return self._entered
+        return self
+
+    def __enter__(self) -> None:  # a generator would take three times as long, and each launch enters
+        self.lock.acquire()
+        try:
+            self.make_current()
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
 
     def make_current(self) -> None:
         """Make its context this thread's. Others (PyTorch, CuPy) use the same, primary one."""

@@ -254,7 +254,6 @@ class TileWriter(ExpressionWriter):
         self.sides = sides_of(loops)
         self.flat = not self.sides.y  # tiles have one side only
         self.pairs = {} if tile.form == WHOLE else pairs_of(loops, whole=tile.form != PARTIAL)
-        self.rereads = False  # whether what is read now will be read again
         self.is_filled = tile.exact  # no column of the current tile lies outside
         self.ny, self.nx = self.extent(self.sides.y, "ny"), self.extent(self.sides.x, "nx")
 
@@ -355,8 +354,6 @@ class TileWriter(ExpressionWriter):
             options.append("other=0")
         if mask:
             options.insert(0, f"mask={mask}")
-        if self.tile.form == LOOPED and v.op == "load" and any(a in self.sides.x for a in v.axes):
-            options.append(f'eviction_policy="evict_{"last" if self.rereads else "first"}"')
         text = f"tl.load({', '.join([f'{name} + {where}' if where else name, *options])})"
         return f"{text}.to(tl.float32)" if v.dtype in NARROW else text
 

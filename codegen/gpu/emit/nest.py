@@ -15,7 +15,7 @@ Three forms:
 
     whole    the tile has all of x. Each value is computed once and stays in registers, whatever the number of reductions
     looped   x is long: the block goes along it once per stage of reductions, with accumulators of the size of a tile, and reads
-             its inputs anew (from the second-level cache, if it is kept there). Two reductions that one pass can make
+             its inputs anew (from the second-level cache, if they are still there). Two reductions that one pass can make
              (`pairs`) take one. What is left behind the last full tile is done once more, with a mask
     partial  only the first stage of reductions, and of each row only one of SPLITS pieces: for few and long rows. Totals
              go to scratch memory, and a second kernel reduces those (`schedules`). What it can make along the way it stores
@@ -207,12 +207,12 @@ class _Writer(TileWriter):
             reductions = self.reductions(stage)
             outputs = self.outputs(stage, full=True)
             if reductions or outputs:
-                self.one_pass(reductions, outputs, rereads=stage < last)
+                self.one_pass(reductions, outputs)
             if self.tile.form != PARTIAL:
                 for o in self.outputs(stage, full=False):
                     self.put(o)
 
-    def one_pass(self, reductions: Sequence[int], outputs: Sequence[int], rereads: bool) -> None:
+    def one_pass(self, reductions: Sequence[int], outputs: Sequence[int]) -> None:
         """Go along x."""
         values = self.loops.values
         roots = [values[r].args[0] for r in reductions] + [self.loops.stores[o].value for o in outputs]
@@ -229,7 +229,6 @@ class _Writer(TileWriter):
                 self.line(f"{name}{r} = tl.zeros({shape}, {kind})")
             if self.is_variance(r):  # how many each element of the tile has seen: all as many, before a mask
                 self.line(f"seen{r} = tl.full({shape if self.scans(roots) else '()'}, 0.0, {kind})")
-        self.rereads = rereads
         for i in self.scans(roots):
             v = values[i]
             self.line(
