@@ -46,7 +46,7 @@ def launches(quick: bool) -> Iterator[Case]:
 
 
 def _launches() -> Iterator[Row]:
-    from dovetail.codegen.gpu.driver.graphs import capture
+    from dovetail.codegen.gpu.driver.device import capture
     from dovetail.codegen.gpu.driver.launch import LoadedKernel, LoadedRoutine
     from dovetail.codegen.gpu.ir import HEADER, Count, Grid, Launch, Parameter, Routine, TritonKernel
     from dovetail.codegen.gpu.toolchain import compile

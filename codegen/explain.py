@@ -99,7 +99,7 @@ class KernelInfo:
 
             return source_for(self.group).text
         if isinstance(self.group, EpilogueKernel):
-            from .gpu.select import likely_source  # loads the GPU compiler
+            from .gpu.backend import likely_source  # loads the GPU compiler
 
             return likely_source(self.group, Target(self.gpu.architecture), self.tf32)
         from .gpu.emit.schedules import fused  # loads the GPU compiler

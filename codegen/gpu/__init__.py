@@ -1,12 +1,11 @@
 """The GPU back end: partitions as Triton kernels, CUDA graphs and calls of NCCL on one NVIDIA GPU.
 
-    backend.py            `CudaBackend`: makes a kernel for each node or fused group
-    select.py             the tables: which template or stateful kernel runs a node; templates with prologues and epilogue
+    backend.py            `CudaBackend`: which template or stateful kernel runs a node or fused group
     transfers.py          pass: inserts copies between host and device
     horizontal_fusion.py  pass: one launch for many small optimizer updates (multi-tensor apply)
-    graph_regions.py      pass: runs of launches become regions; graph_replay.py captures and replays each as a CUDA graph
+    graph_regions.py      pass: runs of launches become regions, each of which is captured and replayed as a CUDA graph
     kernels.py            launchers: inputs to the device, candidates compiled and tuned, one launch per call
-    variables.py          variables in GPU memory, assignments; optimizer.py and sparse.py: dense and sparse updates, gathers
+    variables.py          variables in GPU memory, assignments; updates.py: dense and sparse updates, gathers
     collectives.py        NCCL all-reduce, all-gather, broadcast
     residency.py          which tensors live in GPU memory and which on the host; kernels that launch nothing
     context.py            `GpuContext`: the device and the options that all kernels of a program share

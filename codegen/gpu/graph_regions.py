@@ -1,29 +1,284 @@
-"""Pass: runs of launches that become one CUDA graph each, started by one call.
+"""Pass: runs of launches that become regions, each of which is captured as a CUDA graph and replayed by one call.
 
 A launch costs the host microseconds: allocating results, looking up the launch for the shapes, calling the driver. A training step of a
-small model is mostly that. So calls that follow one another and run on the GPU alone become a `GraphRegion`, which captures them as a
-graph when they repeat (`graph_replay.py`).
+small model is mostly that. So calls that follow one another and run on the GPU alone become a `GraphRegion`. Looking up a variable's
+handle is no work for the GPU. It stays before the region and happens in every step. A value from the host that only one region reads is
+copied to the device by that region. A value of the region that only the host reads starts its copy there.
 
-Looking up a variable's handle is no work for the GPU. It stays before the region and happens in every step. A value from the host that
-only one region reads is copied to the device by that region. A value of the region that only the host reads starts its copy there.
+A region runs launch by launch at first. When the same shapes come for the third time it is captured: everything is launched once more, but
+only recorded. From then on, a run
+
+    checks that no variable has moved,    copies inputs to the addresses that the graph reads,    starts the graph,
+
+and copies out the outputs that are needed afterwards. A step that only changes variables copies nothing. A fed value is copied
+straight to its input address of the graph. The copy of a fetched value to the host starts before the next call of the program.
+
+Addresses are fixed in a graph, which keeps its own memory. Variables must stay where they were, and an update in place needs a value that
+only its variable refers to. Each run checks that, and runs launch by launch where it does not hold. A region that cannot be captured (a
+value must be seen by the host) runs launch by launch for good. So does one whose graphs were dropped because memory ran out.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from ...graph.core.errors import ResourceExhaustedError
+from ...graph.resources.variable import VariableState
+from ..backend import NodeError
 from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, Program, flattened, slots_read
-from ..lower.region import constants_of, region_of
-from .driver.device import Device
-from .graph_replay import GraphRegion
+from ..lower.region import Region, constants_of, one_or_all, region_of
+from .driver.api import CudaError
+from .driver.array import DeviceArray
+from .driver.copies import SMALL_COPY
+from .driver.device import Device, Graph, NotCapturableError, capture
 from .kernels import GpuKernel
-from .residency import ShapeKernel, SmallHostKernel
+from .residency import SMALL, ShapeKernel, SmallHostKernel, belongs_on_device, received
 from .transfers import TO_DEVICE, to_host
-from .variables import AssignKernel
+from .variables import AssignKernel, all_unshared
+
+logger = logging.getLogger(__name__)
+
+DUE = (3, 6, 12, 24)
+"""Runs at which a graph is captured, until one succeeds: first kernels are chosen; later, another thread may hold a variable's value."""
+
+MOST_MISSED = 3  # failed replays in a row after which a graph is dropped
+MOST_GRAPHS = 4  # graphs per region, one per set of shapes; each keeps the memory of its results
+MOST_MET = 64  # shapes that are counted
+
+
+@dataclass(slots=True)
+class _Captured:
+    """A graph, and the conditions under which it may run.
+
+    Attributes:
+        places: inputs that are copied in, and their addresses in the graph; of variables whose values are with the host, the values.
+        variables: inputs that are other variables, and the address and shape of their values.
+        changed: those that it changes, in lock order.
+        outputs: the results.
+        missed: runs in a row in which a variable had moved.
+    """
+
+    graph: Graph
+    places: dict[int, DeviceArray]
+    variables: tuple[tuple[int, int, tuple[int, ...]], ...]
+    changed: tuple[int, ...]
+    outputs: tuple[Any, ...]
+    missed: int = 0
+
+
+class GraphRegion:
+    """Several calls as one: launched one by one, or replayed as a CUDA graph.
+
+    Args:
+        device: the GPU on which they run.
+        run: the calls.
+        fed: inputs from the host that only this region reads.
+        arrays: inputs that are only read on the device, so that small ones may be in GPU memory, too.
+        leaving: outputs that only a copy to the host reads.
+
+    Attributes:
+        calls: the calls.
+        replays: number of runs that replayed a graph.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        run: Region,
+        fed: Collection[int] = (),
+        arrays: Collection[int] = (),
+        leaving: Collection[int] = (),
+    ) -> None:
+        self.device = device
+        self.calls = run.calls
+        self.replays = 0
+        self._run = run
+        self._fed = frozenset(fed)
+        self._arrays = frozenset(arrays)
+        self._leaving = frozenset(leaving)
+        self._met: dict[Any, int] = {}
+        self._captured: dict[Any, _Captured | None] = {}
+        device.graphs.add(self)
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = self._key(inputs)
+        if key is not None:
+            captured = self._captured.get(key)
+            if captured is None and self._is_due(key):
+                captured = self._capture(key, inputs)
+            if captured is not None:
+                outputs = self._replay(captured, inputs)
+                if outputs is not None:
+                    captured.missed = 0
+                    return one_or_all(outputs)
+                captured.missed += 1
+                if captured.missed > MOST_MISSED:
+                    self._captured[key] = None  # its memory is of no use
+        return one_or_all(self._one_by_one(inputs))
+
+    def give_up(self) -> bool:
+        """Drop all graphs for good, because memory ran out. Returns whether there were any."""
+        given_up = [key for key, captured in list(self._captured.items()) if captured is not None]
+        self._captured.update(dict.fromkeys(given_up))
+        return bool(given_up)
+
+    def _key(self, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+        """The key of a graph: shapes, and the values of small host inputs; None if there are inputs of another kind."""
+        key: list[Any] = []
+        for i, x in enumerate(inputs):
+            kind = type(x)
+            if kind is VariableState:
+                x = x._value
+                if type(x) is DeviceArray:  # which `_values` looks at
+                    continue
+                if x is None:
+                    return None
+            elif kind is DeviceArray:
+                key += x.shape, x.dtype
+                continue
+            if not isinstance(x, (np.ndarray, np.generic)) or x.dtype.hasobject:
+                return None
+            if self._is_copied_in(i, x):
+                key += x.shape, x.dtype
+            elif x.size <= SMALL:
+                key += x.shape, x.dtype, x.tobytes()
+            else:
+                return None
+        return tuple(key)
+
+    def _is_due(self, key: Any) -> bool:
+        """Whether to capture now: at the third run; after failures a few times more, at growing intervals."""
+        if key in self._captured or len(self._captured) >= MOST_GRAPHS:
+            return False
+        if len(self._met) > MOST_MET:
+            self._met.clear()
+        met = self._met[key] = self._met.get(key, 0) + 1
+        return met in DUE
+
+    def _one_by_one(self, inputs: Sequence[Any]) -> list[Any]:
+        if self._fed:
+            device = self.device
+            inputs = [received(device, x) if i in self._fed else x for i, x in enumerate(inputs)]
+        return self._run.one_by_one(inputs, NotCapturableError)
+
+    # --- graphs ----------------------------------------------------------------------------------------------------
+
+    def _capture(self, key: Any, inputs: Sequence[Any]) -> _Captured | None:
+        device = self.device
+        try:
+            places = self._places(inputs)
+            given = [places.get(i, x) for i, x in enumerate(inputs)]
+            states: dict[int, Any] = {i: x for i, x in enumerate(inputs) if type(x) is VariableState}
+            twins = {i: VariableState(x.name, x.dtype) for i, x in states.items() if i in places}
+            for i, twin in twins.items():
+                given[i] = twin
+                twin.move(places[i])
+            with device.lock, capture(device) as graph:
+                device.updates = []
+                outputs = self._run.one_by_one(given, NotCapturableError)
+                updated = device.updates
+            if any(twin is x for twin in twins.values() for x in (*updated, *outputs)):
+                raise NotCapturableError("a variable whose value is with the host is changed, or given to others")
+            changed = sorted(
+                [i for i, x in states.items() if any(x is state for state in updated)], key=lambda i: states[i].name
+            )
+            if len({states[i].name for i in changed}) < len(changed):
+                raise NotCapturableError("an update of two variables of one name")
+        except (NotCapturableError, CudaError, NodeError, ResourceExhaustedError) as e:
+            logger.info(
+                "the launches up to %s are not captured as a CUDA graph: %s", self.calls[-1].node, e.__cause__ or e
+            )
+            return None
+        finally:
+            device.updates = None
+        there = [(i, x._value) for i, x in states.items() if i not in places]
+        variables = tuple([(i, value.pointer, value.shape) for i, value in there if type(value) is DeviceArray])
+        made = self._captured[key] = _Captured(graph, places, variables, tuple(changed), tuple(outputs))
+        return made
+
+    def _places(self, inputs: Sequence[Any]) -> dict[int, DeviceArray]:
+        """Memory for the inputs that are copied in, and for values of variables that are with the host."""
+        out = {}
+        for i, x in enumerate(inputs):
+            value = _value_of(x)
+            if value is x if type(value) is DeviceArray else self._is_copied_in(i, value):
+                out[i] = self.device.empty(value.shape, value.dtype, "an input of a graph")
+        return out
+
+    def _is_copied_in(self, i: int, x: Any) -> bool:
+        """Whether a graph reads a copy of an array of the host's in the GPU's memory, which differs from run to run."""
+        is_hosts = isinstance(x, (np.ndarray, np.generic))  # a variable that is being changed has no value for a moment
+        return is_hosts and (i in self._arrays or (i in self._fed and belongs_on_device(x)))
+
+    def _replay(self, captured: _Captured, inputs: Sequence[Any]) -> list[Any] | None:
+        """Replay the graph; None: a variable has moved."""
+        device = self.device
+        states = [inputs[i] for i in captured.changed]
+        locked: list[VariableState] = []
+        try:
+            for state in states:
+                state.lock.acquire()
+                locked.append(state)
+            with device.entered():
+                values = _values(captured, inputs, states)
+                if values is None:
+                    return None
+                for place, x in zip(captured.places.values(), values, strict=False):
+                    if isinstance(x, (np.ndarray, np.generic)):
+                        device.refill(place, np.asarray(x))
+                    else:
+                        device.copy_into(place, received(device, x))
+                captured.graph.launch()
+                del values  # until now, this reference kept the graph's inputs alive
+                self.replays += 1
+                outputs = [self._output(i, y) for i, y in enumerate(captured.outputs)]
+            for state in states:
+                if state.on_change is not None:
+                    state.on_change(None)
+            return outputs
+        finally:
+            for state in locked:
+                state.lock.release()
+
+    def _output(self, i: int, y: Any) -> Any:
+        """What becomes of an output, which the next run of the graph will overwrite."""
+        if type(y) is not DeviceArray:
+            return y
+        if i in self._leaving and 0 < y.nbytes <= SMALL_COPY:  # which is over before another run begins
+            return self.device.coming_to_host(y)
+        return self.device.copy(y, self.calls[-1].node)
+
+
+def _value_of(x: Any) -> Any:
+    """The value of an input; of a variable, its value."""
+    return x._value if type(x) is VariableState else x
+
+
+def _values(captured: _Captured, inputs: Sequence[Any], changed: Sequence[VariableState]) -> list[Any] | None:
+    """What is copied in, and the other variables' values; None: one is not where it was, or is to be changed and others refer to it."""
+    if not all_unshared(changed):
+        return None
+    values = [_value_of(inputs[i]) for i in captured.places]
+    for value, place in zip(values, captured.places.values(), strict=True):
+        if value is None or value.shape != place.shape:
+            return None
+    for i, pointer, shape in captured.variables:
+        value = inputs[i]._value
+        if type(value) is not DeviceArray or value.pointer != pointer or value.shape != shape:
+            return None
+        values.append(value)
+    return values
+
+
+# --- the pass --------------------------------------------------------------------------------------------------------
+
 
 FEWEST = 4  # launching calls that are worth a graph: it costs two launches or so itself, and a copy for what comes in or goes out
 

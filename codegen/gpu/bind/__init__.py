@@ -1,12 +1,11 @@
 """Binds nodes to templates: from a node's types and attributes, then the shapes of a run, to routines, sizes and output shapes.
 
     template.py   `Template`, what a binding gives; `Choice`, what it gives for one set of shapes
-    gemm.py       matrix products
+    products.py   matrix products; attention and its gradient
     conv.py       convolutions, depthwise convolutions, pooling, and their gradients
-    attention.py  attention and its gradient
     copy.py       slices, concatenation, padding, tiling, transposes: strided copies
     rows.py       scans, top-k, gathers, scatters, segment reductions, reductions over axes known at run time
 
 A maker raises ValueError or KeyError for types and attributes that it has no kernel for; its `choose` gives None for such shapes.
-`gpu/select.py` has the table of all makers. This package imports `templates`, `emit`, `driver` and `ir`.
+`gpu/backend.py` has the table of all makers. This package imports `templates`, `emit`, `driver` and `ir`.
 """

@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -21,8 +22,8 @@ import numpy as np
 
 from ....graph.core.settings import setting
 from ..ir import Target
-from .allocator import Pool
-from .api import OUT_OF_MEMORY, PEER_ENABLED, CudaError, architecture_of, bindings, check, gpu_count, product_of
+from .allocator import Kept, Pool
+from .api import OUT_OF_MEMORY, PEER_ENABLED, CudaError, architecture_of, bindings, check, error, gpu_count, product_of
 from .array import ArrayDevice, DeviceArray
 from .copies import HostCopy, Transfers
 from .streams import Event, Stream
@@ -46,7 +47,7 @@ class Device(AbstractContextManager[None]):
         block_shared_bytes: the most shared memory that a block may ask for.
         compute: the stream of kernels; while a graph is captured, one that writes them down.
         main: the stream of kernels, also then.
-        recorder: the one that writes them down (`graphs`).
+        recorder: the one that writes them down (`capture`).
         pool: its memory.
     """
 
@@ -286,3 +287,65 @@ def device(index: int) -> Device:
     if index >= gpu_count():
         raise IndexError(f"GPU:{index} is asked for, and this process sees {gpu_count()}")
     return Device(index)
+
+
+# --- CUDA graphs -----------------------------------------------------------------------------------------------------
+
+
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+
+
+class Graph:
+    """Launches of one device, in order.
+
+    Attributes:
+        device: where they run.
+        memory: what was allocated while it was captured.
+        executable: the driver's; None until the capture has ended.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.memory = Kept()
+        self.executable: Any = None
+        driver = bindings()
+        self._start = driver.cuGraphLaunch
+        self._destroy = driver.cuGraphExecDestroy  # kept here: when Python ends, modules may be gone before this
+
+    def launch(self) -> None:
+        """Queue the graph on the compute stream; the device is entered. RuntimeError if nothing was captured."""
+        if self.executable is None:
+            raise RuntimeError("the graph was not captured to its end")
+        code = self._start(self.executable, self.device.main.handle)[0]
+        if code:
+            raise error(int(code))
+
+    def __del__(self) -> None:
+        # A graph that still runs is destroyed by the driver when it has ended; its memory is used again behind it on the stream.
+        if self.executable is not None:
+            self._destroy(self.executable)
+
+
+@contextmanager
+def capture(device: Device) -> Iterator[Graph]:
+    """Record this thread's launches with their arguments, instead of running them. If the body fails, there is no graph.
+
+    So the addresses are fixed: the graph keeps the memory that was allocated meanwhile, and the caller must keep all other memory that it
+    uses at the same address. The driver starts a run of a graph when the previous one is done, so no two runs use its memory at once.
+    """
+    graph, driver, stream = Graph(device), bindings(), device.recorder
+    with device.entered():
+        if device.compute is not device.main:
+            raise RuntimeError("a graph is being captured already")
+        check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(_RELAXED)))
+        device.compute, device.pool.keeper = stream, graph.memory
+        try:
+            yield graph
+        except BaseException:
+            driver.cuStreamEndCapture(stream.handle)  # whatever it says: the stream is done with this
+            raise
+        finally:
+            device.compute, device.pool.keeper = device.main, None
+        captured = check(driver.cuStreamEndCapture(stream.handle))
+        graph.executable = check(driver.cuGraphInstantiate(captured, 0))
+        check(driver.cuGraphDestroy(captured))

@@ -2,13 +2,12 @@
 
     gemm.py, gemm_tiles.py            matrix products: tiles, split k, persistent kernels with tensor descriptors; the tile table
     epilogue.py                       elementwise work on the tiles of a product or a convolution
-    attention.py, attention_tiles.py  flash attention, forward and backward; the tile table
+    attention.py                      flash attention, forward and backward; its blocks
     conv.py                           convolutions as implicit GEMM, and their gradients
     windows.py                        where a window's taps lie; pooling and depthwise convolutions, which are loops
     strided_copy.py                   copies of boxes, transposes among them
     sort.py                           sorts within a block; sorts of longer rows
     tables.py                         rows by index, picked and put; segment reductions; an optimizer's step for some rows
-    multi_tensor.py                   one launch for the same update of many tensors
     text.py                           a kernel from its body, arguments and grid
 
 Each module has plain functions from element types, static facts and flags to `Routine`s (`gpu/ir.py`). Where one of several may be the

@@ -8,8 +8,7 @@ import pytest
 from kernel_checks import TARGETS, compiles, run
 
 from dovetail.codegen.gpu.ir import SM80, SM90, Target
-from dovetail.codegen.gpu.templates.attention import attention, attention_sizes
-from dovetail.codegen.gpu.templates.attention_tiles import Blocks
+from dovetail.codegen.gpu.templates.attention import Blocks, attention, attention_sizes
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, int32
 
 pytest.importorskip("triton")

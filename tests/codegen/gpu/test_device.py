@@ -16,8 +16,7 @@ from dovetail.codegen.gpu.driver import api
 from dovetail.codegen.gpu.driver.allocator import rounded
 from dovetail.codegen.gpu.driver.array import DeviceArray
 from dovetail.codegen.gpu.driver.copies import PIECE
-from dovetail.codegen.gpu.driver.device import Device, NotCapturableError, device
-from dovetail.codegen.gpu.driver.graphs import capture
+from dovetail.codegen.gpu.driver.device import Device, NotCapturableError, capture, device
 from dovetail.codegen.gpu.driver.launch import Arguments, LoadedKernel, LoadedRoutine, NotSuitableError
 from dovetail.codegen.gpu.ir import (
     HEADER,

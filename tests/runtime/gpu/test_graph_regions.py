@@ -13,8 +13,7 @@ from gpu_programs import graph_variable, instructions, ops, variable_state
 
 import dovetail as dt
 from dovetail.codegen.fusion.optimizer_loops import accumulation, update
-from dovetail.codegen.gpu.driver.device import NotCapturableError, device
-from dovetail.codegen.gpu.driver.graphs import capture
+from dovetail.codegen.gpu.driver.device import NotCapturableError, capture, device
 from dovetail.codegen.gpu.graph_regions import GraphRegion
 from dovetail.codegen.gpu.variables import mutable_values
 from dovetail.codegen.ir.program import Call
@@ -210,12 +209,12 @@ def test_a_step_of_adam_is_a_graph_that_is_fed_and_fetched_without_copies_on_the
 
 
 def test_large_feeds_are_copied_beside_the_graph_that_still_runs(fake, monkeypatch):
-    from dovetail.codegen.gpu import graph_replay
+    from dovetail.codegen.gpu import graph_regions
     from dovetail.codegen.gpu.driver import copies
 
     monkeypatch.setattr(copies, "SMALL_COPY", 64)
     monkeypatch.setattr(copies, "SMALL_IN", 64)
-    monkeypatch.setattr(graph_replay, "SMALL_COPY", 2)  # and what is fetched is copied on the GPU first
+    monkeypatch.setattr(graph_regions, "SMALL_COPY", 2)  # and what is fetched is copied on the GPU first
     losses, (stretch,) = adam("/gpu:0", 8, batch=4)
     reference, _ = adam("/cpu:0", 8, batch=4)
     np.testing.assert_allclose(losses, reference, rtol=1e-5)
