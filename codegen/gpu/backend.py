@@ -34,7 +34,7 @@ from ..ir.program import Kernel
 from ..ir.tile_loops import TileLoops
 from ..lower.region import Steps
 from ..reference import NumpyBackend
-from .bind.conv import IMAGE_MAKERS, convolution_with_edge
+from .bind.conv import IMAGE_MAKERS, convolutions
 from .bind.copy import COPY_MAKERS
 from .bind.products import ATTENTION_MAKERS, product_template
 from .bind.rows import ROW_MAKERS
@@ -74,7 +74,7 @@ def template_of(
         if node.type in PRODUCTS:
             return product_template(node, target, edges or (None, None, None), tf32=tf32)
         if any(edges):
-            return convolution_with_edge(node, edges[-1], tf32)
+            return convolutions("result" if node.type == "Conv2D" else "image", edges[-1])(node, tf32=tf32)
         if make is None:
             return None
         return make(node, tf32=tf32) if node.type in MATRIX_OPS else make(node)

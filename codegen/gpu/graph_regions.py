@@ -105,7 +105,7 @@ class GraphRegion:
         self._leaving = frozenset(leaving)
         self._met: dict[Any, int] = {}
         self._captured: dict[Any, _Captured | None] = {}
-        device.graphs.add(self)
+        device.pool.graphs.add(self)
 
     def __call__(self, *inputs: Any) -> Any:
         key = self._key(inputs)
@@ -232,7 +232,7 @@ class GraphRegion:
                     return None
                 for place, x in zip(captured.places.values(), values, strict=False):
                     if isinstance(x, (np.ndarray, np.generic)):
-                        device.refill(place, np.asarray(x))
+                        device.transfers.refill(place, np.asarray(x))
                     else:
                         device.copy_into(place, received(device, x))
                 captured.graph.launch()

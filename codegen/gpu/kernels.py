@@ -175,19 +175,18 @@ class GpuKernel:
         device = self.device
         tuned = self.gpu.tunes
         competing = choice.candidates if tuned else choice.candidates[:1]
-        compile_missing(device, competing)
-        rest: list[tuple[str, Callable[[], Callable[..., None]]]] = [
-            (_name_of(c), partial(loaded, device, c, len(arrays), len(choice.outputs), choice.sizes))
-            for c in choice.candidates
-        ]
+        missing = [x.kernel for c in competing for x in c.launches if x.kernel not in device.loaded]
+        compile.compile_together(missing, device.target)
+        load = partial(loaded, device, inputs=len(arrays), outputs=len(choice.outputs), sizes=choice.sizes)
         runs: list[Callable[..., None]] = []
-        names: list[str] = []
+        measured: list[Routine] = []
         failures: list[Exception] = []
-        while rest and (tuned or not runs):
-            name, load = rest.pop(0)
+        for candidate in choice.candidates:
+            if runs and not tuned:
+                break
             try:
-                runs.append(load())
-                names.append(name)
+                runs.append(load(candidate))
+                measured.append(candidate)
             except Exception as e:
                 failures.append(self._left_out(e))
         if not runs and all(isinstance(e, InternalError) for e in failures):
@@ -201,14 +200,14 @@ class GpuKernel:
                 trial = [device.empty(shape, dtype, self.label) for shape, dtype in choice.outputs]
                 addresses = [x.pointer for x in arrays] + [y.pointer for y in trial]
                 about = ",".join(f"{n}={1 << max(v - 1, 0).bit_length()}" for n, v in choice.sizes.items())
-                key = f"{'|'.join(names)}; {about}"
+                texts = hashlib.sha256(repr([c.launches for c in measured]).encode()).hexdigest()[:16]
                 try:
-                    best = fastest(device, key, [partial(run, addresses, self.label) for run in runs])
+                    best = fastest(device, f"{texts}; {about}", [partial(run, addresses, self.label) for run in runs])
                 except (CudaError, NotSuitableError) as e:
                     self._left_out(e)
                     return None  # none could be launched
-        others = [lambda r=r: r for r in runs if r is not runs[best]]
-        return _Ready(runs[best], choice.outputs, choice.results, [*others, *(load for _, load in rest)])
+        others = [partial(load, c) for c in choice.candidates if c is not measured[best]]
+        return _Ready(runs[best], choice.outputs, choice.results, others)
 
     def _left_out(self, failure: Exception) -> Exception:
         """Log that a candidate failed so, and give its error back; raise it if no other candidate may run."""
@@ -257,17 +256,6 @@ def loaded(
     """A routine for these sizes, compiled and loaded; the arguments are those of `LoadedRoutine`."""
     kernels = [loaded_kernel(device, launch.kernel) for launch in routine.launches]
     return LoadedRoutine(device, routine, kernels, inputs, outputs, sizes, names)
-
-
-def compile_missing(device: Device, routines: Sequence[Routine]) -> None:
-    """Compile side by side what of these routines the device has not loaded."""
-    kernels = [launch.kernel for r in routines for launch in r.launches if launch.kernel not in device.loaded]
-    compile.compile_together(kernels, device.target)
-
-
-def _name_of(candidate: Routine) -> str:
-    """The part of a measurement's key that identifies a candidate: hashes of its kernels' texts and constants."""
-    return "+".join(hashlib.sha256(repr(x.kernel).encode()).hexdigest()[:12] for x in candidate.launches)
 
 
 class FusedGpuKernel(GpuKernel):

@@ -17,7 +17,7 @@ from ...graph.core.graph import Node, Tensor
 from ..ir.program import Call, Instruction, calls_of
 from ..memory.plan import TensorSizes
 from .bind.template import Choice
-from .ir import WARP, Binary, CompiledCall, CompiledLaunch, Target
+from .ir import WARP, CompiledCall, CompiledLaunch, Target
 from .kernels import GpuKernel
 from .toolchain.compile import compile_kernel, compile_together
 
@@ -37,12 +37,6 @@ def blocks_at_a_time(model: GpuModel, threads: int, registers: int, shared_bytes
     by_registers = REGISTERS // _QUARTERS // (of_thread * WARP) * _QUARTERS // warps
     by_shared = model.shared_bytes // (shared_bytes + BLOCK_RESERVED)
     return min(model.blocks, model.warps // warps, by_registers, by_shared)
-
-
-def occupancy(model: GpuModel, binary: Binary) -> float:
-    """Threads that a multiprocessor has at a time, as a part of the most that it can have."""
-    blocks = blocks_at_a_time(model, binary.threads, binary.registers, binary.shared_bytes)
-    return blocks * binary.threads / (WARP * model.warps)
 
 
 def compiled_calls(
@@ -76,9 +70,9 @@ def compiled_calls(
         for launch in choice.candidates[0].launches:
             b = compile_kernel(launch.kernel, target)
             blocks = math.prod(launch.grid.of(choice.sizes))
-            launches.append(
-                CompiledLaunch(b.entry, blocks, b.threads, b.registers, b.spills, b.shared_bytes, occupancy(model, b))
-            )
+            threads = blocks_at_a_time(model, b.threads, b.registers, b.shared_bytes) * b.threads
+            facts = b.entry, blocks, b.threads, b.registers, b.spills, b.shared_bytes
+            launches.append(CompiledLaunch(*facts, threads / (WARP * model.warps)))
         nodes, moved = nodes_of(call), bytes_of(call)
         flops = sum(sizes.cost(n).flops for n in nodes)
         seconds = model.seconds(nodes, moved, sizes.cost, tf32)

@@ -20,12 +20,6 @@ from .template import Choice, Template
 Shape = tuple[int, ...]
 
 
-def _in_layout(sizes: dict[str, int], data_format: str) -> Shape:
-    """The shape of a convolution's result."""
-    n, rows, columns, filters = (sizes[name] for name in ("images", "rows", "columns", "filters"))
-    return (n, filters, rows, columns) if data_format == "NCHW" else (n, rows, columns, filters)
-
-
 # --- convolutions ----------------------------------------------------------------------------------------------------
 
 
@@ -34,7 +28,7 @@ _ORDERS = {"result": (0, 1), "image": (1, 2, 0), "filter": (0, 2, 1)}
 of which only the value is used."""
 
 
-def _convolutions(which: str, edge: TileLoops | None = None) -> Callable[..., Template]:
+def convolutions(which: str, edge: TileLoops | None = None) -> Callable[..., Template]:
     """A maker of templates. `edge`: work on the result."""
 
     def maker(node: Node, *, tf32: bool = False) -> Template:
@@ -55,7 +49,8 @@ def _convolutions(which: str, edge: TileLoops | None = None) -> Callable[..., Te
                 sizes = image_sizes(window, x, w[3], data_format)
             except ValueError:
                 return None  # the reference says what is wrong, or can do what kernels cannot
-            gradient = _in_layout(sizes, data_format)
+            axes = ("filters", "rows", "columns") if data_format == "NCHW" else ("rows", "columns", "filters")
+            gradient = tuple([sizes[name] for name in ("images", *axes)])
             if sizes["channels"] != w[2] or (which != "result" and shapes[1] != gradient) or 0 in gradient:
                 return None
             made = {"result": gradient, "image": x, "filter": w}[which]
@@ -65,11 +60,6 @@ def _convolutions(which: str, edge: TileLoops | None = None) -> Callable[..., Te
         return Template(2, choose, _ORDERS[which])
 
     return maker
-
-
-def convolution_with_edge(node: Node, edge: TileLoops | None, tf32: bool = False) -> Template:
-    """The template of a convolution, or of its gradient for the image, with work on the result."""
-    return _convolutions({"Conv2D": "result"}.get(node.type, "image"), edge=edge)(node, tf32=tf32)
 
 
 # --- pooling and depthwise convolutions --------------------------------------------------------------------------------
@@ -96,8 +86,8 @@ def _windows(node: Node) -> Template:
 
 
 IMAGE_MAKERS: dict[str, Callable[..., Template]] = {
-    "Conv2D": _convolutions("result"),
-    "Conv2DBackpropInput": _convolutions("image"),
-    "Conv2DBackpropFilter": _convolutions("filter"),
+    "Conv2D": convolutions("result"),
+    "Conv2DBackpropInput": convolutions("image"),
+    "Conv2DBackpropFilter": convolutions("filter"),
     **dict.fromkeys(WINDOW_OPS, _windows),
 }

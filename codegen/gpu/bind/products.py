@@ -55,17 +55,13 @@ def product_template(
     narrow_a, narrow_b = map(narrowed, before)
     if target.has_float8 and dtype.size == 2 and narrow_a is not None and narrow_b is not None:
         before = [*narrow_a, *narrow_b]
-    found: dict[Any, Sequence[Routine]] = {}
 
     def routines(known: Mapping[str, int]) -> Sequence[Routine]:
         """Ways to cut the product, for sizes of which these facts hold."""
-        key = tuple(sorted(known.items()))
-        if key not in found:
-            found[key] = matmul(
-                a, b, target=target, transpose_a=transpose_a, transpose_b=transpose_b, batched=batched,
-                prologue_a=before[0], prologue_b=before[1], epilogue=behind, tf32=tf32, known=known,
-            )[:_MOST_CANDIDATES]  # fmt: skip
-        return found[key]
+        return matmul(
+            a, b, target=target, transpose_a=transpose_a, transpose_b=transpose_b, batched=batched,
+            prologue_a=before[0], prologue_b=before[1], epilogue=behind, tf32=tf32, known=known,
+        )[:_MOST_CANDIDATES]  # fmt: skip
 
     def choose(shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> Choice | None:
         """Tiles for these sizes."""

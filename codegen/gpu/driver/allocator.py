@@ -19,11 +19,13 @@ the sum. If memory runs out, graphs are dropped before an error is raised.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from ....graph.core.errors import ResourceExhaustedError
+from .api import OUT_OF_MEMORY, bindings, check
 
 SMALLEST = 512  # bytes; what cuMemAlloc aligns to, and more than any vector load needs
 
@@ -109,26 +111,21 @@ class Pool:
 
     Args:
         name: the GPU's, for errors.
-        get: bytes -> address; raises MemoryError if memory runs out.
-        give_back: address -> None.
+        context: the GPU's.
         mark: records an event after all work queued on the compute stream.
         limit: the most bytes that it may have of the driver.
+
+    Attributes:
+        graphs: what keeps memory that only saves time, and has a `give_up` that lets go of it and tells whether there was any.
     """
 
-    def __init__(
-        self,
-        name: str,
-        get: Callable[[int], int],
-        give_back: Callable[[int], None],
-        mark: Callable[[], Any],
-        limit: int,
-    ) -> None:
+    def __init__(self, name: str, context: Any, mark: Callable[[], Any], limit: int) -> None:
         self.name = name
+        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         self.limit = limit
         self.reserved = 0
         self.in_use = 0
-        self._get = get
-        self._give_back = give_back
+        self._context = context
         self._mark = mark
         self._lock = threading.RLock()
         self._returned: deque[tuple[int, int, int, Any]] = deque()
@@ -136,7 +133,6 @@ class Pool:
         self._live: dict[int, tuple[int, str]] = {}
         self.may_free: Callable[[int], bool] = lambda pointer: True  # whether no other process maps a free block
         self.keeper: Kept | None = None  # while a graph is captured: the owner of its blocks
-        self.give_up: Callable[[], bool] = lambda: False  # frees memory that only saves time; whether there was any
 
     def allocate(
         self, count: int, label: str = "", home: int = COMPUTE, *, filled: bool = False
@@ -192,11 +188,12 @@ class Pool:
         """Return cached free blocks to the driver; returns their bytes."""
         with self._lock:
             self._take_back()
-            freed = 0
+            freed, driver = 0, bindings()
+            check(driver.cuCtxSetCurrent(self._context))
             for (_, size), kept in self._free.items():
                 seen = [(pointer, event) for pointer, event in kept if not self.may_free(pointer)]
                 for pointer in {p for p, _ in kept} - {p for p, _ in seen}:
-                    self._give_back(pointer)
+                    check(driver.cuMemFree(pointer))
                     freed += size
                 kept[:] = seen
             self.reserved -= freed
@@ -213,20 +210,25 @@ class Pool:
             self._free.setdefault((home, size), []).append((pointer, used if home != COMPUTE else None))
 
     def _more(self, size: int, label: str) -> int:
+        driver = bindings()
+        check(driver.cuCtxSetCurrent(self._context))
         for attempt in ("as it is", "trimmed", "without graphs"):
-            if attempt == "without graphs" and not self.give_up():
+            if attempt == "without graphs" and not self._without_graphs():
                 break
             if attempt != "as it is":
                 self.trim()
             if self.reserved + size > self.limit:
                 continue
-            try:
-                pointer = self._get(size)
-            except MemoryError:
-                continue
-            self.reserved += size
-            return pointer
+            made = driver.cuMemAlloc(size)
+            if int(made[0]) != OUT_OF_MEMORY:
+                self.reserved += size
+                return int(check(made))
         raise ResourceExhaustedError.of(self._no_room(size, label))
+
+    def _without_graphs(self) -> bool:
+        """Let go of all graphs; whether there were any."""
+        given_up = [region.give_up() for region in list(self.graphs)]  # each of them
+        return any(given_up)
 
     def _no_room(self, size: int, label: str) -> str:
         whom = f" for {label}" if label else ""

@@ -72,11 +72,13 @@ class Transfers:
         return DeviceArray(device, value.shape, value.dtype, block.pointer, block)
 
     def refill(self, target: DeviceArray, value: np.ndarray[Any, Any]) -> None:
-        """Copy a value over an array that CUDA graphs read; kernels launched later see it. The value is contiguous.
+        """Copy a host array of the same shape and type over one that CUDA graphs read; kernels launched later see it.
 
         A large one is copied to other memory first, in parallel to kernels that still read the old value.
         """
-        device = self.device
+        device, value = self.device, np.ascontiguousarray(value)
+        if value.nbytes == 0:
+            return
         if value.nbytes <= SMALL_IN:
             with device.entered():
                 self._small_to_device(target.pointer, value)
@@ -92,12 +94,6 @@ class Transfers:
         ctypes.memmove(place, value.ctypes.data, size)
         check(bindings().cuMemcpyHtoDAsync(pointer, place, size, self.device.main.handle))
 
-    # --- to the host -------------------------------------------------------------------------------------------------
-
-    def to_host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
-        """A copy in host memory. Waits for the kernels that make the array, and for no later ones."""
-        return HostCopy(self, array).result() if array.nbytes else np.empty(array.shape, array.dtype)
-
 
 class HostCopy:
     """A copy to host memory in progress. It keeps the array alive and unchanged until the copy is complete.
@@ -110,7 +106,9 @@ class HostCopy:
     def __init__(self, transfers: Transfers, array: DeviceArray) -> None:
         self.transfers = transfers
         self.array: DeviceArray | None = array
-        self.pieces: deque[_Piece] = deque()
+        self.pieces: deque[tuple[_Buffer, Event, int, int]] = (
+            deque()
+        )  # each with its event, and where it lies in the array
         self._begun, device = 0, transfers.device
         with device.entered():
             device.must_run("a copy to the host")
@@ -124,9 +122,12 @@ class HostCopy:
     def _begin(self, array: DeviceArray) -> None:
         """Begin the next piece, if there is one."""
         if self._begun < array.nbytes:
-            piece = _Piece(self.transfers, array, self._begun, self._stream)
-            self.pieces.append(piece)
-            self._begun = piece.end
+            at, count = self._begun, min(PIECE, array.nbytes - self._begun)
+            of = self.transfers
+            buffer = (of.slots_out if array.nbytes <= SMALL_COPY else of.pieces_out).take()
+            check(bindings().cuMemcpyDtoHAsync(buffer.address, array.pointer + at, count, self._stream.handle))
+            self.pieces.append((buffer, self._stream.record(), at, count))
+            self._begun += count
 
     def result(self) -> np.ndarray[Any, Any]:
         """The copy, once. Waits for it, but not for later launches."""
@@ -135,33 +136,18 @@ class HostCopy:
         out = np.empty(array.shape, array.dtype)
         self.transfers.device.make_current()
         while self.pieces:
-            self.pieces[0].put_into(out)
+            buffer, event, at, count = self.pieces[0]
+            event.synchronize()
+            ctypes.memmove(out.ctypes.data + at, buffer.address, count)
             self.pieces.popleft()
+            del buffer  # the next piece may take it
             self._begin(array)
         self.array = None
         return out
 
     def __del__(self) -> None:
         if self.pieces:  # the result was not requested: memory and buffers must stay until the copy is over
-            self.transfers.device.hold_until(self.pieces[-1].event, (self.array, self.pieces))
-
-
-class _Piece:
-    """A part of an array on its way to the host, through a buffer."""
-
-    __slots__ = ("_at", "_buffer", "end", "event")
-
-    def __init__(self, transfers: Transfers, array: DeviceArray, at: int, stream: Stream) -> None:
-        size = array.nbytes
-        self._at, self.end = at, min(at + PIECE, size)
-        self._buffer = (transfers.slots_out if size <= SMALL_COPY else transfers.pieces_out).take()
-        check(bindings().cuMemcpyDtoHAsync(self._buffer.address, array.pointer + at, self.end - at, stream.handle))
-        self.event = stream.record()
-
-    def put_into(self, out: np.ndarray[Any, Any]) -> None:
-        """Wait for the piece, and copy it to its target."""
-        self.event.synchronize()
-        ctypes.memmove(out.ctypes.data + self._at, self._buffer.address, self.end - self._at)
+            self.transfers.device.hold_until(self.pieces[-1][1], (self.array, self.pieces))
 
 
 # --- pinned memory ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ thread's kernels. No thread waits for the GPU under the lock.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,7 +22,7 @@ import numpy as np
 from ....graph.core.settings import setting
 from ..ir import Target
 from .allocator import Kept, Pool
-from .api import OUT_OF_MEMORY, PEER_ENABLED, CudaError, architecture_of, bindings, check, error, gpu_count, product_of
+from .api import PEER_ENABLED, architecture_of, bindings, check, error, gpu_count, product_of
 from .array import ArrayDevice, DeviceArray
 from .copies import HostCopy, Transfers
 from .streams import Event, Stream
@@ -65,7 +64,6 @@ class Device(AbstractContextManager[None]):
         self.context = check(driver.cuDevicePrimaryCtxRetain(self.ordinal))
         self.lock = threading.RLock()
         self.updates: list[Any] | None = None  # while a graph is captured: the variables that it changes
-        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # what has graphs, and a `give_up` that lets go of them
         self.loaded: dict[Any, Any] = {}  # kernels that were loaded for it, by what they were made from
         self._events: deque[Any] = deque()
         self._retained: deque[tuple[Event, Any]] = deque()
@@ -78,8 +76,7 @@ class Device(AbstractContextManager[None]):
         self.main = self.compute
         self.transfers = Transfers(self)
         limit = int(setting("DOVETAIL_GPU_MEMORY")) or self.memory_bytes
-        self.pool = Pool(f"GPU:{index} ({self.name})", self._get, self._give_back, self._mark, limit)
-        self.pool.give_up = self._give_up_graphs
+        self.pool = Pool(f"GPU:{index} ({self.name})", self.context, self._mark, limit)
 
     def _attribute(self, which: Any) -> int:
         return int(check(bindings().cuDeviceGetAttribute(which, self.ordinal)))
@@ -127,25 +124,6 @@ class Device(AbstractContextManager[None]):
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
-    def _get(self, size: int) -> int:
-        self.make_current()
-        try:
-            return int(check(bindings().cuMemAlloc(size)))
-        except CudaError as e:
-            if e.code == OUT_OF_MEMORY:
-                raise MemoryError from e
-            raise
-
-    def _give_back(self, pointer: int) -> None:
-        self.make_current()
-        check(bindings().cuMemFree(pointer))
-
-    def _give_up_graphs(self) -> bool:
-        """Let go of all graphs, whose memory is needed; whether there were any."""
-        self.make_current()
-        given_up = [region.give_up() for region in list(self.graphs)]  # each of them
-        return any(given_up)
-
     def _mark(self) -> Event:
         self.make_current()
         return self.main.record()
@@ -181,14 +159,9 @@ class Device(AbstractContextManager[None]):
             return DeviceArray(self, array.shape, array.dtype, 0, None)
         return self.transfers.to_device(array if array.flags.c_contiguous else np.ascontiguousarray(array), label)
 
-    def refill(self, target: DeviceArray, value: np.ndarray[Any, Any]) -> None:
-        """Copy a host array of the same shape and type over an array that graphs read; what is launched later sees it."""
-        if value.nbytes:
-            self.transfers.refill(target, value if value.flags.c_contiguous else np.ascontiguousarray(value))
-
     def to_host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
         """A copy of an array in host memory. Waits for the kernels that make it, and for no later ones."""
-        return self.transfers.to_host(array)
+        return HostCopy(self.transfers, array).result() if array.nbytes else np.empty(array.shape, array.dtype)
 
     def coming_to_host(self, array: DeviceArray) -> HostCopy:
         """Begin to copy an array to host memory: what is launched from now on runs beside the copy."""
@@ -245,12 +218,9 @@ class Device(AbstractContextManager[None]):
     def copy_into(self, target: DeviceArray, source: DeviceArray) -> None:
         """Copy an array of this device over another of as many bytes."""
         if source.nbytes:
-            self.copy_bytes(target.pointer, source.pointer, source.nbytes)
-
-    def copy_bytes(self, target: int, source: int, count: int) -> None:
-        """Copy from one address of this device to another."""
-        with self.entered():
-            check(bindings().cuMemcpyDtoDAsync(target, source, count, self.compute.handle))
+            with self.entered():
+                where = target.pointer, source.pointer
+                check(bindings().cuMemcpyDtoDAsync(*where, source.nbytes, self.compute.handle))
 
     def clear(self, array: DeviceArray) -> None:
         """Set all bytes to 0."""

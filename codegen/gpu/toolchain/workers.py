@@ -36,10 +36,6 @@ _CRASHES = frozenset((-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.
 Compile = Callable[[TritonKernel, Target], Binary]
 
 
-class NoHelperError(Exception):
-    """A helper cannot be started, or was killed: the kernel must be compiled elsewhere."""
-
-
 class Helper:
     """A compiling process, started at its first request. For one thread at a time."""
 
@@ -47,15 +43,16 @@ class Helper:
         self.idle = idle
         self.process: subprocess.Popen[bytes] | None = None
 
-    def compile(self, kernel: TritonKernel, target: Target) -> Binary:
-        """A kernel's binary.
+    def compile(self, kernel: TritonKernel, target: Target) -> Binary | None:
+        """A kernel's binary; None: no process can be started, or it was killed: the kernel must be compiled elsewhere.
 
         Raises:
             InternalError: Triton rejects the kernel, or crashes.
-            NoHelperError: there is no helper process.
         """
         for _ in range(2):  # it may just have ended because it was idle
             process = self._started()
+            if process is None:
+                return None
             try:
                 return self._asked(process, kernel, target)
             except (OSError, EOFError, pickle.UnpicklingError):
@@ -67,7 +64,7 @@ class Helper:
                 if code:
                     break
         logger.warning("a process that helps to compile ended with %s", code)
-        raise NoHelperError
+        return None
 
     def close(self) -> int:
         """End the process; returns how it ended."""
@@ -85,7 +82,7 @@ class Helper:
             process.wait()
             return 0
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> subprocess.Popen[bytes] | None:
         if self.process is None:
             program = _PROGRAM.format(path=sys.path, idle=self.idle)
             try:
@@ -97,7 +94,6 @@ class Helper:
                 )
             except (OSError, ValueError) as e:  # an embedded Python may not know its own name
                 logger.warning("no process can be started that helps to compile: %s", e)
-                raise NoHelperError from e
         return self.process
 
     def _asked(self, process: subprocess.Popen[bytes], kernel: TritonKernel, target: Target) -> Binary:
@@ -134,9 +130,9 @@ class Places:
         """Compile in the first free process; blocks until one is free. Raises the errors of `here`."""
         helper = self._free.get()
         try:
-            if helper is not None:
-                with contextlib.suppress(NoHelperError):  # it has said so
-                    return helper.compile(kernel, target)
+            binary = None if helper is None else helper.compile(kernel, target)
+            if binary is not None:
+                return binary
             with self._compiling:
                 return self.here(kernel, target)
         finally:

@@ -9,8 +9,9 @@ from kernel_runner import run_routine
 
 from dovetail.codegen.fusion import row_loops
 from dovetail.codegen.gpu.bind import rows
+from dovetail.codegen.gpu.horizontal_fusion import MOST, multi_tensor_update, sizes_of
 from dovetail.codegen.gpu.ir import SM80, Routine
-from dovetail.codegen.gpu.templates import multi_tensor, sort, tables
+from dovetail.codegen.gpu.templates import sort, tables
 from dovetail.codegen.ir.loop_nest import LoopNest, LoopNestBuilder, Scan
 from dovetail.graph.core.dtypes import (
     bfloat16,
@@ -225,13 +226,13 @@ def test_one_launch_updates_several_variables_in_place() -> None:
     rate, keep = np.float32(0.1), np.float32(0.9)
     new_slots = [s * keep + g for s, g in zip(slots, gradients, strict=True)]
     new_variables = [v - rate * s for v, s in zip(variables, new_slots, strict=True)]
-    arguments: dict[str, Any] = dict(multi_tensor.sizes_of(lengths))
+    arguments: dict[str, Any] = dict(sizes_of(lengths))
     for k in range(len(lengths)):
         arguments |= {f"in2_{k}": np.asarray(rate), f"in3_{k}": np.asarray(keep)}
         arguments |= {f"in0_{k}": variables[k], f"in1_{k}": slots[k], f"in4_{k}": gradients[k]}
         arguments |= {f"out0_{k}": variables[k], f"out1_{k}": slots[k]}
-    routine = multi_tensor.multi_tensor_update(momentum(), [n % 16 == 0 for n in lengths])
-    assert routine.launches[0].grid.of(multi_tensor.sizes_of(lengths)) == (6, 1, 1)
+    routine = multi_tensor_update(momentum(), [n % 16 == 0 for n in lengths])
+    assert routine.launches[0].grid.of(sizes_of(lengths)) == (6, 1, 1)
     run_routine(routine, arguments)
     for k in range(len(lengths)):
         np.testing.assert_array_equal(slots[k], new_slots[k])
@@ -240,14 +241,14 @@ def test_one_launch_updates_several_variables_in_place() -> None:
 
 def test_one_launch_has_limits() -> None:
     with pytest.raises(ValueError, match="1 to"):
-        multi_tensor.multi_tensor_update(momentum(), [True] * 1000)
+        multi_tensor_update(momentum(), [True] * 1000)
     b = LoopNestBuilder([True])
     b.store(b.reduce("sum", b.load(0, float32, [0])), [])
     with pytest.raises(ValueError, match="one axis"):
-        multi_tensor.multi_tensor_update(b.finish()[0], [True, False])
+        multi_tensor_update(b.finish()[0], [True, False])
 
 
 @pytest.mark.slow
 def test_updates_of_several_variables_compile() -> None:
-    compiles(multi_tensor.multi_tensor_update(momentum(), [True, False, True]))
-    compiles(multi_tensor.multi_tensor_update(momentum(), [False] * multi_tensor.MOST, wide=True), SOME)
+    compiles(multi_tensor_update(momentum(), [True, False, True]))
+    compiles(multi_tensor_update(momentum(), [False] * MOST, wide=True), SOME)
