@@ -8,7 +8,6 @@
     variables.py          variables in GPU memory, assignments; updates.py: dense and sparse updates, gathers
     collectives.py        NCCL all-reduce, all-gather, broadcast
     residency.py          which tensors live in GPU memory and which on the host; kernels that launch nothing
-    context.py            `GpuContext`: the device and the options that all kernels of a program share
     autotune.py           measures candidates and keeps the fastest on disk
     roofline.py           what kernels take without a GPU: by their binaries and the maker's figures
     ir.py                 kernels, launches, routines and targets as plain data

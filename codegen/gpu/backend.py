@@ -40,11 +40,10 @@ from .bind.products import ATTENTION_MAKERS, product_template
 from .bind.rows import ROW_MAKERS
 from .bind.template import Choice, Template
 from .collectives import collective_kernel
-from .context import GpuContext
 from .driver.device import Device
 from .driver.ipc import Lends
 from .ir import Target
-from .kernels import FusedGpuKernel, GpuKernel
+from .kernels import FusedGpuKernel, GpuContext, GpuKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, lives_on_device
 from .updates import OptimizerUpdate, sparse_kernel
 from .variables import AssignKernel

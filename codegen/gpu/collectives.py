@@ -17,12 +17,12 @@ from ...graph.ops.state.collectives import are_gpus, collective_call
 from ...graph.resources.resource_manager import Context
 from ..ir.program import Kernel
 from ..lower.region import one_or_all
-from .context import GpuContext
 from .driver import nccl
 from .driver.api import bindings, check
 from .driver.array import DeviceArray
 from .driver.device import Device
 from .driver.nccl import BYTES, REDUCTIONS, TYPES, Job
+from .kernels import GpuContext
 
 
 def collective_kernel(gpu: GpuContext, node: Node, context: Context) -> Kernel | None:
@@ -63,8 +63,8 @@ class _Collective:
 
     def is_possible(self, dtype: np.dtype[Any]) -> bool:
         """Whether NCCL supports this type; all members agree."""
-        if "reduction" in self.attrs:
-            return reducible(dtype, self.attrs["reduction"])
+        if "reduction" in self.attrs:  # complex values only where their parts can be taken for themselves
+            return dtype.name in TYPES or (dtype.kind == "c" and self.attrs["reduction"] in ("sum", "mean"))
         return dtype.kind in "fiubcV" and not dtype.hasobject
 
 
@@ -73,17 +73,18 @@ _Make = Callable[[_Collective, Sequence[DeviceArray]], Job]
 
 def _reduced(of: _Collective, arrays: Sequence[DeviceArray]) -> Job:
     """Of one array or several, all of the reduction, or (reduce_scatter) a member's part of its rows."""
-    parts = len(of.attrs["members"]) if of.what == "reduce_scatter" else 0
-    shapes = [(len(a) // parts, *a.shape[1:]) if parts else a.shape for a in arrays]
+    members = len(of.attrs["members"]) if of.what == "reduce_scatter" else 0
+    shapes = [(len(a) // members, *a.shape[1:]) if members else a.shape for a in arrays]
     outputs = [of.device.empty(shape, a.dtype, of.label) for shape, a in zip(shapes, arrays, strict=True)]
     reduction = REDUCTIONS[of.attrs["reduction"]]
 
     def call(nccl: Any, communicator: Any, stream: int, rows: Sequence[int]) -> Any:
         nccl.group_start()
         for a, out in zip(arrays, outputs, strict=True):
-            kind, count = counted(out.dtype, out.size)
-            if count:
-                getattr(nccl, of.what)(a.pointer, out.pointer, count, kind, reduction, communicator, stream)
+            parts = 2 if out.dtype.kind == "c" else 1
+            kind = TYPES[f"float{out.dtype.itemsize * 4}" if parts == 2 else out.dtype.name]
+            if out.size:
+                getattr(nccl, of.what)(a.pointer, out.pointer, parts * out.size, kind, reduction, communicator, stream)
         nccl.group_end()
         return one_or_all(outputs)
 
@@ -138,15 +139,3 @@ _KINDS: dict[str, tuple[str, _Make]] = {
     "CollectiveGather": ("all_gather", _gathered),
     "CollectiveBroadcast": ("broadcast", _broadcast),
 }
-
-
-def reducible(dtype: np.dtype[Any], reduction: str) -> bool:
-    """Whether NCCL reduces values of a type: complex ones only where their parts can be taken for themselves."""
-    return dtype.name in TYPES or (dtype.kind == "c" and reduction in ("sum", "mean"))
-
-
-def counted(dtype: np.dtype[Any], count: int) -> tuple[int, int]:
-    """ncclDataType_t, and how many elements of it so many of a type are."""
-    if dtype.kind == "c":
-        return TYPES[f"float{dtype.itemsize * 4}"], 2 * count
-    return TYPES[dtype.name], count

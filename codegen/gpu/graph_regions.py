@@ -84,7 +84,6 @@ class GraphRegion:
         leaving: outputs that only a copy to the host reads.
 
     Attributes:
-        calls: the calls.
         replays: number of runs that replayed a graph.
     """
 
@@ -92,12 +91,11 @@ class GraphRegion:
         self,
         device: Device,
         run: Region,
-        fed: Collection[int] = (),
-        arrays: Collection[int] = (),
-        leaving: Collection[int] = (),
+        fed: Collection[int],
+        arrays: Collection[int],
+        leaving: Collection[int],
     ) -> None:
         self.device = device
-        self.calls = run.calls
         self.replays = 0
         self._run = run
         self._fed = frozenset(fed)
@@ -193,7 +191,7 @@ class GraphRegion:
                 raise NotCapturableError("an update of two variables of one name")
         except (NotCapturableError, CudaError, NodeError, ResourceExhaustedError) as e:
             logger.info(
-                "the launches up to %s are not captured as a CUDA graph: %s", self.calls[-1].node, e.__cause__ or e
+                "the launches up to %s are not captured as a CUDA graph: %s", self._run.calls[-1].node, e.__cause__ or e
             )
             return None
         finally:
@@ -253,7 +251,7 @@ class GraphRegion:
             return y
         if i in self._leaving and 0 < y.nbytes <= SMALL_COPY:  # which is over before another run begins
             return self.device.coming_to_host(y)
-        return self.device.copy(y, self.calls[-1].node)
+        return self.device.copy(y, self._run.calls[-1].node)
 
 
 def _value_of(x: Any) -> Any:
@@ -285,15 +283,6 @@ FEWEST = 4  # launching calls that are worth a graph: it costs two launches or s
 _KINDS = (GpuKernel, ShapeKernel, SmallHostKernel)
 _WITHOUT_WORK = PASSED_ON | {"Read", "ReadVariableOp", "NoOp"}
 _TAKEN = _WITHOUT_WORK | HANDLES | {TO_DEVICE}
-
-
-def with_graph_regions(program: Program, device: Device) -> Program:
-    """The program with a region in the place of each run of launches, inside loops too."""
-    readers = Counter(slot for step in flattened(program.instructions) for slot in slots_read(step))
-    gathering = _Gathering(device, constants_of(program.slots), readers, set())
-    gathering.readers.update(slot for _, slot in program.fetches)
-    gathering.leaving.update(s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.kernel is to_host)
-    return replace(program, instructions=tuple(gathering.gathered(program.instructions)))
 
 
 def _is_taken(call: Call) -> bool:
@@ -329,59 +318,48 @@ def _is_array(slot: int, calls: Sequence[Call], outputs: Sequence[int]) -> bool:
     return True
 
 
-@dataclass(slots=True)
-class _Gathering:
-    """Collects runs of calls, and replaces them by regions.
+def with_graph_regions(program: Program, device: Device) -> Program:
+    """The program with a region in the place of each run of launches, inside loops too."""
+    constants = constants_of(program.slots)
+    readers = Counter(slot for step in flattened(program.instructions) for slot in slots_read(step))
+    readers.update(slot for _, slot in program.fetches)
+    leaving = {s.inputs[0] for s in program.instructions if isinstance(s, Call) and s.kernel is to_host}
 
-    Attributes:
-        readers: how often each slot is read. leaving: slots that are copied to the host.
-    """
-
-    device: Device
-    constants: dict[int, Any]
-    readers: Counter[int]
-    leaving: set[int]
-
-    def gathered(self, instructions: Iterable[Instruction]) -> list[Instruction]:
-        """The instructions, with regions in them."""
-        out: list[Instruction] = []
-        run: list[Call] = []
-        for step in instructions:
-            if isinstance(step, Call) and _is_taken(step):
-                run.append(step)
-                continue
-            if isinstance(step, Call) and _may_wait(run, step):
-                out.append(step)
-                continue
-            out += self.joined(run)
-            run.clear()
-            if isinstance(step, Loop):
-                step = step.with_parts(self.gathered)
-            out.append(step)
-        return out + self.joined(run)
-
-    def joined(self, run: list[Call]) -> list[Call]:
+    def joined(run: list[Call]) -> list[Call]:
         """What replaces a run: a region, preceded by the calls that stay outside; or the run itself where it is too short."""
         handles = [c for c in run if c.op in HANDLES]
         count = sum(isinstance(c.kernel, GpuKernel) for c in run)
         if count < FEWEST or any(c.frees for c in handles):
             return list(run)
         rest = [c for c in run if c.op not in HANDLES and c.op != TO_DEVICE]
-        joined = region_of(rest, self.constants)
+        region = region_of(rest, constants)
+
+        def is_only_reader(slot: int) -> bool:
+            """Whether only the region, and one copy, read a slot."""
+            return readers[slot] == sum(c.inputs.count(slot) for c in rest) + 1
+
         fed, before = [], handles
         for call in run:
-            if call.op != TO_DEVICE:
-                continue
-            slot = call.inputs[0]
-            times = sum(c.inputs.count(slot) for c in rest)
-            if slot in joined.given and self.readers[slot] == times + 1:  # and its own
-                fed.append(joined.given.index(slot))
-            else:
+            if call.op == TO_DEVICE and call.inputs[0] in region.given and is_only_reader(call.inputs[0]):
+                fed.append(region.given.index(call.inputs[0]))
+            elif call.op == TO_DEVICE:
                 before.append(call)
-        away = [
-            i for i, slot in enumerate(joined.outputs)
-            if slot in self.leaving and self.readers[slot] == sum(c.inputs.count(slot) for c in rest) + 1
-        ]  # fmt: skip
-        arrays = [i for i, slot in enumerate(joined.given) if _is_array(slot, rest, joined.outputs)]
-        region = GraphRegion(self.device, joined, fed, arrays, away)
-        return [*before, joined.as_call(region, f"CUDA graph of {count} kernels")]
+        away = [i for i, slot in enumerate(region.outputs) if slot in leaving and is_only_reader(slot)]
+        arrays = [i for i, slot in enumerate(region.given) if _is_array(slot, rest, region.outputs)]
+        kernel = GraphRegion(device, region, fed, arrays, away)
+        return [*before, region.as_call(kernel, f"CUDA graph of {count} kernels")]
+
+    def gathered(instructions: Iterable[Instruction]) -> list[Instruction]:
+        out: list[Instruction] = []
+        run: list[Call] = []
+        for step in instructions:
+            if isinstance(step, Call) and _is_taken(step):
+                run.append(step)
+            elif isinstance(step, Call) and _may_wait(run, step):
+                out.append(step)
+            else:
+                out += [*joined(run), step.with_parts(gathered) if isinstance(step, Loop) else step]
+                run.clear()
+        return out + joined(run)
+
+    return replace(program, instructions=tuple(gathered(program.instructions)))

@@ -28,12 +28,11 @@ from ..ir.loop_nest import LoopNest
 from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, Program
 from .bind.template import Choice, Template, nothing
-from .context import GpuContext
 from .driver.launch import LoadedRoutine
 from .emit.expr import WHOLE, Names, Tile
 from .emit.nest import triton_source
 from .ir import Count, Grid, Launch, Parameter, Routine, TritonKernel, triton_type
-from .kernels import GpuKernel, loaded
+from .kernels import GpuContext, GpuKernel, loaded
 from .residency import ShapeKernel, SmallHostKernel
 from .updates import OptimizerUpdate
 from .variables import mutable_values
@@ -171,7 +170,8 @@ class MultiTensorUpdate(GpuKernel):
         begins = range(0, len(inputs), own)
         states: list[VariableState] = [inputs[i + k] for i in begins for k in range(places)]
         if len(set(map(id, states))) < len(states) or not all(
-            u.fits(inputs[i : i + places], inputs[i + self.gradient]) for u, i in zip(self.updates, begins, strict=True)
+            u.is_ready(inputs[i : i + places], inputs[i + places : i + own])
+            for u, i in zip(self.updates, begins, strict=True)
         ):
             return self._one_by_one(*inputs)
         device = self.device
@@ -235,14 +235,7 @@ def multi_tensor_update(loops: LoopNest, divisible: Sequence[bool], *, wide: boo
         loops: over one axis that is not reduced.
         divisible: for each set, whether its length is a multiple of 16. There are up to MOST.
         wide: some length is near 2**31 or above.
-
-    Raises:
-        ValueError: the loops have another space, or there are too many sets.
     """
-    if loops.reduced != (False,) or any(s.axes != (0,) for s in loops.stores):
-        raise ValueError(f"only loops over one axis can be done for several arrays at once, not\n{loops}")
-    if not 1 <= len(divisible) <= MOST:
-        raise ValueError(f"one launch takes 1 to {MOST} sets of arrays, not {len(divisible)}")
     inputs = tuple(f"in{i}" for i in range(len(loops.loads)))
     outputs = tuple(f"out{i}" for i in range(len(loops.stores)))
     text, _ = triton_source(loops, Tile(WHOLE, wide=wide), Names(inputs, outputs, ("n0",), block="block"), "one")

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from ..ir.program import Kernel
 from ..reference import NumpyBackend
 from .autotune import fastest
 from .bind.template import Choice, Template
-from .context import GpuContext
 from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .driver.device import Device
@@ -40,6 +39,25 @@ from .toolchain import compile
 
 logger = logging.getLogger(__name__)
 SHAPES_KEPT = 256  # per kernel; a program of ever new shapes starts over
+
+
+@dataclass(slots=True)
+class GpuContext:
+    """A GPU, and how its kernels are chosen and run.
+
+    Attributes:
+        device: the GPU.
+        check: compare every kernel with the references, at every run.
+        tf32: products of float32 may be made from 10 bits of each factor's fraction.
+        tunes: of several candidates the fastest may be taken, as it is measured.
+        variables: for each node that gives a variable's handle, the variable's container and name.
+    """
+
+    device: Device
+    check: bool = False
+    tf32: bool = False
+    tunes: bool = True
+    variables: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -206,7 +224,9 @@ class GpuKernel:
                 except (CudaError, NotSuitableError) as e:
                     self._left_out(e)
                     return None  # none could be launched
-        others = [partial(load, c) for c in choice.candidates if c is not measured[best]]
+        others: list[Callable[[], Callable[..., None]]] = [
+            partial(load, c) for c in choice.candidates if c is not measured[best]
+        ]
         return _Ready(runs[best], choice.outputs, choice.results, others)
 
     def _left_out(self, failure: Exception) -> Exception:

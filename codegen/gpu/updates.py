@@ -22,12 +22,11 @@ from ..ir.legality import SUPPORTED, NotFusibleError
 from ..ir.loop_nest import LoopNest
 from .bind.rows import MOST_UPDATES, fits, gathered, slices_of
 from .bind.template import Choice, Choose, Template
-from .context import GpuContext
 from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .emit.schedules import routines, size_names, specialise
 from .ir import triton_type
-from .kernels import GpuKernel
+from .kernels import GpuContext, GpuKernel
 from .residency import HostKernel, lives_on_device, on_device, value_on
 from .templates.tables import check_scatter, decaying_update, launch_sizes, scatter, sparse_update
 from .variables import mutable_values
@@ -107,12 +106,9 @@ class OptimizerUpdate(VariableUpdate):
         return Choice(routines(self.loops, specialise(self.loops, (n,))), names, outputs)
 
     def is_ready(self, states: Sequence[VariableState], given: Sequence[Any]) -> bool:
-        """As `VariableUpdate.is_ready`."""
-        return self.fits(states, given[self.gradient - self.places])
-
-    def fits(self, states: Sequence[VariableState], gradient: Any) -> bool:
-        """Whether values and shapes are as they must be, those of the gradient, too."""
-        return super().is_ready(states, ()) and bool(gradient.shape == states[0].read().shape)
+        """Whether values and shapes are as they must be, that of the gradient, too."""
+        gradient = given[self.gradient - self.places]
+        return super().is_ready(states, given) and bool(gradient.shape == states[0].read().shape)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------

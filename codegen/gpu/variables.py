@@ -16,13 +16,13 @@ import numpy as np
 
 from ...graph.core.graph import Node
 from ...graph.core.reference_counts import ONLY_ATTRIBUTE
-from ...graph.core.shape import element_count
+from ...graph.core.shape import compatible, element_count
 from ...graph.resources.resource_manager import Context
 from ...graph.resources.variable import VariableState
-from .context import GpuContext
 from .driver.allocator import Block
 from .driver.array import DeviceArray
 from .driver.device import Device
+from .kernels import GpuContext
 from .residency import HostKernel, acquire, lives_on_device, on_device
 
 
@@ -53,10 +53,7 @@ class AssignKernel:
             return self.fallback(state, value)
         if self.validate:
             dims = state.read().shape if state.is_initialized else self.dims
-            if dims is not None and (
-                len(dims) != len(value.shape)
-                or any(d is not None and d != n for d, n in zip(dims, value.shape, strict=True))
-            ):
+            if not compatible(dims, value.shape):
                 device.must_run("an assignment of another shape")
                 return self.fallback(state, value)  # which raises the error
         if type(value) is not DeviceArray:

@@ -13,9 +13,9 @@ import gpu_host
 from dovetail.codegen.gpu.driver.device import device
 
 def measured(step, rounds):
-    before = sum(s.replays for s in device(0).graphs)
+    before = sum(s.replays for s in device(0).pool.graphs)
     step()
-    replayed.append(sum(s.replays for s in device(0).graphs) - before)
+    replayed.append(sum(s.replays for s in device(0).pool.graphs) - before)
     return 1e-6, None
 
 gpu_host.measure, replayed = measured, []

@@ -6,15 +6,18 @@ written when the shapes are known, and kept per window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.core.graph import Node
-from ....graph.ops.nn.conv_geometry import layout, window_of
-from ...fusion.window_loops import WINDOW_OPS, image_sizes
+from ....graph.ops.nn.conv_geometry import Window, layout, window_of
+from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names, image_sizes
 from ...ir.tile_loops import TileLoops
+from ..emit.expr import Names
+from ..emit.schedules import candidates, one_after_another
+from ..ir import Count, Routine, Scratch, triton_type
 from ..templates.conv import convolution
-from ..templates.windows import need_window_type, window_ways
 from .template import Choice, Template
 
 Shape = tuple[int, ...]
@@ -63,6 +66,45 @@ def convolutions(which: str, edge: TileLoops | None = None) -> Callable[..., Tem
 
 
 # --- pooling and depthwise convolutions --------------------------------------------------------------------------------
+#
+# Their kernels are made from loops (`fusion/window_loops.py`). The largest pixel's gradient is made by two: one writes which tap is the
+# largest of each window, the other one goes over the pixels. No two programs add to one number.
+
+
+def need_window_type(name: str, dtype: DType) -> None:
+    """Raises ValueError or KeyError if arrays of an op over windows cannot have this type."""
+    triton_type(dtype.name)
+    if WINDOW_OPS[name].is_depthwise and dtype not in (float32, float16, bfloat16):
+        raise ValueError(f"depthwise convolutions are computed in float32, float16 or bfloat16, not in {dtype.name}")
+    if dtype.is_bool or dtype.is_complex:
+        raise ValueError(f"no kernel pools {dtype.name}")
+
+
+def window_ways(
+    name: str, dtype: DType, window: Window, sizes: Mapping[str, int], data_format: str = "NHWC", multiplier: int = 1
+) -> tuple[Routine, ...]:
+    """Ways to compute an op over windows for these `image_sizes`, the likely best one first; `multiplier`: filters of each channel.
+
+    Arrays: the inputs that are loaded, in0...; out0.
+    """
+    op = WINDOW_OPS[name]
+    more = (multiplier,) if op.is_depthwise else ()
+    loaded = [i for i in range(len(op.inputs)) if i != op.told]
+    parts: list[tuple[Routine, ...]] = []
+    for number, (make, which, space) in enumerate(op.steps, 1):
+        out = "out0" if number == len(op.steps) else "scratch0"
+        arrays = {
+            "scratch0" if i == CHOSEN else f"in{loaded.index(i)}": f"{op.inputs[i] if i != CHOSEN else 'result'}_size"
+            for i in which
+        }
+        axes = axis_names(space, window, data_format, op.is_depthwise)
+        names = Names(tuple(arrays), (out,), axes, tables=arrays)
+        nest = make(dtype, window, *more, data_format)
+        parts.append(candidates(nest, names, [sizes[a] for a in axes]))
+    if len(parts) == 1:
+        return parts[0]
+    scratch = [Scratch("scratch0", "i32", (Count(("result_size",)),))]
+    return one_after_another([[way.launches[0] for way in ways] for ways in parts], scratch)
 
 
 def _windows(node: Node) -> Template:

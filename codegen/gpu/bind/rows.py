@@ -47,7 +47,7 @@ def scan(how: Scan, dtype: DType, sizes: Mapping[str, int]) -> tuple[Routine, ..
 
     One is for few and long rows: it cuts them into pieces, in three kernels. `sizes`: those of the launch.
     """
-    axes = _axes(sizes)
+    axes = ("before", "length") if sizes["after"] == 1 else ("before", "length", "after")
     across = len(axes) > 2
     whole = candidates(running(how, dtype, across), Names(("in0",), ("out0",), axes), [sizes[a] for a in axes])
     if sizes["length"] <= PIECE:
@@ -69,10 +69,6 @@ def scan(how: Scan, dtype: DType, sizes: Mapping[str, int]) -> tuple[Routine, ..
     scratch = [Scratch(name, triton_type(kept.name), totals) for name in ("scratch0", "scratch1")]
     cut = one_after_another(parts, scratch)
     return cut + whole if sizes["before"] * sizes["after"] < BLOCKS // 2 else whole + cut
-
-
-def _axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
-    return ("before", "length") if sizes["after"] == 1 else ("before", "length", "after")
 
 
 def _scan(kind: str) -> Callable[[Node], Template]:

@@ -23,13 +23,13 @@ import numpy as np
 from .allocator import COPY_IN
 from .api import bindings, check
 from .array import ArrayDevice, DeviceArray
-from .streams import Event, Stream
+from .streams import Event
 
 SMALL_COPY = 64 << 10  # bytes up to which a copy to the host is small
 SMALL_IN = 256 << 10  # the same of one to the device: 5 µs of a PCIe bus of 50 GB/s
 PIECE = 4 << 20  # bytes of a buffer for large ones: long enough that starting a copy does not show
 PIECES = 4  # in each direction
-_RING = 2 << 20  # bytes of one half of the ring
+_HALF = 2 << 20  # bytes of one half of the ring: a second one is taken while the first is copied
 _ALIGNED = 64
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 
@@ -42,7 +42,9 @@ class Transfers:
         self.pieces_out = _Buffers(PIECE, PIECES)
         self.slots_out = _Buffers(SMALL_COPY, 1)
         self._pieces_in = _Buffers(PIECE, PIECES)
-        self._ring = _Ring(device.compute)
+        self._halves = _Buffers(_HALF, 1)  # of the ring
+        self._half: _Buffer | None = None
+        self._at = _HALF
         self._in_lock = threading.Lock()  # large copies follow one another
 
     # --- to the device -----------------------------------------------------------------------------------------------
@@ -89,8 +91,18 @@ class Transfers:
             there._owner.used = device.main.record()  # the next one may be copied there while the graph runs
 
     def _small_to_device(self, pointer: int, value: np.ndarray[Any, Any]) -> None:
+        """Copy along with the kernels, through the ring; the device is entered.
+
+        An event behind the last copy out of a half of the ring says when it may be used again; by the time that the other is full, that
+        has mostly happened.
+        """
         size = value.nbytes
-        place = self._ring.place(size)
+        if self._half is None or self._at + size > _HALF:
+            if self._half is not None:
+                self._half.event = self.device.main.record()
+            self._half, self._at = self._halves.take(), 0
+        place = self._half.address + self._at
+        self._at += -(-size // _ALIGNED) * _ALIGNED
         ctypes.memmove(place, value.ctypes.data, size)
         check(bindings().cuMemcpyHtoDAsync(pointer, place, size, self.device.main.handle))
 
@@ -191,40 +203,6 @@ class _Buffer:
 
     def __del__(self) -> None:
         self.returned.append((self.address, self.event))
-
-
-class _Ring:
-    """Pinned memory for small copies to the device, which run one after the other on a stream.
-
-    It has two halves. An event behind the last copy out of one says when that half may be used again; by the time that the other
-    is full, that has mostly happened.
-    """
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._address = 0
-        self._half = 1
-        self._at = _RING
-        self._events: list[Event | None] = [None, None]
-
-    def place(self, size: int) -> int:
-        """Where to put so many bytes, at most SMALL_IN; the device is entered, and they are copied at once."""
-        if self._at + size > _RING:
-            self._turn()
-        place = self._address + self._half * _RING + self._at
-        self._at += -(-size // _ALIGNED) * _ALIGNED
-        return place
-
-    def _turn(self) -> None:
-        if not self._address:
-            self._address = _pinned(2 * _RING)
-        else:
-            self._events[self._half] = self._stream.record()
-        self._half = 1 - self._half
-        self._at = 0
-        event = self._events[self._half]
-        if event is not None:
-            event.synchronize()
 
 
 def _pinned(size: int) -> int:

@@ -80,29 +80,23 @@ _OWN = {
     "floor": "def floor(x):\n    y = tl.floor(x)\n    return tl.where(y > x, -1.0, y)\n",
     "ceil": "def ceil(x):\n    y = tl.ceil(x)\n    return tl.where(y < x, 1.0, y)\n",
     "trunc": "def trunc(x):\n    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))\n",
-    "copysign32": (
-        "def copysign32(a, x):\n"
-        "    bits = (a.to(tl.int32, bitcast=True) & 0x7FFFFFFF) | (x.to(tl.int32, bitcast=True) & -0x80000000)\n"
-        "    return bits.to(tl.float32, bitcast=True)\n"
-    ),
-    "copysign64": (
-        "def copysign64(a, x):\n"
-        "    size = a.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF\n"
-        "    bits = size | (x.to(tl.int64, bitcast=True) & -0x8000000000000000)\n"
-        "    return bits.to(tl.float64, bitcast=True)\n"
-    ),
-    # Adding 2**23 (2**52) leaves no room for a fraction; what is larger has none.
-    "rint32": (
-        "def rint32(x):\n"
-        "    a = tl.abs(x)\n"
-        "    return tl.where(a < 8388608.0, copysign32((a + 8388608.0) - 8388608.0, x), x)\n"
-    ),
-    "rint64": (
-        "def rint64(x):\n"
-        "    a = tl.abs(x)\n"
-        "    return tl.where(a < 4503599627370496.0, copysign64((a + 4503599627370496.0) - 4503599627370496.0, x), x)\n"
-    ),
 }  # fmt: skip
+
+for _w, _whole in (
+    (32, 2.0**23),
+    (64, 2.0**52),
+):  # what is larger has no fraction, and adding it leaves no room for one
+    _OWN[f"copysign{_w}"] = (
+        f"def copysign{_w}(a, x):\n"
+        f"    size = a.to(tl.int{_w}, bitcast=True) & 0x{2 ** (_w - 1) - 1:X}\n"
+        f"    bits = size | (x.to(tl.int{_w}, bitcast=True) & {-(2 ** (_w - 1)):#x})\n"
+        f"    return bits.to(tl.float{_w}, bitcast=True)\n"
+    )
+    _OWN[f"rint{_w}"] = (
+        f"def rint{_w}(x):\n"
+        "    a = tl.abs(x)\n"
+        f"    return tl.where(a < {_whole}, copysign{_w}((a + {_whole}) - {_whole}, x), x)\n"
+    )
 
 
 def functions(text: str) -> str:

@@ -70,7 +70,8 @@ def specialise(loops: LoopNest, sizes: Sequence[int]) -> Specialisation:
     row = 1 << max(nx - 1, 0).bit_length()
     kept = min(WIDEST, 1 << max(ny - 1, 0).bit_length()) if _along_y(loops) else 0
     splits = 1
-    if loops.reduced_axes and not _has_scan(loops):
+    # A computation along rows (a running sum, say) cannot be split into pieces.
+    if loops.reduced_axes and all(v.op != "scan" for v in loops.values):
         rows = kept or max(1, 1024 // row)
         blocks = -(-ny // rows)
         if blocks < BLOCKS // 2 and nx * rows >= 2 * SHORTEST_PIECE and nx > 256:
@@ -86,11 +87,6 @@ def _power(size: int) -> int:
     """The power of two that so many elements fit into; 0: more than LONGEST_WHOLE."""
     power = 1 << max(size - 1, 0).bit_length()
     return power if power <= LONGEST_WHOLE else 0
-
-
-def _has_scan(loops: LoopNest) -> bool:
-    """Whether a computation runs along rows (a running sum, say), so that rows cannot be split into pieces."""
-    return any(v.op == "scan" for v in loops.values)
 
 
 def size_names(loops: LoopNest) -> tuple[str, ...]:
@@ -119,10 +115,8 @@ def candidates(loops: LoopNest, names: Names, sizes: Sequence[int]) -> tuple[Rou
 
 
 def _ways(loops: LoopNest, names: Names, facts: Specialisation) -> tuple[Routine, ...]:
-    if facts.splits > 1 and not _has_scan(loops):
-        single = _kernels(loops, names, facts)[: facts.splits <= FEW_PIECES]
-        return (_in_steps(loops, names, facts), *(Routine((k,)) for k in single))
-    return tuple(Routine((k,)) for k in _kernels(loops, names, facts))
+    whole = tuple(Routine((k,)) for k in _kernels(loops, names, facts))
+    return whole if facts.splits == 1 else (_in_steps(loops, names, facts), *whole[: facts.splits <= FEW_PIECES])
 
 
 def fused(loops: LoopNest, sizes: Sequence[int], elements: int = 0) -> tuple[Routine, ...]:

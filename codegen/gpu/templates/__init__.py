@@ -4,7 +4,6 @@
     epilogue.py                       elementwise work on the tiles of a product or a convolution
     attention.py                      flash attention, forward and backward; its blocks
     conv.py                           convolutions as implicit GEMM, and their gradients
-    windows.py                        where a window's taps lie; pooling and depthwise convolutions, which are loops
     strided_copy.py                   copies of boxes, transposes among them
     sort.py                           sorts within a block; sorts of longer rows
     tables.py                         rows by index, picked and put; segment reductions; an optimizer's step for some rows

@@ -161,8 +161,6 @@ class _Attention:
     def __post_init__(self) -> None:
         if self.dtype not in (float32, float16, bfloat16):
             raise ValueError(f"attention is computed in float32, float16 or bfloat16, not in {self.dtype.name}")
-        if not 1 <= self.size <= 256:
-            raise ValueError(f"attention takes heads of 1 to 256 numbers, not {self.size}")
         if self.mask is not None and self.mask not in (float32, float16, bfloat16):
             raise ValueError(f"an attention mask is float32, float16 or bfloat16, not {self.mask.name}")
 

@@ -15,7 +15,7 @@ The filter's gradient sums over all positions of all images, for few results: pr
 their parts in a fixed order.
 
 Launch names. Forward: in0 image, in1 filter [height, width, channels, filters], in2... what the epilogue reads; out0... Gradient for
-the input: in0 filter, in1 gradient of the result, in2...; out0... For the filter: in0 image, in1 gradient; out0. Sizes: `windows.py`.
+the input: in0 filter, in1 gradient of the result, in2...; out0... For the filter: in0 image, in1 gradient; out0. Sizes: `image_sizes`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,44 @@ from .epilogue import EpilogueWriter, TilePosition
 from .gemm import added
 from .gemm_tiles import Tile
 from .text import Constants, dot, inside, lines, make_kernel
-from .windows import IMAGE, WINDOW, Layout, size_parameters, window_constants
+
+IMAGE = ("images", "height", "width", "channels")
+WINDOW = ("rows", "columns", "top", "left")
+
+
+def window_constants(window: Window) -> Constants:
+    """The window as constants: KH x KW taps, strides SH and SW, dilations DH and DW."""
+    (kh, kw), (sh, sw), (dh, dw) = window.taps, window.strides, window.dilations
+    return (("KH", kh), ("KW", kw), ("SH", sh), ("SW", sw), ("DH", dh), ("DW", dw))
+
+
+def size_parameters(names: Sequence[str], known: Mapping[str, int]) -> tuple[Parameter, ...]:
+    """Parameters for sizes; those that are known multiples of 16 promise to be."""
+    return tuple(Parameter(n, "i32", known.get(n, 1) % 16 == 0) for n in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a pixel lies: "NHWC" or "NCHW"."""
+
+    data_format: str
+
+    @property
+    def channels_first(self) -> bool:
+        """Whether it is NCHW."""
+        return self.data_format == "NCHW"
+
+    def offset(self, sizes: tuple[str, str, str], n: str, h: str, w: str, c: str) -> str:
+        """Offset of one pixel of an image with (height, width, channels); `n` is int64, and so is the result."""
+        height, width, channels = sizes
+        if self.channels_first:
+            return f"(({n} * {channels} + {c}) * {height} + {h}) * {width} + {w}"
+        return f"(({n} * {height} + {h}) * {width} + {w}) * {channels} + {c}"
+
+    def ordered(self, n: str, h: str, w: str, c: str) -> tuple[str, str, str, str]:
+        """Four things, one per axis, in the order of the axes in memory."""
+        return (n, c, h, w) if self.channels_first else (n, h, w, c)
+
 
 _HALF = (  # steps of 64: where a pixel lies is computed for each step, which takes as long as 32 products
     Tile(128, 128, 64, 8, 3),
@@ -71,7 +108,7 @@ def convolution(
         makes: `result`, or the gradient for the `image` or the `filter`.
         epilogue: from the result, float32 over the axes of `data_format`, to the outputs. None: rounded to `dtype`. Not for a filter.
         tf32: products of float32 may be made from 10 bits of each factor.
-        known: sizes that never change; see `windows.py` for their names. Multiples of 16 give vector loads.
+        known: sizes that never change; see `image_sizes` for their names. Multiples of 16 give vector loads.
         at: the tiles to use instead of the usual ones.
 
     Raises:

@@ -145,15 +145,9 @@ def sort(dtype: DType, length: int) -> Routine:
     order. A launch gives `before`, `length` and `k`.
 
     Args:
-        length: the longest row; a kernel serves all that have no more elements than the next power of two.
-
-    Raises:
-        ValueError: rows are too long, or elements wider than 32 bits.
+        dtype: of at most 32 bits.
+        length: the longest row; a kernel serves all that have no more elements than the next power of two, LONGEST_SORTED at most.
     """
-    if length > LONGEST_SORTED:
-        raise ValueError(f"rows of up to {LONGEST_SORTED} elements are sorted in a block, not of {length}")
-    if dtype.size > 4:
-        raise ValueError(f"elements of up to 32 bits are sorted with their places, not {dtype.name}")
     wide, word, _ = _key(dtype)
     body = _BLOCK_SORT.format(wide=wide, word=word)
     across = 1 << max(length - 1, 1).bit_length()

@@ -122,7 +122,8 @@ def forms(loops: LoopNest, facts: Specialisation) -> list[Routine]:
     out = list(routines(loops, facts))
     if loops.reduced_axes:
         out += routines(loops, replace(facts, row=0, exact=False))[:1]
-        out += routines(loops, replace(facts, splits=4))[:2]
+        if all(v.op != "scan" for v in loops.values):
+            out += routines(loops, replace(facts, splits=4))[:2]
     return out
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from dovetail.codegen.fusion.window_loops import image_sizes
+from dovetail.codegen.gpu.bind.conv import window_ways
 from dovetail.codegen.gpu.ir import SM90, Routine
 from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
-from dovetail.codegen.gpu.templates.windows import window_ways
 from dovetail.codegen.ir.loop_nest import LoopNestBuilder
 from dovetail.codegen.ir.tile_loops import TileLoops
 from dovetail.graph.core.dtypes import bfloat16, float32
