@@ -23,6 +23,7 @@ from .driver.array import DeviceArray
 from .driver.device import Device
 from .driver.nccl import BYTES, REDUCTIONS, TYPES, Job
 from .kernels import GpuContext
+from .residency import brought
 
 
 def collective_kernel(gpu: GpuContext, node: Node, context: Context) -> Kernel | None:
@@ -48,13 +49,8 @@ class _Collective:
         link = nccl.link_of(self.context.session, self.device, self.attrs["members"], self.attrs["rank"])
         usable = link if link.identity.version and self.is_possible(values[0].dtype) else None
         return self.context.resources.collectives.run_on_link(
-            call, usable, lambda: self.make(self, [self._brought(v) for v in values])
+            call, usable, lambda: self.make(self, [brought(self.device, v, self.label) for v in values])
         )
-
-    def _brought(self, value: Any) -> DeviceArray:
-        if type(value) is DeviceArray:  # which may be on this GPU already
-            return self.device.from_peer(value, self.label)
-        return self.device.from_host(value, self.label)
 
     def ready(self, arrays: Sequence[DeviceArray], call: Callable[..., Any]) -> Job:
         """A job whose operands, and the room for whose results, are there when the kernels launched so far have run."""

@@ -27,7 +27,7 @@ from ..backend import NodeError
 from ..ir.loop_nest import LoopNest
 from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, Program
-from .bind.template import Choice, Template, nothing
+from .bind.template import Choice, Template
 from .driver.launch import LoadedRoutine
 from .emit.expr import WHOLE, Names, Tile
 from .emit.nest import triton_source
@@ -158,7 +158,9 @@ class MultiTensorUpdate(GpuKernel):
 
     def __init__(self, gpu: GpuContext, updates: Sequence[OptimizerUpdate]) -> None:
         tensors = [t for u in updates for t in u.node.inputs]
-        super().__init__(gpu, updates[-1].label, tensors, Template(len(tensors), nothing), self._one_by_one)
+        super().__init__(
+            gpu, updates[-1].label, tensors, Template(len(tensors), lambda shapes, others: None), self._one_by_one
+        )
         self.updates = tuple(updates)
         self.loops, self.places, self.gradient = updates[0].loops, updates[0].places, updates[0].gradient
         self.own = len(updates[0].node.inputs)

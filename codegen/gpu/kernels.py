@@ -34,7 +34,7 @@ from .driver.launch import LoadedKernel, LoadedRoutine, NotSuitableError, leaves
 from .emit.expr import rows_in
 from .emit.schedules import fused, size_names
 from .ir import Routine, TritonKernel
-from .residency import on_host, value_on
+from .residency import brought, on_host, value_on
 from .toolchain import compile
 
 logger = logging.getLogger(__name__)
@@ -170,13 +170,11 @@ class GpuKernel:
 
     def _brought(self, position: int, value: Any) -> DeviceArray:
         """An input that is with the host, or another GPU."""
-        if type(value) is DeviceArray:
-            return self.device.from_peer(value, self.label)
         if position not in self._constants:
-            return self.device.from_host(value, self.label)
+            return brought(self.device, value, self.label)
         known = self._constants[position]
         if known is None or known[0] is not value:
-            known = self._constants[position] = (value, self.device.from_host(value, self.label))
+            known = self._constants[position] = (value, brought(self.device, value, self.label))
         return known[1]
 
     def _prepared(self, key: Any, arrays: Sequence[DeviceArray]) -> _Ready | None:

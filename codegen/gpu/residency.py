@@ -30,10 +30,15 @@ def lives_on_device(dtype: DType, count: int | None) -> bool:
     return dtype.is_floating or count is None or count > SMALL
 
 
+def brought(device: Device, value: Any, label: str) -> DeviceArray:
+    """A value of the host's, or a GPU's, in this GPU's memory."""
+    return device.from_peer(value, label) if type(value) is DeviceArray else device.from_host(value, label)
+
+
 def received(device: Device, value: Any) -> Any:
     """What comes from the client or another device, where it belongs."""
     if type(value) is DeviceArray:
-        return value if value.device is device else device.from_peer(value, "a received tensor")
+        return device.from_peer(value, "a received tensor")
     if type(value) is Incoming:
         return value.taken("a received tensor")
     if isinstance(value, (np.ndarray, np.generic)) and belongs_on_device(value):
@@ -59,14 +64,6 @@ def on_host(value: Any) -> Any:
     return value
 
 
-def on_device(state: VariableState, device: Device) -> Any:
-    """A variable's value in a GPU's memory."""
-    value: Any = state._value
-    if type(value) is DeviceArray:
-        return value if value.device is device else device.from_peer(value, state.name)
-    return device.from_host(value, state.name)
-
-
 def acquire(state: VariableState, device: Device) -> None:
     """Acquire a variable's lock.
 
@@ -83,7 +80,7 @@ def value_on(state: VariableState, device: Device) -> Any:
     """A variable's value in a GPU's memory, where it is from now on."""
     acquire(state, device)
     try:
-        value = on_device(state, device)
+        value = brought(device, state._value, state.name)
         state.move(value)
     finally:
         state.lock.release()

@@ -27,7 +27,7 @@ from .driver.array import DeviceArray
 from .emit.schedules import routines, size_names, specialise
 from .ir import triton_type
 from .kernels import GpuContext, GpuKernel
-from .residency import HostKernel, lives_on_device, on_device, value_on
+from .residency import HostKernel, brought, lives_on_device, value_on
 from .templates.tables import check_scatter, decaying_update, launch_sizes, scatter, sparse_update
 from .variables import mutable_values
 
@@ -64,7 +64,7 @@ class VariableUpdate(GpuKernel):
         try:
             ready = self._ready[key]
         except KeyError:
-            ready = self._prepared(key, [*[on_device(s, device) for s in states], *rest])
+            ready = self._prepared(key, [*[brought(device, s._value, s.name) for s in states], *rest])
         if ready is None:
             return self.fallback(*inputs)
         with mutable_values(device, states, whole=self.whole) as (old, new):

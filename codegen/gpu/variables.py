@@ -23,7 +23,7 @@ from .driver.allocator import Block
 from .driver.array import DeviceArray
 from .driver.device import Device
 from .kernels import GpuContext
-from .residency import HostKernel, acquire, lives_on_device, on_device
+from .residency import HostKernel, acquire, brought, lives_on_device
 
 
 class AssignKernel:
@@ -60,11 +60,12 @@ class AssignKernel:
             value = device.from_host(np.asarray(value, state.dtype.np), state.name)
         acquire(state, device)
         try:
-            if all_unshared((state,)) and self._fits(state._value, value):
+            owner: Any = state  # of an array in GPU memory, a type that `VariableState` does not know
+            if all_unshared((state,)) and owner._value.is_like(value):
                 with device.entered():
                     if device.updates is not None:
                         device.updates.append(state)
-                    device.copy_into(state._value, value)  # type: ignore[arg-type]
+                    device.copy_into(owner._value, value)
                 if state.on_change is not None:
                     state.on_change(None)
             else:
@@ -73,10 +74,6 @@ class AssignKernel:
         finally:
             state.lock.release()
         return state if self.is_ref else ()
-
-    @staticmethod
-    def _fits(old: Any, new: DeviceArray) -> bool:
-        return bool(old.device is new.device and old.shape == new.shape and old.dtype == new.dtype)
 
 
 @contextmanager
@@ -93,7 +90,7 @@ def mutable_values(
             acquire(state, device)
             locks.callback(state.lock.release)
         for state in states:
-            state.move(on_device(state, device))
+            state.move(brought(device, state._value, state.name))
         locks.enter_context(device.entered())
         if not all_unshared(states):
             device.must_run("an update of a variable whose value is still referenced")

@@ -44,7 +44,3 @@ class Template:
     inputs: int
     choose: Choose
     order: tuple[int, ...] | None = None
-
-
-def nothing(shapes: Sequence[tuple[int, ...]], others: Sequence[Any]) -> None:
-    """The `choose` of kernels that launch without candidates."""

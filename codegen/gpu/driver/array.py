@@ -69,6 +69,10 @@ class DeviceArray:
         """Number of dimensions."""
         return len(self.shape)
 
+    def is_like(self, other: DeviceArray) -> bool:
+        """Whether another array is on the same device, and has this shape and type."""
+        return (self.device, self.shape, self.dtype) == (other.device, other.shape, other.dtype)
+
     @property
     def nbytes(self) -> int:
         """Bytes."""

@@ -118,9 +118,8 @@ class HostCopy:
     def __init__(self, transfers: Transfers, array: DeviceArray) -> None:
         self.transfers = transfers
         self.array: DeviceArray | None = array
-        self.pieces: deque[tuple[_Buffer, Event, int, int]] = (
-            deque()
-        )  # each with its event, and where it lies in the array
+        # Each with its event, and where it lies in the array.
+        self.pieces: deque[tuple[_Buffer, Event, int, int]] = deque()
         self._begun, device = 0, transfers.device
         with device.entered():
             device.must_run("a copy to the host")

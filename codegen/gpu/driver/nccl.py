@@ -112,9 +112,7 @@ class NcclLink:
                 device.make_current()
                 self._invitation = bytes(nccl.get_unique_id()) if rank == 0 else b""
                 self.identity = LinkIdentity(int(nccl.get_version()), _identity(device))
-            except (
-                Exception
-            ) as e:  # no network that it can use, say; the library's errors have no common class but this one
+            except Exception as e:  # no network that it can use, say; its errors have no common class but this one
                 logger.warning("NCCL is not used on %s: %s", device, e)
         self._given = 0
         self._changed = threading.Condition()

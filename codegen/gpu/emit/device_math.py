@@ -82,10 +82,8 @@ _OWN = {
     "trunc": "def trunc(x):\n    return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))\n",
 }  # fmt: skip
 
-for _w, _whole in (
-    (32, 2.0**23),
-    (64, 2.0**52),
-):  # what is larger has no fraction, and adding it leaves no room for one
+# Adding `_whole` leaves no room for a fraction; what is larger has none.
+for _w, _whole in ((32, 2.0**23), (64, 2.0**52)):
     _OWN[f"copysign{_w}"] = (
         f"def copysign{_w}(a, x):\n"
         f"    size = a.to(tl.int{_w}, bitcast=True) & 0x{2 ** (_w - 1) - 1:X}\n"

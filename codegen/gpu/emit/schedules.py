@@ -30,9 +30,8 @@ from .expr import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
 from .nest import triton_source
 
 LONGEST_WHOLE = 16384  # elements of a row in one tile: 32 for each of 512 threads
-BLOCKS = (
-    1056  # eight of 4 warps for each multiprocessor of an H200 keep its memory busy: with fewer than half, rows are cut
-)
+# Eight of 4 warps for each multiprocessor of an H200 keep its memory busy: with fewer than half, rows are cut.
+BLOCKS = 1056
 MOST_PIECES = 1024  # of a row: one block adds up their totals
 WIDEST = 128  # neighbours along y that a tile has when it goes across them: 512 bytes of float32
 FEW_PIECES = 8  # with more, one block for each row has no chance
@@ -177,11 +176,8 @@ def _kernels(loops: LoopNest, names: Names, facts: Specialisation) -> list[Launc
     out = []
     whole = facts.row and facts.row <= (256 if _along_y(loops) else LONGEST_WHOLE)
     if whole:
-        for elements, share in (
-            (1024, 1),
-            (4096, 1),
-            (1024, 4),
-        ):  # the last: smaller parts end sooner where rows are few
+        # The last: smaller parts end sooner where rows are few.
+        for elements, share in ((1024, 1), (4096, 1), (1024, 4)):
             rows = 1 if not y else (32 if _along_y(loops) else max(1, elements // facts.row))
             shape = replace(tile, one_row=rows == 1, exact=facts.exact)
             blocks = {"YB": rows, "XB": facts.row} if y else {"XB": facts.row}

@@ -159,19 +159,6 @@ class _Convolution:
 
     # --- routines ----------------------------------------------------------------------------------------------------
 
-    def forward(self, t: Tile) -> Routine:
-        """One kernel."""
-        grid = Grid((Count(("images", "rows", "columns"), t.m), Count(("filters",), t.n)))
-        return Routine((Launch(self.forward_kernel(t), grid),))
-
-    def input(self, t: Tile) -> Routine:
-        """One kernel: each phase is a row of the grid."""
-        phases = math.prod(self.window.strides)
-        pixels = Count(("images", "phase_rows", "phase_columns"), t.m)
-        return Routine(
-            (Launch(self.input_kernel(t), Grid((pixels, Count(("channels",), t.n)), (Count((), times=phases),))),)
-        )
-
     def filter(self, t: Tile) -> Routine:
         """One kernel that sums, and one that adds the sums."""
         taps = math.prod(self.window.taps)
@@ -223,8 +210,8 @@ class _Convolution:
 
     # --- forward -----------------------------------------------------------------------------------------------------
 
-    def forward_kernel(self, t: Tile) -> TritonKernel:
-        """Positions down, filters across."""
+    def forward(self, t: Tile) -> Routine:
+        """One kernel: positions down, filters across."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         few = self.known.get("channels", _FEW_CHANNELS) < _FEW_CHANNELS
         epilogue = EpilogueWriter(self.epilogue, 2)
@@ -245,7 +232,9 @@ class _Convolution:
             self.along_few_channels() if few else self.along_taps(),
             epilogue.store("total", place),
         )
-        return self.kernel("convolution", t, body, (*IMAGE, *WINDOW, "filters"), epilogue)
+        grid = Grid((Count(("images", "rows", "columns"), t.m), Count(("filters",), t.n)))
+        kernel = self.kernel("convolution", t, body, (*IMAGE, *WINDOW, "filters"), epilogue)
+        return Routine((Launch(kernel, grid),))
 
     def along_taps(self) -> str:
         """The loop over taps and blocks of channels."""
@@ -292,8 +281,8 @@ class _Convolution:
 
     # --- the input's gradient ----------------------------------------------------------------------------------------
 
-    def input_kernel(self, t: Tile) -> TritonKernel:
-        """Pixels of one phase down, channels across."""
+    def input(self, t: Tile) -> Routine:
+        """One kernel: pixels of one phase down, channels across. Each phase is a row of the grid."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
         pixel, channel = ("1", "rows * columns") if self.layout.channels_first else ("filters", "1")
         epilogue = EpilogueWriter(self.epilogue, 2)
@@ -335,7 +324,9 @@ class _Convolution:
             epilogue.store("total", place),
         )
         sizes = (*IMAGE, *WINDOW, "filters", "phase_rows", "phase_columns")
-        return self.kernel("convolution_input", t, body, sizes, epilogue)
+        pixels = Count(("images", "phase_rows", "phase_columns"), t.m)
+        grid = Grid((pixels, Count(("channels",), t.n)), (Count((), times=math.prod(self.window.strides)),))
+        return Routine((Launch(self.kernel("convolution_input", t, body, sizes, epilogue), grid),))
 
     def every(self, axis: int) -> int:
         """How many taps from one that sees a pixel to the next."""

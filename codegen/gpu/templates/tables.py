@@ -42,7 +42,7 @@ from ...fusion.table_loops import (
 )
 from ...ir.loop_nest import LoopNest
 from ..emit.expr import Names, start_of, type_of
-from ..emit.schedules import launches, one_after_another
+from ..emit.schedules import candidates, launches, one_after_another
 from ..ir import Count, Grid, Launch, Routine, Scratch, triton_type
 from .text import address, make_launch
 
@@ -88,18 +88,16 @@ def gather(dtype: DType, index: DType, sizes: Mapping[str, int]) -> tuple[Routin
     inputs, tables = ("in0", "in1"), {"in0": "rows"}
     if sizes["batch"] == sizes["before"] == 1:
         names = Names(inputs, ("out0",), ("count", "after"), tables={"in0": "length"})
-        return one_after_another([launches(picked(dtype, index), names, (sizes["count"], sizes["after"]))])
+        return candidates(picked(dtype, index), names, (sizes["count"], sizes["after"]))
     loops = picked_inside(dtype, index, sizes["batch"] > 1)
     axes = [n for n in ("batch", "before", "count", "after") if n != "batch" or sizes["batch"] > 1]
-    return one_after_another(
-        [launches(loops, Names(inputs, ("out0",), tuple(axes), tables=tables), [sizes[n] for n in axes])]
-    )
+    return candidates(loops, Names(inputs, ("out0",), tuple(axes), tables=tables), [sizes[n] for n in axes])
 
 
 def gather_nd(dtype: DType, index: DType, depth: int, sizes: Mapping[str, int]) -> tuple[Routine, ...]:
     """Ways to pick slices by coordinates of `depth` numbers. A launch gives `launch_sizes`, of which `sizes` are some."""
     names = Names(("in0", "in1"), ("out0",), ("count", "after"), tables={"in0": "rows", "in1": "numbers"})
-    return one_after_another([launches(picked(dtype, index, depth), names, (sizes["count"], sizes["after"]))])
+    return candidates(picked(dtype, index, depth), names, (sizes["count"], sizes["after"]))
 
 
 def scatter(

@@ -38,9 +38,8 @@ _FORMAT = 2  # of the files; a change makes all of them anew
 _LAST_WITH_OLD_ASSEMBLER = 90  # see compile_here
 
 _binaries: dict[str, Binary] = {}
-_underway: weakref.WeakValueDictionary[str, threading.Lock] = (
-    weakref.WeakValueDictionary()
-)  # whose turn it is to compile one
+# Whose turn it is to compile one.
+_underway: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
 _lock = threading.Lock()  # of _underway
 
 
