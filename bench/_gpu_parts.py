@@ -62,7 +62,7 @@ def _launches() -> Iterator[Row]:
     routine = Routine((Launch(kernel, Grid((Count(("n0",), 1024),))),))
     loaded = LoadedKernel(device, compile.compile_kernel(kernel, device.target))
     x, y = device.from_host(np.zeros(1024, np.float32)), device.empty((1024,), np.dtype(np.float32))
-    run = LoadedRoutine(device, routine, [loaded], 1, 1, {"n0": 1024})
+    run = LoadedRoutine(device, routine, [loaded], ["in0", "out0"], {"n0": 1024})
     addresses = (x.pointer, y.pointer)
     samples = []
     for _ in range(50):

@@ -217,7 +217,7 @@ class MultiTensorUpdate(GpuKernel):
         sets, places, own = range(len(lengths)), range(self.places), range(self.own)
         names = [f"in{i}_{k}" for k in sets for i in places] + [f"in{i}_{k}" for k in sets for i in own[self.places :]]
         names += [f"out{i}_{k}" for k in sets for i in places]
-        return loaded(self.device, self.routine(lengths), 0, 0, sizes_of(lengths), names)
+        return loaded(self.device, self.routine(lengths), names, sizes_of(lengths))
 
 
 # --- the kernel ------------------------------------------------------------------------------------------------------

@@ -193,7 +193,8 @@ class GpuKernel:
         competing = choice.candidates if tuned else choice.candidates[:1]
         missing = [x.kernel for c in competing for x in c.launches if x.kernel not in device.loaded]
         compile.compile_together(missing, device.target)
-        load = partial(loaded, device, inputs=len(arrays), outputs=len(choice.outputs), sizes=choice.sizes)
+        names = [f"in{i}" for i in range(len(arrays))] + [f"out{i}" for i in range(len(choice.outputs))]
+        load = partial(loaded, device, names=names, sizes=choice.sizes)
         runs: list[Callable[..., None]] = []
         measured: list[Routine] = []
         failures: list[Exception] = []
@@ -263,17 +264,10 @@ def loaded_kernel(device: Device, kernel: TritonKernel) -> LoadedKernel:
     return found
 
 
-def loaded(
-    device: Device,
-    routine: Routine,
-    inputs: int,
-    outputs: int,
-    sizes: Mapping[str, int],
-    names: Sequence[str] | None = None,
-) -> LoadedRoutine:
+def loaded(device: Device, routine: Routine, names: Sequence[str], sizes: Mapping[str, int]) -> LoadedRoutine:
     """A routine for these sizes, compiled and loaded; the arguments are those of `LoadedRoutine`."""
     kernels = [loaded_kernel(device, launch.kernel) for launch in routine.launches]
-    return LoadedRoutine(device, routine, kernels, inputs, outputs, sizes, names)
+    return LoadedRoutine(device, routine, kernels, names, sizes)
 
 
 class FusedGpuKernel(GpuKernel):

@@ -31,7 +31,7 @@ def run_routine(routine: Routine, arguments: Mapping[str, Any]) -> None:
         gpu, there = device(0), _There(arguments)
         numbers = {name: value for name, value in arguments.items() if not isinstance(value, np.ndarray)}
         kernels = [loaded(gpu, launch.kernel) for launch in routine.launches]
-        run = LoadedRoutine(gpu, routine, kernels, 0, 0, numbers, list(there.pointers))
+        run = LoadedRoutine(gpu, routine, kernels, list(there.pointers), numbers)
         with gpu.entered():
             run(list(there.pointers.values()))
         there.back()

@@ -102,9 +102,8 @@ class LoadedRoutine:
         device: where.
         routine: what.
         binaries: one per launch.
-        inputs, outputs: how many addresses it takes and gives.
+        names: of the addresses that it takes: in0..., out0...
         sizes: the axes, by name (`n0`).
-        names: of the addresses, where they are not in0..., out0...
 
     Raises:
         NotSuitableError: a kernel promises what these sizes do not hold.
@@ -117,13 +116,11 @@ class LoadedRoutine:
         device: Device,
         routine: Routine,
         binaries: Sequence[LoadedKernel],
-        inputs: int,
-        outputs: int,
+        names: Sequence[str],
         sizes: Mapping[str, int],
-        names: Sequence[str] | None = None,
     ) -> None:
         self.device = device
-        names = list(names or [f"in{i}" for i in range(inputs)] + [f"out{i}" for i in range(outputs)])
+        names = list(names)
         names += [s.name for s in routine.scratch]
         names += sizes
         at = {name: i for i, name in enumerate(names)}

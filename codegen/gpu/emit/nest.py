@@ -20,7 +20,7 @@ Three forms:
     partial  only the first stage of reductions, and of each row only one of SPLITS pieces: for few and long rows. Totals
              go to scratch memory, and a second kernel reduces those (`schedules`). What it can make along the way it stores
 
-Random numbers are made by counters of Philox, each of which gives four neighbours (`device_random`).
+Random numbers are made by counters of Philox, each of which gives four neighbours (`device_math`).
 
 Rows of tables are read, and put back, where their numbers say; a row that is out of range is zero, and is left out. What is added
 to rows is added by atomic operations, in any order: only there may the last bits of a sum differ from run to run.

@@ -64,7 +64,7 @@ def gpu(fake: RecordedDriver) -> Device:
 
 def prepared(fake: RecordedDriver, gpu: Device, n: int, routine: Routine = SUM) -> LoadedRoutine:
     kernels = [LoadedKernel(gpu, fake.compile_kernel(x.kernel, gpu.target)) for x in routine.launches]
-    return LoadedRoutine(gpu, routine, kernels, 2, 1, {"n0": n})
+    return LoadedRoutine(gpu, routine, kernels, ["in0", "in1", "out0"], {"n0": n})
 
 
 def add(fake: RecordedDriver, a: DeviceArray, b: DeviceArray) -> DeviceArray:
