@@ -66,7 +66,7 @@ class _Captured:
     """
 
     graph: Graph
-    places: dict[int, DeviceArray]
+    places: tuple[tuple[int, DeviceArray], ...]
     variables: tuple[tuple[int, int, tuple[int, ...]], ...]
     changed: tuple[int, ...]
     outputs: tuple[Any, ...]
@@ -198,22 +198,24 @@ class GraphRegion:
             device.updates = None
         there = [(i, x._value) for i, x in states.items() if i not in places]
         variables = tuple([(i, value.pointer, value.shape) for i, value in there if type(value) is DeviceArray])
-        made = self._captured[key] = _Captured(graph, places, variables, tuple(changed), tuple(outputs))
+        made = self._captured[key] = _Captured(graph, tuple(places.items()), variables, tuple(changed), tuple(outputs))
         return made
 
     def _places(self, inputs: Sequence[Any]) -> dict[int, DeviceArray]:
         """Memory for the inputs that are copied in, and for values of variables that are with the host."""
         out = {}
         for i, x in enumerate(inputs):
-            value = _value_of(x)
-            if value is x if type(value) is DeviceArray else self._is_copied_in(i, value):
+            value: Any = x._value if type(x) is VariableState else x
+            is_hosts = isinstance(
+                value, (np.ndarray, np.generic)
+            )  # a variable that is being changed has none for a moment
+            if self._is_copied_in(i, value) if is_hosts else type(x) is DeviceArray:
                 out[i] = self.device.empty(value.shape, value.dtype, "an input of a graph")
         return out
 
     def _is_copied_in(self, i: int, x: Any) -> bool:
         """Whether a graph reads a copy of an array of the host's in the GPU's memory, which differs from run to run."""
-        is_hosts = isinstance(x, (np.ndarray, np.generic))  # a variable that is being changed has no value for a moment
-        return is_hosts and (i in self._arrays or (i in self._fed and belongs_on_device(x)))
+        return i in self._arrays or (i in self._fed and belongs_on_device(x))
 
     def _replay(self, captured: _Captured, inputs: Sequence[Any]) -> list[Any] | None:
         """Replay the graph; None: a variable has moved."""
@@ -228,9 +230,10 @@ class GraphRegion:
                 values = _values(captured, inputs, states)
                 if values is None:
                     return None
-                for place, x in zip(captured.places.values(), values, strict=False):
+                for k, (_, place) in enumerate(captured.places):
+                    x = values[k]
                     if isinstance(x, (np.ndarray, np.generic)):
-                        device.transfers.refill(place, np.asarray(x))
+                        device.transfers.refill(place, np.ascontiguousarray(x))
                     else:
                         device.copy_into(place, received(device, x))
                 captured.graph.launch()
@@ -254,19 +257,18 @@ class GraphRegion:
         return self.device.copy(y, self._run.calls[-1].node)
 
 
-def _value_of(x: Any) -> Any:
-    """The value of an input; of a variable, its value."""
-    return x._value if type(x) is VariableState else x
-
-
 def _values(captured: _Captured, inputs: Sequence[Any], changed: Sequence[VariableState]) -> list[Any] | None:
     """What is copied in, and the other variables' values; None: one is not where it was, or is to be changed and others refer to it."""
     if not all_unshared(changed):
         return None
-    values = [_value_of(inputs[i]) for i in captured.places]
-    for value, place in zip(values, captured.places.values(), strict=True):
-        if value is None or value.shape != place.shape:
-            return None
+    values: list[Any] = []
+    for i, place in captured.places:
+        value = inputs[i]
+        if type(value) is VariableState:
+            value = value._value
+            if value is None or value.shape != place.shape:
+                return None
+        values.append(value)
     for i, pointer, shape in captured.variables:
         value = inputs[i]._value
         if type(value) is not DeviceArray or value.pointer != pointer or value.shape != shape:

@@ -74,11 +74,11 @@ class Transfers:
         return DeviceArray(device, value.shape, value.dtype, block.pointer, block)
 
     def refill(self, target: DeviceArray, value: np.ndarray[Any, Any]) -> None:
-        """Copy a host array of the same shape and type over one that CUDA graphs read; kernels launched later see it.
+        """Copy a contiguous array of the host's over one of as many bytes that CUDA graphs read; kernels launched later see it.
 
         A large one is copied to other memory first, in parallel to kernels that still read the old value.
         """
-        device, value = self.device, np.ascontiguousarray(value)
+        device = self.device
         if value.nbytes == 0:
             return
         if value.nbytes <= SMALL_IN:
