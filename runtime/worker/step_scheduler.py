@@ -23,7 +23,6 @@ as measured in earlier steps. On a network, a large tensor is sent at once, so t
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,46 +39,34 @@ from ..wire.messages import ChannelKey
 from .executor import Executor, Finish, Outcome
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
-BLOCKED_S: Final = 3e-3  # a segment that lasts longer is not short, even if it mostly slept, as a Python function may
 BRIEF_S: Final = 0.2  # a client that runs a segment sends no heartbeats meanwhile: none that takes longer
-SLOW_MEMORY: Final = 6  # at most this many short runs in a row make a slow segment steady again
+SLOW_MEMORY: Final = 6  # half as many short runs in a row make a slow segment short again
 COALESCED_S: Final = 300e-6  # for so long a tensor may wait for others that travel in the same message
 NEXT_S: Final = 100e-6  # and for so long for the next one: about what a message costs that has to wake its receiver
 LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
 
 
 class Segment:
-    """Measurements of one segment.
-
-    A run may be slow because other processes had the cores. So the thread's CPU time counts, unless the thread was off the CPU for
-    very long. More than one slow run makes a segment slow, and several short runs make it short again. Reading the CPU time is a
-    system call: it is skipped after a short run, so the first slow run after short ones does not count.
+    """Measurements of one segment. A run may be slow because other processes had the cores, so the most of the last ones count.
 
     Attributes:
         is_bounded: whether sizes bound its time.
         is_short: whether it is known to be short.
         is_brief: whether it is known to end before a waiting client must do something else.
-        is_steady: whether all recent runs were short, including the last: then its CPU time is not measured.
     """
 
-    __slots__ = ("_slow", "is_bounded", "is_brief", "is_short", "is_steady")
+    __slots__ = ("_slow", "is_bounded", "is_brief", "is_short")
 
     def __init__(self, is_bounded: bool = True) -> None:
         self.is_bounded = is_bounded
-        self.is_brief = self.is_short = self.is_steady = False
-        self._slow = -1  # 0: short, SLOW_MEMORY: slow; -1: not known yet
+        self.is_brief = self.is_short = False
+        self._slow = SLOW_MEMORY // 2 + 1  # 0: short, SLOW_MEMORY: slow
 
-    def measured(self, seconds: float, cpu_s: float | None) -> None:
-        """Record a run of `seconds`, of which the thread was on the CPU for `cpu_s`, if that was measured."""
+    def measured(self, seconds: float) -> None:
+        """Record a run."""
         self.is_brief = self.is_bounded and seconds <= BRIEF_S
-        if cpu_s is None and seconds <= SHORT_S:
-            return
-        if seconds > BLOCKED_S or (cpu_s is not None and cpu_s > SHORT_S):
-            self._slow = SLOW_MEMORY if self._slow < 0 else min(SLOW_MEMORY, self._slow + 3)
-        elif self._slow:
-            self._slow = max(0, self._slow - 1)
+        self._slow = max(0, self._slow - 1) if seconds <= SHORT_S else min(SLOW_MEMORY, self._slow + 1)
         self.is_short = self.is_bounded and self._slow <= SLOW_MEMORY // 2
-        self.is_steady = self._slow == 0 and seconds <= SHORT_S
 
 
 @dataclass(slots=True)
@@ -189,7 +176,7 @@ class InlineStep:
     def run(self) -> None:
         began = perf_counter()
         self._executor.run()
-        self._segment.measured(perf_counter() - began, None)
+        self._segment.measured(perf_counter() - began)
         del self._executor  # which refers to this
 
     def ended(self, fetched: Mapping[str, Any]) -> None:
@@ -270,13 +257,9 @@ class StepRunner:
             finally:
                 queue.sent, queue.sent_at, queue.outbox = outer
             return
-        cpu_s = None if segment.is_steady else time.thread_time()
-        began = time.perf_counter()
+        began = perf_counter()
         executor.run()
-        ended = time.perf_counter()
-        if cpu_s is not None:
-            cpu_s = time.thread_time() - cpu_s
-        segment.measured(ended - began, cpu_s)
+        segment.measured(perf_counter() - began)
         if queue.sent is not None or queue.outbox:  # it has failed
             queue.sent, queue.outbox = None, {}
 
@@ -286,7 +269,7 @@ class StepRunner:
         """Send a tensor, or `DEAD`, to a device of another task: now, or, if there are `more` for the task, together with later ones."""
         worker, registered = self._worker, self._registered
         queue = worker.run_queues.current
-        now = time.perf_counter()
+        now = perf_counter()
         if queue.sent is not None:
             registered.continued(queue.sent, now - queue.sent_at)
         queue.sent, queue.sent_at = channel if more else None, now

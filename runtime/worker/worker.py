@@ -273,7 +273,7 @@ class Worker:
         """The registered program, if it can be run inline and is known to be short; then `run_inline` may run it."""
         registered = self._registered.get(handle)
         segment = registered.inline_segment if registered is not None else None
-        return registered if segment is not None and segment.is_steady else None
+        return registered if segment is not None and segment.is_short else None
 
     def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Outcome:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error."""

@@ -25,7 +25,7 @@ from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.wire.messages import Message
 from dovetail.runtime.worker.handlers import StepHandlers
 from dovetail.runtime.worker.registration import Registration
-from dovetail.runtime.worker.step_scheduler import BLOCKED_S, RegisteredProgram
+from dovetail.runtime.worker.step_scheduler import SHORT_S, RegisteredProgram
 from dovetail.runtime.worker.worker import Worker
 
 TASK = "/job:a/replica:0/task:0"
@@ -59,8 +59,8 @@ def made(*units: PartitionGraph) -> tuple[Worker, RegisteredProgram]:
     worker = Worker(TASK, local_devices(TASK), push=lambda *_: None)
     worker.register(Registration("p", "s", units, seed=1))
     loaded = worker._registered["p"]
-    while loaded.inline_segment is not None and not loaded.inline_segment.is_steady:
-        loaded.inline_segment.measured(1e-6, 1e-6)
+    if loaded.inline_segment is not None:
+        loaded.inline_segment.measured(1e-6)
     return worker, loaded
 
 
@@ -169,7 +169,7 @@ def test_others_are_not_run_so() -> None:
     assert made(unit(), unit())[1].inline_segment is None
     worker, loaded = made(unit())
     assert loaded.inline_segment is not None
-    loaded.inline_segment.measured(2 * BLOCKED_S, None)  # it is not quick any more
+    loaded.inline_segment.measured(2 * SHORT_S)  # it is not quick any more
     assert worker.inline_program("p") is None and worker.inline_program("q") is None
     outcomes: list[object] = []
     worker.start(1, "p", {"x:0": np.zeros(2, np.float32)}, outcomes.append)
@@ -188,11 +188,11 @@ def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
         session.run(graph.get_operation_by_name("v/Assign"))
         (loaded,) = [p for p in target._worker._registered.values() if p.programs[0].feeds]
         assert loaded.inline_segment is not None
-        loaded.inline_segment._slow, loaded.inline_segment.is_steady = 0, True
+        loaded.inline_segment._slow, loaded.inline_segment.is_short = 0, True
         before = len(target._worker._ended)
         assert session.run(z, {x: np.ones(2)}).tolist() == [2.0, 3.0]
         assert len(target._worker._ended) == before  # it was never among the running ones
-        loaded.inline_segment._slow, loaded.inline_segment.is_steady = 0, True
+        loaded.inline_segment._slow, loaded.inline_segment.is_short = 0, True
         with pytest.raises(OpError, match="created at"):
             session.run(z, {x: np.ones(3)})
         assert session.run(z, {x: np.ones(2)}, options=RunOptions(timeout_in_ms=60_000)).tolist() == [3.0, 4.0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from interleavings import Choices, Step, World, explore, is_expected
@@ -69,10 +68,7 @@ def branches() -> tf.Tensor:
 @pytest.fixture(autouse=True)
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels together depends on how long programs take; here, the same choices must give the same events."""
-    monkeypatch.setattr(
-        "dovetail.runtime.worker.step_scheduler.time",
-        SimpleNamespace(perf_counter=lambda: 0.0, monotonic=lambda: 0.0, thread_time=lambda: 0.0),
-    )
+    monkeypatch.setattr("dovetail.runtime.worker.step_scheduler.perf_counter", lambda: 0.0)
 
 
 def all_reduce() -> list[tf.Tensor]:
