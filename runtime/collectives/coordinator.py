@@ -48,12 +48,7 @@ from .membership import (
     stop_link,
 )
 from .shared_buffer import CollectiveMemory
-from .shared_memory_algorithms import (
-    SharedMemoryAllReduce,
-    SharedMemoryGather,
-    SharedMemoryReduceScatter,
-    has_plain_bytes,
-)
+from .shared_memory_algorithms import SharedMemoryAllReduce, SharedMemoryGather, SharedMemoryReduceScatter
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +102,7 @@ def _all_gather(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     (value,) = values
     return (
         lambda: algorithms.all_gather(attrs["rank"], len(attrs["members"]), value),
-        SharedMemoryGather(value) if has_plain_bytes(value) else None,
+        None if value.dtype.hasobject else SharedMemoryGather(value),  # shared memory holds no Python objects
         _read_only,
     )
 

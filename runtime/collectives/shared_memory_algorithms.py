@@ -301,11 +301,7 @@ class SharedMemoryAllReduce:
         for part in parts[2:]:
             self._reduce(out, part, out=out)
         if self._mean and out.dtype.kind == "f":
-            count = len(parts)
-            if count & (count - 1):
-                np.true_divide(out, count, out=out)
-            else:
-                np.multiply(out, out.dtype.type(1 / count), out=out)  # the same result as a division, but faster
+            np.true_divide(out, len(parts), out=out)
         elif self._mean:
             np.copyto(out, mean_of(out, len(parts)))
         return out
@@ -351,11 +347,6 @@ def _mismatch(rank: int, mine: tuple[int, bytes], other: int, theirs: tuple[int,
 
 
 LENT_BYTES = 2 << 20  # from here on, messages that lend a value in place are faster: measured with 1, 4 and 16 MiB
-
-
-def has_plain_bytes(value: Array) -> bool:
-    """Whether shared memory can hold the elements: strings and handles are Python objects."""
-    return not value.dtype.hasobject
 
 
 class _SingleWaitRounds(SharedMemoryAllReduce, ABC):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from time import perf_counter
 from typing import Any
 
@@ -109,29 +108,17 @@ class TaskStep:
         """Send a tensor to a device, of this task or of another one."""
         for program in self._programs:
             if program.device == destination:
-                self.deliver(channel, value)
+                self.deliver({channel: value})
                 return
         self._runtime.push(destination, channel, value, more)
 
-    def deliver(self, channel: ChannelKey, value: Any) -> None:
-        with self._lock:
-            if self.is_over:
-                return
-            self._arrived[channel] = value
-            executor = self._waiting.pop(channel, None)
-        if executor is not None:
-            self._runtime.schedule(executor)
-
-    def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
-        if len(values) == 1:
-            for channel, value in values.items():
-                self.deliver(channel, value)
-            return
+    def deliver(self, values: Mapping[ChannelKey, Any]) -> None:
         with self._lock:
             if self.is_over:
                 return
             self._arrived.update(values)
-            resumed = [x for x in map(self._waiting.pop, values, repeat(None)) if x is not None]
+            waiting = self._waiting
+            resumed = [waiting.pop(channel) for channel in values if channel in waiting]
         for executor in resumed:
             self._runtime.schedule(executor)
 
@@ -300,13 +287,10 @@ class TracedStep(TaskStep):
         self._recorder.sent(channel, destination, value)
         super().give(destination, channel, value, more)
 
-    def deliver(self, channel: ChannelKey, value: Any) -> None:
-        self._recorder.arrived(channel)
-        super().deliver(channel, value)
-
-    def deliver_all(self, values: Mapping[ChannelKey, Any]) -> None:
-        for channel, value in values.items():
-            self.deliver(channel, value)
+    def deliver(self, values: Mapping[ChannelKey, Any]) -> None:
+        for channel in values:
+            self._recorder.arrived(channel)
+        super().deliver(values)
 
     def begin(self, call: Call, inputs: Sequence[Any], device: str) -> AsyncKernel:
         self._since[call] = clock()

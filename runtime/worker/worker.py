@@ -266,7 +266,7 @@ class Worker:
                 )
                 return
             for values in early:
-                step.deliver_all(values)
+                step.deliver(values)
         self.run_queues.current.take(step.start)
 
     def inline_program(self, handle: str) -> RegisteredProgram | None:
@@ -321,7 +321,7 @@ class Worker:
                 if step is None:
                     self._keep_early(number, values)
                     return
-        self.run_queues.current.take(step.deliver_all, values)
+        self.run_queues.current.take(step.deliver, values)
 
     def _keep_early(self, number: int, values: Mapping[ChannelKey, Any]) -> None:
         """Keep tensors of a step that may be started later. The caller holds the lock."""

@@ -94,7 +94,7 @@ class Joined:
                 ready.pop(chance.randrange(len(ready))).run()
             else:
                 destination, channel, value = flying.pop(chance.randrange(len(flying)))
-                steps[task_of(destination)].deliver(channel, value)
+                steps[task_of(destination)].deliver({channel: value})
         found: dict[str, Any] = {}
         for outcome in outcomes.values():
             if isinstance(outcome, OpError):

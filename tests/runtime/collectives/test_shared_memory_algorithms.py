@@ -14,7 +14,6 @@ from dovetail.runtime.collectives.shared_memory_algorithms import (
     LENT_BYTES,
     SharedMemoryGather,
     SharedMemoryReduceScatter,
-    has_plain_bytes,
 )
 from dovetail.runtime.shared_memory.pool import Pool
 
@@ -102,11 +101,6 @@ def test_members_that_differ_fail_everywhere():
     for step in steps:
         assert isinstance(step.result, InvalidArgumentError)
         assert "all members must run the same program" in str(step.result)
-
-
-def test_text_is_sent():
-    assert not has_plain_bytes(np.array([b"a"], object))
-    assert has_plain_bytes(np.zeros(3, np.float16))
 
 
 @pytest.mark.parametrize(("what", "lent"), [("gather", 0), ("gather", 1), ("gather", 2), ("sum", 0)])

@@ -103,7 +103,7 @@ def test_tensors_may_arrive_in_any_order_before_and_after_the_start(order: tuple
         if i == start_after:
             h.step.start()
             h.drain()
-        h.step.deliver(channel, 10**channel)
+        h.step.deliver({channel: 10**channel})
         h.drain()
     if start_after == 3:
         h.step.start()
@@ -139,7 +139,7 @@ def test_a_failing_kernel_ends_the_step_with_node_line_and_device(raised: Except
     assert isinstance(h.outcome, expected)
     for part in ("bad", "'node'", "program.py:7", A):
         assert part in str(h.outcome)
-    h.step.deliver(0, 1)  # a late tensor changes nothing
+    h.step.deliver({0: 1})  # a late tensor changes nothing
     assert len(h.outcomes) == 1 and not h.ready
 
 
@@ -183,7 +183,7 @@ def test_deliveries_from_many_threads_wake_the_program_once_each() -> None:
     h = Harness(far_sum(count))
     h.step.start()
     h.drain()
-    threads = [threading.Thread(target=h.step.deliver, args=(c, 1)) for c in range(count)]
+    threads = [threading.Thread(target=h.step.deliver, args=({c: 1},)) for c in range(count)]
     for t in threads:
         t.start()
     while not h.outcomes:
