@@ -22,8 +22,8 @@ from all staging areas into its own memory. A byte is written to shared memory o
                      first round, with their lengths, which give the number of rounds.
     reduce-scatter   each stages the others' shares, and reduces its own.
 
-Broadcasts are sent by messages: the root does not wait for the others. So are large values that are scattered, or that lie in shared
-memory and are gathered: a message lends such a value in place, and each of its bytes is copied once less.
+Broadcasts are sent by messages: the root does not wait for the others. So are large values that are gathered and lie in shared memory:
+a message lends such a value in place, and each of its bytes is copied once less.
 
 A round may start when no member needs the former content of its staging area. So the other members' counters show a member its next
 possible step (`advance`). The ranks fix the order of additions, so all members get the same bits in each run.
@@ -426,9 +426,6 @@ class SharedMemoryReduceScatter(_SingleWaitRounds):
     def __init__(self, value: Array, reduction: str, members: int) -> None:
         super().__init__(value, reduction)
         self._extent //= members  # those of its share
-
-    def prefers_messages(self) -> bool:
-        return self.nbytes >= LENT_BYTES
 
     def _room(self, buffer: SharedBuffer) -> int:
         return self._room_of_a_share(buffer)
