@@ -64,7 +64,6 @@ class AccessControl:
         self.refused = 0  # connections that were not let in
         self._address = address
         self._clock = clock
-        self._fingerprint = keys.fingerprint()
         self._allowed = keys.allowed()
         self._next_look = clock() + LOOK_EVERY_S
         self._changed = False  # since the last `expel`
@@ -113,9 +112,6 @@ class AccessControl:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_EVERY_S
-        fingerprint = self.keys.fingerprint()
-        if fingerprint == self._fingerprint:
-            return
         try:
             allowed = self.keys.allowed()
         except (OSError, ValueError) as e:
@@ -123,11 +119,10 @@ class AccessControl:
                 "%s: the keys in %s cannot be read, the old ones still hold: %s", self._address, self.keys.folder, e
             )
             return
-        self._fingerprint = fingerprint
         before, self._allowed = self._allowed, allowed
-        self._changed = True
         for said, keys in (("now allowed", allowed.keys() - before), ("revoked", before.keys() - allowed)):
             if keys:
+                self._changed = True
                 names = ", ".join(sorted((allowed | before)[k] for k in keys))
                 logger.warning("%s: %s: %s", self._address, said, names)
 

@@ -131,15 +131,6 @@ class Keys:
             f"a line `at: {address}` to the right file"
         )
 
-    def fingerprint(self) -> tuple[object, ...]:
-        """Changes with the files of the allowed keys."""
-        try:
-            with os.scandir(self.folder / ALLOWED) as entries:
-                found = [(e.name, e.stat()) for e in entries]
-        except OSError:
-            return ()
-        return tuple(sorted((name, s.st_mtime_ns, s.st_size, s.st_ino) for name, s in found))
-
 
 def server_keys(folder: str | Path | None, part: str) -> Keys | None:
     """The keys of a task: from a folder; without one, from that of `DOVETAIL_KEYS`, or none. Raises as `Keys.load` does."""
