@@ -42,14 +42,14 @@ class MasterHandlers:
         session = message.fields.get("session")
         if session is not None:
             self._leases.seen(session, peer, time.monotonic())
-        client = self._responder.owner(peer) or self._master.client_of(session or "")
+        client = self._responder.endpoint.owner(peer) or self._master.client_of(session or "")
         self._executor.answer(self._executor.master, peer, message, getattr(self, f"_{message.kind}"), client)
 
     on_extend = on_prepare = on_plan = on_close_session = on_reset = on_call
 
     def on_create_session(self, peer: bytes, message: Message) -> None:
         self._responder.heard[peer] = time.monotonic()
-        owner = self._responder.owner(peer)
+        owner = self._responder.endpoint.owner(peer)
 
         def tell(missing: Sequence[str]) -> None:
             self._responder.reply(
@@ -67,11 +67,11 @@ class MasterHandlers:
 
     def tidy(self, now: float) -> None:
         """Close sessions whose clients have gone, and stop waiting for the cluster for such clients."""
-        for session in self._leases.look(now, self._master.handles(), self._responder.is_gone):
+        for session in self._leases.look(now, self._master.handles(), self._responder.endpoint.is_gone):
             logger.warning("%s: closing session %s: its client has gone", self._responder.task, session)
             self._executor.master.submit(self._master.close_session, session)
         for call in list(self._opening):
-            if self._responder.is_silent(call[0], now) or self._responder.is_gone(call[0]):
+            if self._responder.is_silent(call[0], now) or self._responder.endpoint.is_gone(call[0]):
                 self._opening.discard(call)
 
     def _create_session(

@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from operator import add, gt, sub
+from operator import add, sub
 from typing import Any, NamedTuple
 
 from ...graph.core.errors import AbortedError, InternalError, OpError, ResourceExhaustedError, UnavailableError
@@ -90,18 +90,6 @@ class Responder:
         """Whether a task's process has run since then, even if it does not answer. For the I/O thread."""
         return task in self.addresses and self.endpoint.lives(self.addresses[task], since)
 
-    def is_gone(self, peer: bytes) -> bool:
-        """Whether a client's connection is gone. For the I/O thread."""
-        return self.endpoint.is_gone(peer)
-
-    def owner(self, peer: bytes) -> str:
-        """The key of an admitted client; empty where there are no keys."""
-        return self.endpoint.owner(peer)
-
-    def may_sleep(self) -> bool:
-        """Whether the calling thread may block: all but the I/O thread may."""
-        return not self.endpoint.on_io_thread()
-
     def collective(self, task: str, fields: Mapping[str, Any], tensors: Sequence[Any]) -> None:
         """Send a message of the coordinator of collectives. Raises as `send` does."""
         rest = dict(fields)
@@ -147,7 +135,6 @@ class Quota:
 
     def __init__(self, *limits: Limit) -> None:
         self._limits = limits
-        self._most = tuple(limit.most or math.inf for limit in limits)
         self._nothing = (0,) * len(limits)
         self._taken: dict[str | bytes, tuple[int, ...]] = {}
         self._lock = threading.Lock()
@@ -160,10 +147,13 @@ class Quota:
         """
         with self._lock:
             now = self._taken.get(client, self._nothing)
-            then = tuple(map(add, now, amounts))
-            if any(map(gt, then, self._most)):
-                raise self._refused(now, amounts)
-            self._taken[client] = then
+            for limit, has, more in zip(self._limits, now, amounts, strict=True):
+                if limit.most and has + more > limit.most:
+                    raise ResourceExhaustedError.of(
+                        f"This client has {has} {limit.what} at this server, and {more} more would be over the limit of "
+                        f"{limit.most} ({limit.setting} of the server). {limit.remedy}"
+                    )
+            self._taken[client] = tuple(map(add, now, amounts))
 
     def give_back(self, client: str | bytes, *amounts: int) -> None:
         with self._lock:
@@ -177,15 +167,6 @@ class Quota:
         """The total use of each resource by all clients."""
         with self._lock:
             return tuple(map(sum, zip(self._nothing, *self._taken.values(), strict=True)))
-
-    def _refused(self, now: Sequence[int], amounts: Sequence[int]) -> ResourceExhaustedError:
-        for limit, has, more in zip(self._limits, now, amounts, strict=True):
-            if limit.most and has + more > limit.most:
-                break
-        return ResourceExhaustedError.of(
-            f"This client has {has} {limit.what} at this server, and {more} more would be over the limit of "
-            f"{limit.most} ({limit.setting} of the server). {limit.remedy}"
-        )
 
 
 logger = logging.getLogger(__name__)

@@ -235,7 +235,7 @@ class Server:
         use_batch_scheduling()
         share_variables()
         responder = self._responder
-        memory = CollectiveMemory(responder.may_sleep)
+        memory = CollectiveMemory(lambda: not responder.endpoint.on_io_thread())
         self._collectives = Coordinator(
             self.task, responder.collective, self.config.peer_timeout_s, memory, responder.lives
         )

@@ -18,11 +18,9 @@ from ...graph.core.interpreter_state import process_id
 from ..wire.messages import Message, encode
 from ..wire.reassembly import TooLargeError
 from ..wire.schema import WireError
-from ..wire.tensors import Frame
 from .access_control import why_silent
 from .address import location_of, split_address
 from .event_loop import EventLoop
-from .fault_injection import link_faults
 from .keys import Keys
 from .peer import Peer
 from .peers import Peers
@@ -58,14 +56,11 @@ class Connections:
 
     def __init__(self, keys: Keys | None = None, patience_s: float | None = None) -> None:
         self._keys = keys
-        self._faults = link_faults()
         self._io = EventLoop()
         self._peers = Peers(
             self._io, shared_context(), keys=keys, counters=Counters(), take=self._take, refuse=self._take,
             patience_s=patience_s, keeps_gil=len(open_connections) >= MANY_THREADS,
         )  # fmt: skip
-        if self._faults is not None:
-            self._peers.on_frames = self._lose_some
         self._known: dict[str, tuple[str, Peer]] = {}  # address -> where it was connected to, and the server there
         self._arrived: deque[tuple[str, Message | WireError]] = deque()
         self._has_waker = self._is_woken = False
@@ -107,7 +102,7 @@ class Connections:
         """
         peer = self.peer(address)
         frames = encode(message, peer.lend)
-        if self._faults is not None and not self._faults.passes(address):
+        if self._peers.faults is not None and not self._peers.faults.passes(address):
             return
         try:
             if has_room := peer.waiting() < HIGH_WATER or self._waits_for_room(peer):
@@ -195,11 +190,6 @@ class Connections:
     def _take(self, peer: Peer, message: Message | WireError) -> None:
         self._arrived.append((address_of(peer.name), message))
 
-    def _lose_some(self, peer: Peer, frames: list[Frame]) -> None:
-        assert self._faults is not None
-        if self._faults.passes():
-            self._peers.handle(peer, frames)
-
     def _interrupted(self) -> None:
         """Close all connections: half of a message may have been sent or read."""
         for address in list(self._known):
@@ -212,13 +202,11 @@ class Connections:
         return self._known[address][1].moved() if address in self._known else 0
 
     def _link(self, address: str) -> ConnectionMonitor | None:
-        return self._peers.links.link(self._known[address][1].name) if address in self._known else None
+        return self._peers.links.link(dialled_name(address))
 
     def lives(self, address: str, since: float) -> bool:
         """Whether the server's process at `address` has run since then, even if it does not answer; see `zmq_sockets.py`."""
-        link = self._link(address)
-        is_cut = self._faults is not None and self._faults.cuts(address)
-        return link is not None and link.was_up_since(since) and not is_cut
+        return self._peers.lives(address, since)
 
     def awaits_admission(self, address: str) -> bool:
         """Whether the server at `address` may still be checking this process's key: it has accepted the connection."""

@@ -36,7 +36,7 @@ from ..wire.tensors import Frame
 from .access_control import AccessControl
 from .address import all_loopback, resolve, set_location, split_address
 from .event_loop import EventLoop
-from .fault_injection import break_connections, link_faults
+from .fault_injection import break_connections
 from .keys import Keys
 from .peer import MAX_STRIKES, SETTING, Peer
 from .peers import Peers
@@ -85,13 +85,11 @@ class Endpoint:
         ip = _bindable(address, host, insecure or keys is not None)
         self._access = None if keys is None else AccessControl(keys, address)
         self.counters = Counters()
-        self._faults = link_faults()
         self._on_message = on_message
         self._on_tick = on_tick
         self._pid = os.getpid()
         _endpoints.add(self)
         self._next_look = 0.0
-        self._dialled: dict[str, bytes] = {}  # address -> name of a peer that this endpoint connected to
         self._throttle = Throttle()
         self._is_listening = True
         self._reserve = DescriptorReserve()
@@ -103,8 +101,6 @@ class Endpoint:
             self._io, new_context(), keys=keys, counters=self.counters, most_bytes_waiting=int(setting(SETTING)) << 20,
             refuse=self._refuse, take=self._take,
         )  # fmt: skip
-        if self._faults is not None:
-            self._peers.on_frames = self._carry
         try:
             port = self._peers.listen(address, ip, port, self._access, self._expel)
         except OSError:
@@ -136,11 +132,11 @@ class Endpoint:
         if len(frames) > 1:
             stream = to.stream
             to.queue_bytes.enter(name_of(peer), frames, 0 if stream is None else stream.waiting_bytes)
-        if self._faults is None:
+        if self._peers.faults is None:
             self._hand_over(to, frames)
         else:
             address = address_of(peer) if to.is_caller else None
-            self._faults.carry(("to", peer), frames, lambda: self._hand_over(to, frames), address)
+            self._peers.faults.carry(("to", peer), frames, lambda: self._hand_over(to, frames), address)
 
     def _hand_over(self, peer: Peer, frames: list[Frame]) -> None:
         """Pass one message to the peer's stream, or to the I/O thread; behind those that wait for the I/O thread already."""
@@ -173,10 +169,9 @@ class Endpoint:
             WireError, ResourceExhaustedError: as `reply`.
             ValueError: the address is not `host:port`.
         """
-        peer = self._dialled.get(address)
-        if peer is None:
+        peer = dialled_name(address)
+        if peer not in self._peers.by_name:
             split_address(address)
-            peer = self._dialled[address] = dialled_name(address)
         self.reply(peer, message)
         if message.kind == "tensors" and self.on_io_thread():  # what the other task computes from them comes back soon
             self._io.expect_event()
@@ -188,10 +183,7 @@ class Endpoint:
 
     def lives(self, address: str, since: float) -> bool:
         """Whether the server's process at `address` has run since then, even if it does not answer. For the I/O thread."""
-        if self._faults is not None and self._faults.cuts(address):
-            return False
-        link = self._peers.links.link(dialled_name(address))
-        return link is not None and link.was_up_since(since)
+        return self._peers.lives(address, since)
 
     def bytes_left(self, address: str) -> int:
         """A number that grows as large tensors for the server at `address` leave. For the I/O thread."""
@@ -254,7 +246,7 @@ class Endpoint:
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + LOOK_S
-            if self._faults is not None and self._faults.cuts():
+            if self._peers.faults is not None and self._peers.faults.cuts():
                 break_connections()
             self._io.guard(self._peers.tidy)
 
@@ -275,22 +267,10 @@ class Endpoint:
 
     # --- what comes, on the I/O thread -----------------------------------------------------------------------------
 
-    def _carry(self, peer: Peer, frames: list[Frame]) -> None:
-        """Handle one message, unless fault injection drops or delays it."""
-
-        def arrive() -> None:
-            if self.on_io_thread():
-                self._peers.handle(peer, frames)
-            else:
-                self.call_soon(lambda: self._peers.handle(peer, frames))
-
-        assert self._faults is not None
-        self._faults.carry(("from", peer.name), frames, arrive)
-
     def _take(self, peer: Peer, message: Message) -> None:
         self.counters.received += 1
-        if self._faults is not None:
-            self._faults.arrived(message.kind)
+        if self._peers.faults is not None:
+            self._peers.faults.arrived(message.kind)
         try:
             self._on_message(peer.name, message)
         except InconsistentMessageError as error:

@@ -21,11 +21,12 @@ from ..wire.schema import WireError
 from ..wire.tensors import Frame
 from .access_control import AccessControl
 from .event_loop import EventLoop
+from .fault_injection import link_faults
 from .keys import Keys
 from .peer import HANDSHAKE, MAX_BACKLOG, STOP_LENDING, Claim, Command, Connect, Offer, Peer, Read
 from .stream import Stream
 from .stream_listener import StreamListener, connect_stream
-from .zmq_links import Counters, ZmqLinks, address_of, is_dialled, name_of
+from .zmq_links import Counters, ZmqLinks, address_of, dialled_name, is_dialled, name_of
 from .zmq_sockets import LINGER_MS, RETRY_MS, Context, dialled_host
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class Peers:
         patience_s: see `ZmqLinks`. keeps_gil: see `Stream`.
 
     Attributes:
-        on_frames: takes the frames of a message: `handle`, unless faults are injected before it.
+        faults: what is injected between peers; None outside tests.
         links: the ZeroMQ sockets.
         listeners: accept streams, at a server.
     """
@@ -60,7 +61,7 @@ class Peers:
         self._most_bytes_waiting = most_bytes_waiting
         self._take = take
         self._refuse = refuse
-        self.on_frames = self.handle
+        self.faults = link_faults()
         self._keeps_gil = keeps_gil
         self.links = ZmqLinks(io, context, keys, patience_s, counters, self.received, self._greet)
         self.listeners: dict[str, StreamListener] = {}
@@ -122,9 +123,18 @@ class Peers:
             self._refuse(peer, error)
             return
         if whole is not None:
-            self.on_frames(peer, whole)
+            self._came(peer, whole)
         elif peer.owes_ack(time.monotonic()):
             self.links.give(name, [PROGRESS_ACK])
+
+    def _came(self, peer: Peer, frames: list[Frame]) -> None:
+        """Handle one message, unless fault injection drops or delays it."""
+        if self.faults is None:
+            self.handle(peer, frames)
+        else:
+            self.faults.carry(
+                ("from", peer.name), frames, lambda: self._io.call_soon(lambda: self.handle(peer, frames))
+            )
 
     def handle(self, peer: Peer, frames: list[Frame]) -> None:
         """Decode one message. Those of the handshake are handled here."""
@@ -152,9 +162,8 @@ class Peers:
             if event & select.POLLOUT and not stream.flush():
                 self._watch(peer, stream)
             if event & ~select.POLLOUT:
-                on_frames = self.on_frames
                 for frames in stream.receive_within(seconds) if seconds else stream.receive():
-                    on_frames(peer, frames)
+                    self._came(peer, frames)
                 if stream.refused is not None:
                     error, stream.refused = stream.refused, None
                     self._refuse(peer, error)
@@ -281,6 +290,12 @@ class Peers:
             idle = [peer.name for peer in list(self.by_name.values()) if peer.is_idle()]
             for name in idle[: len(self.by_name) - MOST_PEERS]:
                 del self.by_name[name]
+
+    def lives(self, address: str, since: float) -> bool:
+        """Whether the process at an address that this end connected to has run since then; see `zmq_sockets.py`."""
+        link = self.links.link(dialled_name(address))
+        is_cut = self.faults is not None and self.faults.cuts(address)
+        return link is not None and link.was_up_since(since) and not is_cut
 
     def is_gone(self, peer: Peer) -> bool:
         """Whether a client has closed its connection, or has died: ZeroMQ says so when something is sent."""

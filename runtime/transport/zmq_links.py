@@ -271,6 +271,7 @@ class ZmqLinks:
         self.stop_monitors()
         for sock, _ in self._peers.values():
             sock.close(linger=LINGER_MS)
+        self._peers.clear()
         if self._router is not None:  # the context is the server's own: the last replies leave
             self._router.close(linger=LINGER_MS)
             if self._zap is not None:

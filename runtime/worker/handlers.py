@@ -58,7 +58,7 @@ class StepHandlers:
             return
         feeds = dict(zip(names, tensors, strict=True))
         recorder = Recorder() if fields.get("trace") else None
-        whose = self.responder.owner(peer) or self._worker.client_of(program) or peer
+        whose = self.responder.endpoint.owner(peer) or self._worker.client_of(program) or peer
         size = 0
         for tensor in feeds.values():
             size += tensor.nbytes
