@@ -10,7 +10,7 @@ A block may be lent to several processes at once, with one word per loan. It is 
 is taken. Its content does not change while it is lent (`may_change`), except by the borrower of a private copy (`lend(...,
 alone=True)`).
 
-The pool reclaims loans of dead processes when it needs a free block. The pool is bounded: without room, `lend` returns None, and
+The pool reclaims loans of dead processes when it is full, and from time to time. Without room, `lend` returns None, and
 the message carries the tensor. `segment.py` has the memory layout and the borrower's side.
 
 `pool_of_process()` and `mapper` are the only ones of this process.
@@ -22,7 +22,6 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -88,14 +87,16 @@ class Pool:
         """An array in a free block, or a new one if all segments then have at most `limit` bytes."""
         block_bytes = _block_bytes(size)
         with self._lock:
-            segments = self._segments.get(block_bytes)
-            block = self._free(segments) if segments else None
+            segments = self._segments.setdefault(block_bytes, [])
+            block = next((b for s in segments if (b := s.free()) is not None), None)
             if block is None:
                 made = self._make(block_bytes, limit)
                 if made is None:
                     return None
-                self._segments.setdefault(block_bytes, []).append(made)
+                segments.append(made)
                 block = made.free()
+            assert block is not None and block.segment is not None
+            block.segment.used = time.monotonic()
             return np.ndarray(shape, dtype, block)  # this reference marks the block as used
 
     def holds(self, value: np.ndarray[Any, Any]) -> bool:
@@ -157,14 +158,9 @@ class Pool:
 
     def tidy(self) -> None:
         """Reclaim the loans of dead processes, and free segments that are unused for long."""
-        now = self._tidied = time.monotonic()
+        self._tidied = time.monotonic()
         with self._lock:
-            for segments in self._segments.values():
-                for s in list(segments):
-                    s.reclaim()
-                    if now - s.used > _IDLE_S and s.is_idle():
-                        segments.remove(s)
-                        self._drop(s)
+            self._drop_idle(self._tidied - _IDLE_S)
 
     def close(self) -> None:
         """Release everything. Borrowers keep the memory of their blocks."""
@@ -174,24 +170,11 @@ class Pool:
                     self._drop(s)
             self._segments.clear()
 
-    @staticmethod
-    def _free(segments: Sequence[Segment]) -> Block | None:
-        """A free block. If there is none, first reclaim the loans of dead processes."""
-        for attempt in range(2):
-            for s in segments:
-                block = s.free()
-                if block is not None:
-                    s.used = time.monotonic()
-                    return block
-            if attempt == 0 and not sum(s.reclaim() for s in segments):
-                break
-        return None
-
     def _make(self, block_bytes: int, limit: int) -> Segment | None:
         blocks = max(1, _SLAB_BYTES // block_bytes)
         size = PAGE + blocks * block_bytes
         if self.bytes + size > limit:
-            self._make_room(size, limit)
+            self._drop_idle(math.inf)
             if self.bytes + size > limit:
                 return None
         try:
@@ -201,16 +184,14 @@ class Pool:
         self.bytes += made.size
         return made
 
-    def _make_room(self, size: int, limit: int) -> None:
-        """Drop unused segments, least recently used first."""
-        every = sorted((s for segments in self._segments.values() for s in segments), key=lambda s: s.used)
-        for s in every:
-            if self.bytes + size <= limit:
-                return
-            s.reclaim()
-            if s.is_idle():
-                self._segments[s.block_bytes].remove(s)
-                self._drop(s)
+    def _drop_idle(self, since: float) -> None:
+        """Reclaim the loans of dead processes, and free the segments that nobody has used since then."""
+        for segments in self._segments.values():
+            for s in list(segments):
+                s.reclaim()
+                if s.used < since and s.is_idle():
+                    segments.remove(s)
+                    self._drop(s)
 
     def _drop(self, segment: Segment) -> None:
         segment.words[RETIRED] = 1

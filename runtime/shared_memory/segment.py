@@ -120,13 +120,12 @@ class Segment:
         self.words[FIRST + loan] = 0
         self.settle()
 
-    def reclaim(self) -> bool:
-        """Reclaim the loans of dead processes. Whether there were any."""
-        dead = [w for w, (_, holder) in self.loans.items() if self.words[FIRST + w] and not is_alive(holder)]
-        for loan in dead:
-            self.words[FIRST + loan] = 0
+    def reclaim(self) -> None:
+        """Reclaim the loans of dead processes."""
+        for loan, (_, holder) in self.loans.items():
+            if self.words[FIRST + loan] and not is_alive(holder):
+                self.words[FIRST + loan] = 0
         self.settle()
-        return bool(dead)
 
     def free(self) -> Block | None:
         """The first free block: the last used ones are in the caches."""
