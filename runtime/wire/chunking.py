@@ -5,9 +5,9 @@ own heartbeats wait, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` br
 `CHUNK_BYTES` is sent as a row of small messages:
 
     a chunk    a label, then bytes of the message: its frames, one after the other
-    a label    0x95, version, type, 0 (1 byte each), the chunk's index (4 bytes), the large message's number (8 bytes); the label of
+    a label    0x95, version, 0, 0 (1 byte each), the chunk's index (4 bytes), the large message's number (8 bytes); the label of
                the first chunk also has the size of each frame of the message (8 bytes each)
-    a progress acknowledgement    a label alone: chunks are arriving
+    a progress acknowledgement    a label alone, with the number 0: chunks are arriving
 
 The sender (`ChunkedSender`) gives ZeroMQ at most `WINDOW_BYTES` of chunks at a time, and the next chunk when one has left. Messages keep
 their order, as on a stream, so a peer receives one large message at a time.
@@ -42,12 +42,11 @@ WINDOW_BYTES: Final = 4 << 20  # bytes of chunks in ZeroMQ at a time: enough to 
 ACK_EVERY_S: Final = 0.25  # least interval of acknowledgements, in seconds
 
 _FIRST: Final = 0x95  # no other message starts with this byte (`messages.py`)
-_CHUNK, _ACK = 0, 1
-_LABEL: Final = struct.Struct("<BBBxIQ")
+_LABEL: Final = struct.Struct("<BBxxIQ")
 _MOST_BUFFERS: Final = 64  # frame parts per chunk
 _numbers = itertools.count(1)
 
-PROGRESS_ACK: Final = _LABEL.pack(_FIRST, VERSION, _ACK, 0, 0)
+PROGRESS_ACK: Final = _LABEL.pack(_FIRST, VERSION, 0, 0)
 
 
 def is_large(frames: Sequence[Frame]) -> bool:
@@ -135,7 +134,7 @@ class ChunkedSender:
         self._label = struct.pack(f"<{len(frames)}Q", *map(len, frames))
 
     def _chunk(self) -> list[Frame]:
-        label = _LABEL.pack(_FIRST, VERSION, _CHUNK, self._place, self._number)
+        label = _LABEL.pack(_FIRST, VERSION, self._place, self._number)
         return [label if self._place else label + self._label, *first_bytes(self._parts, CHUNK_BYTES, _MOST_BUFFERS)]
 
     def _note(self, chunk: list[Frame]) -> None:
@@ -194,7 +193,7 @@ class Reassembler:
 
     def is_open(self) -> bool:
         """Whether chunks are missing."""
-        return self._number != 0
+        return self._message is not None
 
     def take(self, frames: Sequence[Frame]) -> list[Frame] | None:
         """Take a chunk or a progress acknowledgement; returns the message when it is complete.
@@ -204,36 +203,28 @@ class Reassembler:
             TooLargeError: there is no room for the message. Its remaining chunks are dropped.
         """
         self.received += 1
-        label = bytes(frames[0])
+        label, parts = bytes(frames[0]), frames[1:]
+        if label == PROGRESS_ACK and not parts:
+            return None
         if len(label) < _LABEL.size:
             raise self._refused(0, "its label is cut off")
-        _, version, what, place, number = _LABEL.unpack_from(label)
-        if version != VERSION or what not in (_CHUNK, _ACK):
-            raise self._refused(
-                number, f"it is of kind {what}, version {version}; this process speaks version {VERSION}"
-            )
-        if what == _ACK:
-            if len(frames) > 1 or label != PROGRESS_ACK:
-                raise self._refused(number, "a progress acknowledgement with more behind it")
-            return None
-        if number == 0:
-            raise self._refused(0, "its message has no number")
+        _, version, place, number = _LABEL.unpack_from(label)
+        if version != VERSION or not number:
+            raise self._refused(number, f"version {version}, message {number}; this process speaks version {VERSION}")
         if place == 0:
             self._begin(number, label)
-        elif number != self._number:
-            if number == self._over:
-                return None  # the rest of a refused message
+        elif number == self._over:
+            return None  # the rest of a refused message
+        elif (number, place, len(label)) != (self._number, self._place, _LABEL.size):
             raise self._refused(
-                number, "its message has not begun here: the connection broke, or the message has ended already"
+                number,
+                f"it is chunk {place} of message {number}, and chunk {self._place} of message {self._number} is the next: "
+                "the connection broke, or the message has ended already",
             )
-        elif place != self._place or len(label) != _LABEL.size:
-            raise self._refused(number, f"its index is {place}, and the next chunk has index {self._place}")
-        message, parts = self._message, frames[1:]
+        message, size = self._message, sum(map(len, parts))
         assert message is not None
-        if not any(map(len, parts)):
-            raise self._refused(number, "it is empty")
-        if sum(map(len, parts)) > message.left:
-            raise self._refused(number, "it is longer than what is left of its message")
+        if not 0 < size <= message.left:
+            raise self._refused(number, f"it has {size} bytes, and {message.left} of its message are missing")
         for part in parts:
             message.put(part)
         self._place += 1
