@@ -20,7 +20,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -231,8 +231,7 @@ class VariablePublisher:
 
     def __init__(self) -> None:
         self._shared: weakref.WeakSet[DenseAccumulator] = weakref.WeakSet()  # accumulators that are, or were, shared
-        self._fresh: Iterator[_Record] = iter(())  # unused records of the latest segment
-        self._free: list[_Record] = []  # records for reuse
+        self._free: list[tuple[memoryview, RecordAddress, LockFile]] = []  # unused records
         self._segments: list[tuple[int, LockFile]] = []  # descriptors
         self._published: dict[tuple[int, str, str], _Published] = {}
         self._closed = False
@@ -249,12 +248,14 @@ class VariablePublisher:
                 return None
             found = self._published.get(key)
             if found is None:
-                record = self._record()
-                if record is None:
+                if not self._free:
+                    self._make_records()
+                if not self._free:
                     return None
-                place = record.place._replace(number=secrets.randbits(62) | 1)
-                value = OwnSharedVariable(place, record.words, f"The {what} '{name}' of this task", record.lock_file)
-                found = self._published[key] = _Published(value, resources, record, set())
+                words, place, lock_file = self._free.pop()
+                place = place._replace(number=secrets.randbits(62) | 1)
+                value = OwnSharedVariable(place, words, f"The {what} '{name}' of this task", lock_file)
+                found = self._published[key] = _Published(value, resources, lock_file, set())
                 resources.publish(container, name, value.share)
             found.sessions.add(session)
             return found.value.place
@@ -319,7 +320,6 @@ class VariablePublisher:
                         os.close(fd)
             self._segments.clear()
             self._free.clear()
-            self._fresh = iter(())
 
     def __len__(self) -> int:
         return len(self._published)
@@ -327,37 +327,24 @@ class VariablePublisher:
     def _withdraw(self, key: tuple[int, str, str]) -> None:
         found = self._published.pop(key)
         found.resources.publish(key[1], key[2], None)
-        found.record.words[NUMBER] = 0
-        if not found.value.is_stuck:
-            self._free.append(found.record)
+        value = found.value
+        value.words[NUMBER] = 0
+        if not value.is_stuck:
+            self._free.append((value.words, value.place, found.lock_file))
 
-    def _record(self) -> _Record | None:
-        if self._free:
-            return self._free.pop()
-        found = next(self._fresh, None)
-        if found is None and can_publish():
-            try:
-                made = new_segment(RECORD_BYTES, RECORDS)
-                place = RecordAddress(process_id(), made.fd, made.number, 0, 0)
-                lock_file = LockFile(*place[:3])
-            except (OSError, MappingError):
-                return None
-            self._segments.append((made.fd, lock_file))
-            self._fresh = (
-                _Record(words_of(made.memory, at), place._replace(offset=at), lock_file)
-                for at in range(PAGE, PAGE + RECORDS * RECORD_BYTES, RECORD_BYTES)
-            )
-            found = next(self._fresh)
-        return found
-
-
-@dataclass(slots=True)
-class _Record:
-    """A record, its address without a number, and the owner's lock file of its segment."""
-
-    words: memoryview
-    place: RecordAddress
-    lock_file: LockFile
+    def _make_records(self) -> None:
+        """Make a segment of unused records, if that is possible."""
+        if not can_publish():
+            return
+        try:
+            made = new_segment(RECORD_BYTES, RECORDS)
+            place = RecordAddress(process_id(), made.fd, made.number, 0, 0)
+            lock_file = LockFile(*place[:3])
+        except (OSError, MappingError):
+            return
+        self._segments.append((made.fd, lock_file))
+        for at in range(PAGE, PAGE + RECORDS * RECORD_BYTES, RECORD_BYTES):
+            self._free.append((words_of(made.memory, at), place._replace(offset=at), lock_file))
 
 
 @dataclass(slots=True)
@@ -366,5 +353,5 @@ class _Published:
 
     value: OwnSharedVariable
     resources: Resources
-    record: _Record
+    lock_file: LockFile
     sessions: set[str]

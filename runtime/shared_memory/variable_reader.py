@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.dtypes import Array, DType
-from ...graph.core.interpreter_state import process_id
 from ...graph.resources.accumulator import AccumulatorKind, RemoteAccumulator
 from ...graph.resources.shared_accumulator import state_bytes
 from ...graph.resources.variable import VariableState
@@ -45,16 +44,12 @@ class ProcessHandle:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._fd = -1
-        self._is_us = pid == process_id()
-        if not self._is_us:
-            try:
-                self._fd = os.pidfd_open(pid)
-            except (OSError, OverflowError) as e:
-                raise MappingError(f"process {pid}: {e}") from None
+        try:
+            self._fd = os.pidfd_open(pid)
+        except (OSError, OverflowError) as e:
+            raise MappingError(f"process {pid}: {e}") from None
 
     def is_alive(self) -> bool:
-        if self._is_us:
-            return True
         poll = select.poll()  # a poller per call: several threads may call this
         poll.register(self._fd, select.POLLIN)
         return not poll.poll(0)
@@ -173,9 +168,7 @@ class VariableReaders:
 
     def __call__(self) -> list[Any]:
         """The values; None where a value cannot be read, or its process has ended."""
-        dead = [owner.pid for owner in self._owners if not owner.is_alive()]
-        if not dead:
-            return [None if found is None else found.read() for found in self._readers]
+        dead = {owner.pid for owner in self._owners if not owner.is_alive()}
         values: list[Any] = []
         for found in self._readers:
             if found is not None and found.owner.pid in dead:
