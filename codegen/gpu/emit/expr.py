@@ -255,6 +255,8 @@ class TileWriter(ExpressionWriter):
         self.flat = not self.sides.y  # tiles have one side only
         self.pairs = {} if tile.form == WHOLE else pairs_of(loops, whole=tile.form != PARTIAL)
         self.is_filled = tile.exact  # no column of the current tile lies outside
+        sides = (self.sides.y, "y"), (self.sides.x, "x")
+        self.y, self.x = (f"i{axes[0]}" if len(axes) == 1 else name for axes, name in sides)  # indices along the sides
         self.ny, self.nx = self.extent(self.sides.y, "ny"), self.extent(self.sides.x, "nx")
 
     def extent(self, axes: Sequence[int], name: str) -> str:
@@ -263,17 +265,6 @@ class TileWriter(ExpressionWriter):
         return name if len(sizes) > 1 else sizes[0] if sizes else "1"
 
     # --- where elements are ----------------------------------------------------------------------------------------
-
-    def index_of_side(self, axes: Sequence[int], linear: str) -> str:
-        return f"i{axes[0]}" if len(axes) == 1 else linear
-
-    @property
-    def y(self) -> str:
-        return self.index_of_side(self.sides.y, "y")
-
-    @property
-    def x(self) -> str:
-        return self.index_of_side(self.sides.x, "x")
 
     def address(self, axes: Sequence[int]) -> str:
         """Where the current elements are in a flat array that has these axes; empty for its beginning."""

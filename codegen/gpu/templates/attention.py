@@ -308,7 +308,7 @@ class _Attention:
         parameters = self.parameters(arrays, mask, ["heads", "queries", "keys"])
         return make_kernel(name, parameters, self.constants(b), text, num_warps=b.warps, num_stages=b.stages)
 
-    def along_keys(self, b: Blocks, body: Sequence[str], masked_body: Sequence[str]) -> str:
+    def along_keys(self, body: Sequence[str], masked_body: Sequence[str]) -> str:
         """Two loops: over the whole blocks of keys, and over the last one."""
         return lines(
             "whole = keys // ALONG * ALONG",
@@ -316,10 +316,10 @@ class _Attention:
             inside("for start in range(whole, keys, ALONG):", masked_body),
         )
 
-    def scores(self, masked: bool, mask_load: bool, scaled: bool = True) -> list[str]:
+    def scores(self, masked: bool, scaled: bool = True) -> list[str]:
         """From `s`, products of queries (down) and keys (across), to scores."""
         out = [f"s *= {self.factor}"] if scaled else []
-        if mask_load:
+        if self.mask is not None:
             bound = "(rows < queries)[:, None]" + (" & (below < keys - start)[None, :]" if masked else "")
             out.append(
                 f"s += tl.load(mask_at + mask_offsets, mask={bound}, other=0.0).to(tl.float32) * {math.log2(math.e)!r}"
@@ -351,7 +351,7 @@ class _Attention:
             return [
                 *self.upright("k", "k_at", "scratch0 + k_turned + start", "below", bound, "keys"),
                 f"s = {self.dot('q', 'k_across')}",
-                *self.scores(masked, has_mask, scaled=not later),
+                *self.scores(masked, scaled=not later),
                 f"most = tl.maximum(largest, tl.max(s, 1){factor})",
                 "shift = tl.where(most == float('-inf'), 0.0, most)",
                 f"p = tl.exp2(s{factor} - shift[:, None])",
@@ -379,7 +379,7 @@ class _Attention:
             "largest = tl.full([OWN], float('-inf'), tl.float32)",
             "weight = tl.zeros([OWN], tl.float32)",
             "total = tl.zeros([OWN, PADDED], tl.float32)",
-            self.along_keys(b, body(False), body(True)),
+            self.along_keys(body(False), body(True)),
             "empty = weight == 0.0",
             "total = total / tl.where(empty, 1.0, weight)[:, None]",
             self.stored("queries", out0="total"),
@@ -465,7 +465,7 @@ class _Attention:
                 *self.upright("k", "k_at", "scratch3 + k_turned + start", "below", bound, "keys", again=True),
                 *self.upright("v", "v_at", "scratch4 + k_turned + start", "below", bound, "keys"),
                 f"s = {self.dot('q', 'k_across')}",
-                *self.scores(masked, self.mask is not None),
+                *self.scores(masked),
                 "p = tl.exp2(s - lse[:, None])",
                 f"dp = {self.dot('do', 'v_across')}",
                 "ds = p * (dp - delta[:, None])",
@@ -491,7 +491,7 @@ class _Attention:
             f"k_turned = {self.turned_start('keys')}" if self.turned else "v_at = in2 + k_start",
             self.mask_start("in6"),
             "dq = tl.zeros([OWN, PADDED], tl.float32)",
-            self.along_keys(b, body(False), body(True)),
+            self.along_keys(body(False), body(True)),
             self.stored("queries", out0=f"(dq * {self.scale!r})"),
         )
         values = ["scratch3", "scratch4"] if self.turned else ["in2"]
