@@ -26,7 +26,7 @@ from .ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
 from .ir.program import Call, Program, calls_of
-from .memory.plan import GRAPH_SIZES, Arena, MemoryPlan, TensorSizes, plan_memory
+from .memory.plan import GRAPH_SIZES, Arena, MemoryPlan, TensorSizes, plan_memory, value_bytes
 from .options import KernelOptions
 from .passes.rewrite import Fired
 from .pipeline import Compilation, cpu_backend, passes_of, run_graph_passes, run_passes
@@ -150,11 +150,11 @@ class OwnKernelInfo:
 def _own_info(nodes: Sequence[Node], source: str, sizes: TensorSizes) -> OwnKernelInfo:
     made = {t for n in nodes for t in n.outputs}
     read = [t for n in nodes for t in n.inputs if t not in made]
-    changed = sum(_value_bytes(t, sizes) for n in nodes for t in n.inputs if t.dtype.is_ref or t.dtype is resource)
+    changed = sum(value_bytes(t, sizes) for n in nodes for t in n.inputs if t.dtype.is_ref or t.dtype is resource)
     taken = {t for n in nodes for t in n.inputs}
     written = sum(sizes.bytes(t) for t in made - taken if not t.dtype.is_ref)
     return OwnKernelInfo(
-        tuple(n.name for n in nodes), tuple(n.type for n in nodes), sum(_value_bytes(t, sizes) for t in read),
+        tuple(n.name for n in nodes), tuple(n.type for n in nodes), sum(value_bytes(t, sizes) for t in read),
         written + changed, sum(sizes.cost(n).flops for n in nodes), source, _are_known(nodes, sizes),
     )  # fmt: skip
 
@@ -168,14 +168,6 @@ def _does(kernel: KernelInfo | OwnKernelInfo) -> str:
     least = "" if kernel.exact else "≥ "
     read, written = _bytes(kernel.bytes_read), _bytes(kernel.bytes_written)
     return f"reads {least}{read}, writes {least}{written}, {least}{kernel.flops:,.0f} flops"
-
-
-def _value_bytes(tensor: Tensor, sizes: TensorSizes) -> int:
-    """Bytes of a tensor, or of the variable that it refers to."""
-    if tensor.dtype is resource and tensor.op.type == "VarHandleOp":
-        elements = math.prod(1 if d is None else int(d) for d in tensor.op.attrs["shape"] or ())
-        return elements * int(tensor.op.attrs["dtype"].size)
-    return sizes.bytes(tensor)
 
 
 def _bytes(count: int) -> str:
@@ -192,15 +184,20 @@ class RegionInfo:
     Attributes:
         nodes: names of the nodes in it, in order.
         kernels: number of kernel calls, as far as it is known without shapes.
-        arena_bytes: memory of the values inside; None if sizes are unknown, or if the region is so large that it runs call by call.
+        arena: memory of the values inside; None if sizes are unknown, or if the region is so large that it runs call by call.
     """
 
     nodes: tuple[str, ...]
     kernels: int
-    arena_bytes: int | None
+    arena: Arena | None
+
+    @property
+    def arena_bytes(self) -> int | None:
+        """Bytes of the arena."""
+        return None if self.arena is None else self.arena.bytes
 
     def __str__(self) -> str:
-        arena = "" if self.arena_bytes is None else f", in an arena of {_bytes(self.arena_bytes)}"
+        arena = "" if self.arena is None else f", in an arena of {_bytes(self.arena.bytes)}"
         return f"one call for {self.kernels} kernels, up to '{self.nodes[-1]}'{arena}"
 
 
@@ -253,19 +250,15 @@ class DeviceKernels:
     @cached_property
     def regions(self) -> tuple[RegionInfo, ...]:
         """Native regions of a CPU, in the order in which they run."""
-        return tuple(info for info, _ in self._regions)
-
-    @cached_property
-    def _regions(self) -> tuple[tuple[RegionInfo, Arena | None], ...]:
         if self.gpu is not None or self.program is None:
             return ()
         from .cpu.regions.region import planned_regions  # the CPU code generator
 
-        found: list[tuple[RegionInfo, Arena | None]] = []
-        for run, arena in planned_regions(self.program.instructions, self.program.tensors or {}):
-            nodes = tuple(n for c in run.calls for n in c.nodes or (c.node,))
-            found.append((RegionInfo(nodes, run.launches, None if arena is None else arena.bytes), arena))
-        return tuple(found)
+        found = planned_regions(self.program.instructions, self.program.tensors or {})
+        return tuple(
+            RegionInfo(tuple(n for c in run.calls for n in c.nodes or (c.node,)), run.launches, arena)
+            for run, arena in found
+        )
 
     @cached_property
     def updates(self) -> tuple[tuple[str, ...], ...]:
@@ -349,7 +342,7 @@ class DeviceKernels:
     def memory(self) -> MemoryPlan:
         """Lifetimes and the predicted peak of memory."""
         feeds, fetches = ([t for _, t in named] for named in (self.rewritten.feeds, self.rewritten.fetches))
-        arenas = [arena for _, arena in self._regions if arena is not None]
+        arenas = [region.arena for region in self.regions if region.arena is not None]
         planned = plan_memory(self.steps, feeds, fetches, writes_in_place=writes_in_place, sizes=self.sizes)
         return planned.with_arenas(arenas)
 

@@ -5,7 +5,7 @@ A maker gives None for nodes that it does not take: other element types, sizes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 from ...graph.core.graph import Node
@@ -49,27 +49,25 @@ def _update(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel 
     return sparse_update_kernel(node, reference, threads, check) if kernel is None else kernel
 
 
-def _single(make: Callable[[Node, int], tuple[str, Callable[..., Any]] | None], known: Mapping[str, int]) -> Maker:
+def _single(make: Callable[[Node, int], tuple[str, Callable[..., Any]] | None]) -> Maker:
     """A maker from a function of a node and threads, which gives the source text and the call of a `NodeKernel`."""
 
     def maker(node: Node, reference: Kernel, threads: int, check: bool) -> Kernel | None:
         found = make(node, threads)
-        if found is None:
-            return None
-        return NodeKernel(node, reference, *found, check=check, known_input=known.get(node.type, -1))
+        return None if found is None else NodeKernel(node, reference, *found, check=check)
 
     return maker
 
 
-_windows = _single(windows.window_kernel, windows.KNOWN_INPUTS)
+_windows = _single(windows.window_kernel)
 
 FAMILIES: dict[str, tuple[Collection[str], Maker]] = {
     "copies": (copy.OPS, _copy),
     "matrix products": (PRODUCTS, gemm.product_kernel),
-    "convolutions": (conv.OPS, _single(conv.conv_kernel, conv.KNOWN_INPUTS)),
+    "convolutions": (conv.OPS, _single(conv.conv_kernel)),
     "depthwise convolutions": (windows.DEPTHWISE, _windows),
     "pooling": (windows.POOLING, _windows),
-    "top k": (rows.TOP, _single(rows.top_kernel, rows.KNOWN_INPUTS)),
+    "top k": (rows.TOP, _single(rows.top_kernel)),
     "updates": (ACCUMULATES, _update),
 }
 """The families of hand-written kernels: their ops (of updates also all with "Apply" in their names), and their maker."""

@@ -171,6 +171,12 @@ def _numbered(dims: tuple[int | None, ...]) -> AxisMap:
     return tuple(None if d == 1 else i for i, d in enumerate(dims))
 
 
+def _check_ones(dims: tuple[int | None, ...], labels: AxisMap) -> None:
+    """NotFusibleError unless the dimensions of size 1 are those without a label."""
+    if any((d == 1) != (x is None) for d, x in zip(dims, labels, strict=True)):
+        raise NotFusibleError("a size is not known")
+
+
 def _elementwise_pattern(node: Node) -> IndexMaps:
     dims = node.outputs[0].dims or ()
     labels = _numbered(dims)
@@ -240,8 +246,7 @@ def _one_hot_pattern(node: Node) -> IndexMaps:
         raise NotFusibleError("how many classes there are is not known" if dims[at] is None else "there is one class")
     labels = _numbered(dims)
     own = (*labels[:at], *labels[at + 1 :])
-    if any((d == 1) != (x is None) for d, x in zip(indices, own, strict=True)):
-        raise NotFusibleError("a size is not known")
+    _check_ones(indices, own)
     return IndexMaps((own, None, (), ()), (labels,), frozenset(), _sizes(labels, dims), position=at)
 
 
@@ -259,8 +264,7 @@ def _lookup_pattern(node: Node) -> IndexMaps:
         raise NotFusibleError("it picks one number")
     labels = _numbered(dims)
     own, row = labels[: len(places)], labels[len(places) :]
-    if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
-        raise NotFusibleError("a size is not known")
+    _check_ones(places, own)
     return IndexMaps((None, own, *(None for _ in axis)), (labels,), frozenset(), _sizes(labels, dims), row=row)
 
 
@@ -287,8 +291,7 @@ def _scattered_pattern(node: Node) -> IndexMaps:
     own = labels[: len(places)]
     if not any(x is not None for x in own):
         raise NotFusibleError("it adds one row")
-    if any((d == 1) != (x is None) for d, x in zip(places, own, strict=True)):
-        raise NotFusibleError("a size is not known")
+    _check_ones(places, own)
     return IndexMaps((labels, own, None), (labels[len(places) :],), frozenset(), _sizes(labels, dims), scattered=True)
 
 

@@ -231,9 +231,16 @@ def _updated(node: Node, held: Container[Node], in_place: bool) -> int:
         if t.dtype.is_ref and i in node.opdef.ref_inputs:
             total += nbytes(t)
         elif t.dtype is resource and t.op.type == "VarHandleOp" and node.type != "ReadVariableOp":
-            dims = t.op.attrs["shape"]
-            total += math.prod(1 if d is None else d for d in dims or ()) * t.op.attrs["dtype"].size
+            total += value_bytes(t)
     return total
+
+
+def value_bytes(tensor: Tensor, sizes: TensorSizes = GRAPH_SIZES) -> int:
+    """Bytes of a tensor, or of the variable that it refers to."""
+    if tensor.dtype is resource and tensor.op.type == "VarHandleOp":
+        elements = math.prod(1 if d is None else int(d) for d in tensor.op.attrs["shape"] or ())
+        return elements * int(tensor.op.attrs["dtype"].size)
+    return sizes.bytes(tensor)
 
 
 def _peak(lives: Sequence[Piece], beside: Sequence[int]) -> tuple[int, int]:

@@ -6,11 +6,8 @@ from typing import Any
 from dovetail.codegen.cpu.native.plan_cache import PlanCache
 
 
-def by_plan(call: Callable[..., Any], *arrays: Any, known: int = -1) -> Any:
-    """What `call(planner, *arrays)` gives, an array or several; None where the kernel does not support these arrays.
-
-    `known`: the input whose value it reads.
-    """
-    plans = PlanCache(lambda planner, inputs: planner.trace(call, inputs, known), "a test")
+def by_plan(call: Callable[..., Any], *arrays: Any) -> Any:
+    """What `call(planner, *arrays)` gives, an array or several; None where the kernel does not support these arrays."""
+    plans = PlanCache(lambda planner, inputs: planner.trace(call, inputs), "a test")
     outputs = plans.run(arrays, True)
     return outputs[0] if outputs is not None and len(outputs) == 1 else outputs

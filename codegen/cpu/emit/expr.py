@@ -130,7 +130,11 @@ class ElementWriter(ValueWriter):
             return f"m.select({here}, {self.read(self.loops.values[v.args[1]])}, {other})"
         args = [self.value(a) for a in v.args]
         if v.op == "random":
-            return f"r.{v.data}{8 * v.dtype.size}_at({self.index(v.axes)}, {', '.join(args)})"
+            name = f"single{number}"  # a piece of one number: it varies along no inner loop
+            if number not in self.buffered:
+                self.buffered[number] = self.new_scratch(name, "1 + r.MARGIN", v.dtype)
+            at = f"r.{v.data}{8 * v.dtype.size}({name}, {self.index(v.axes)}, 1, {', '.join(args)})"
+            return f"m.load({name}, {self.buffered[number]}, {at})"
         source = self.loops.values[v.args[-1]].dtype
         floating = source.is_floating
         if v.op == "div" and self.is_part(v):

@@ -5,7 +5,6 @@ elements along the last axis is made at once, as vectors, into memory of the ker
 
     at = uniform32(numbers, first, count, key, draw)    the numbers of elements first to first + count; that of the first one is in
                                                         numbers[at], because whole counters are made
-    uniform32_at(i, key, draw)                          the number of one element, for what varies along no inner loop
 """
 
 # mypy: ignore-errors
@@ -81,25 +80,6 @@ def uniform64(out, first, count, key, draw):
     return first & 1
 
 
-@_inlined
-def _word_of(i, draw, key):
-    """Word i of a stream."""
-    a, b, c, d = words(u64(i >> 2), draw, key)
-    return m.select(i & 2 == 0, m.select(i & 1 == 0, a, b), m.select(i & 1 == 0, c, d))
-
-
-@_inlined
-def uniform32_at(i, key, draw):
-    """A uniform number of float32."""
-    return _fraction32(_word_of(i, draw, key))
-
-
-@_inlined
-def uniform64_at(i, key, draw):
-    """A uniform number of float64."""
-    return _fraction64(_word_of(2 * i, draw, key), _word_of(2 * i + 1, draw, key))
-
-
 # --- normal ----------------------------------------------------------------------------------------------------------
 
 
@@ -125,11 +105,3 @@ def normal32(out, first, count, key, draw):
         m.store(out, 0, 4 * k + 2, second_pair[0])
         m.store(out, 0, 4 * k + 3, second_pair[1])
     return first & 3
-
-
-@_inlined
-def normal32_at(i, key, draw):
-    """A standard normal number of float32."""
-    first = i - (i & 1)
-    cosine, sine = _normal_pair(_word_of(first, draw, key), _word_of(first + 1, draw, key))
-    return m.select(i & 1 == 0, cosine, sine)

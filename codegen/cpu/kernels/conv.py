@@ -65,7 +65,7 @@ def conv_input(
 ) -> Array | None:
     """`Conv2DBackpropInput`."""
     y, window = channels_last(grad, attrs["data_format"]), window_of(attrs, w.shape[:2])
-    shape = tuple(int(d or 0) for d in nhwc(tuple(sizes.tolist()), attrs["data_format"]))
+    shape = tuple(int(d or 0) for d in nhwc(tuple(planner.known(sizes).tolist()), attrs["data_format"]))
     n, height, width, inner = shape
     fits = y.shape == (n, *_positions(window, shape), w.shape[3]) and inner == w.shape[2]
     if not fits or 0 in (y.size, height * width * inner):
@@ -98,7 +98,7 @@ def conv_filter(
 ) -> Array | None:
     """`Conv2DBackpropFilter`."""
     image, y = (channels_last(a, attrs["data_format"]) for a in (x, grad))
-    high, wide, inner, channels = sizes.tolist()
+    high, wide, inner, channels = planner.known(sizes).tolist()
     if min(high, wide) < 1:
         return None
     window = window_of(attrs, (high, wide))
@@ -133,9 +133,6 @@ OPS: dict[str, tuple[Callable[..., Array | None], str, dict[str, Any]]] = {
     ),
 }
 """For each op: what runs it, the file of its functions, and these with their signatures."""
-
-KNOWN_INPUTS = {"Conv2DBackpropInput": 0, "Conv2DBackpropFilter": 1}
-"""The input whose value is read: it has the sizes of the result."""
 
 
 def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:

@@ -76,19 +76,16 @@ class NodeKernel(PlannedKernel):
         node: the node that it runs. reference: the op's reference, attributes bound; it does the work until the kernel is compiled, and
             where `call` returns None.
         text: the source text. call: `call(function, planner, *inputs)` returns the outputs, or None for unsupported sizes.
-        check: compare with the reference at every run. known_input: the input whose value `call` reads, such as a shape; -1: none.
+        check: compare with the reference at every run.
     """
 
-    def __init__(
-        self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], *, check: bool, known_input: int = -1
-    ) -> None:
+    def __init__(self, node: Node, reference: Kernel, text: str, call: Callable[..., Any], *, check: bool) -> None:
         super().__init__(text, reference)
         self.node = node
         self.is_native = not check
         self.nodes = (node,)
         self._call = call
         self._check = check
-        self._known_input = known_input
 
     def __call__(self, *inputs: Any) -> Any:
         if self.function is None:
@@ -103,4 +100,4 @@ class NodeKernel(PlannedKernel):
 
     def record_into(self, planner: Planner, inputs: Sequence[Any]) -> Sequence[Any]:
         """Record its launches into a native plan."""
-        return planner.trace(partial(self._call, planner.compiled(self.text)), inputs, self._known_input)
+        return planner.trace(partial(self._call, planner.compiled(self.text)), inputs)

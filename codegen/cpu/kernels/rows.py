@@ -25,8 +25,6 @@ from ..work_ranges import Ranges, ranges_of
 Array: TypeAlias = np.ndarray[Any, Any]
 
 TOP = frozenset(("TopKV2",))
-KNOWN_INPUTS = {"TopKV2": 1}
-"""The input whose value a kernel reads: k."""
 MOST = 256  # the largest k: each number that is found moves some of those before it
 
 _TYPES = (float32, float64, int32, int64)
@@ -63,7 +61,7 @@ def top_kernel(node: Node, threads: int) -> tuple[str, Callable[..., tuple[Array
         return None
 
     def top(function: Any, planner: Planner, x: Array, k: Array) -> tuple[Array, Array] | None:
-        count, length = int(k), x.shape[-1]
+        count, length = int(planner.known(k)), x.shape[-1]
         if not 0 < count <= min(length, MOST) or not x.size:
             return None
         rows, shape = x.size // length, (*x.shape[:-1], count)

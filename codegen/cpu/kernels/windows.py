@@ -23,7 +23,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 _TYPES = (float32, float64)
 _CHANNELS = 256  # of a filter's gradient, from which on threads share the channels: before, the rows of taps
-KNOWN_INPUTS = {name: op.told for name, op in WINDOW_OPS.items()}
 DEPTHWISE = frozenset(name for name, op in WINDOW_OPS.items() if op.is_depthwise)
 POOLING = frozenset(WINDOW_OPS) - DEPTHWISE
 
@@ -54,7 +53,9 @@ def window_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | 
     sources = [source_of(nest, split=split) for nest in nests]
 
     def call(compiled: Any, planner: Planner, *inputs: Array) -> Array | None:
-        found = op.sizes(node.attrs, [tuple(x.tolist()) if i == op.told else x.shape for i, x in enumerate(inputs)])
+        found = op.sizes(
+            node.attrs, [tuple(planner.known(x).tolist()) if i == op.told else x.shape for i, x in enumerate(inputs)]
+        )
         if found is None or found[0] != static or (multiplier and found[2]["filter"][3:] != multiplier):
             return None
         window, sizes, shapes = found

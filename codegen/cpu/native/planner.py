@@ -177,15 +177,12 @@ class Planner:
             raise NotCompiledError(text)
         return function
 
-    def trace(self, call: Callable[..., Any], inputs: Sequence[Any], known: int = -1) -> Sequence[Array]:
+    def trace(self, call: Callable[..., Any], inputs: Sequence[Any]) -> Sequence[Array]:
         """The outputs of a hand-written kernel, which asks for its launches.
 
-        Args:
-            call: `call(planner, *arrays)` returns an array or several, or None for unsupported arrays.
-            known: the input whose value it reads, if there is one.
+        `call(planner, *arrays)` returns an array or several, or None for unsupported arrays. It asks `known` for values that it reads.
         """
-        given = [np.asarray(self.known(x)) if i == known else self.in_memory(x) for i, x in enumerate(inputs)]
-        made = call(self, *given)
+        made = call(self, *map(self.in_memory, inputs))
         if made is None:
             raise NotPlannableError("sizes that the kernel does not take")
         outputs = made if isinstance(made, tuple) else (made,)

@@ -10,8 +10,8 @@ from planned import by_plan
 from reference_interpreter import Interpreter
 
 import dovetail as dt
-from dovetail.codegen.cpu.kernels.conv import KNOWN_INPUTS as CONV_KNOWN, conv_kernel
-from dovetail.codegen.cpu.kernels.windows import KNOWN_INPUTS as WINDOW_KNOWN, window_kernel
+from dovetail.codegen.cpu.kernels.conv import conv_kernel
+from dovetail.codegen.cpu.kernels.windows import window_kernel
 from dovetail.codegen.fusion.window_loops import WINDOW_OPS
 from dovetail.graph.core.errors import InternalError
 
@@ -28,8 +28,7 @@ def compare(graph: Any, tensor: Any, *, tolerance: float = 1e-4) -> Any:
     text, call = (
         conv_kernel(tensor.op, 2) or window_kernel(tensor.op, 2) or pytest.fail(f"{tensor.op.type} has no kernel")
     )
-    known = CONV_KNOWN.get(tensor.op.type, WINDOW_KNOWN.get(tensor.op.type, -1))
-    got = by_plan(partial(call, compile_now(text)), *inputs, known=known)
+    got = by_plan(partial(call, compile_now(text)), *inputs)
     if got is not None:
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * 10, equal_nan=True)
@@ -154,7 +153,7 @@ def test_a_sum_over_pixels_does_not_depend_on_the_threads() -> None:
     results = []
     for threads in (1, 2, 3):
         text, call = conv_kernel(of_b.op, threads)  # type: ignore[misc]
-        results.append(by_plan(partial(call, compile_now(text)), x, sizes, grad, known=1))
+        results.append(by_plan(partial(call, compile_now(text)), x, sizes, grad))
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
 
