@@ -24,7 +24,7 @@ from .event_loop import EventLoop
 from .keys import Keys
 from .peer import Peer
 from .peers import Peers
-from .zmq_links import Counters, address_of, dialled_name
+from .zmq_links import address_of, dialled_name
 from .zmq_sockets import HIGH_WATER, ConnectionMonitor, Context, new_context
 
 SEND_TIMEOUT_S = 5.0
@@ -58,7 +58,7 @@ class Connections:
         self._keys = keys
         self._io = EventLoop()
         self._peers = Peers(
-            self._io, shared_context(), keys=keys, counters=Counters(), take=self._take, refuse=self._take,
+            self._io, shared_context(), keys=keys, take=self._take, refuse=self._take,
             patience_s=patience_s, keeps_gil=len(open_connections) >= MANY_THREADS,
         )  # fmt: skip
         self._known: dict[str, tuple[str, Peer]] = {}  # address -> where it was connected to, and the server there

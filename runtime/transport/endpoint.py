@@ -5,7 +5,7 @@ shared. The I/O thread decodes messages and calls `on_message`. A server that an
 threads. Other threads queue their messages and wake the I/O thread, or write into a stream directly.
 
 The load that a peer can cause is bounded: messages that wait for a slow peer (`HIGH_WATER` in ZeroMQ, `MAX_BACKLOG` here), their
-bytes (`peer.SendQueueBytes`), the size of a frame, and the number of malformed messages before a peer is ignored (`MAX_STRIKES`).
+bytes (`Peer.check_room`), the size of a frame, and the number of malformed messages before a peer is ignored (`MAX_STRIKES`).
 
 Each connection takes a file descriptor, and peers decide how many connections there are. A process without a free descriptor can open no
 file. If it still listens it spins, since the connection that it cannot accept is reported again and again. So an endpoint keeps a few
@@ -40,7 +40,7 @@ from .fault_injection import break_connections
 from .keys import Keys
 from .peer import MAX_STRIKES, SETTING, Peer
 from .peers import Peers
-from .zmq_links import Counters, address_of, dialled_name, name_of
+from .zmq_links import address_of, dialled_name, name_of
 from .zmq_sockets import LINGER_MS, RETRY_MS, new_context
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,6 @@ class Endpoint:
         host, port = split_address(address)
         ip = _bindable(address, host, insecure or keys is not None)
         self._access = None if keys is None else AccessControl(keys, address)
-        self.counters = Counters()
         self._on_message = on_message
         self._on_tick = on_tick
         self._pid = os.getpid()
@@ -94,13 +93,14 @@ class Endpoint:
         self._is_listening = True
         self._reserve = DescriptorReserve()
         self._reserve.look()
-        self._queued_lock = threading.Lock()  # guards `Peer.queued`
+        self._queued_lock = threading.Lock()  # guards `Peer.queued` and `queued_bytes`
         self._io = EventLoop()
         # A context of its own: terminating it waits until the last replies have left, but for no other sockets.
         self._peers = Peers(
-            self._io, new_context(), keys=keys, counters=self.counters, most_bytes_waiting=int(setting(SETTING)) << 20,
+            self._io, new_context(), keys=keys, most_bytes_waiting=int(setting(SETTING)) << 20,
             refuse=self._refuse, take=self._take,
         )  # fmt: skip
+        self.counters = self._peers.counters
         try:
             port = self._peers.listen(address, ip, port, self._access, self._expel)
         except OSError:
@@ -130,8 +130,7 @@ class Endpoint:
         lend = to.lend if message.tensors else None
         frames = encode(message, lend)
         if len(frames) > 1:
-            stream = to.stream
-            to.queue_bytes.enter(name_of(peer), frames, 0 if stream is None else stream.waiting_bytes)
+            to.check_room(name_of(peer), frames)
         if self._peers.faults is None:
             self._hand_over(to, frames)
         else:
@@ -147,8 +146,10 @@ class Endpoint:
         if on_io_thread and not peer.queued:
             self._peers.post(peer, frames)
             return
+        size = sum(map(len, frames))
         with self._queued_lock:
             peer.queued += 1
+            peer.queued_bytes += size
         if not self._io.call_soon(lambda: self._post_queued(peer, frames)) and on_io_thread:  # the endpoint is closing
             self._post_queued(peer, frames)
 
@@ -158,6 +159,7 @@ class Endpoint:
         finally:
             with self._queued_lock:
                 peer.queued -= 1
+                peer.queued_bytes -= sum(map(len, frames))
 
     def send(self, address: str, message: Message) -> None:
         """Send `message` to the server at `address`. Connects if needed.
@@ -188,7 +190,7 @@ class Endpoint:
     def bytes_left(self, address: str) -> int:
         """A number that grows as large tensors for the server at `address` leave. For the I/O thread."""
         peer = self._peers.get(dialled_name(address))
-        return (0 if peer.stream is None else peer.stream.bytes_left()) + peer.queue_bytes.left() + peer.moved()
+        return (0 if peer.stream is None else peer.stream.bytes_left()) + peer.moved()
 
     def forget(self, address: str) -> None:
         """Close the connection to `address` and drop its unsent messages: the peer is gone, or was replaced."""

@@ -26,9 +26,6 @@ ends fall back to ZeroMQ, whose connection stays open beside it.
 from __future__ import annotations
 
 import contextlib
-import threading
-import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -36,10 +33,10 @@ from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.interpreter_state import process_id
 from ..shared_memory.pool import mapper, pool_of_process
 from ..shared_memory.segment import MappingError, Reference
-from ..wire.chunking import ACK_EVERY_S, ChunkedSender, Reassembler, is_chunk, is_large
+from ..wire.chunking import ACK_EVERY_S, LARGE_BYTES, ChunkedSender, Reassembler, is_chunk, is_large
 from ..wire.messages import MAX_FRAMES, Lend, Message, encode
 from ..wire.reassembly import most_bytes
-from ..wire.tensors import BORROW_BYTES, Frame
+from ..wire.tensors import Frame
 from .stream import Stream
 
 MAX_STRIKES = 16  # malformed messages after which a peer is ignored
@@ -73,93 +70,26 @@ class Claim(NamedTuple):
     token: str
 
 
-class Read(NamedTuple):
-    """The stream may be read from now on."""
-
-
-Command: TypeAlias = Message | Connect | Offer | Claim | Read
+Command: TypeAlias = Message | Connect | Offer | Claim
 """What the owner of a peer has to do. A message: send it."""
 
 
-class SendQueueBytes:
-    """Counts the bytes of large frames that wait for one peer, and enforces a limit. Any thread may use it.
-
-    Nothing reports that a frame has left. Its holder, a queue or ZeroMQ, drops it then, which weak references show. A stream splits
-    frames and counts its bytes itself.
-
-    Args:
-        most: bytes that may wait for the peer; 0: no limit. A message to a peer with an empty queue may exceed it.
-
-    >>> backlog = SendQueueBytes(1 << 20)
-    >>> frame = memoryview(bytes(1 << 20))
-    >>> backlog.enter("the peer", [frame])
-    >>> backlog.enter("the peer", [frame])
-    Traceback (most recent call last):
-    ...
-    ResourceExhaustedError: 1048576 bytes cannot be sent to the peer: 1048576 bytes wait for it already ...
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._waiting: deque[tuple[weakref.ref[memoryview], int]] = deque()
-        self._entered = 0
-        self._lock = threading.Lock()
-
-    def enter(self, name: str, frames: Sequence[Frame], ahead: int = 0) -> None:
-        """Add frames for the peer of this name, behind `ahead` bytes that its stream has accepted.
-
-        Raises:
-            ResourceExhaustedError: the queue would exceed the limit; nothing is added.
-        """
-        large = [f for f in frames if type(f) is memoryview and len(f) >= BORROW_BYTES]
-        if not large:
-            return
-        size = sum(map(len, large))
-        with self._lock:
-            waiting = ahead + self._count()
-            if self._most and waiting and waiting + size > self._most:
-                raise ResourceExhaustedError.of(
-                    f"{size} bytes cannot be sent to {name}: {waiting} bytes wait for it already, and more would be over the limit of "
-                    f"{self._most} ({SETTING} of this process). It takes nothing, or too slowly for what it is sent: see whether it "
-                    "runs, send less at once, or raise the limit"
-                )
-            self._entered += size
-            self._waiting.extend((weakref.ref(f), len(f)) for f in large)
-
-    def waiting(self) -> int:
-        """Bytes of large frames that still wait."""
-        with self._lock:
-            return self._count()
-
-    def left(self) -> int:
-        """Bytes of large frames that have left."""
-        with self._lock:
-            return self._entered - self._count()
-
-    def _count(self) -> int:
-        frames = self._waiting
-        while frames and frames[0][0]() is None:  # frames mostly leave in order
-            frames.popleft()
-        return sum(size for frame, size in frames if frame() is not None)
-
-
 class Peer:
-    """The other process of a connection, as this one sees it. One thread uses it at a time, except for `queue_bytes`.
+    """The other process of a connection, as this one sees it. One thread uses it at a time, except for `check_room`.
 
     Args:
         is_caller: whether this end made the connection.
         give: passes one message to ZeroMQ, and returns whether there was room.
         takes_tcp: whether streams over TCP may be used: not with keys.
-        most_bytes_waiting: see `SendQueueBytes`.
+        most_bytes_waiting: see `check_room`; 0: no limit.
         chunk_left: called when a chunk has left, on any thread; the owner then calls `pump`.
 
     Attributes:
         stream: the stream that messages are sent on; None: they are sent on ZeroMQ.
         lend: lends tensors to the peer; None if it cannot map our memory.
         sender: sends the messages over ZeroMQ. reassembler: has the large message that is being received in chunks.
-        queue_bytes: the bytes of large frames that wait.
         pid: the peer's process, if its memory can be mapped; else 0.
-        queued: messages in the queue of the owner's thread: later ones must not overtake them.
+        queued: messages in the queue of the owner's thread: later ones must not overtake them. queued_bytes: their bytes.
     """
 
     def __init__(
@@ -175,8 +105,8 @@ class Peer:
         self.lend: Lend | None = None
         self.sender = ChunkedSender(chunk_left)
         self.reassembler = Reassembler(MAX_FRAMES, most_bytes())
-        self.queue_bytes = SendQueueBytes(most_bytes_waiting)
-        self.queued = self.strikes = 0
+        self._most_bytes_waiting = most_bytes_waiting
+        self.queued = self.queued_bytes = self.strikes = 0
         self.pid = 0
         self._told = False  # whether it was told our page
 
@@ -205,7 +135,6 @@ class Peer:
             return [Claim(fields["token"])]
         if kind == "stream_open" and self.is_caller and self.stream is not None:
             self.stream.is_open = True
-            return [Read()]
         return []
 
     def _met(self, page: Any, reads_ours: bool, takes_tcp: bool) -> list[Command]:
@@ -255,6 +184,22 @@ class Peer:
         sender.put(frames)
         self.pump()
         return True
+
+    def check_room(self, name: str, frames: Sequence[Frame]) -> None:
+        """ResourceExhaustedError: too many bytes wait for the peer of this name. Any thread may call this.
+
+        A message that is small, or before which nothing waits, goes in any case.
+        """
+        size = sum(map(len, frames))
+        stream = self.stream
+        waiting = self.queued_bytes + self.sender.waiting_bytes + (0 if stream is None else stream.waiting_bytes)
+        most = self._most_bytes_waiting
+        if most and waiting and size >= LARGE_BYTES and waiting + size > most:
+            raise ResourceExhaustedError.of(
+                f"{size} bytes cannot be sent to {name}: {waiting} bytes wait for it already, and more would be over the limit of "
+                f"{most} ({SETTING} of this process). It takes nothing, or too slowly for what it is sent: see whether it "
+                "runs, send less at once, or raise the limit"
+            )
 
     def pump(self) -> None:
         """Pass what waits to ZeroMQ, as far as there is room."""

@@ -23,7 +23,7 @@ from .access_control import AccessControl
 from .event_loop import EventLoop
 from .fault_injection import link_faults
 from .keys import Keys
-from .peer import HANDSHAKE, MAX_BACKLOG, STOP_LENDING, Claim, Command, Connect, Offer, Peer, Read
+from .peer import HANDSHAKE, MAX_BACKLOG, STOP_LENDING, Claim, Command, Connect, Offer, Peer
 from .stream import Stream
 from .stream_listener import StreamListener, connect_stream
 from .zmq_links import Counters, ZmqLinks, address_of, dialled_name, is_dialled, name_of
@@ -39,25 +39,26 @@ class Peers:
 
     Args:
         keys: what proves this end to others, and names them. With keys there are no streams over TCP.
-        most_bytes_waiting: see `SendQueueBytes`.
+        most_bytes_waiting: see `Peer.check_room`.
         take: takes messages, each with its sender.
         refuse: takes the errors of malformed messages in the same way.
         patience_s: see `ZmqLinks`. keeps_gil: see `Stream`.
 
     Attributes:
         faults: what is injected between peers; None outside tests.
+        counters: what has been counted so far.
         links: the ZeroMQ sockets.
         listeners: accept streams, at a server.
     """
 
     def __init__(
-        self, io: EventLoop, context: Context, *, keys: Keys | None, counters: Counters,
+        self, io: EventLoop, context: Context, *, keys: Keys | None,
         take: Callable[[Peer, Message], None], refuse: Callable[[Peer, WireError], None], most_bytes_waiting: int = 0,
         patience_s: float | None = None, keeps_gil: bool = False,
     ) -> None:  # fmt: skip
         self._io = io
         self._takes_tcp = keys is None
-        self._counters = counters
+        self.counters = counters = Counters()
         self._most_bytes_waiting = most_bytes_waiting
         self._take = take
         self._refuse = refuse
@@ -113,7 +114,7 @@ class Peers:
         """Handle what came over ZeroMQ: a message, a chunk, or an error."""
         peer = self.get(name)
         if peer.is_ignored:
-            self._counters.ignored += 1
+            self.counters.ignored += 1
             return
         try:
             if isinstance(frames, WireError):
@@ -139,7 +140,7 @@ class Peers:
     def handle(self, peer: Peer, frames: list[Frame]) -> None:
         """Decode one message. Those of the handshake are handled here."""
         if peer.strikes and peer.is_ignored:
-            self._counters.ignored += 1
+            self.counters.ignored += 1
             return
         try:
             message = decode(frames, mapper.borrow)
@@ -153,6 +154,8 @@ class Peers:
         else:
             if message.kind in HANDSHAKE:
                 self.do(peer, peer.heard(message))
+                if peer.stream is not None:  # it may be open now
+                    self._watch(peer, peer.stream)
             else:
                 self._take(peer, message)
 
@@ -196,14 +199,14 @@ class Peers:
             self._drop(peer)
         elif waiting == 1:
             self._io.call_soon(lambda: self._watch(peer, stream))
-        self._counters.sent += 1
+        self.counters.sent += 1
         return True
 
     def _drop(self, peer: Peer) -> None:
         """Count a dropped message."""
-        if not self._counters.dropped:
+        if not self.counters.dropped:
             logger.error("%s: %s takes no messages, %d wait: dropping", self._io.name, name_of(peer.name), MAX_BACKLOG)
-        self._counters.dropped += 1
+        self.counters.dropped += 1
 
     def send_waiting(self) -> None:
         for peer in list(self._sending):
@@ -236,8 +239,6 @@ class Peers:
                     if stream is not None:
                         self._upgrade(peer, stream)
                         break
-            elif isinstance(command, Read) and peer.stream is not None:
-                self._watch(peer, peer.stream)
 
     def _connect(self, peer: Peer, offer: Connect) -> None:
         stream = connect_stream(offer, dialled_host(address_of(peer.name)))
@@ -299,9 +300,9 @@ class Peers:
 
     def is_gone(self, peer: Peer) -> bool:
         """Whether a client has closed its connection, or has died: ZeroMQ says so when something is sent."""
-        gone = self._counters.gone
+        gone = self.counters.gone
         self.links.give(peer.name, encode(Message("probe")))
-        return self._counters.gone > gone
+        return self.counters.gone > gone
 
     def hang_up(self, name: bytes) -> None:
         """Close the connection to a peer, and drop its waiting messages."""

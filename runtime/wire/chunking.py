@@ -1,8 +1,8 @@
 """Large messages over ZeroMQ, in chunks, with a send window.
 
 Theory of operation. ZeroMQ sends and receives a frame as a whole, and blocks the connection meanwhile (head-of-line blocking). Its
-own heartbeats wait, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` breaks the connection. So a message of more than
-`CHUNK_BYTES` is sent as a row of small messages:
+own heartbeats wait, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` breaks the connection. So a message of
+`LARGE_BYTES` or more is sent as a row of small messages:
 
     a chunk    a label, then bytes of the message: its frames, one after the other
     a label    0x95, version, 0, 0 (1 byte each), the chunk's index (4 bytes), the large message's number (8 bytes); the label of
@@ -38,6 +38,9 @@ from .tensors import Frame
 
 CHUNK_BYTES: Final = 512 << 10
 """Bytes of a chunk. A link of 128 KiB/s still sends one within `HEARTBEAT_TIMEOUT_MS`, and it fits into the processors' caches."""
+LARGE_BYTES: Final = (
+    64 << 10
+)  # a message of so many bytes is sent in chunks, which show when it has left; perhaps in one
 WINDOW_BYTES: Final = 4 << 20  # bytes of chunks in ZeroMQ at a time: enough to keep it busy until the next ones
 ACK_EVERY_S: Final = 0.25  # least interval of acknowledgements, in seconds
 
@@ -51,7 +54,7 @@ PROGRESS_ACK: Final = _LABEL.pack(_FIRST, VERSION, 0, 0)
 
 def is_large(frames: Sequence[Frame]) -> bool:
     """Whether a message is sent in chunks."""
-    return len(frames[0]) > CHUNK_BYTES if len(frames) == 1 else sum(map(len, frames)) > CHUNK_BYTES
+    return sum(map(len, frames)) >= LARGE_BYTES
 
 
 def is_chunk(frame: Frame) -> bool:
@@ -69,6 +72,7 @@ class ChunkedSender:
         left: called when a chunk has left, on any thread; the owner then calls `pump`.
 
     Attributes:
+        waiting_bytes: bytes of the messages that have not left.
         is_refused: whether ZeroMQ had no room for the last message. The owner retries, since ZeroMQ does not report free room.
 
     >>> sender = ChunkedSender(lambda: None)
@@ -81,6 +85,7 @@ class ChunkedSender:
 
     def __init__(self, left: Callable[[], None]) -> None:
         self.is_refused = False
+        self.waiting_bytes = 0
         self._left = left
         self._ready: deque[list[Frame]] = deque()  # the messages behind the one that is being sent
         self._whole: list[Frame] = []  # the message that is being sent in chunks ...
@@ -93,6 +98,7 @@ class ChunkedSender:
 
     def put(self, frames: list[Frame]) -> None:
         self._ready.append(frames)
+        self.waiting_bytes += sum(map(len, frames))
 
     def __len__(self) -> int:
         """How many messages are not yet completely passed to ZeroMQ."""
@@ -126,6 +132,7 @@ class ChunkedSender:
                 self._note(frames)
             else:
                 self._ready.popleft()
+                self.waiting_bytes -= sum(map(len, frames))
 
     def _begin(self, frames: list[Frame]) -> None:
         self._whole = frames
@@ -156,6 +163,7 @@ class ChunkedSender:
         while given and given[0][0]() is None:
             _, size, _ = given.popleft()
             self._under_way -= size
+            self.waiting_bytes -= size
             self._bytes_left += size
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dovetail.runtime.transport import peer as peer_module
-from dovetail.runtime.transport.peer import HANDSHAKE, Claim, Command, Connect, Offer, Peer, Read
+from dovetail.runtime.transport.peer import HANDSHAKE, Claim, Command, Connect, Offer, Peer
 from dovetail.runtime.wire.chunking import CHUNK_BYTES, PROGRESS_ACK
 from dovetail.runtime.wire.messages import Message, decode, encode
 from dovetail.runtime.wire.schema import WireError
@@ -75,7 +75,7 @@ class End:
                 if not self.offered:
                     self.offered += 1
                     self._post(encode(Message("stream_offer", {"way": command.way, "name": "n", "token": "t"})))
-            elif not isinstance(command, Read):
+            else:
                 self.wanted.append(command)
 
     def take(self, frames: list[Frame]) -> None:

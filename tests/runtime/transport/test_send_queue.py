@@ -12,8 +12,9 @@ from dovetail.graph.core.errors import ResourceExhaustedError
 from dovetail.runtime.shared_memory import pool as memory_pool
 from dovetail.runtime.transport import peer as peer_module, peers
 from dovetail.runtime.transport.endpoint import Endpoint
-from dovetail.runtime.transport.peer import SendQueueBytes
+from dovetail.runtime.transport.peer import Peer
 from dovetail.runtime.wire.messages import Message
+from dovetail.runtime.wire.tensors import Frame
 
 
 def test_a_slow_client_loses_nothing() -> None:
@@ -95,29 +96,27 @@ def test_what_waits_for_a_client_that_never_reads_is_bounded_in_bytes(
 
 
 def test_a_message_larger_than_the_limit_goes_when_nothing_waits() -> None:
-    queue = SendQueueBytes(1 << 20)
-    large = [memoryview(bytes(4 << 20))]
-    queue.enter("a", large)
-    with pytest.raises(ResourceExhaustedError, match="cannot be sent to a: 4194304 bytes wait"):
-        queue.enter("a", [memoryview(bytes(1 << 20))])
-    SendQueueBytes(1 << 20).enter("b", large)
+    has_room = [True]
+    peer = Peer(b"a", True, lambda frames: has_room[0], takes_tcp=False, most_bytes_waiting=1 << 20)
+    large: list[Frame] = [b"header", bytes(4 << 20)]
+    peer.check_room("a", large)
+    has_room[0] = False
+    assert peer.post(large)
+    with pytest.raises(ResourceExhaustedError, match=f"cannot be sent to a: {(4 << 20) + 6} bytes wait"):
+        peer.check_room("a", [bytes(1 << 20)])
+    peer.check_room("a", [b"small"])
+    has_room[0] = True
+    peer.pump()
+    assert peer.sender.is_done() and peer.sender.waiting_bytes == 0
+    peer.check_room("a", large)
+    peer.queued_bytes = 1
     with pytest.raises(ResourceExhaustedError):
-        SendQueueBytes(1 << 20).enter("c", large, ahead=1)
-    assert queue.waiting() == 4 << 20
-    queue.enter("a", [b"header", bytes(2 << 20)])  # not frames of tensors
-    large.clear()
-    assert queue.waiting() == 0
-    SendQueueBytes(0).enter("a", [memoryview(bytes(1 << 20))], ahead=1 << 40)
+        peer.check_room("a", large)
 
 
-@pytest.mark.parametrize("most", [0, 1 << 30])
-def test_a_queue_tells_how_much_has_left_whether_or_not_there_is_a_limit(most: int) -> None:
-    queue = SendQueueBytes(most)
-    assert queue.left() == 0
-    frames = [memoryview(bytes(1 << 20)), memoryview(bytes(2 << 20))]
-    queue.enter("a", frames)
-    assert queue.left() == 0
-    del frames[0]
-    assert queue.left() == 1 << 20
-    frames.clear()
-    assert queue.left() == 3 << 20
+def test_without_a_limit_anything_goes() -> None:
+    peer = Peer(b"a", True, lambda frames: False, takes_tcp=False)
+    for _ in range(3):
+        peer.check_room("a", [bytes(1 << 20)])
+        assert peer.post([bytes(1 << 20)])
+    assert peer.sender.waiting_bytes == 3 << 20

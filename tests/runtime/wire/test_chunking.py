@@ -22,7 +22,15 @@ from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.keys import Keys
 from dovetail.runtime.transport.zmq_sockets import new_key_pair
 from dovetail.runtime.wire import chunking
-from dovetail.runtime.wire.chunking import CHUNK_BYTES, PROGRESS_ACK, ChunkedSender, Reassembler, is_chunk, is_large
+from dovetail.runtime.wire.chunking import (
+    CHUNK_BYTES,
+    LARGE_BYTES,
+    PROGRESS_ACK,
+    ChunkedSender,
+    Reassembler,
+    is_chunk,
+    is_large,
+)
 from dovetail.runtime.wire.messages import VERSION, Message, encode
 from dovetail.runtime.wire.schema import WireError
 from dovetail.runtime.wire.tensors import Frame
@@ -94,8 +102,8 @@ class TestCutting:
         assert len(came) < 20 and through(reassembler, came) == [joined(frames)]
 
     def test_a_small_message_is_not_touched(self) -> None:
-        assert not is_large(tensors(1, 4_000)) and not is_large([b"", bytes(CHUNK_BYTES)])
-        assert is_large([b"x", bytes(CHUNK_BYTES)]) and is_large([bytes(CHUNK_BYTES + 1)])
+        assert not is_large(tensors(1, 4_000)) and not is_large([b"", bytes(LARGE_BYTES - 1)])
+        assert is_large([b"x", bytes(LARGE_BYTES - 1)]) and is_large([bytes(LARGE_BYTES)])
         assert not is_chunk(tensors(1)[0]) and is_chunk(PROGRESS_ACK) and not is_chunk(b"")
 
     def test_no_more_than_the_window_is_given_until_some_has_left(self) -> None:
