@@ -49,7 +49,7 @@ import numpy as np
 from ...graph.core.errors import invalid
 from ...graph.resources.buffer_pool import buffers
 from ...graph.resources.collective_context import REDUCTIONS
-from ..shared_memory.pool import block_of
+from ..shared_memory.pool import place_of
 from .algorithms import Array, mean_of, mismatch_text
 from .shared_buffer import FLAT_BYTES, LINE, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
 
@@ -391,7 +391,7 @@ class SharedMemoryGather(_SingleWaitRounds):
     """All members' values, joined along the first axis."""
 
     def prefers_messages(self) -> bool:
-        return self.nbytes >= LENT_BYTES and block_of(self._flat_value) is not None
+        return self.nbytes >= LENT_BYTES and place_of(self._flat_value) is not None
 
     def _room(self, buffer: SharedBuffer) -> int:
         return max(1, buffer.layout.staging_bytes // self._value.dtype.itemsize)

@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ...codegen.gpu.driver.api import CudaError
 from ...codegen.gpu.driver.ipc import Incoming, Outgoing, closed, handle_of, opened
 from ...graph.core import dtypes
@@ -167,7 +165,7 @@ class _ImportedBlock:
     device: Any
     pointer: int
     owner: int
-    flag: np.ndarray[Any, Any]
+    flag: Any
     uses: weakref.WeakSet[_Import] = field(default_factory=weakref.WeakSet)
 
 
@@ -268,7 +266,7 @@ class CudaIpc:
             with self._lock:
                 block = self._opened.setdefault(key, made)
             if block is not made:
-                _keep_word(flag)  # the block stays open; its byte says when to close it
+                made.flag.word = None  # the block stays open; its byte says when to close it
                 closed(made.device, made.pointer)
         use = _Import(block, self._borrower.borrow(reference, 1))  # last: a refused tensor must not return the loan
         return Incoming(block.device, tuple(shape), dtype, block.pointer + offset, use)
@@ -300,11 +298,6 @@ class CudaIpc:
             closed(block.device, block.pointer)
         except CudaError as e:
             logger.info("%s: memory of process %d could not be closed: %s", self.task, block.owner, e)
-
-
-def _keep_word(borrowed: Any) -> None:
-    """Keep the word unchanged when its borrowed object is freed."""
-    borrowed.word = None
 
 
 _tables: dict[int, ExportTable] = {}  # process -> table: a forked child has its own

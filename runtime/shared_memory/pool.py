@@ -37,12 +37,16 @@ _SLAB_BYTES = 4 << 20  # small blocks share a segment of about this size
 _IDLE_S = 30.0  # a segment that is unused for this long is freed
 
 
-def block_of(array: np.ndarray[Any, Any]) -> Block | None:
-    """The block of this process's pool in which a contiguous array lies; None if there is none."""
+def place_of(array: np.ndarray[Any, Any]) -> tuple[Segment, int, int] | None:
+    """Where a contiguous array lies in this process's pool: segment, number of its block, offset. None: elsewhere."""
     base: Any = array.base
     while type(base) is np.ndarray:
         base = base.base
-    return base if type(base) is Block and base.segment is not None and array.flags.c_contiguous else None
+    segment = base.segment if type(base) is Block else None
+    if segment is None or segment.is_retired or segment.pid != process_id() or not array.flags.c_contiguous:
+        return None
+    offset = PAGE + base.number * segment.block_bytes
+    return segment, base.number, offset if array.base is base else offset + array.ctypes.data - base.ctypes.data
 
 
 class Pool:
@@ -101,7 +105,7 @@ class Pool:
 
     def holds(self, value: np.ndarray[Any, Any]) -> bool:
         """Whether a contiguous array lies in a block of this process."""
-        return self._pid == process_id() and block_of(value) is not None
+        return place_of(value) is not None
 
     def may_change(self, base: Any) -> bool:
         """Whether `base` is the base of an array from `empty` that no other process reads now."""
@@ -121,24 +125,23 @@ class Pool:
         now = time.monotonic()
         if now - self._tidied > _IDLE_S:
             self.tidy()
-        block = None if alone else block_of(array)
-        if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != self._pid:
+        place = None if alone else place_of(array)
+        if place is None:
             made = self._empty(array.nbytes, array.shape, array.dtype, self.limit)
             if made is None:
                 return None
             np.copyto(made, array)  # outside of the lock: it may take long
-            array, block = made, block_of(made)
-            assert block is not None
-        segment = block.segment
-        assert segment is not None
+            place = place_of(made)
+            assert place is not None
+        segment, number, offset = place
         with self._lock:
             if segment.is_retired:
                 return None
-            loan = segment.mark(block.number, holder)
+            loan = segment.mark(number, holder)
             if loan < 0:
                 return None
             segment.used = now
-        return Reference(self._pid, segment.fd, segment.number, loan, _offset(array, block))
+        return Reference(self._pid, segment.fd, segment.number, loan, offset)
 
     def page(self) -> Reference:
         """A page that other processes map to test whether they can read this process's memory. It is never freed."""
@@ -206,17 +209,8 @@ def address_of(array: np.ndarray[Any, Any]) -> tuple[int, int, int] | None:
 
     None: it does not lie in this process's pool. The address is valid until the array is freed.
     """
-    block = block_of(array)
-    if block is None or block.segment is None or block.segment.is_retired or block.segment.pid != process_id():
-        return None
-    return block.segment.fd, block.segment.number, _offset(array, block)
-
-
-def _offset(array: np.ndarray[Any, Any], block: Block) -> int:
-    """The offset of an array in its block's segment."""
-    assert block.segment is not None
-    offset = PAGE + block.number * block.segment.block_bytes
-    return offset if array.base is block else offset + array.ctypes.data - block.ctypes.data
+    place = place_of(array)
+    return None if place is None else (place[0].fd, place[0].number, place[2])
 
 
 @lru_cache(4096)
