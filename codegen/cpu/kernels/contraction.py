@@ -18,7 +18,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Jumps: TypeAlias = "tuple[int, ...]"
 
 FUNCTIONS = {"contract": ("rrwwc", (3, 4, 8, 4, 5, 4, 4, 3, 3, 3)), "overlay": ("rrw", (3, 3, 6, 2))}
-NS_PER_FLOP = 0.008  # one core, float32
+NS_PER_FLOP = 0.011  # one core, float32
 _NS_PER_BYTE = 0.02  # one core, of a matrix that is read once, for a single row or column
 _SEEN = L2_BYTES // 2  # bytes of the image that a box should read
 _MOST = 2048  # pixels of a box
