@@ -69,6 +69,7 @@ def _without(place: str, value: Any) -> Callable[[], None]:
     return partial(_replace, {place: value})
 
 
+_ONLY_SEGMENT = {"runtime.worker.worker:only_segment": lambda registered: None}
 _ALGORITHMS = "runtime.collectives.shared_memory_algorithms"
 
 MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
@@ -88,8 +89,9 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     "send coalescing: flush heuristics": partial(
         _replace, {f"runtime.worker.step_scheduler:{name}": float("inf") for name in ("COALESCED_S", "NEXT_S")}
     ),
+    "inline parts": partial(_replace, _ONLY_SEGMENT),
     # The pool runs every segment.
-    "inline segments": _without("runtime.worker.step_scheduler:Segment.is_short", _never()),
+    "inline segments": partial(_replace, _ONLY_SEGMENT | {"runtime.worker.step_scheduler:Segment.is_short": _never()}),
     # The pool runs the segments that are not short, although a client of the same process waits for them.
     "segments of waiting clients": _without("runtime.worker.step_scheduler:Segment.is_brief", _never()),
     "colocated servers": _without("runtime.session.cluster_backend:find_colocated", lambda address, incarnation: None),

@@ -67,7 +67,14 @@ class StepHandlers:
         except OpError as e:
             self.responder.refuse(peer, request, e)
             return
+        alone = self._worker.inline_program(program) if recorder is None else None
+        if alone is not None:
+            outcome = self._worker.run_inline(step, alone, feeds)
+            self.quota.give_back(whose, 1, size)
+            self.answer(peer, request, outcome)
+            return
         self.running[step] = peer
+        # No closure: its variables would be cells, which inline steps, too, would pay for.
         finish = partial(self._finish, peer, request, step, whose, size, recorder)
         self._worker.start(step, program, feeds, finish, recorder=recorder)
 
@@ -79,13 +86,16 @@ class StepHandlers:
             if recorder is not None:
                 notes = recorder.finished().pack()
                 self.responder.reply(peer, Message("trace", {"request": request, "notes": notes}))
-            if isinstance(outcome, OpError):
-                self.responder.refuse(peer, request, outcome)
-            else:
-                fields = {"request": request, "fetches": tuple(outcome)}
-                self.responder.reply(peer, Message("done", fields, tuple(outcome.values())))
+            self.answer(peer, request, outcome)
         finally:  # if there is no answer, a pong tells the client
             self.running.pop(step, None)
+
+    def answer(self, peer: bytes, request: int, outcome: Outcome) -> None:
+        if isinstance(outcome, OpError):
+            self.responder.refuse(peer, request, outcome)
+        else:
+            fields = {"request": request, "fetches": tuple(outcome)}
+            self.responder.reply(peer, Message("done", fields, tuple(outcome.values())))
 
     def on_abort(self, peer: bytes, message: Message) -> None:
         fields = message.fields

@@ -8,9 +8,9 @@ the part anyway, so it runs the segment itself, unless that takes long.
 A thread does not run programs recursively as they become ready. It appends them to its `RunQueue` and runs them one after the other,
 so the stack depth does not grow with the length of a chain between two devices.
 
-In a session without servers, a step that is one short program and neither sends, receives nor waits is run inline (`InlineStep`). It
-cannot be aborted, receive a tensor or be asked what it waits for, so it is not entered among the running steps: that would take as long
-as a small program itself.
+A part of a step that is one short program and neither sends, receives nor waits is run inline (`InlineStep`), by the thread that got
+the request. It cannot be aborted, receive a tensor or be asked what it waits for, so it is not entered among the running steps: that
+would take as long as a small program itself.
 
 A segment of a program that has a loop, a data set or a Python function may take any time, however short it was before. It is never
 short: the thread that made it ready may be the I/O thread, which must hear that the step was aborted.
@@ -51,22 +51,24 @@ class Segment:
 
     Attributes:
         is_bounded: whether sizes bound its time.
-        is_short: whether it is known to be short.
+        is_quick: whether most of its last runs were short.
+        is_short: whether it is known to be short: its runs were, and sizes bound its time.
         is_brief: whether it is known to end before a waiting client must do something else.
     """
 
-    __slots__ = ("_slow", "is_bounded", "is_brief", "is_short")
+    __slots__ = ("_slow", "is_bounded", "is_brief", "is_quick", "is_short")
 
     def __init__(self, is_bounded: bool = True) -> None:
         self.is_bounded = is_bounded
-        self.is_brief = self.is_short = False
+        self.is_brief = self.is_quick = self.is_short = False
         self._slow = SLOW_MEMORY // 2 + 1  # 0: short, SLOW_MEMORY: slow
 
     def measured(self, seconds: float) -> None:
         """Record a run."""
         self.is_brief = self.is_bounded and seconds <= BRIEF_S
         self._slow = max(0, self._slow - 1) if seconds <= SHORT_S else min(SLOW_MEMORY, self._slow + 1)
-        self.is_short = self.is_bounded and self._slow <= SLOW_MEMORY // 2
+        self.is_quick = self._slow <= SLOW_MEMORY // 2
+        self.is_short = self.is_bounded and self.is_quick
 
 
 @dataclass(slots=True)

@@ -269,11 +269,14 @@ class Worker:
                 step.deliver(values)
         self.run_queues.current.take(step.start)
 
-    def inline_program(self, handle: str) -> RegisteredProgram | None:
-        """The registered program, if it can be run inline and is known to be short; then `run_inline` may run it."""
+    def inline_program(self, handle: str, bounded: bool = True) -> RegisteredProgram | None:
+        """The registered program, if it can be run inline and is known to be short; then `run_inline` may run it.
+
+        `bounded`: only if sizes bound its time, since the caller has other work.
+        """
         registered = self._registered.get(handle)
-        segment = registered.inline_segment if registered is not None else None
-        return registered if segment is not None and segment.is_short else None
+        segment = registered.inline_segment if registered is not None and self.replicator is None else None
+        return registered if segment is not None and segment.is_quick and (segment.is_bounded or not bounded) else None
 
     def run_inline(self, number: int, registered: RegisteredProgram, feeds: Mapping[str, Any]) -> Outcome:
         """Run a part of a step inline (`step_scheduler.py`): the fetched values, or the error."""
@@ -299,6 +302,7 @@ class Worker:
             self.resources.steps_started += 1
             if isinstance(outcome, OpError):
                 self.failed += 1
+            self._note_end(number)
         return outcome
 
     def is_new(self, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Requests for parts of steps; steps of sessions without servers that are run without the bookkeeping of running steps."""
+"""Parts of steps that meet nobody, run where they were asked for."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ def asked(number: int, size: int = 2) -> Message:
     return Message("run", fields, (np.arange(size, dtype=np.float32),))
 
 
-def test_a_part_is_run_once_and_its_end_is_remembered() -> None:
-    worker, _ = made(unit())
+def test_it_is_run_at_once_and_its_end_is_remembered() -> None:
+    worker, loaded = made(unit())
+    assert worker.inline_program("p") is loaded and worker.inline_program("q") is None
     letters = Letters()
     steps = StepHandlers(worker, letters)
     for number in range(1, 4):
@@ -105,12 +106,13 @@ def test_its_errors_are_told() -> None:
     assert "node 'add'" in letters.kept[0].fields["message"] and HERE in letters.kept[0].fields["message"]
     outcome = worker.run_inline(2, loaded, {})
     assert isinstance(outcome, InternalError) and "'x:0' of step 2" in outcome.message
-    assert worker.failed == 2
+    assert worker.failed == 2 and not worker.is_new(2)
 
 
-def test_what_ended_it_before_it_began_is_told() -> None:
+@pytest.mark.parametrize("is_inline", [True, False])
+def test_what_ended_it_before_it_began_is_told(is_inline: bool) -> None:
     """A tensor of another task that cannot be taken may arrive before the client's message."""
-    worker, _ = made(unit())
+    worker, _ = made(unit(sends=not is_inline))
     letters = Letters()
     steps = StepHandlers(worker, letters)
     steps.on_abort(b"peer", Message("abort", {"step": 1, "code": "RESOURCE_EXHAUSTED", "reason": "too large"}))
@@ -170,7 +172,7 @@ def test_others_are_not_run_so() -> None:
     worker, loaded = made(unit())
     assert loaded.inline_segment is not None
     loaded.inline_segment.measured(2 * SHORT_S)  # it is not quick any more
-    assert worker.inline_program("p") is None and worker.inline_program("q") is None
+    assert worker.inline_program("p") is None
     outcomes: list[object] = []
     worker.start(1, "p", {"x:0": np.zeros(2, np.float32)}, outcomes.append)
     assert len(outcomes) == 1 and not isinstance(outcomes[0], OpError)
@@ -188,11 +190,13 @@ def test_short_steps_of_a_session_in_this_process_are_run_so() -> None:
         session.run(graph.get_operation_by_name("v/Assign"))
         (loaded,) = [p for p in target._worker._registered.values() if p.programs[0].feeds]
         assert loaded.inline_segment is not None
-        loaded.inline_segment._slow, loaded.inline_segment.is_short = 0, True
-        before = len(target._worker._ended)
+        loaded.inline_segment._slow, loaded.inline_segment.is_quick = 0, True
         assert session.run(z, {x: np.ones(2)}).tolist() == [2.0, 3.0]
-        assert len(target._worker._ended) == before  # it was never among the running ones
-        loaded.inline_segment._slow, loaded.inline_segment.is_short = 0, True
+        assert (
+            list(target._worker._ended)[-1:] == [target._worker.resources.steps_started]
+            and not target._worker.running()
+        )
+        loaded.inline_segment._slow, loaded.inline_segment.is_quick = 0, True
         with pytest.raises(OpError, match="created at"):
             session.run(z, {x: np.ones(3)})
         assert session.run(z, {x: np.ones(2)}, options=RunOptions(timeout_in_ms=60_000)).tolist() == [3.0, 4.0]
