@@ -90,6 +90,16 @@ def test_histograms(kind):
     np.testing.assert_array_equal(bins, np.clip(np.floor(values / 2), 0, 4))
 
 
+@pytest.mark.parametrize(
+    ("values", "ends", "text"),
+    [([0.1, np.nan], [0, 1], "NaN"), ([0.1], [1, 1], "value_range"), ([0.1], [1, 0], "value_range")],
+)
+def test_a_histogram_of_what_has_no_bin_is_refused(values, ends, text):
+    for f in (tf.histogram_fixed_width, tf.histogram_fixed_width_bins):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+            run(f(tf.constant(values), tf.constant(ends, tf.float32), 3))
+
+
 def test_small_array_functions():
     params, indices = RNG.normal(size=(2, 3, 4)), [[2, 0], [1, 1]]
     np.testing.assert_array_equal(run(tf.batch_gather(params, indices)), [params[0, [2, 0]], params[1, [1, 1]]])

@@ -20,7 +20,7 @@ from ....graph.ops.array.concat_stack import convert_alike, stack
 from ....graph.ops.array.creation import ones_like, zeros_like
 from ....graph.ops.array.dynamic_partition import unique_rule, uniques
 from ....graph.ops.array.gather import gather
-from ....graph.ops.array.identity_and_placeholders import identity
+from ....graph.ops.array.identity_and_placeholders import Assert, identity, with_dependencies
 from ....graph.ops.array.scatter import scatter_into
 from ....graph.ops.array.segments import unsorted_segment_sum
 from ....graph.ops.array.shapes import broadcast_to, reshape, shape, size
@@ -29,8 +29,9 @@ from ....graph.ops.array.space_depth import batch_to_space_nd, four_axes
 from ....graph.ops.math.arithmetic import add, divide, floormod, minimum, multiply, negative, rsqrt, subtract, truediv
 from ....graph.ops.math.cast import cast
 from ....graph.ops.math.clip import clip_by_value
-from ....graph.ops.math.elementwise import floor
-from ....graph.ops.math.reduce import reduce_sum
+from ....graph.ops.math.compare import less, logical_not
+from ....graph.ops.math.elementwise import floor, is_nan
+from ....graph.ops.math.reduce import reduce_any, reduce_sum
 from ....graph.ops.math.static_operands import (
     dims_of,
     index_operand,
@@ -244,6 +245,9 @@ def histogram_fixed_width_bins(
     Returns:
         numbers of bins, in the shape of `values`.
 
+    Raises:
+        InvalidArgumentError: in a step: a value is NaN, or `low` is not below `high`.
+
     >>> histogram_fixed_width_bins([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0], [0.0, 5.0], 5)   # evaluates to [0, 0, 1, 2, 4, 4]
     """
     with op_scope(name, "histogram_fixed_width_bins", values, value_range, nbins) as scope:
@@ -252,7 +256,12 @@ def histogram_fixed_width_bins(
         need_rank(ends.dims, 1, "value_range")
         if not compatible(ends.dims, (2,)):
             raise ValueError(f"value_range: Dimension must be 2 but is {ends.shape[0]}")
-        share = truediv(subtract(given, ends[0]), subtract(ends[1], ends[0]))
+        checks = [
+            Assert(less(ends[0], ends[1]), ["value_range must satisfy value_range[0] < value_range[1], but is", ends])
+        ]
+        if given.dtype.base.is_floating:
+            checks.append(Assert(logical_not(reduce_any(is_nan(given))), ["Histogram values must not contain NaN"]))
+        share = truediv(subtract(with_dependencies(checks, given), ends[0]), subtract(ends[1], ends[0]))
         count = convert(nbins, name="nbins")
         at = floor(multiply(cast(count, share.dtype.base), share))
         limit = cast(subtract(count, 1), share.dtype.base)
