@@ -54,7 +54,6 @@ class EventLoop:
         self._closing = False
         self._expects_event = False
         self._ident = 0
-        self._turns = 0  # iterations without an exception
         self._thread: threading.Thread | None = None
         self._poller = select.epoll()  # its cost grows with the events, not with the descriptors
         self._wake_in, self._wake_out = socket.socketpair()
@@ -160,14 +159,18 @@ class EventLoop:
 
     def _run(self, tick: Callable[[], None], end: Callable[[], None]) -> None:
         self._ident = get_ident()
+        next_tick = time.monotonic() + TICK_S
+        failures = 0
         try:
-            failures = 0
             while not self._closing:
-                turns = self._turns
                 try:
-                    self._take_turns(tick)
+                    self.turn(max(0.0, next_tick - time.monotonic() + 0.001))
+                    if time.monotonic() >= next_tick:
+                        next_tick = time.monotonic() + TICK_S
+                        tick()
+                    failures = 0
                 except Exception:  # MemoryError, too
-                    failures = failures + 1 if self._turns == turns else 1
+                    failures += 1
                     if failures == MOST_FAILURES:
                         raise
                     logger.exception("%s: a turn of the I/O thread failed", self.name)
@@ -183,16 +186,6 @@ class EventLoop:
         self.run_queue()
         self.guard(end)
         self._shut()
-
-    def _take_turns(self, tick: Callable[[], None]) -> None:
-        """Handle events until the thread is to end."""
-        next_tick = time.monotonic() + TICK_S
-        while not self._closing:
-            self.turn(max(0.0, next_tick - time.monotonic() + 0.001))
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + TICK_S
-                tick()
-            self._turns += 1
 
     def _busy_poll(self) -> list[tuple[int, int]]:
         """Poll without sleeping, until something comes or another thread needs the processor."""

@@ -319,22 +319,18 @@ class Peers:
         """How many messages wait for slow peers."""
         return sum(peer.waiting() for peer in list(self.by_name.values()))
 
-    def _flush(self) -> None:
-        """Send what waits, as far as there is room."""
-        self.send_waiting()
-        for peer in list(self.by_name.values()):
-            if peer.stream is not None:
-                try:
-                    peer.stream.flush()
-                except ConnectionError:
-                    peer.stream.close()
-                    peer.stream = None
-
     def close(self) -> None:
         """Send what waits, for up to `LINGER_MS`, and close all; what the kernel and ZeroMQ have taken still arrives."""
         deadline = time.monotonic() + LINGER_MS / 1000
         while self.waiting() and time.monotonic() < deadline:
-            self._flush()
+            self.send_waiting()
+            for peer in list(self.by_name.values()):
+                if peer.stream is not None:
+                    try:
+                        peer.stream.flush()
+                    except ConnectionError:
+                        peer.stream.close()
+                        peer.stream = None
             time.sleep(RETRY_MS / 1000)
         for stream in self.streams():
             stream.close()
