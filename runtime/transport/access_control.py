@@ -31,6 +31,7 @@ LOG_EVERY_S = 10.0
 LOOK_EVERY_S = 1.0  # how soon a key that was allowed or revoked is noticed
 MAX_REFUSED_HOSTS = 256  # hosts for which the time of the last log line is kept
 MAX_HANDSHAKES = 4_096  # connections in the handshake of which the peer's host is remembered
+GREETING_S = 0.3  # for a server's greeting, by which a client that gets no answer learns whether it has keys
 UNKNOWN_HOST = "a host that has hung up"
 MAX_ADMITTED = 16_384  # as many as a socket can have; a forgotten peer is authenticated again
 
@@ -170,16 +171,9 @@ class AccessControl:
 # --- the client's side -------------------------------------------------------------------------------------------------
 
 
-def why_silent(address: str, keys: Keys | None, is_in: bool, patience_s: float = 0.3) -> str | None:
-    """Why a server does not answer, if keys are the reason; else None.
-
-    Args:
-        is_in: whether the server admitted the connection.
-        patience_s: how long to wait for the server's greeting, in seconds.
-    """
-    if is_in:
-        return None
-    mechanism = mechanism_of(address, patience_s)
+def why_silent(address: str, keys: Keys | None, is_in: bool) -> str | None:
+    """Why a server does not answer, if keys are the reason; else None. `is_in`: whether the server admitted the connection."""
+    mechanism = "" if is_in else mechanism_of(address, GREETING_S)
     if mechanism == "CURVE" and keys is None:
         return (
             f"The server at {address} lets in only whom it knows by key, and this process has no keys: name a folder of keys by "

@@ -61,18 +61,15 @@ class LinkFaults:
             now = time.monotonic()
             free = max(now, self._free.get(link, now)) + (sum(map(len, frames)) / rate if rate else 0.0)
             self._free[link] = free
-            if not delay and not rate and not self._delayed:
-                self._free.clear()
-                late = False
-            else:
-                late = True
+            if delay or rate or self._delayed:
                 heapq.heappush(self._delayed, (free + delay, next(self._order), arrive))
                 if self._carrier is None:
                     self._carrier = threading.Thread(target=self._deliver, name="dovetail-faults", daemon=True)
                     self._carrier.start()
                 self._lock.notify()
-        if not late:
-            arrive()
+                return
+            self._free.clear()
+        arrive()
 
     def _deliver(self) -> None:
         while True:

@@ -405,7 +405,7 @@ def test_silence_that_has_nothing_to_do_with_keys_is_called_silence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         assert mechanism_of(address, 0.05) == ""
-        assert why_silent(address, None, False, 0.05) is None
+        assert why_silent(address, None, False) is None
         pool = ConnectionPool()
         with pool.borrow() as connections, pytest.raises(UnavailableError, match="has not answered"):
             call(connections, address, "the server", Message("status"), 0.5, None)
