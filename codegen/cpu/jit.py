@@ -76,7 +76,7 @@ class _Compiler:
     """The background thread: made at the first request, stopped in good order when Python ends."""
 
     def __init__(self) -> None:
-        self.todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.todo: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self.stopped = False
         self.thread = threading.Thread(target=self.work, name="dovetail-compiler", daemon=True)
         self.thread.start()
@@ -103,7 +103,7 @@ def _compiler() -> _Compiler:
     return _Compiler()
 
 
-def in_background(work: Callable[[], None]) -> None:
+def in_background(work: Callable[[], Any]) -> None:
     """Have something done by the thread that compiles, when all that it was given before is done."""
     with _lock:
         compiler = _compiler()

@@ -100,7 +100,6 @@ class Planner:
     is_dry: bool = False
     looked_at: dict[int, Array] = field(default_factory=dict)
     _records: list[_Record] = field(default_factory=list)
-    _launches: int = 0
     _memories: list[Memory] = field(default_factory=list)
     _by_address: list[Memory] = field(default_factory=list)
 
@@ -262,15 +261,12 @@ class Planner:
         """Add a launch: the fields of a `_Record`."""
         if len(arguments) > launches.MOST_ARGUMENTS:
             named["threads"] = 1
-        self._use([w for w in arguments if type(w) is Address])
+        for word in arguments:
+            if type(word) is Address:
+                word.memory.last = len(self._records)
+                if word.memory.first < 0:
+                    word.memory.first = len(self._records)
         self._records.append(_Record(function, arguments, **named))
-
-    def _use(self, addresses: Sequence[Address]) -> None:
-        for at in addresses:
-            if at.memory.first < 0:
-                at.memory.first = self._launches
-            at.memory.last = self._launches
-        self._launches += 1
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

@@ -106,10 +106,7 @@ def loops() -> dict[str, Callable[..., Any]]:
 
 @cache
 def _loops_soon() -> None:
-    def load() -> None:
-        loops()
-
-    in_background(load)
+    in_background(loops)
 
 
 def is_ready() -> bool:
