@@ -8,9 +8,9 @@
    passes of moves within windows (`window_search.py`).
 
 There are `CHAINS` chains, whatever the machine; each round is done by a core of its own, where there are so many. A chain whose last
-rounds have brought nothing begins anew with other random numbers. In the second half of the search of a step on a clock, all chains go on
-from the best now and then. This goes on until the work allowed for is done, or the lower bound is met, or many new beginnings have brought
-nothing.
+rounds have brought nothing begins anew with other random numbers. Chains for a step on a clock are crossed now and then, and go on from
+what is best of all that descends from them (`crossover.py`). This goes on until the work allowed for is done, or the lower bound is met,
+or many new beginnings have brought nothing.
 
 Work is counted, not timed: one evaluation or move has a stated price in seconds, about what it takes on a
 common processor. So the same problem with the same seed gives the same answer on any machine, busy or not,
@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
-from itertools import repeat
+from itertools import cycle, repeat
 from typing import TypeAlias
 
 import numpy as np
@@ -40,12 +40,13 @@ from .clock import run
 from .coarsen_dag import levels
 from .coarsen_hypergraph import Items, coarsened, items_of, memory_share
 from .contiguous import split
+from .crossover import crossed
 from .feasible import first_assignment
 from .jit import interpreted, is_first_call
 from .list_scheduling import list_schedule
 from .orderings import orders
 from .problem import Found, Objective, Problem, Solution
-from .rounds import CHAINS, Chain, descents, walks
+from .rounds import CHAINS, Chain, descents, node_price, walks
 from .types import Flags, Ints
 from .window_search import ended, passed
 
@@ -54,8 +55,8 @@ MIN_S = 1.0  # starts may spend this much even if the budget is smaller
 POOL = 5  # starts from which fresh walks set out
 CORES = 2  # that the budget is for
 PATIENCE = 9  # rounds without gain after which a chain begins anew
-MEETING = 0.5  # of the budget is left when all chains for a step on a clock first go on from the best ...
-MEETING_EVERY = 0.05  # ... and so much of it lies between two such times
+MEETING = 0.7  # of the budget is left when the chains for a step on a clock are first crossed ...
+MEETING_EVERY = 0.1  # ... and so much of it lies between two such times
 BEGINNINGS = 24  # without gain after which the search ends
 CUT_S = 2e-9  # price of one (start, end, state, kind) of a contiguous split
 CUT_WORK = 4e7  # of these at most for one order; problems with more are merged first
@@ -378,12 +379,18 @@ class _Search:
             a_round = descents(p, items, self.seed, self.left)
         begun, idle, gained = 0, 0, self.value
         chains: list[Chain] = []
-        meeting = self.left * MEETING
+        meeting, kinds, random = self.left * MEETING, _kinds(p).of, np.random.default_rng(self.seed)
         with ThreadPoolExecutor(min(CHAINS, os.cpu_count() or 1)) as cores:  # compiled loops hold no lock
             while not self._is_done and idle < BEGINNINGS:
                 if clock and self.left < meeting:
-                    meeting -= self.whole * MEETING_EVERY
-                    chains = [replace(c, best=self._chosen(), value=self.value, idle=0) for c in chains]
+                    found = [(self.value, self._chosen()), *((c.value, c.best) for c in chains)]
+                    best, price = crossed(p, kinds, found, node_price(p), random, cores)
+                    self.left -= price
+                    meeting = self.left - self.whole * MEETING_EVERY
+                    yield from self._tried([("crossover", best[0][1])])
+                    chains = [
+                        replace(c, best=w, value=v, idle=0) for c, (v, w) in zip(chains, cycle(best), strict=False)
+                    ]
                 while len(chains) < CHAINS:
                     chains.append(self._chain(begun))
                     begun += 1

@@ -30,7 +30,7 @@ MOVE_S, MOVE_NODE_S = 1e-6, 1.2e-8  # price of one move of `anneal_makespan`, an
 NODE_S, END_S = 8.5e-8, 1.2e-8  # price of running one node on the clock for it, and for each end of a value
 WARM = 1e-3, 1e-2  # temperatures from which its walks set out; of few items, up to what one of them takes
 HOT = 0.3  # that of the first walk of a chain which begins anew, and of a descent without regard to the best
-WALK_SHARE = 0.05  # of a chain's budget at most for one walk
+WALK_SHARE = 0.025  # of a chain's budget at most for one walk
 COLD = 1e-4  # last temperature of all walks, as a part of the objective
 MEASURED = 1.5  # times that price, where machines are measured
 
@@ -97,9 +97,7 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
         best: (m,) the best assignment of units so far; which levels there are is that of its items.
     """
     a, rank, behind = p.arrays, p.rank, least_behind(p)
-    dear = MEASURED if len(a.host) else 1.0
-    move_s = dear * (MOVE_S + MOVE_NODE_S * p.nodes)
-    node_s = dear * (NODE_S + END_S * len(a.value_target) / p.nodes)
+    move_s, node_s = _dearness(p) * (MOVE_S + MOVE_NODE_S * p.nodes), node_price(p)
     most = WALK_SHARE * budget_s / CHAINS
     depths = len(_levels(p, items, seed, best)[0])
 
@@ -123,6 +121,15 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
         return where[label], value, price
 
     return walk
+
+
+def node_price(p: Problem) -> float:
+    """The price of running one node on the clock."""
+    return _dearness(p) * (NODE_S + END_S * len(p.arrays.value_target) / p.nodes)
+
+
+def _dearness(p: Problem) -> float:
+    return MEASURED if len(p.arrays.host) else 1.0
 
 
 def _seed(seed: int, chain: Chain) -> int:

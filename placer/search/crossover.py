@@ -1,0 +1,131 @@
+"""Crossover of assignments for a step on a clock: the begin of the step as one has it, its end as another.
+
+Walks that set out from different places find good assignments of different parts of a step. So each of them is cut at many moments, and
+joined with each other one: units that start before the cut in the first parent go where that has them, the rest where the other has
+them. Devices that nothing tells apart are renamed in the other, so that as many bytes as possible stay on their device at the cut: an
+assignment problem. The clock runs all children, each until it is sure to be worse than all parents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from typing import TypeAlias
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from .bounds import least_behind
+from .clock import advance, begin, clocks
+from .jit import compiled
+from .problem import Problem
+from .types import Arrays, Floats, Ints
+
+CUTS = 16  # of a step, for each pair of parents
+PARENTS = 4
+GENERATIONS = 3
+DEVICES = 64  # at most: pairing off the devices of two parents takes time in proportion to their number cubed
+CUT_END_S = 2e-9  # price of looking whether a value's end lies behind a cut
+PAIR_S = 6e-4  # price of a pair of parents besides
+
+Valued: TypeAlias = tuple[float, Ints]
+"""An assignment of units (m,), and its objective."""
+
+
+def crossed(
+    p: Problem, kinds: Ints, found: Iterable[Valued], node_s: float, random: np.random.Generator, cores: Executor
+) -> tuple[list[Valued], float]:
+    """The best of assignments and of what descends from them, no two of one value, the best first; and the price.
+
+    Args:
+        kinds: (D,) the kind of each device; those of a kind are alike.
+        node_s: the price of running one node on the clock.
+    """
+    parents, price, behind = _best(found), 0.0, least_behind(p)
+    tried: set[tuple[float, float]] = set()
+    for _ in range(GENERATIONS if p.devices <= DEVICES else 0):
+        pairs = [(x, y) for x in parents for y in parents if x is not y and (x[0], y[0]) not in tried]
+        tried.update((x[0], y[0]) for x, y in pairs)
+        limit, shifts = parents[-1][0], random.random(len(pairs))
+
+        def best_child(pair: tuple[Valued, Valued], shift: float, limit: float = limit) -> tuple[list[Valued], int]:
+            children = _children(p, kinds, pair[0][1], pair[1][1], shift)
+            values, runs = _values(p.arrays, p.rank, p.contended, behind, p.unit, children, limit)
+            return [(float(values[k]), children[k]) for k in (values.argmin(),)] if len(values) else [], runs
+
+        children: list[Valued] = []
+        for best, runs in cores.map(best_child, pairs, shifts):
+            children += best
+            price += (p.nodes + runs) * node_s + CUT_END_S * CUTS * len(p.arrays.value_target) + PAIR_S
+        before, parents = parents, _best([*parents, *children])
+        if [value for value, _ in before] == [value for value, _ in parents]:
+            break
+    return parents, price
+
+
+def _best(found: Iterable[Valued]) -> list[Valued]:
+    """The best, no two of the same value: so good ones stay that have little in common."""
+    best: list[Valued] = []
+    for value, where in sorted(found, key=lambda each: each[0]):
+        if np.isfinite(value) and (not best or value > best[-1][0] * (1 + 1e-9)):
+            best.append((value, where))
+    return best[:PARENTS]
+
+
+def _children(p: Problem, kinds: Ints, first: Ints, other: Ints, shift: float) -> Ints:
+    """Assignments of units (C, m) that begin as `first` and end as `other`, and keep all constraints.
+
+    Args:
+        shift: where each cut is between two places that are evenly spread: from 0 to 1.
+    """
+    start, _, _ = p.clocked(first[p.unit])
+    begins = np.full(p.units, np.inf)
+    np.minimum.at(begins, p.unit, start)
+    place = np.empty(p.units, np.int32)
+    place[np.argsort(begins, kind="stable")] = np.arange(p.units, dtype=np.int32)
+    cuts = np.unique(((np.arange(CUTS) + shift) * p.units / CUTS).astype(np.int32))
+    stays = np.zeros((len(cuts), p.devices, p.devices))
+    _add_stays(p.arrays, p.unit, place, cuts, first, other, stays)
+    stays[:, kinds[:, None] != kinds] = -1e30  # what is not alike is not renamed
+    children = []
+    for cut, weights in zip(cuts, stays, strict=True):
+        renamed = linear_sum_assignment(weights, maximize=True)[1]
+        child = np.where(place < cut, first, renamed[other]).astype(np.int32)
+        is_allowed = p.unit_allowed[np.arange(p.units), child].all()
+        if is_allowed and (np.bincount(child, p.unit_memory, p.devices) <= p.capacity).all():
+            children.append(child)
+    return np.array(children, np.int32).reshape(-1, p.units)
+
+
+@compiled
+def _add_stays(a: Arrays, unit: Ints, place: Ints, cuts: Ints, first: Ints, other: Ints, stays: Floats) -> None:
+    """Add to `stays` (C, D, D) the bytes of values over each cut, whichever way: from or to a device of `other`, and of `first`."""
+    for v in range(len(a.value_source)):
+        x = unit[a.value_source[v]]
+        for e in range(a.value_start[v], a.value_start[v + 1]):
+            y = unit[a.value_target[e]]
+            early, late = (x, y) if place[x] < place[y] else (y, x)
+            for c in range(len(cuts)):
+                if place[early] < cuts[c] <= place[late]:
+                    stays[c, other[late], first[early]] += a.value_bytes[v] + 1e-9
+
+
+@compiled
+def _values(
+    a: Arrays, rank: Ints, contended: bool, behind: Floats, unit: Ints, children: Ints, limit: float
+) -> tuple[Floats, int]:
+    """(C,) the objectives of assignments of units (C, m), infinite above the limit; and how many nodes were run for it."""
+    n, runs = len(rank), 0
+    by_rank, ended = np.empty(n, np.int32), np.empty(n, np.int32)
+    by_readiness, unrecorded = np.empty(0, np.int32), np.empty((2, 0))
+    for i in range(n):
+        by_rank[rank[i]] = i
+    c, start, finish, values = clocks(a, 0), np.empty(n), np.empty(n), np.empty(len(children))
+    for k in range(len(children)):
+        device = children[k][unit]
+        begin(a, device, c)
+        values[k] = advance(
+            a, device, rank, by_rank, contended, start, finish, c, 0, behind, limit, by_readiness, unrecorded, ended
+        )
+        runs += c.size[1]
+    return values, runs

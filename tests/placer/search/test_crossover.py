@@ -1,0 +1,68 @@
+"""Crossover of assignments: the best parts of several steps, joined."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from search_problems import problem, random_problem
+
+from dovetail.placer.search.crossover import PARENTS, crossed
+
+
+def descendants(p, found, kinds=None, seed=0):
+    kinds = p.device_class if kinds is None else np.asarray(kinds, np.int32)
+    valued = [(p.evaluate(np.asarray(w, np.int32)[p.unit]), np.asarray(w, np.int32)) for w in found]
+    with ThreadPoolExecutor(2) as cores:
+        return crossed(p, kinds, valued, 1e-7, np.random.default_rng(seed), cores)
+
+
+def pairs_of_chains(length):
+    """Two chains of pairs side by side; each pair gives to the next, so it may change devices only at a price."""
+    edges = [(2 * k + side, 2 * k + 2 + side) for k in range(length - 1) for side in (0, 1)]
+    return problem(edges, [np.ones(2 * length)], devices=[0, 0], size=10.0)
+
+
+def test_a_good_begin_and_a_good_end_are_joined_with_devices_renamed():
+    p = pairs_of_chains(8)
+    apart = [0, 1] * 8
+    # The first has all of its second half on one device; the other all of its first half, and its devices the other way round.
+    first, other = apart[:8] + [0] * 8, [0] * 8 + [1, 0] * 4
+    parents, price = descendants(p, [first, other])
+    assert parents[0][0] == 8.0 < min(p.evaluate(first), p.evaluate(other))
+    assert parents[0][1].tolist() in (apart, [1 - d for d in apart])
+    assert price > 0.0
+
+
+def test_devices_that_differ_keep_their_names():
+    p = pairs_of_chains(8)
+    first, other = [0, 1] * 4 + [0] * 8, [0] * 8 + [1, 0] * 4
+    parents, _ = descendants(p, [first, other], kinds=[0, 1])
+    assert parents[0][0] > 8.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_descendants_keep_constraints_have_their_true_values_and_are_the_same_each_time(seed):
+    p = random_problem(seed, n=30)
+    rng, found = np.random.default_rng(seed), []
+    while len(found) < 6:
+        where = rng.integers(0, p.devices, p.units)
+        if not p.violations(where[p.unit]):
+            found.append(where)
+    parents, _ = descendants(p, found, seed=seed)
+    assert 1 <= len(parents) <= PARENTS
+    values = [value for value, _ in parents]
+    assert values == sorted(set(values))
+    assert values[0] <= min(p.evaluate(w[p.unit]) for w in found)
+    for value, where in parents:
+        assert not p.violations(where[p.unit])
+        assert value == pytest.approx(p.evaluate(where[p.unit]), rel=1e-12)
+    again, _ = descendants(p, found, seed=seed)
+    assert [value for value, _ in again] == values
+
+
+def test_an_unfinished_chain_is_no_parent():
+    p = pairs_of_chains(4)
+    where = np.array([0, 1] * 4, np.int32)
+    with ThreadPoolExecutor(1) as cores:
+        parents, _ = crossed(p, p.device_class, [(np.inf, where), (4.0, where)], 1e-7, np.random.default_rng(0), cores)
+    assert [value for value, _ in parents] == [4.0]
