@@ -161,7 +161,8 @@ class PreparedSteps:
         self._prepared: dict[Signature, list[TaskPart]] = {}
         self._first_orders: dict[tuple[frozenset[str], ...], Signature] = {}  # names -> their signature that came first
         self._incarnations: dict[str, int] = {}  # task -> its incarnation at the last registration there
-        self._is_warned = False  # whether the caller has got an error that may be due to the restart of a task
+        # Tasks that may have been restarted: the caller has got an error since, and they have not done a step since.
+        self._doubtful: set[str] = set()
         self._last: tuple[Signature, list[TaskPart]] | None = None
         self._fed_shapes: dict[Signature, list[Dims]] = {}  # of the last step of each signature
         # The last program that was traced, what it was fed, and its plan.
@@ -196,6 +197,8 @@ class PreparedSteps:
                 self._last = key, parts
                 self._fed_shapes[key] = [getattr(value, "shape", None) for value in feeds.values()]
                 values.update(self._backend.run(parts, feeds, timeout, gathered))
+                if self._doubtful:
+                    self._doubtful.difference_update([p.task for p in parts])
                 if metadata is not None and options is not None:
                     self._fill(metadata, key, parts, gathered, options.output_partition_graphs)
             except OpError as e:
@@ -205,7 +208,7 @@ class PreparedSteps:
                 if self.is_closed and not isinstance(e, CancelledError):
                     raise CancelledError(e.node_def, e.op, f"The session was closed while the step ran ({e})") from None
                 if isinstance(e, UnavailableError) or (isinstance(e, AbortedError) and key in self._prepared):
-                    self._is_warned = True
+                    self._doubtful = set(self._incarnations)
                 if isinstance(e, AbortedError):
                     # A task was restarted and has lost its programs, so the next run must register them again.
                     self._prepared.clear()
@@ -305,13 +308,13 @@ class PreparedSteps:
             for key, parts in list(self._prepared.items())
             if all(known.get(p.task) == p.incarnation for p in parts)
         }
-        if self._is_warned:
-            self._is_warned = False
-            return
-        raise AbortedError.of(
-            f"{', '.join(restarted)} was restarted since this session used it last: its variables are lost. Initialise or restore "
-            "them and run again."
-        )
+        sudden = [task for task in restarted if task not in self._doubtful]
+        self._doubtful.difference_update(restarted)
+        if sudden:
+            raise AbortedError.of(
+                f"{', '.join(sudden)} was restarted since this session used it last: its variables are lost. Initialise or restore "
+                "them and run again."
+            )
 
     def _with_node(self, error: OpError) -> OpError:
         """The same error, with the graph's node instead of its name."""
