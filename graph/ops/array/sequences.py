@@ -19,7 +19,6 @@ from ..math.scan import cumsum
 from ..math.static_operands import (
     INDEX_TYPES,
     index_operand,
-    need_rank_at_least,
     normal_axis,
     op_scope,
     static_ints,
@@ -39,8 +38,8 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
     """Each element, or slice along an axis, several times in a row.
 
     Args:
-        repeats: how often: one number for all, or a vector with one for each. 0 leaves an element out.
-        axis: where; None: the input as a vector.
+        repeats: how often: one number for all, or a vector with one for each. 0, or a negative number in a vector, leaves an element out.
+        axis: where; None: the input as a vector. A scalar is a vector of one element.
 
     Raises:
         ValueError: `repeats` has more than one axis, or another length than the input's axis.
@@ -50,10 +49,9 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
     with op_scope(name, "Repeat", input, repeats):
         x = convert(input, name="input")
         counts = cast(index_operand(repeats, "repeats"), int32)
-        if axis is None:
-            x, axis = reshape(x, [-1]), 0
-        elif x.dims is not None:
-            need_rank_at_least(x.dims, 1, "input")
+        if axis is None or x.dims == ():
+            x, axis = reshape(x, [-1]), axis or 0
+        if x.dims is not None:
             axis = normal_axis(axis, len(x.dims))
         if counts.dims is None or len(counts.dims) > 1:
             raise ValueError(f"repeats must be a number or a vector, not of shape {text(counts.dims)}")
@@ -64,9 +62,10 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
             raise ValueError(f"repeats has {counts.dims[0]} numbers, the axis {axis} of the input {length}")
         known = static_ints(counts)
         if known is not None:
-            places: Tensor = constant(np.repeat(np.arange(len(known), dtype=np.int32), known))
+            places: Tensor = constant(np.repeat(np.arange(len(known), dtype=np.int32), np.maximum(known, 0)))
         else:
             # Copy k belongs to the first element up to which more than k copies have been made.
+            counts = maximum(counts, 0)
             ends = cumsum(counts)
             places = searchsorted(ends, range_(reduce_sum(counts)), side="right")
         return gather_densely(x, places, axis=axis)

@@ -11,7 +11,7 @@ from dovetail.graph.core.dtypes import float32
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.graph.core.graph import Graph
 from dovetail.graph.gradients.reverse import gradients
-from dovetail.graph.ops.array.sequences import reverse_sequence
+from dovetail.graph.ops.array.sequences import repeat, reverse_sequence
 from dovetail.graph.ops.nn.normalization import local_response_normalization
 
 X = np.random.RandomState(0).randn(2, 3, 3, 7)
@@ -52,6 +52,22 @@ def test_lengths_beyond_an_axis_are_refused(length: int, graph: Graph) -> None:
     turned = reverse_sequence(np.ones((2, 3)), lengths, 1)
     with pytest.raises(InvalidArgumentError, match=r"indices\[1, 0\]"):
         Interpreter(graph, check=True).run(turned, {lengths: np.array([3, length], np.int32)})
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("counts", [[2, -1, 1], [-2, 1, 1], [-1, -1, -1], [0, 3, -5]])
+def test_negative_counts_leave_elements_out(counts: list[int], known: bool, graph: Graph) -> None:
+    fed = placeholder("int32", [3])
+    found = repeat([1, 2, 3], counts if known else fed)
+    values = Interpreter(graph, check=True).run(found, {fed: np.array(counts, np.int32)})
+    np.testing.assert_array_equal(values, np.repeat([1, 2, 3], np.clip(counts, 0, None)))
+
+
+def test_a_scalar_is_repeated_as_a_vector(graph: Graph) -> None:
+    for axis in (None, 0, -1):
+        assert Interpreter(graph, check=True).run(repeat(constant(7), 3, axis)).tolist() == [7, 7, 7]
+    with pytest.raises(ValueError, match="axis 1"):
+        repeat(constant(7), 3, 1)
 
 
 @pytest.mark.parametrize("radius", [0, 2, 10])
