@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.build import TensorLike, apply, convert
 from ...core.constant_value import static_dims
-from ...core.dtypes import Array
+from ...core.dtypes import Array, int64
 from ...core.errors import invalid
 from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, define, set_gradient, typed_attr
@@ -85,6 +85,8 @@ define("Slice", _slice_rule, _slice, gradient=_slice_gradient, cost=no_cost)
 
 def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None) -> Tensor:
     """The block of `size[i]` elements from `begin[i]` on, in each dimension `i`; -1 means all that follow."""
+    if any(isinstance(v, Tensor) and v.dtype.base is int64 for v in (begin, size)):  # numbers beside it are int64, too
+        begin, size = (v if isinstance(v, Tensor) else convert(v, int64) for v in (begin, size))
     return apply_op("Slice", name, input=input_, begin=Index(begin), size=Index(size))
 
 

@@ -106,7 +106,11 @@ def bincount(
         else:
             each = reshape(convert(weights), [-1])
         found = unsorted_segment_sum(each, values, length)
-        return found if maxlength is None else found[: cast(convert(maxlength), int32)]
+        if maxlength is None:
+            return found
+        most = cast(convert(maxlength), int32)
+        check = Assert(greater_equal(most, 0), ["maxlength must be non-negative, it is", most])
+        return found[: with_dependencies([check], most)]
 
 
 def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:

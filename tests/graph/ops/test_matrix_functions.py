@@ -171,3 +171,20 @@ def test_objects_of_registered_types_are_tensors(monkeypatch):
 def test_new_diagonals_tell_the_shape_of_their_matrices(matrices, diagonals, wanted):
     made = tf.matrix_set_diag(tf.placeholder("float32", matrices), tf.placeholder("float32", diagonals))
     assert made.dims == wanted
+
+
+def test_a_count_of_bins_is_not_negative():
+    most = tf.placeholder(tf.int32, [])
+    counts = tf.bincount([1, 1, 7], maxlength=most)
+    with tf.Session() as session:
+        assert session.run(counts, {most: 2}).tolist() == [0, 2]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="maxlength must be non-negative"):
+            session.run(counts, {most: -1})
+
+
+def test_numbers_beside_an_int64_tensor_are_int64() -> None:
+    x = np.arange(12.0).reshape(3, 4)
+    at = tf.placeholder(tf.int64, [2])
+    with tf.Session() as session:
+        np.testing.assert_array_equal(session.run(tf.slice(x, at, [1, -1]), {at: [1, 2]}), x[1:2, 2:])
+        np.testing.assert_array_equal(session.run(tf.slice(x, (1, 0), at), {at: [2, 3]}), x[1:, :3])
