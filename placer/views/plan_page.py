@@ -27,7 +27,7 @@ from .page_data import contents
 
 COMPILED = 20_000  # nodes of plans up to which the page shows kernels: the compiler's passes run for it
 DRAWN = 1_000  # devices of clusters up to which it shows the predicted timeline
-COMPLETE = "To have all: plan.to_html(path, complete=True)"
+COMPLETE = "To have all: plan.to_html(path, complete=True), or dovetail plan --html FILE --complete"
 
 Kernels = Callable[[str], Any]
 """Device -> its kernels, a `codegen.explain.DeviceKernels`."""

@@ -19,7 +19,7 @@ from ...placer.simulate import Timeline
 from ...placer.views import lint
 from ...placer.views.facts import PREDICTED
 from ...placer.views.plan_warning import PlanWarning
-from .common import DIFFERENT, WARNED, errors_explained, output_file, print_text
+from .common import DIFFERENT, WARNED, UsageError, errors_explained, output_file, print_text
 from .programs import PageOption, Placing, Program, ProgramArgument, TraceOption, build, takes_placing, without_log
 
 
@@ -52,6 +52,13 @@ def plan(
         ),
     ] = False,
     html: PageOption = None,
+    complete: Annotated[
+        bool,
+        typer.Option(
+            "--complete",
+            help="With --html: show the timeline and kernels of a step of any size, which may take minutes.",
+        ),
+    ] = False,
     svg: Annotated[
         Path | None, typer.Option(help="Write the plan as an SVG picture.", dir_okay=False, callback=output_file)
     ] = None,
@@ -69,11 +76,13 @@ def plan(
     Exit status: 0 planned, 1 the program fails or cannot be placed, 2 wrong use, 4 --check or --fix found warnings.
     """
     with errors_explained():
+        if complete and html is None:
+            raise UsageError("--complete applies to the page: pass --html too")
         built = build(program)
         asked = _nodes(built, explain or ())
         made = placing.plan(built)
         if html is not None:
-            made.to_html(html, costs=placing.profile)
+            made.to_html(html, costs=placing.profile, complete=complete)
         if save is not None:
             made.save(save)
         if svg is not None:

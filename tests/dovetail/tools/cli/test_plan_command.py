@@ -126,6 +126,16 @@ def test_saving_and_comparing(folder: Path) -> None:
     assert run("diff", "a.plan", "a.plan", cluster="").exit_code == 0
 
 
+def test_a_page_is_complete_if_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("dovetail.placer.plan.Plan.to_html", lambda plan, path, **more: asked.append(more["complete"]))
+    for option in ([], ["--complete"]):
+        assert plan("train_it.py:graph_and_fetches", "--html", "p.html", *option).exit_code == 0
+    assert asked == [False, True]
+    alone = plan("train_it.py:graph_and_fetches", "--complete")
+    assert alone.exit_code == 2 and "pass --html too" in alone.stderr
+
+
 def test_a_saved_plan_is_shown_explained_and_predicted_as_the_program_is(folder: Path) -> None:
     program = "train_it.py:graph_and_fetches"
     shown = plan(program, "--save", "a.plan")
