@@ -70,6 +70,20 @@ class KernelOptions:
         return cls(**values)
 
 
+_has_neighbours = False
+
+
+def expect_neighbours() -> None:
+    """This process is one of several tasks that share a machine: its idle threads leave the cores to the others at once."""
+    global _has_neighbours
+    _has_neighbours = True
+
+
+def has_neighbours() -> bool:
+    """Whether this process shares its cores with other tasks."""
+    return _has_neighbours
+
+
 _disabled: set[str] = set()
 
 

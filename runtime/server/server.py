@@ -27,6 +27,7 @@ from typing import Any
 import threadpoolctl
 
 from ...codegen.gpu.driver.api import present_gpus
+from ...codegen.options import expect_neighbours
 from ...graph.core.argument_names import explains_arguments
 from ...graph.core.errors import NotFoundError, UnknownError, invalid
 from ...graph.core.interpreter_state import process_id
@@ -176,6 +177,8 @@ class Server:
             self.task, self.config.device_count, setting("DOVETAIL_EMULATE_GPUS"), gpus=present_gpus(),
             host_memory=setting("DOVETAIL_HOST_MEMORY") or None,
         )  # fmt: skip
+        if len(task_addresses(self.cluster_spec)) > 1:
+            expect_neighbours()
         self.incarnation = self.devices[0].incarnation
         self._backup = backup_of(self.cluster_spec, self.job_name, self.task_index)
         if self._backup and any(d.name.device_type == "GPU" and not d.emulated for d in self.devices):

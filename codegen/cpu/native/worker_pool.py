@@ -2,7 +2,8 @@
 
 Waking a thread takes about 70 microseconds. The launches of a table follow each other immediately, and so do many programs' steps. So a
 helper that has worked looks for the next launch, on shared memory and without Python (`launch_source`), for `PATIENCE_NS`; it yields the
-core now and then. A caller that needs more helpers wakes those that sleep.
+core now and then. A caller that needs more helpers wakes those that sleep. In a task of a cluster a step waits for others in between, and
+these may need the core, so helpers are less patient there: with 50 us training on two workers of two cores took 1.2 times as long.
 
 A *board* is the piece of that memory where a caller writes its launches; each run takes one, so several threads may run tables at once.
 All use the same helpers. The caller never waits for a helper that has not started: on a machine whose other cores are busy it does
@@ -25,13 +26,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...options import has_neighbours
 from ...target import cores
 from ..work_ranges import LINE, Ranges
 from . import table as launches
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-PATIENCE_NS = 50_000  # for which helpers look for the next launch
+PATIENCE_NS, TASK_PATIENCE_NS = (
+    50_000,
+    3_000,
+)  # for which helpers look for the next launch: by itself, and in a task of a cluster
 MOST_HELPERS = 64
 BOARDS = 4  # threads that may run tables with helpers at once; another one does its work alone
 
@@ -151,9 +156,10 @@ _NO_POOL = np.zeros(1, np.int64)
 @cache
 def _looks() -> int:
     """How many looks take as long as helpers are patient, on this machine."""
+    patience = TASK_PATIENCE_NS if has_neighbours() else PATIENCE_NS
     some, fastest = 2000, float("inf")
     for _ in range(3):
         began = time.perf_counter_ns()
         launches.loops()["assist"](*launches.assistance(launches.LOOK, 0, 0, some))
         fastest = min(fastest, time.perf_counter_ns() - began)
-    return max(100, int(PATIENCE_NS * some / fastest))
+    return max(100, int(patience * some / fastest))

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dovetail as dt
+from dovetail.codegen import options
 from dovetail.codegen.cpu.jit import compile_now
-from dovetail.codegen.cpu.native import table as launches
+from dovetail.codegen.cpu.native import table as launches, worker_pool
 from dovetail.codegen.cpu.native.worker_pool import BOARDS, WorkerPool, most_threads, pool, run, share
 from dovetail.codegen.cpu.work_ranges import LINE
 
@@ -216,3 +218,25 @@ def test_helpers_stay_where_they_are_when_cores_have_been_taken_away(monkeypatch
     helpers._leave_core_of_caller()
     helpers._leave_core_of_caller()
     assert helpers._core_of is None
+
+
+def test_helpers_of_a_task_that_has_neighbours_are_less_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = WorkerPool().memory[launches.LOOKS]
+    monkeypatch.setattr("dovetail.codegen.options._has_neighbours", True)
+    worker_pool._looks.cache_clear()
+    try:
+        assert 100 <= WorkerPool().memory[launches.LOOKS] < alone
+    finally:
+        worker_pool._looks.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_one_of_several"), [({"local": ["localhost:0"]}, False), ({"ps": 1, "worker": 1}, True)]
+)
+def test_a_server_of_several_tasks_expects_neighbours(
+    monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any], is_one_of_several: bool
+) -> None:
+    monkeypatch.setattr("dovetail.codegen.options._has_neighbours", False)
+    addresses = {job: tasks if isinstance(tasks, list) else ["localhost:0"] for job, tasks in cluster.items()}
+    dt.train.Server(addresses, job_name=next(iter(addresses)), task_index=0, start=False)
+    assert options.has_neighbours() is is_one_of_several
