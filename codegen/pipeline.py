@@ -52,8 +52,6 @@ class Compilation:
         reader_of: makes readers of published variables of other tasks; None: there are none.
         fired: the rewrites so far, in order.
         fusion: the steps with fused kernels, and why other nodes are not fused; None before fusion.
-        fuse_small: whether to fuse tensors that are too small to gain.
-        fuse_nothing: whether all tensors are too small to gain.
         program: the program; None before lowering.
     """
 
@@ -62,8 +60,6 @@ class Compilation:
     reader_of: ReaderOf | None = None
     fired: list[Fired] = field(default_factory=list)
     fusion: Fusion | None = None
-    fuse_small: bool = True
-    fuse_nothing: bool = False
     program: Program | None = None
 
     @property
@@ -102,26 +98,20 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     from .passes.decompose import functionalize_random, widen_products
     from .target import OPERATIONS_PER_BYTE
 
-    def policy(c: Compilation) -> None:
-        c.fuse_small, c.fuse_nothing = backend.fusion_policy(c.graph)
-
     def wide(c: Compilation) -> None:
         c.graph = widen_products(c.graph)
 
     def random(c: Compilation) -> None:
-        if not c.fuse_nothing:
-            c.graph = functionalize_random(c.graph)
+        c.graph = functionalize_random(c.graph)
 
     def fusion(c: Compilation) -> None:
-        if not c.fuse_nothing:
-            c.fusion = fuse(c.graph, small=c.fuse_small, again=OPERATIONS_PER_BYTE, numbers=True)
+        c.fusion = fuse(c.graph, small=backend.fuses_small(c.graph), again=OPERATIONS_PER_BYTE, numbers=True)
 
     def regions(program: Program) -> Program:
         return form_native_regions(program, backend.compile_first) if backend.has_regions else program
 
     return (
         Pass("rewriting", _rewriting(backend.rewrites)),
-        Pass("fusion policy", policy),
         Pass("mixed precision", wide),
         Pass("counter-based random numbers", random),
         Pass("fusion", fusion),

@@ -9,7 +9,6 @@ from ...graph.core.graph import Node
 from ...graph.core.settings import setting
 from ...graph.resources.resource_manager import Context
 from ..backend import ContextOf
-from ..fusion.grouping import has_only_small
 from ..ir.fused_kernel import FusedKernel
 from ..ir.partition import PartitionGraph
 from ..ir.program import Kernel
@@ -42,11 +41,11 @@ class NumbaBackend(NumpyBackend):
         self.check = check
         self._has_region_only = False
 
-    def fusion_policy(self, graph: PartitionGraph) -> tuple[bool, bool]:
-        """(fuse small tensors, fuse nothing): whether to fuse tensors too small to gain, and whether all tensors are too small."""
+    def fuses_small(self, graph: PartitionGraph) -> bool:
+        """Whether to fuse tensors too small to gain, and in regions single nodes, too."""
         small = self.fuse_small or len(graph.steps) <= FEW_STEPS
         self._has_region_only = small and self.has_regions
-        return small, not small and has_only_small(graph)
+        return small
 
     def fused(self, group: FusedKernel, context_of: ContextOf | None = None) -> CpuFusedKernel:
         """A kernel that starts on NumPy and becomes compiled."""

@@ -74,7 +74,7 @@ class _Result:
     def result(self) -> Fusion:
         """The kernels of the groups that pay, at the positions of their last nodes."""
         if not self.walk.groups:
-            return self.fusion(self.unit.steps)
+            return Fusion(self.unit.steps, self.reasons)
         takers = self.walk.takers
         kernels: dict[Node, FusedKernel] = {}
         gone: set[Node] = set()
@@ -104,17 +104,12 @@ class _Result:
                 steps.append(kernels[node])
             elif node not in gone:
                 steps.append(step)
-        return self.fusion(tuple(steps))
+        return Fusion(tuple(steps), self.reasons)
 
     def own(self, group: FusionGroup) -> list[Node]:
         """The nodes of a group that are neither views nor copies: other steps may take their outputs."""
         copies = self.again.of(group)
         return [n for n in group.nodes if n not in self.views and n not in copies]
-
-    def fusion(self, steps: tuple[PartitionStep | FusedKernel, ...]) -> Fusion:
-        return Fusion(
-            steps, self.reasons | dict.fromkeys((n.name for n in self.walk.passed), "it is too small to gain")
-        )
 
     def dropped(self, inside: Sequence[Node], takers: dict[Tensor, list[object]], gone: set[Node]) -> list[Node]:
         """The views that only kernels with copies of them take, so that the views themselves are dropped. In the order of the unit."""

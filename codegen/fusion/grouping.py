@@ -53,21 +53,6 @@ BATCH = 64  # the estimate of a size that is known only at run time
 SMALL = 4096  # elements below which NumPy's few calls are as fast as one kernel call
 
 
-def has_only_small(unit: PartitionGraph) -> bool:
-    """Whether no kernel can pay, because all tensors of the unit are small. A fast check."""
-    tensors = [t for _, t in unit.feeds]
-    for step in unit.steps:
-        if isinstance(step, Node):
-            tensors += step.outputs
-        elif isinstance(step, RecvTensor):
-            tensors += () if step.tensor is None else (step.tensor,)
-        elif isinstance(step, RunPredicated):
-            tensors += step.node.outputs
-        elif not isinstance(step, SendTensor | AwaitNode):
-            return False  # a loop
-    return all((count := element_count(dims)) is not None and count < SMALL for dims in {t.dims for t in tensors})
-
-
 class Walk:
     """The walk over a unit.
 
@@ -77,7 +62,6 @@ class Walk:
         views: views, and arithmetic on scalars, that stay nodes and of which groups may have copies.
         reasons: node name -> why it is in no group.
         choosing: nodes that select between two values for each element.
-        passed: nodes that were too small to consider.
         guarded: the predicates of nodes that may be dead.
     """
 
@@ -106,7 +90,6 @@ class Walk:
         self.groups: dict[FusionGroup, None] = {}
         self.choosing: set[Node] = set()
         self.depth: dict[Node, Depth] = {}
-        self.passed: list[Node] = []
         self.small_dims: dict[Dims, bool] = {}
         self.guards = Predicates()
         self.guarded: dict[Node, tuple[Node | int, ...]] = {}
@@ -141,7 +124,7 @@ class Walk:
                 self.open.pop(group, None)
             self.reading.clear()
         if not self.small and node.type not in RANDOM_OPS and self.is_small(node):
-            self.passed.append(node)
+            self.reasons[node.name] = "it is too small to gain"
             if self.open:
                 self.taken(node.inputs)
             return

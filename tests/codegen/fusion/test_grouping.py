@@ -11,9 +11,9 @@ from reference_interpreter import execution_order
 import dovetail as dt
 from dovetail.codegen.cpu.emit.nest import source_of
 from dovetail.codegen.fusion.fuse import Fusion, fuse
-from dovetail.codegen.fusion.grouping import MOST_PASSES, has_only_small
+from dovetail.codegen.fusion.grouping import MOST_PASSES
 from dovetail.codegen.ir.fused_kernel import FusedKernel
-from dovetail.codegen.ir.partition import EndLoop, PartitionGraph, RecvTensor
+from dovetail.codegen.ir.partition import PartitionGraph, RecvTensor
 from dovetail.codegen.passes.rewrite import Rewrites, rewrite
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
@@ -267,16 +267,6 @@ def test_the_gradient_of_a_mean_of_losses_is_right(batch: int) -> None:
             with dt.Session(graph=graph, config=config) as session:
                 results.append(session.run(fetches, dict(zip(feeds, values, strict=True)))[0])
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(("sizes", "answer"), [([], True), ([8], True), ([64, 64], False), ([None], False)])
-def test_what_has_only_small_tensors_is_known_at_once(sizes: list[int | None], answer: bool) -> None:
-    x = dt.placeholder(dt.float32, [])
-    y = dt.placeholder(dt.float32, sizes)
-    z = dt.exp(x) * y
-    unit = unit_of([z], [x, y])
-    assert has_only_small(unit) is answer
-    assert has_only_small(PartitionGraph(unit.device, (*unit.steps, EndLoop(())), unit.feeds, unit.fetches)) is False
 
 
 @pytest.mark.parametrize("name", ["a chain", "a long sum", "a chain that is computed again"])
