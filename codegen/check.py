@@ -13,7 +13,7 @@ from ..graph.core.graph import Node
 from ..graph.resources.variable import VariableState
 from .fusion.to_loops import kernel_of
 from .ir.fused_kernel import FusedKernel
-from .ir.legality import NotFusibleError
+from .ir.loop_nest import NotFusibleError
 from .ir.program import Kernel
 
 _ADVICE = "This is an error in Dovetail; on CPUs, DOVETAIL_BACKEND=numpy avoids it."

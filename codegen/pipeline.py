@@ -128,7 +128,7 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
     from .gpu.graph_regions import with_graph_regions  # the GPU code generator, some 60 modules
     from .gpu.horizontal_fusion import fuse_updates
     from .gpu.transfers import insert_transfers
-    from .ir.legality import SUPPORTED
+    from .ir.loop_nest import SUPPORTED
     from .passes.attention_fusion import fuse_attention
     from .passes.decompose import functionalize_random
     from .target import GPU_LONGEST_SCAN, GPU_OPERATIONS_PER_BYTE

@@ -23,10 +23,9 @@ from typing import Any
 from ...graph.core.dtypes import FLOAT8, bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
 from ..ir.fused_kernel import FusedKernel, inputs_of
-from ..ir.loop_nest import COSTLY, LoopNest, Store, Value
+from ..ir.loop_nest import COSTLY, LoopNest, Store, TileLoops, Value
 from ..ir.nodes import transposed
 from ..ir.partition import BeginLoop, EndLoop, LeaveUnless, PartitionGraph, PartitionStep, RecvTensor
-from ..ir.tile_loops import TileLoops
 
 ANCHORS = {"MatMul": (2, 2), "BatchMatMulV2": (3, 2), "Conv2D": (4, 0), "Conv2DBackpropInput": (4, 0)}
 """Ops that others are joined to: axes of their template, and how many of the inputs may have work before them."""

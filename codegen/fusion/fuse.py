@@ -15,7 +15,7 @@ from ...graph.core.graph import Node, Tensor
 from ...graph.core.opdef import size
 from ..ir.fused_kernel import FusedKernel
 from ..ir.index_maps import EXTREMES, LAST_AXIS, LOOKUPS
-from ..ir.legality import SUPPORTED, NotFusibleError
+from ..ir.loop_nest import SUPPORTED, NotFusibleError
 from ..ir.partition import PartitionGraph, PartitionStep, node_of
 from .grouping import BATCH, SMALL, Walk
 from .merge import FusionGroup

@@ -13,7 +13,7 @@ A read of rows of a variable runs with its kernel, before any other step that ta
 
 A receive closes all groups: work that is ready before it must not wait for another task.
 
-A group does not cross control flow: its nodes are all in one loop body, and all dead or alive together (`ir/predicates.py`).
+A group does not cross control flow: its nodes are all in one loop body, and all dead or alive together (`ir/partition.py`).
 
 Views (reshapes that only add or drop axes of size 1, broadcasts, identities) cost nothing inside a kernel. So each group that
 takes one gets its own copy, and the node is dropped when it has no other consumer. With `numbers`, the same holds for arithmetic
@@ -30,9 +30,19 @@ from ...graph.core.dtypes import DType, resource
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import Dims, element_count
 from ..ir.index_maps import LOOKUPS, RANDOM_OPS, IndexMaps, index_maps_of
-from ..ir.legality import SUPPORTED, NotFusibleError
-from ..ir.partition import AwaitNode, PartitionGraph, RecvTensor, RunPredicated, SendTensor, inputs_of_step, node_of
-from ..ir.predicates import Predicate, Predicates, asked_for
+from ..ir.loop_nest import SUPPORTED, NotFusibleError
+from ..ir.partition import (
+    AwaitNode,
+    PartitionGraph,
+    Predicate,
+    Predicates,
+    RecvTensor,
+    RunPredicated,
+    SendTensor,
+    asked_for,
+    inputs_of_step,
+    node_of,
+)
 from ..ir.symbolic_shape import STEERING, SymbolicShapes
 from .merge import Axes, Axis, Depth, FusionGroup, Join, merged
 from .op_rules import rule_of

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from ...graph.core.graph import Node, Tensor
 from ..ir.index_maps import AxisMap, IndexMaps
-from ..ir.predicates import NONE, Predicate
+from ..ir.partition import NONE, Predicate
 from ..ir.symbolic_shape import Size
 
 Depth = tuple[int, int]

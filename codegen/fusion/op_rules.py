@@ -15,9 +15,8 @@ import numpy as np
 from ...graph.core.dtypes import DType, bfloat16, float16, int64
 from ...graph.core.graph import Node, Tensor
 from ..ir.index_maps import VIEWS
-from ..ir.legality import NotFusibleError
-from ..ir.loop_nest import Scan
-from .row_loops import first_extreme
+from ..ir.loop_nest import NotFusibleError, Scan
+from .table_loops import first_extreme
 from .tracer import Symbol, SymbolicMath, literal
 
 Rule = Callable[..., "Symbol | tuple[Symbol, ...]"]

@@ -12,8 +12,7 @@ from functools import lru_cache
 from ...graph.core.dtypes import DType
 from ...graph.core.graph import Node
 from ...graph.ops.state.training import RULES, UpdateRule
-from ..ir.legality import SUPPORTED, NotFusibleError
-from ..ir.loop_nest import LoopNest
+from ..ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
 from .table_loops import owned_row
 from .tracer import SymbolicLoops
 

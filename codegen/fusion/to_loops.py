@@ -8,8 +8,7 @@ from ...graph.core.dtypes import float32, int64
 from ...graph.core.graph import Node, Tensor
 from ..ir.fused_kernel import Assumption, FusedKernel
 from ..ir.index_maps import RANDOM_OPS, AxisMap, IndexMaps, ShapeAssumption, index_maps_of
-from ..ir.legality import NotFusibleError
-from ..ir.loop_nest import ADD, LoopNestBuilder
+from ..ir.loop_nest import ADD, LoopNestBuilder, NotFusibleError
 from .op_rules import constant_of, rule_of
 from .tracer import Symbol
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from ...graph.core.dtypes import FLOAT8, DType, bool_, float64, int32, int64
 from ...graph.core.scalar_math import NumpyMath
-from ..ir.legality import SUPPORTED, NotFusibleError
-from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, SET, LoopNest, LoopNestBuilder, Scan
+from ..ir.loop_nest import COSTLY, FLOAT32_ONLY, SET, SUPPORTED, LoopNest, LoopNestBuilder, NotFusibleError, Scan
 
 _MOST_POWERS = 4  # the largest n for which x ** n becomes a product: within 2 units in the last place of the power
 _VECTORISED = COSTLY | {"sqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "isnan", "isinf", "isfinite"}

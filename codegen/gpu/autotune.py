@@ -28,11 +28,10 @@ import numpy as np
 
 from ...graph.core.errors import ResourceExhaustedError
 from .. import artifact_cache
-from .driver.api import bindings, check
+from .driver.api import Event, bindings, check
 from .driver.array import DeviceArray
 from .driver.device import Device
 from .driver.launch import leaves_others
-from .driver.streams import Event
 
 logger = logging.getLogger(__name__)
 

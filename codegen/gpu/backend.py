@@ -29,20 +29,19 @@ from ..backend import ContextOf
 from ..fusion.epilogue import Edge, EpilogueKernel, operands_of
 from ..fusion.optimizer_loops import update_of
 from ..ir.fused_kernel import FusedKernel, KernelSizes
+from ..ir.loop_nest import TileLoops
 from ..ir.nodes import PASSED_ON, PRODUCTS
 from ..ir.program import Kernel
-from ..ir.tile_loops import TileLoops
 from ..lower.region import Steps
 from ..reference import NumpyBackend
 from .bind.conv import IMAGE_MAKERS, convolutions
 from .bind.copy import COPY_MAKERS
 from .bind.products import ATTENTION_MAKERS, product_template
 from .bind.rows import ROW_MAKERS
-from .bind.template import Choice, Template
 from .collectives import collective_kernel
 from .driver.device import Device
 from .driver.ipc import Lends
-from .ir import Target
+from .ir import Choice, Target, Template
 from .kernels import FusedGpuKernel, GpuContext, GpuKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, lives_on_device
 from .updates import OptimizerUpdate, sparse_kernel

@@ -27,11 +27,10 @@ from ..backend import NodeError
 from ..ir.loop_nest import LoopNest
 from ..ir.nodes import HANDLES, PASSED_ON
 from ..ir.program import Call, Instruction, Loop, Program
-from .bind.template import Choice, Template
 from .driver.launch import LoadedRoutine
 from .emit.expr import WHOLE, Names, Tile
 from .emit.nest import triton_source
-from .ir import Count, Grid, Launch, Parameter, Routine, TritonKernel, triton_type
+from .ir import Choice, Count, Grid, Launch, Parameter, Routine, Template, TritonKernel, triton_type
 from .kernels import GpuContext, GpuKernel, loaded
 from .residency import ShapeKernel, SmallHostKernel
 from .updates import OptimizerUpdate

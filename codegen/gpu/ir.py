@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from ...graph.core.gpu_models import GPUS, SMALLEST_BLOCK_SHARED_BYTES
 
@@ -347,3 +349,38 @@ class CompiledCall:
         work = f"{self.bytes / 1e6:,.3f} MB, {self.flops:,.0f} flops"
         head = f"{self.op} up to '{self.nodes[-1]}': {work}, at least {self.seconds * 1e6:.3g} µs"
         return "\n  ".join([head, *map(str, self.launches)])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What can be launched for inputs of certain shapes.
+
+    Attributes:
+        candidates: routines that all do the work.
+        sizes: what a launch calls them.
+        outputs: shape and type of each.
+        results: how many of these are the node's; the others are by-products. 0: all.
+    """
+
+    candidates: Sequence[Routine]
+    sizes: Mapping[str, int]
+    outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
+    results: int = 0
+
+
+Choose: TypeAlias = "Callable[[Sequence[tuple[int, ...]], Sequence[Any]], Choice | None]"
+
+
+@dataclass(slots=True)
+class Template:
+    """How one node runs.
+
+    Attributes:
+        inputs: how many of the node's inputs are loaded; of the others only the values on the host are used.
+        choose: (shapes of the loaded inputs, values of the others, as tuples) -> what to launch; None: nothing, the fallback runs.
+        order: the node's inputs in the order that the others follow: first those that are loaded. None: their own.
+    """
+
+    inputs: int
+    choose: Choose
+    order: tuple[int, ...] | None = None

@@ -26,14 +26,13 @@ from ..ir.fused_kernel import FusedKernel
 from ..ir.program import Kernel
 from ..reference import NumpyBackend
 from .autotune import fastest
-from .bind.template import Choice, Template
 from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .driver.device import Device
 from .driver.launch import LoadedKernel, LoadedRoutine, NotSuitableError, leaves_others
 from .emit.expr import rows_in
 from .emit.schedules import fused, size_names
-from .ir import Routine, TritonKernel
+from .ir import Choice, Routine, Template, TritonKernel
 from .residency import brought, on_host, value_on
 from .toolchain import compile
 

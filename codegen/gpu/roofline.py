@@ -16,8 +16,7 @@ from ...graph.core.gpu_models import BLOCK_RESERVED, REGISTERS, GpuModel
 from ...graph.core.graph import Node, Tensor
 from ..ir.program import Call, Instruction, calls_of
 from ..memory.plan import TensorSizes
-from .bind.template import Choice
-from .ir import WARP, CompiledCall, CompiledLaunch, Target
+from .ir import WARP, Choice, CompiledCall, CompiledLaunch, Target
 from .kernels import GpuKernel
 from .toolchain.compile import compile_kernel, compile_together
 

@@ -18,14 +18,12 @@ from ...graph.resources.variable import VariableState
 from ..check import compare_update
 from ..fusion.optimizer_loops import SparseUpdate, sparse_update_of
 from ..fusion.table_loops import kept_in
-from ..ir.legality import SUPPORTED, NotFusibleError
-from ..ir.loop_nest import LoopNest
+from ..ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
 from .bind.rows import MOST_UPDATES, fits, gathered, slices_of
-from .bind.template import Choice, Choose, Template
 from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .emit.schedules import routines, size_names, specialise
-from .ir import triton_type
+from .ir import Choice, Choose, Template, triton_type
 from .kernels import GpuContext, GpuKernel
 from .residency import HostKernel, brought, lives_on_device, value_on
 from .templates.tables import check_scatter, decaying_update, launch_sizes, scatter, sparse_update

@@ -1,13 +1,10 @@
 """The intermediate representations, from nodes to instructions. Any package of codegen/ may import this one.
 
-partition.py       PartitionGraph: one device's nodes in order, with sends, receives, predicates and loops
+partition.py       PartitionGraph: one device's nodes in order, with sends, receives, predicates and loops; which are dead together
 index_maps.py      IndexMaps: which axis of a node's iteration space each dimension of its tensors is
 symbolic_shape.py  sizes that are products of unknown dimensions, and when two are equal
-predicates.py      which nodes of a `cond` are dead together
-legality.py        NotFusibleError, and the element types of kernels
-loop_nest.py       LoopNest: scalar values in SSA form over an iteration space
+loop_nest.py       LoopNest: scalar values in SSA form over an iteration space; TileLoops: those on a template's tile
 value_writer.py    ValueWriter: the values of a loop nest as lines of source text, in a dialect of Python
-tile_loops.py      TileLoops: elementwise work on a template's tile (prologues and epilogues)
 fused_kernel.py    FusedKernel: the nodes of one kernel with its loop nest
 program.py         Program: instructions over slots
 nodes.py           makes nodes that the compiler adds; facts about ops: products, variables, ops that pass values on

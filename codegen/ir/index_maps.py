@@ -25,7 +25,7 @@ from ...graph.core.constant_value import static_dims, static_value
 from ...graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32, int64
 from ...graph.core.graph import Node, Tensor
 from ...graph.core.shape import element_count
-from .legality import NotFusibleError
+from .loop_nest import NotFusibleError
 from .nodes import PASSED_ON
 from .symbolic_shape import Size, SymbolicShapes
 

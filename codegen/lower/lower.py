@@ -37,8 +37,8 @@ from ..ir.partition import (
     RecvTensor,
     RunPredicated,
     SendTensor,
+    asked_for,
 )
-from ..ir.predicates import asked_for
 from ..ir.program import Await, Begin, Call, Instruction, Loop, Predicated, Program, Read, Recv, Send, Wait, flattened
 from ..memory.plan import plan_memory
 

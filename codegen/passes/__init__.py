@@ -2,7 +2,6 @@
 
 rewrite.py            applies the rule tables, folds constants, merges equal nodes (CSE)
 rules/                the rule tables and their pattern language
-constant_folding.py   computes what depends on constants only
 attention_fusion.py   finds attention and its gradient, and makes two nodes of them
 decompose.py          random nodes become streams and numbers of them, which fusion can compute in place; narrow products are widened
 """

@@ -23,8 +23,7 @@ from ...graph.core.dtypes import bfloat16, float16, float32
 from ...graph.core.graph import Node, Tensor
 from ...graph.ops.nn import attention as _attention  # noqa: F401  the ops that this makes
 from ..ir.nodes import inferred_node, transposed
-from ..ir.partition import BeginLoop, PartitionGraph, RunPredicated, inputs_of_step
-from ..ir.predicates import asked_for
+from ..ir.partition import BeginLoop, PartitionGraph, RunPredicated, asked_for, inputs_of_step
 from .rewrite import Fired
 from .rules.dsl import match, parse
 

@@ -20,8 +20,7 @@ from ...graph.core.graph import Node
 from ...graph.ops.random import stateless_random as _streams  # noqa: F401  the ops that this makes
 from ..ir.index_maps import RANDOM_OPS
 from ..ir.nodes import PRODUCTS, inferred_node
-from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, node_of
-from ..ir.predicates import asked_for
+from ..ir.partition import BeginLoop, EndLoop, PartitionGraph, PartitionStep, RunPredicated, asked_for, node_of
 
 _NARROW = (float16, bfloat16)
 _NUMBERS = {"RandomUniform": "UniformOfStream", "RandomStandardNormal": "NormalOfStream",

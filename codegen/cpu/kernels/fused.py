@@ -27,8 +27,7 @@ from ...fusion.fuse import fuse
 from ...fusion.op_rules import rule_of
 from ...fusion.range_analysis import short_row
 from ...ir.fused_kernel import FusedKernel
-from ...ir.legality import NotFusibleError
-from ...ir.loop_nest import READS, LoopNest
+from ...ir.loop_nest import READS, LoopNest, NotFusibleError
 from ...ir.partition import PartitionGraph
 from ...ir.program import Kernel
 from ...reference import NumpyBackend

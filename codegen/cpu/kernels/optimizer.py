@@ -29,8 +29,7 @@ from ....graph.resources.variable import VariableState, changing
 from ...check import compare_update
 from ...fusion.optimizer_loops import SparseUpdate, sparse_update_of, update_of
 from ...fusion.table_loops import added
-from ...ir.legality import SUPPORTED, NotFusibleError
-from ...ir.loop_nest import LoopNest
+from ...ir.loop_nest import SUPPORTED, LoopNest, NotFusibleError
 from ...ir.program import Kernel
 from ..emit.nest import source_of
 from ..jit import Function, compile_now

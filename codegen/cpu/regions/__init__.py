@@ -2,7 +2,6 @@
 
     formation  the pass: which calls form a region, and which instructions move before or after it
     region     a region at run time: call by call at first, then by a plan for its shapes; and the memory that it will need
-    lowering   how calls without a kernel enter a plan: views, shapes, concatenations
 
 The pipeline and the report of kernels (`codegen.explain`) import this package.
 """

@@ -28,13 +28,17 @@ from ...ir.program import Call, Instruction, Loop, MemoryNeeds, Program, Send, c
 from ...lower.region import constants_of, region_of
 from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from ..tiering import TieredKernel
-from .lowering import can_record, is_launching, kernel_of, variables_of, work_of
 from .region import (
     NativeRegion,
+    can_record,
     is_large_update,
+    is_launching,
     is_update,
+    kernel_of,
     planned_regions,
     regions_of,
+    variables_of,
+    work_of,
 )
 
 logger = logging.getLogger(__name__)

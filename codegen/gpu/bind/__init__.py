@@ -1,6 +1,5 @@
 """Binds nodes to templates: from a node's types and attributes, then the shapes of a run, to routines, sizes and output shapes.
 
-    template.py   `Template`, what a binding gives; `Choice`, what it gives for one set of shapes
     products.py   matrix products; attention and its gradient
     conv.py       convolutions, depthwise convolutions, pooling, and their gradients
     copy.py       slices, concatenation, padding, tiling, transposes: strided copies

@@ -13,12 +13,11 @@ from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, layout, window_of
 from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names, image_sizes
-from ...ir.tile_loops import TileLoops
+from ...ir.loop_nest import TileLoops
 from ..emit.expr import Names
 from ..emit.schedules import candidates, one_after_another
-from ..ir import Count, Routine, Scratch, triton_type
+from ..ir import Choice, Count, Routine, Scratch, Template, triton_type
 from ..templates.conv import convolution
-from .template import Choice, Template
 
 Shape = tuple[int, ...]
 

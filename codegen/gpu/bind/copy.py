@@ -17,9 +17,8 @@ import numpy as np
 from ....graph.core.graph import Node
 from ....graph.core.opdef import opdef
 from ....graph.ops.array.padding import MIRROR_OFFSETS
-from ..ir import triton_type
+from ..ir import Choice, Template, triton_type
 from ..templates.strided_copy import Move, moves
-from .template import Choice, Template
 
 Shape = tuple[int, ...]
 Part: TypeAlias = "tuple[int, int, int, int]"

@@ -16,12 +16,11 @@ import numpy as np
 
 from ....graph.core.dtypes import FLOAT8
 from ....graph.core.graph import Node
+from ...ir.loop_nest import TileLoops, plain
 from ...ir.nodes import transposed
-from ...ir.tile_loops import TileLoops, plain
-from ..ir import Routine, Target
+from ..ir import Choice, Routine, Target, Template
 from ..templates.attention import attention, attention_sizes
 from ..templates.gemm import added, matmul, product_sizes
-from .template import Choice, Template
 
 _MOST_CANDIDATES = 6  # of one template: each is compiled once per machine, which takes up to a second
 

@@ -17,16 +17,13 @@ import numpy as np
 
 from ....graph.core.dtypes import NUMBERS, DType
 from ....graph.core.graph import Node
-from ...fusion.row_loops import PIECE, piece_totals, running, running_in_pieces
-from ...fusion.table_loops import MOST_COORDINATES, kept_in
-from ...ir.legality import SUPPORTED
-from ...ir.loop_nest import LoopNestBuilder, Scan
+from ...fusion.table_loops import MOST_COORDINATES, PIECE, kept_in, piece_totals, running, running_in_pieces
+from ...ir.loop_nest import SUPPORTED, LoopNestBuilder, Scan
 from ..emit.expr import Names
 from ..emit.schedules import BLOCKS, candidates, launches, one_after_another, routines, size_names, specialise
-from ..ir import Count, Routine, Scratch, triton_type
+from ..ir import Choice, Count, Routine, Scratch, Template, triton_type
 from ..templates.sort import LONGEST_SORTED, long_sort, sort
 from ..templates.tables import check_scatter, gather, gather_nd, launch_sizes, scatter
-from .template import Choice, Template
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
 MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits

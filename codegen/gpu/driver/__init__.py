@@ -1,10 +1,9 @@
 """The device layer: the GPUs of this process. Nothing here knows nodes or programs.
 
-    api.py        the door to the CUDA driver (cuda-bindings): calls, error codes, how many GPUs there are
+    api.py        the door to the CUDA driver (cuda-bindings): calls, error codes, how many GPUs there are; streams, events
     device.py     `Device`: one GPU with its streams, memory and copies; capture of CUDA graphs
     array.py      `DeviceArray`
     allocator.py  the caching allocator
-    streams.py    streams and events
     copies.py     host-device copies through pinned memory
     launch.py     compiled kernels, and launches with prepared arguments
     ipc.py        GPU memory shared with other processes (CUDA IPC)

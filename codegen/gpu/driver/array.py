@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .allocator import Pool
-from .streams import Event, Stream
+from .api import Event, Stream
 
 
 class ArrayDevice(Protocol):

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from .allocator import COPY_IN
-from .api import bindings, check
+from .api import Event, bindings, check
 from .array import ArrayDevice, DeviceArray
-from .streams import Event
 
 SMALL_COPY = 64 << 10  # bytes up to which a copy to the host is small
 SMALL_IN = 256 << 10  # the same of one to the device: 5 µs of a PCIe bus of 50 GB/s

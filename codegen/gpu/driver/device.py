@@ -22,10 +22,9 @@ import numpy as np
 from ....graph.core.settings import setting
 from ..ir import Target
 from .allocator import Kept, Pool
-from .api import PEER_ENABLED, architecture_of, bindings, check, error, gpu_count, product_of
+from .api import PEER_ENABLED, Event, Stream, architecture_of, bindings, check, error, gpu_count, product_of
 from .array import ArrayDevice, DeviceArray
 from .copies import HostCopy, Transfers
-from .streams import Event, Stream
 
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 

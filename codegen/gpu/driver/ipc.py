@@ -26,9 +26,8 @@ import numpy as np
 
 from ....graph.core.errors import ResourceExhaustedError
 from .allocator import COPY_IN, Block
-from .api import bindings, check
+from .api import Event, bindings, check
 from .array import ArrayDevice, DeviceArray
-from .streams import Event
 
 LEAST_BYTES = 256 << 10  # smaller tensors are faster through host memory than by a lease
 GRANULE = 2 << 20  # bytes that the driver gets at once: an allocation of whole granules shares them with no other

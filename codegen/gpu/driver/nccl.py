@@ -26,10 +26,9 @@ import numpy as np
 
 from ....graph.core.errors import AbortedError, OpError, UnavailableError
 from ....graph.resources.collective_context import LinkIdentity
-from .api import CudaError, bindings as cuda, check
+from .api import CudaError, Event, Stream, bindings as cuda, check
 from .array import DeviceArray
 from .device import Device
-from .streams import Event, Stream
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from ....graph.core.dtypes import FLOAT8, DType, bfloat16, float16, float32, float64
-from ...fusion.online_reductions import pairs_of
-from ...fusion.range_analysis import is_below_zero, is_part
+from ...fusion.range_analysis import is_below_zero, is_part, pairs_of
 from ...ir.loop_nest import LoopNest, Scan, Value, identity_of
 from ...ir.value_writer import OPERATORS, ValueWriter
 

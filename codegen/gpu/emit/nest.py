@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ....graph.core.dtypes import float64
-from ...fusion.online_reductions import SOFTMAX, Pair
+from ...fusion.range_analysis import SOFTMAX, Pair
 from ...ir.loop_nest import ADD, MAX, SET, LoopNest, Value
 from ..ir import HEADER
 from .device_math import functions

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
-from ...fusion.online_reductions import SOFTMAX, pairs_of
+from ...fusion.range_analysis import SOFTMAX, pairs_of
 from ...fusion.table_loops import filled
 from ...ir.loop_nest import ADD, READS, LoopNest, LoopNestBuilder, Store, Value
 from ...target import GPU_INDEX_MARGIN

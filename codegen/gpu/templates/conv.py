@@ -26,8 +26,7 @@ from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ....graph.ops.nn.conv_geometry import Window
-from ...ir.loop_nest import LoopNestBuilder
-from ...ir.tile_loops import TileLoops, plain
+from ...ir.loop_nest import LoopNestBuilder, TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
 from ..emit.expr import Names, stored_as
 from ..emit.schedules import launches

@@ -1,4 +1,4 @@
-"""Writes epilogues and prologues, which are tile loops (`ir/tile_loops.py`), into the kernels of templates.
+"""Writes epilogues and prologues, which are tile loops (`ir/loop_nest.py`), into the kernels of templates.
 
 Half-precision values are computed in float32 and rounded where they are stored, or cast.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...ir.loop_nest import Value
-from ...ir.tile_loops import TileLoops
+from ...ir.loop_nest import TileLoops, Value
 from ..emit.expr import NARROW, ExpressionWriter, stored_as
 from ..ir import Parameter, triton_type
 

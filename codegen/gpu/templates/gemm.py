@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, float32, float64
-from ...ir.tile_loops import TileLoops, plain
+from ...ir.loop_nest import TileLoops, plain
 from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .epilogue import EpilogueWriter, TilePosition

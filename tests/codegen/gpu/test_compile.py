@@ -32,8 +32,7 @@ from dovetail.codegen.gpu.ir import (
     layout,
 )
 from dovetail.codegen.gpu.toolchain import compile
-from dovetail.codegen.gpu.toolchain.compile import compile_kernel, key_of
-from dovetail.codegen.gpu.toolchain.elf import facts_of
+from dovetail.codegen.gpu.toolchain.compile import compile_kernel, facts_of, key_of
 from dovetail.codegen.gpu.toolchain.workers import Helper, Places
 from dovetail.graph.core.errors import InternalError
 

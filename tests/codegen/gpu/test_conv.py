@@ -11,8 +11,7 @@ from dovetail.codegen.fusion.window_loops import image_sizes
 from dovetail.codegen.gpu.ir import SM90, Target
 from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
-from dovetail.codegen.ir.loop_nest import LoopNestBuilder
-from dovetail.codegen.ir.tile_loops import TileLoops
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder, TileLoops
 from dovetail.graph.core.dtypes import DType, bfloat16, float16, float32, float64, int32
 from dovetail.graph.ops.nn.conv_geometry import Window
 

@@ -16,8 +16,7 @@ from dovetail.codegen.gpu.ir import SM80, SM90, SM100, Target
 from dovetail.codegen.gpu.templates.gemm import matmul, product_sizes
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile, tiles
 from dovetail.codegen.gpu.toolchain.compile import compile_kernel
-from dovetail.codegen.ir.loop_nest import BINARY, UNARY, LoopNestBuilder
-from dovetail.codegen.ir.tile_loops import TileLoops
+from dovetail.codegen.ir.loop_nest import BINARY, UNARY, LoopNestBuilder, TileLoops
 from dovetail.graph.core.dtypes import (
     DType,
     bfloat16,

@@ -7,7 +7,7 @@ import pytest
 from kernel_checks import compiles
 from kernel_runner import run_routine
 
-from dovetail.codegen.fusion import row_loops
+from dovetail.codegen.fusion import table_loops
 from dovetail.codegen.gpu.bind import rows
 from dovetail.codegen.gpu.horizontal_fusion import MOST, multi_tensor_update, sizes_of
 from dovetail.codegen.gpu.ir import SM80, Routine
@@ -127,8 +127,8 @@ def scanned(x: Any, kind: str, exclusive: bool, reverse: bool) -> Any:
 
 def along(before: int, length: int, after: int) -> dict[str, int]:
     """The sizes of a launch."""
-    pieces = -(-length // row_loops.PIECE)
-    return {"before": before, "length": length, "after": after, "piece_size": row_loops.PIECE, "pieces": pieces,
+    pieces = -(-length // table_loops.PIECE)
+    return {"before": before, "length": length, "after": after, "piece_size": table_loops.PIECE, "pieces": pieces,
             "elements": before * length * after}  # fmt: skip
 
 
@@ -139,8 +139,8 @@ def test_running_sums(shape: tuple[int, int, int], exclusive: bool, reverse: boo
     x = RNG.standard_normal(shape).astype(np.float32)
     sizes = along(*shape)
     ways = rows.scan(Scan("sum", reverse, exclusive), float32, sizes)
-    assert (len(ways[0].launches) == 3) == (shape[1] > row_loops.PIECE)
-    for routine in ways[:1] if shape[1] > row_loops.PIECE else ways:
+    assert (len(ways[0].launches) == 3) == (shape[1] > table_loops.PIECE)
+    for routine in ways[:1] if shape[1] > table_loops.PIECE else ways:
         out = np.full(shape, 9, np.float32)
         run_routine(routine, {"in0": x, "out0": out, **sizes})
         np.testing.assert_allclose(out, scanned(x, "sum", exclusive, reverse), rtol=1e-5, atol=1e-3)

@@ -12,8 +12,7 @@ from dovetail.codegen.gpu.templates.attention import attention
 from dovetail.codegen.gpu.templates.conv import convolution
 from dovetail.codegen.gpu.templates.gemm import matmul
 from dovetail.codegen.gpu.templates.gemm_tiles import Tile
-from dovetail.codegen.ir.loop_nest import LoopNestBuilder
-from dovetail.codegen.ir.tile_loops import TileLoops
+from dovetail.codegen.ir.loop_nest import LoopNestBuilder, TileLoops
 from dovetail.graph.core.dtypes import bfloat16, float32
 from dovetail.graph.ops.nn.conv_geometry import Window
 
