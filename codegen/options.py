@@ -89,7 +89,7 @@ _disabled: set[str] = set()
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Compile programs without these passes (`pipeline`) and kernel families (`cpu.dispatch`), in all threads of this process.
+    """Compile programs without these passes (`pipeline`) and kernel families (`cpu.backend`), in all threads of this process.
 
     For measurements of what each is worth (bench/ablation.py). The results of a program stay the same, up to rounding.
     """

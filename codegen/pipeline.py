@@ -27,8 +27,7 @@ from .ir.partition import PartitionGraph, PartitionStep
 from .ir.program import Program
 from .ir.verify import BrokenPassError, verify_program, verify_steps
 from .lower.chunked_saves import read_saved_in_chunks
-from .lower.liveness import free_dead_slots
-from .lower.lower import ReaderOf, lower
+from .lower.lower import ReaderOf, free_dead_slots, lower
 from .lower.sends import find_last_sends, use_send_buffers
 from .options import KernelOptions, is_enabled
 from .passes.rewrite import Fired, Rewrites, rewrite

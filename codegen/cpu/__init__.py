@@ -1,7 +1,6 @@
 """The CPU backend: kernels compiled by Numba, and regions of them that run without Python in between.
 
     backend      what a worker asks for kernels: fused, hand-written, or NumPy's
-    dispatch     the table from ops to makers of hand-written kernels
     regions/     region formation: runs of calls become one native call
     kernels/     the kernels: fused loop nests, products, convolutions, updates
     native/      plans: launch tables that compiled code runs, with helper threads; and what records launches into them

@@ -5,7 +5,7 @@
     horizontal_fusion.py  pass: one launch for many small optimizer updates (multi-tensor apply)
     graph_regions.py      pass: runs of launches become regions, each of which is captured and replayed as a CUDA graph
     kernels.py            launchers: inputs to the device, candidates compiled and tuned, one launch per call
-    variables.py          variables in GPU memory, assignments; updates.py: dense and sparse updates, gathers
+    variables.py          variables in GPU memory: assignments, dense and sparse updates, gathers
     collectives.py        NCCL all-reduce, all-gather, broadcast
     residency.py          which tensors live in GPU memory and which on the host; kernels that launch nothing
     autotune.py           measures candidates and keeps the fastest on disk

@@ -44,8 +44,7 @@ from .driver.ipc import Lends
 from .ir import Choice, Target, Template
 from .kernels import FusedGpuKernel, GpuContext, GpuKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, lives_on_device
-from .updates import OptimizerUpdate, sparse_kernel
-from .variables import AssignKernel
+from .variables import AssignKernel, OptimizerUpdate, sparse_kernel
 
 Shape = tuple[int, ...]
 _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))

@@ -33,8 +33,7 @@ from .emit.nest import triton_source
 from .ir import Choice, Count, Grid, Launch, Parameter, Routine, Template, TritonKernel, triton_type
 from .kernels import GpuContext, GpuKernel, loaded
 from .residency import ShapeKernel, SmallHostKernel
-from .updates import OptimizerUpdate
-from .variables import mutable_values
+from .variables import OptimizerUpdate, mutable_values
 
 LARGE = 1 << 20  # elements from which a variable is updated by itself: some 10 microseconds, three launches' time
 

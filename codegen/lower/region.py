@@ -17,8 +17,7 @@ from ..backend import Backend, ContextOf, NodeError
 from ..ir.fused_kernel import FusedKernel, inputs_of
 from ..ir.partition import PartitionGraph, PartitionStep
 from ..ir.program import Call
-from .liveness import free_dead_slots
-from .lower import lower
+from .lower import free_dead_slots, lower
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from dovetail.codegen.cpu.backend import NumbaBackend  # noqa: E402
-from dovetail.codegen.cpu.dispatch import FAMILIES  # noqa: E402
+from dovetail.codegen.cpu.backend import FAMILIES, NumbaBackend  # noqa: E402
 from dovetail.codegen.options import is_enabled, without  # noqa: E402
 from dovetail.codegen.pipeline import passes_of  # noqa: E402
 

@@ -11,5 +11,5 @@
     rows, topk_source      segment sums and top-k
     copy                   copies of large tensors into pooled memory
 
-`native` is below: a kernel records its launches into a native plan. `dispatch`, `regions` and `backend` import this package.
+`native` is below: a kernel records its launches into a native plan. `regions` and `backend` import this package.
 """

@@ -29,6 +29,7 @@ from ...lower.region import constants_of, region_of
 from ..kernels.fused import CpuFusedKernel, RegionOnlyKernel
 from ..tiering import TieredKernel
 from .region import (
+    SHAPE_OPS,
     NativeRegion,
     can_record,
     is_large_update,
@@ -49,23 +50,17 @@ LONGEST = 0.05  # fraction of a send's work by which more work may delay it
 
 _READS = frozenset(("Read", "ReadVariableOp", "StackPopV2", "TensorArrayReadV3", "TensorArrayGradV3"))
 """Ops that only read, or read what belongs to this step."""
-_SMALL = frozenset(
-    (
-        "AddV2",
-        "BroadcastArgs",
-        "BroadcastGradientArgs",
-        "Greater",
-        "Identity",
-        "Less",
-        "LogicalAnd",
-        "NoOp",
-        "Rank",
-        "Shape",
-        "ShapeN",
-        "Size",
-        "Sub",
-    )
-)
+_SMALL = SHAPE_OPS | {
+    "AddV2",
+    "BroadcastArgs",
+    "BroadcastGradientArgs",
+    "Greater",
+    "Identity",
+    "Less",
+    "LogicalAnd",
+    "NoOp",
+    "Sub",
+}
 """Ops that mostly compute counters and shapes outside kernels: to run them earlier keeps no memory for longer."""
 _NOT_OPS = frozenset(("Fused", "Copy"))  # of calls that have no node of their own: they only compute
 
