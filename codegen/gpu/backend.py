@@ -41,12 +41,11 @@ from .bind.rows import ROW_MAKERS
 from .collectives import collective_kernel
 from .driver.device import Device
 from .driver.ipc import Lends
-from .ir import Choice, Target, Template
+from .ir import Choice, Shape, Target, Template
 from .kernels import FusedGpuKernel, GpuContext, GpuKernel
 from .residency import HostKernel, ShapeKernel, SmallHostKernel, lives_on_device
 from .variables import AssignKernel, OptimizerUpdate, sparse_kernel
 
-Shape = tuple[int, ...]
 _ASSIGNS = frozenset(("Assign", "AssignVariableOp"))
 
 _MAKERS: dict[str, Callable[..., Template]] = {

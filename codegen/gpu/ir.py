@@ -368,7 +368,8 @@ class Choice:
     results: int = 0
 
 
-Choose: TypeAlias = "Callable[[Sequence[tuple[int, ...]], Sequence[Any]], Choice | None]"
+Shape: TypeAlias = tuple[int, ...]
+Choose: TypeAlias = "Callable[[Sequence[Shape], Sequence[Any]], Choice | None]"
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from .driver.api import CudaError
 from .driver.array import DeviceArray
 from .driver.device import Device
 from .emit.schedules import routines, size_names, specialise
-from .ir import Choice, Choose, Template, triton_type
+from .ir import Choice, Choose, Shape, Template, triton_type
 from .kernels import GpuContext, GpuKernel
 from .residency import HostKernel, acquire, brought, lives_on_device, value_on
 from .templates.tables import check_scatter, decaying_update, launch_sizes, scatter, sparse_update
@@ -222,9 +222,6 @@ class OptimizerUpdate(VariableUpdate):
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
-
-
-Shape = tuple[int, ...]
 
 
 def sparse_kernel(gpu: GpuContext, node: Node, fallback: HostKernel) -> GpuKernel | None:

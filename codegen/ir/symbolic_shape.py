@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...graph.core.constant_value import moved_inputs
-from ...graph.core.dtypes import DType, int32, int64
+from ...graph.core.dtypes import Array, DType, int32, int64
 from ...graph.core.graph import Node, Tensor
 from .nodes import PASSED_ON, new_node
 
@@ -54,7 +54,6 @@ class Product:
 
 
 Size: TypeAlias = "int | Product"
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def product(sizes: Iterable[Size]) -> Size:

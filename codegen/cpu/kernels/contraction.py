@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
-
+from ....graph.core.dtypes import Array
 from ...target import L2_BYTES
 from ..jit import Function
 from ..native.planner import Planner
 from ..work_ranges import PARALLEL_NS
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Jumps: TypeAlias = "tuple[int, ...]"
 
 FUNCTIONS = {"contract": ("rrwwc", (3, 4, 8, 4, 5, 4, 4, 3, 3, 3)), "overlay": ("rrw", (3, 3, 6, 2))}

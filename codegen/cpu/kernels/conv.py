@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, channels_last, nhwc, window_of
 from ....graph.resources.buffer_pool import LARGE
@@ -32,7 +33,6 @@ from ..native.planner import Planner
 from ..work_ranges import PARALLEL_NS, ranges_of
 from .contraction import FUNCTIONS, NS_PER_FLOP, contract, part_of
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Functions: TypeAlias = Mapping[str, Function]
 """The compiled functions, by name."""
 

@@ -7,17 +7,16 @@ four times as long as the copy. These kernels write to reused memory of a pool (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
 from ...ir.program import Kernel
 from ..native.planner import NotPlannableError, Planner
 from .node import RecordableKernel
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 OPS = frozenset(("Reshape", "Pack", "ConcatV2"))
 FRESH = 32 << 20

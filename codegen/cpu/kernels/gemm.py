@@ -9,11 +9,12 @@ that waiting does not matter.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ...ir.nodes import transposed
 from ...ir.program import Kernel
@@ -21,8 +22,6 @@ from ..emit.instantiate import text_of
 from ..native.planner import Planner
 from .contraction import FUNCTIONS, contract
 from .node import NodeKernel
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 # Multiply-adds of one product: from where OpenBLAS takes threads, to where we use it again.
 SMALLEST, LARGEST = 1 << 18, 1 << 30

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from ....graph.core.dtypes import float32, float64
+from ....graph.core.dtypes import Array, float32, float64
 from ....graph.core.graph import Node
 from ....graph.core.shape import element_count
 from ....graph.resources.buffer_pool import buffers
@@ -39,8 +39,6 @@ from ..native.worker_pool import share
 from ..tiering import TieredKernel
 from ..work_ranges import nanoseconds, ranges_of
 from .rows import add_rows
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 SMALLEST = 1 << 3  # elements; below that NumPy takes about as long as a launch
 MOST_ALONE = 1 << 24  # bytes of a sparse gradient that one thread adds without summing: 4 ms

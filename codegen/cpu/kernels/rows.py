@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from ....graph.core.dtypes import float32, float64, int32, int64
+from ....graph.core.dtypes import Array, float32, float64, int32, int64
 from ....graph.core.graph import Node
 from ....graph.resources.buffer_pool import buffers
 from ..emit.instantiate import text_of
 from ..native.planner import Planner
 from ..native.worker_pool import share
 from ..work_ranges import Ranges, ranges_of
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 TOP = frozenset(("TopKV2",))
 MOST = 256  # the largest k: each number that is found moves some of those before it

@@ -7,19 +7,15 @@ raises the errors for shapes that do not fit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
-
-from ....graph.core.dtypes import float32, float64
+from ....graph.core.dtypes import Array, float32, float64
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import height_and_width, layout, window_of
 from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names
 from ..emit.nest import joined, source_of
 from ..native.planner import Planner
 from ..work_ranges import nanoseconds, ranges_of
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _TYPES = (float32, float64)
 _CHANNELS = 256  # of a filter's gradient, from which on threads share the channels: before, the rows of taps

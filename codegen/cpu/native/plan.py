@@ -11,17 +11,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ....graph.core.dtypes import Array
 from ....graph.resources.buffer_pool import LARGE, buffers
 from ....graph.resources.shared_storage import is_shared, to_send
 from . import table as launches
 from .worker_pool import run
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _type_of = attrgetter("dtype")
 

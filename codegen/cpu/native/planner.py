@@ -19,10 +19,11 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from ....graph.core.dtypes import Array
 from ....graph.resources.buffer_pool import LARGE
 from ...memory.plan import Piece, places
 from ..emit.instantiate import text_of
@@ -31,8 +32,6 @@ from ..work_ranges import LINE, Ranges
 from . import table as launches
 from .plan import Output, Plan, begin_of
 from .worker_pool import most_threads
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 KNOWN = 1 << 12  # bytes of what is known while a plan is made: shapes, and what is computed of them
 MOST_DIMENSIONS = 5  # of what is copied along strides

@@ -22,15 +22,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from ....graph.core.dtypes import Array
 from ..emit.instantiate import text_with
 from ..jit import compile_now, in_background
 from ..work_ranges import LINE
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 THREADS, COUNT, RANGES, COUNTED, HEAD = 3, 4, 5, 6, 7  # words of a record: see above; HEAD: where its arguments begin
 WORD = 8  # bytes

@@ -22,16 +22,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from ....graph.core.dtypes import Array
 from ...options import has_neighbours
 from ...target import cores
 from ..work_ranges import LINE, Ranges
 from . import table as launches
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 PATIENCE_NS, TASK_PATIENCE_NS = (
     50_000,

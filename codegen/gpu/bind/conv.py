@@ -16,11 +16,8 @@ from ...fusion.window_loops import CHOSEN, WINDOW_OPS, axis_names, image_sizes
 from ...ir.loop_nest import TileLoops
 from ..emit.expr import Names
 from ..emit.schedules import candidates, one_after_another
-from ..ir import Choice, Count, Routine, Scratch, Template, triton_type
+from ..ir import Choice, Count, Routine, Scratch, Shape, Template, triton_type
 from ..templates.conv import convolution
-
-Shape = tuple[int, ...]
-
 
 # --- convolutions ----------------------------------------------------------------------------------------------------
 

@@ -17,10 +17,9 @@ import numpy as np
 from ....graph.core.graph import Node
 from ....graph.core.opdef import opdef
 from ....graph.ops.array.padding import MIRROR_OFFSETS
-from ..ir import Choice, Template, triton_type
+from ..ir import Choice, Shape, Template, triton_type
 from ..templates.strided_copy import Move, moves
 
-Shape = tuple[int, ...]
 Part: TypeAlias = "tuple[int, int, int, int]"
 """A range along an axis of an output: its size, where it begins in the input and its direction there, where it begins."""
 _MOST_BYTES = 1 << 36  # of the dummy array: it only takes address space, no page is touched

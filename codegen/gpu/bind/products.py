@@ -18,7 +18,7 @@ from ....graph.core.dtypes import FLOAT8
 from ....graph.core.graph import Node
 from ...ir.loop_nest import TileLoops, plain
 from ...ir.nodes import transposed
-from ..ir import Choice, Routine, Target, Template
+from ..ir import Choice, Routine, Shape, Target, Template
 from ..templates.attention import attention, attention_sizes
 from ..templates.gemm import added, matmul, product_sizes
 
@@ -83,8 +83,6 @@ def product_template(
 
 # --- attention -------------------------------------------------------------------------------------------------------
 
-
-Shape = tuple[int, ...]
 
 LARGEST_HEAD = 256
 

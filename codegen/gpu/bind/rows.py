@@ -21,13 +21,12 @@ from ...fusion.table_loops import MOST_COORDINATES, PIECE, kept_in, piece_totals
 from ...ir.loop_nest import SUPPORTED, LoopNestBuilder, Scan
 from ..emit.expr import Names
 from ..emit.schedules import BLOCKS, candidates, launches, one_after_another, routines, size_names, specialise
-from ..ir import Choice, Count, Routine, Scratch, Template, triton_type
+from ..ir import Choice, Count, Routine, Scratch, Shape, Template, triton_type
 from ..templates.sort import LONGEST_SORTED, long_sort, sort
 from ..templates.tables import check_scatter, gather, gather_nd, launch_sizes, scatter
 
 _MOST_LOOKED_AT = 1 << 34  # indices by all segments that seek their rows: more would take longer than the host does
 MOST_UPDATES = 1 << 31  # which of them owns a row is counted in 32 bits
-Shape = tuple[int, ...]
 
 
 def _around(shape: Shape, axis: int) -> dict[str, int] | None:

@@ -31,10 +31,9 @@ from ...target import H100_MULTIPROCESSORS
 from ..emit.expr import Names, stored_as
 from ..emit.schedules import launches
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
-from .epilogue import EpilogueWriter, TilePosition
 from .gemm import added
 from .gemm_tiles import Tile
-from .text import Constants, dot, inside, lines, make_kernel
+from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_kernel
 
 IMAGE = ("images", "height", "width", "channels")
 WINDOW = ("rows", "columns", "top", "left")

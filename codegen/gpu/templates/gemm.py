@@ -30,9 +30,8 @@ from ....graph.core.dtypes import DType, float32, float64
 from ...ir.loop_nest import TileLoops, plain
 from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
-from .epilogue import EpilogueWriter, TilePosition
 from .gemm_tiles import Tile, can_describe, tiles
-from .text import Constants, dot, inside, lines, make_kernel
+from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_kernel
 
 _TURNED = 64  # rows and columns of the piece that a program turns
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
