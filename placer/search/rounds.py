@@ -30,7 +30,7 @@ MOVE_S, MOVE_NODE_S = 1e-6, 1.2e-8  # price of one move of `anneal_makespan`, an
 NODE_S, END_S = 8.5e-8, 1.2e-8  # price of running one node on the clock for it, and for each end of a value
 WARM = 1e-3, 1e-2  # temperatures from which its walks set out; of few items, up to what one of them takes
 HOT = 0.3  # that of the first walk of a chain which begins anew, and of a descent without regard to the best
-WALK_SHARE = 0.025  # of a chain's budget at most for one walk
+WALK_SHARE, FEW_NODES = 0.025, 20  # of a chain's budget at most for one walk; a larger part for steps of few nodes: that many, over all
 COLD = 1e-4  # last temperature of all walks, as a part of the objective
 MEASURED = 1.5  # times that price, where machines are measured
 
@@ -98,7 +98,7 @@ def walks(p: Problem, items: Items, seed: int, budget_s: float, best: Ints) -> R
     """
     a, rank, behind = p.arrays, p.rank, least_behind(p)
     move_s, node_s = _dearness(p) * (MOVE_S + MOVE_NODE_S * p.nodes), node_price(p)
-    most = WALK_SHARE * budget_s / CHAINS
+    most = max(WALK_SHARE, FEW_NODES / p.nodes) * budget_s / CHAINS
     depths = len(_levels(p, items, seed, best)[0])
 
     def walk(chain: Chain, starts: Sequence[tuple[float, Ints]]) -> tuple[Ints, float, float]:
