@@ -221,13 +221,15 @@ def test_helpers_stay_where_they_are_when_cores_have_been_taken_away(monkeypatch
 
 
 def test_helpers_of_a_task_that_has_neighbours_are_less_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = WorkerPool().memory[launches.LOOKS]
-    monkeypatch.setattr("dovetail.codegen.options._has_neighbours", True)
-    worker_pool._looks.cache_clear()
-    try:
-        assert 100 <= WorkerPool().memory[launches.LOOKS] < alone
-    finally:
+    monkeypatch.setattr(worker_pool, "PATIENCE_NS", 10**9)
+    monkeypatch.setattr(worker_pool, "TASK_PATIENCE_NS", 0)
+    for has_neighbours in (False, True):
+        monkeypatch.setattr("dovetail.codegen.options._has_neighbours", has_neighbours)
         worker_pool._looks.cache_clear()
+        try:
+            assert bool(WorkerPool().memory[launches.LOOKS] == 100) is has_neighbours  # no fewer looks than these
+        finally:
+            worker_pool._looks.cache_clear()
 
 
 @pytest.mark.parametrize(
