@@ -30,7 +30,8 @@ MOVE_S, MOVE_NODE_S = 1e-6, 1.2e-8  # price of one move of `anneal_makespan`, an
 NODE_S, END_S = 8.5e-8, 1.2e-8  # price of running one node on the clock for it, and for each end of a value
 WARM = 1e-3, 1e-2  # temperatures from which its walks set out; of few items, up to what one of them takes
 HOT = 0.3  # that of the first walk of a chain which begins anew, and of a descent without regard to the best
-WALK_SHARE, FEW_NODES = 0.025, 20  # of a chain's budget at most for one walk; a larger part for steps of few nodes: that many, over all
+WALK_SHARE = 0.025  # of a chain's budget at most for one walk, or, for steps of few nodes, ...
+FEW_NODES = 20  # ... so many, over all nodes
 COLD = 1e-4  # last temperature of all walks, as a part of the objective
 MEASURED = 1.5  # times that price, where machines are measured
 
