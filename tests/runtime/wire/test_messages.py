@@ -340,7 +340,7 @@ MALFORMED: list[tuple[str, list[bytes], str]] = [
     ("bool for int", [header(V, "ping", {"seq": 1, "request": True}, [])], r"Expected `int \| null`, got `bool`"),
     ("None for a required field", [header(V, "touch", {"session": None}, [])], "Expected `str`, got `None`"),
     ("timestamp", [header(V, "touch", {"session": msgpack.Timestamp(1)}, [])], "Expected `str`, got `ext`"),
-    ("bad utf-8", [raw([], b"\x93\xa5touch\x81\xa7session\xa2\xff\xff\x90")], "utf-8"),
+    ("bad utf-8", [raw([], b"\x93\xa5touch\x81\xa7session\xa2\xff\xff\x90")], "(?i)utf-8"),
     ("an element of another type", [header(V, "waiting", {"request": 1, "tasks": ["a", 1]}, [])], r"got `int` - at `\$\.tasks\[1\]`"),
     ("a record of another type", [header(V, "published", {"request": 1, "incarnation": 1, "places": [None, {}]}, [])],
      r"Expected `array \| null`, got `object` - at `\$\.places\[1\]`"),
