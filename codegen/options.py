@@ -74,13 +74,13 @@ _has_neighbours = False
 
 
 def expect_neighbours() -> None:
-    """This process is one of several tasks that share a machine: its idle threads leave the cores to the others at once."""
+    """This process is one of several tasks, which may share a machine: its idle threads give the cores up almost at once."""
     global _has_neighbours
     _has_neighbours = True
 
 
 def has_neighbours() -> bool:
-    """Whether this process shares its cores with other tasks."""
+    """Whether this process may share its cores with other tasks."""
     return _has_neighbours
 
 

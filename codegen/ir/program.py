@@ -18,6 +18,7 @@ Only nodes under a `cond` become Predicated; a program without control flow is C
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
@@ -29,12 +30,12 @@ from .partition import RecvTensor
 Kernel: TypeAlias = Callable[..., Any]
 
 
-class PooledKernel:
+class PooledKernel(ABC):
     """Base of kernels that take the memory of their results from the buffer pool, or from send buffers."""
 
+    @abstractmethod
     def send(self, outputs: Collection[int]) -> None:
         """These of its outputs go to other tasks: write them into send buffers."""
-        raise NotImplementedError
 
 
 class MemoryNeeds(Protocol):

@@ -13,6 +13,7 @@ them. Random choices depend only on the seeds of the walk.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator as Walk
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,7 +26,7 @@ QUICK = frozenset(["range", "tensor_slices"])
 """Sources whose elements do not fail, and that find any of them at once."""
 
 
-class Described(Structured):
+class Described(Structured, ABC):
     """A data set as walks see it; `Dataset` is one.
 
     Attributes:
@@ -41,9 +42,9 @@ class Described(Structured):
     _memory: dict[int, list[Element]]
     _options: Any
 
+    @abstractmethod
     def with_elements(self, elements: Given) -> Described:
         """A data set of such elements, which a walk gets under this name: what an element that is a data set becomes in a function."""
-        raise NotImplementedError
 
     def _walk(self, at: At, skip: int = 0) -> Walk[Element]:
         """Iterates over the elements after the first `skip` ones."""

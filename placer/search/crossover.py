@@ -48,16 +48,17 @@ def crossed(
         tried.update((x[0], y[0]) for x, y in pairs)
         limit, shifts = parents[-1][0], random.random(len(pairs))
 
-        def best_child(pair: tuple[Valued, Valued], shift: float, limit: float = limit) -> tuple[list[Valued], int]:
+        def judged(pair: tuple[Valued, Valued], shift: float, limit: float = limit) -> tuple[Ints, Floats, int]:
             children = _children(p, kinds, pair[0][1], pair[1][1], shift)
-            values, runs = _values(p.arrays, p.rank, p.contended, behind, p.unit, children, limit)
-            return [(float(values[k]), children[k]) for k in (values.argmin(),)] if len(values) else [], runs
+            return children, *_values(p.arrays, p.rank, p.contended, behind, p.unit, children, limit)
 
-        children: list[Valued] = []
-        for best, runs in cores.map(best_child, pairs, shifts):
-            children += best
+        best: list[Valued] = []  # of each pair's children
+        for children, values, runs in cores.map(judged, pairs, shifts):
+            if len(values):
+                k = int(values.argmin())
+                best.append((float(values[k]), children[k]))
             price += (p.nodes + runs) * node_s + CUT_END_S * CUTS * len(p.arrays.value_target) + PAIR_S
-        before, parents = parents, _best([*parents, *children])
+        before, parents = parents, _best([*parents, *best])
         if [value for value, _ in before] == [value for value, _ in parents]:
             break
     return parents, price

@@ -250,6 +250,11 @@ class _Search:
         """The units as items."""
         return items_of(self.problem)
 
+    @cached_property
+    def kinds(self) -> _Kinds:
+        """Which devices are alike."""
+        return _kinds(self.problem)
+
     @property
     def _is_large(self) -> bool:
         """Whether this is a step on a clock that is searched on a smaller problem, then refined in windows."""
@@ -269,9 +274,8 @@ class _Search:
                 yield f"single {d}", np.full(p.units, d, np.int32)
 
     def _contiguous(self) -> Iterator[tuple[str, Ints]]:
-        p, items = self.problem, self.items
+        p, items, kinds = self.problem, self.items, self.kinds
         label = np.arange(p.units, dtype=np.int32)
-        kinds = _kinds(p)
         states = float(np.prod(kinds.count + 1.0)) * len(kinds.count)
         most = max(100, int(np.sqrt(2 * CUT_WORK / states)))
         if p.units > most:
@@ -379,12 +383,12 @@ class _Search:
             a_round = descents(p, items, self.seed, self.left)
         begun, idle, gained = 0, 0, self.value
         chains: list[Chain] = []
-        meeting, kinds, random = self.left * MEETING, _kinds(p).of, np.random.default_rng(self.seed)
+        meeting, random = self.left * MEETING, np.random.default_rng(self.seed)
         with ThreadPoolExecutor(min(CHAINS, os.cpu_count() or 1)) as cores:  # compiled loops hold no lock
             while not self._is_done and idle < BEGINNINGS:
                 if clock and self.left < meeting:
                     found = [(self.value, self._chosen()), *((c.value, c.best) for c in chains)]
-                    best, price = crossed(p, kinds, found, node_price(p), random, cores)
+                    best, price = crossed(p, self.kinds.of, found, node_price(p), random, cores)
                     self.left -= price
                     meeting = self.left - self.whole * MEETING_EVERY
                     yield from self._tried([("crossover", best[0][1])])

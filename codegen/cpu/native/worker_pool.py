@@ -32,10 +32,8 @@ from ...target import cores
 from ..work_ranges import LINE, Ranges
 from . import table as launches
 
-PATIENCE_NS, TASK_PATIENCE_NS = (
-    50_000,
-    3_000,
-)  # for which helpers look for the next launch: by itself, and in a task of a cluster
+PATIENCE_NS = 50_000  # for which helpers look for the next launch ...
+TASK_PATIENCE_NS = 3_000  # ... and in a task of a cluster
 MOST_HELPERS = 64
 BOARDS = 4  # threads that may run tables with helpers at once; another one does its work alone
 

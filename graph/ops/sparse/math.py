@@ -299,7 +299,8 @@ def _ids(segment_ids: TensorLike, num_segments: TensorLike | None) -> Tensor:
         return ids
     fits = logical_and(reduce_all(greater_equal(ids[1:], ids[:-1])), reduce_all(greater_equal(ids[:1], 0)))
     check = Assert(fits, ["segment_ids must be sorted and not negative:", ids])
-    return with_dependencies([check], ids)  # type: ignore[no-any-return]
+    checked: Tensor = with_dependencies([check], ids)
+    return checked
 
 
 def _sums(rows: Tensor, segment_ids: TensorLike, num_segments: TensorLike | None) -> Tensor:

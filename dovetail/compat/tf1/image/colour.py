@@ -52,7 +52,8 @@ def convert_image_dtype(image: TensorLike, dtype: Any, saturate: bool = False, n
             same: Tensor = identity(x)
             return same
         if source.is_floating and target.is_floating:
-            return cast(x, target)  # type: ignore[no-any-return]
+            converted: Tensor = cast(x, target)
+            return converted
         if source.is_floating:
             return put(multiply(x, convert(float(target.max) + 0.5, source)), target)
         if target.is_floating:
