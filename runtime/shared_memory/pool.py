@@ -188,7 +188,7 @@ class Pool:
         return made
 
     def _drop_idle(self, since: float) -> None:
-        """Reclaim the loans of dead processes, and free the segments that nobody has used since then."""
+        """Reclaim the loans of dead processes, and free the segments that were not used since then."""
         for segments in self._segments.values():
             for s in list(segments):
                 s.reclaim()

@@ -40,14 +40,16 @@ from .executor import Executor, Finish, Outcome
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BRIEF_S: Final = 0.2  # a client that runs a segment sends no heartbeats meanwhile: none that takes longer
-SLOW_MEMORY: Final = 6  # half as many short runs in a row make a slow segment short again
+SLOW_MEMORY: Final = (
+    6  # each slow run counts 1 more, up to this, each short run 1 less; a segment is short up to half of it
+)
 COALESCED_S: Final = 300e-6  # for so long a tensor may wait for others that travel in the same message
 NEXT_S: Final = 100e-6  # and for so long for the next one: about what a message costs that has to wake its receiver
 LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
 
 
 class Segment:
-    """Measurements of one segment. A run may be slow because other processes had the cores, so the most of the last ones count.
+    """Measurements of one segment. A run may be slow because other processes had the cores, so most of the last runs decide.
 
     Attributes:
         is_bounded: whether sizes bound its time.

@@ -157,7 +157,7 @@ class EpilogueWriter(ExpressionWriter):
         names = []
         for s in self.loops.stores:
             v = values[s.value]
-            rounded = v.op == "cast" and v.dtype in NARROW and s.value not in used  # who stores it rounds it
+            rounded = v.op == "cast" and v.dtype in NARROW and s.value not in used  # the store rounds it
             names.append(self.value(v.args[0] if rounded else s.value))
         return self.lines, names
 
