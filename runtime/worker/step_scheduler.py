@@ -40,9 +40,7 @@ from .executor import Executor, Finish, Outcome
 
 SHORT_S: Final = 300e-6  # a segment up to this is short: a hand-over to another thread costs about as much
 BRIEF_S: Final = 0.2  # a client that runs a segment sends no heartbeats meanwhile: none that takes longer
-SLOW_MEMORY: Final = (
-    6  # each slow run counts 1 more, up to this, each short run 1 less; a segment is short up to half of it
-)
+SLOW_MEMORY: Final = 6  # to which slow runs count up, and short ones down; up to half of it a segment is short
 COALESCED_S: Final = 300e-6  # for so long a tensor may wait for others that travel in the same message
 NEXT_S: Final = 100e-6  # and for so long for the next one: about what a message costs that has to wake its receiver
 LARGE_BYTES: Final = 64 << 10  # a tensor from this size on is sent as soon as it exists
