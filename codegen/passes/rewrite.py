@@ -294,9 +294,7 @@ class _Walk:
             constant = self.folding.constant_of(node)
             if constant is not None:
                 return "constant", constant.outputs[0], [constant]
-        for rule in self.table.get(node.opdef, ()):
-            if len(node.outputs) != 1 or rule.integer and not node.outputs[0].dtype.is_integer:
-                continue
+        for rule in self.table.get(node.opdef, ()) if len(node.outputs) == 1 else ():
             for found in match(rule.parsed, node, self.makers.get):
                 made: list[Node] = []
                 m = Match(found, node, self.makers.get, partial(_made, made), self.uses.__getitem__, self.sizes)

@@ -1,12 +1,11 @@
 """A small language for rewrite rules: both sides of a rule are written as arithmetic.
 
     Rule("logarithm of an exponential", "Log(Exp(x))", "x", fast=True)
-    Rule("integer divided by one", "FloorDiv(x, 1)", "x", integer=True)
 
-A name stands for any tensor, and for the same one wherever it is repeated; two constants of equal content count as the same. A
-number stands for a constant of one element with that value. An op is called by its type, with its attributes as keywords; a
-lower-case name as an attribute's value matches any value. `+ - * / **` are AddV2, Sub, Mul, RealDiv and Pow, a unary minus is Neg.
-`{a, b}` matches what a or b matches, `(e := a)` names what a matched e. Operands of + and * match in either order.
+A name stands for any tensor, and for the same one wherever it is repeated. A number stands for a constant of one element with that
+value. An op is called by its type, with its attributes as keywords; a lower-case name as an attribute's value matches any value.
+`+ - * / **` are AddV2, Sub, Mul, RealDiv and Pow, a unary minus is Neg. `{a, b}` matches what a or b matches, `(e := a)` names what a
+matched e. Operands of + and * match in either order.
 
 Patterns are Python expressions, read by Python's own parser, once.
 """
@@ -168,7 +167,7 @@ def _of_tensor(pattern: Pattern, tensor: Tensor, look: Look, found: Found, root:
         before = found.names.get(pattern.name)
         if before is None:
             yield Found({**found.names, pattern.name: tensor}, found.nodes)
-        elif before is tensor or same_constant(look(before), look(tensor)):
+        elif before is tensor:
             yield found
         return
     node = root if tensor is root.outputs[0] else look(tensor)
@@ -214,45 +213,28 @@ def _holds(node: Node, number: int | float, root: Node) -> bool:
     return bool(array.item() == number)
 
 
-def same_constant(a: Node | None, b: Node | None) -> bool:
-    """Whether both are constants of the same type, shape and bytes."""
-    if a is None or b is None or a.opdef.name != "Const" or b.opdef.name != "Const":
-        return False
-    x, y = a.attrs["value"], b.attrs["value"]
-    return x is y or bool(
-        x.dtype == y.dtype
-        and not x.dtype.hasobject
-        and x.shape == y.shape
-        and x.size <= 64
-        and x.tobytes() == y.tobytes()
-    )
-
-
 # --- rules -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class Match:
-    """A rule's match, for its condition and for a right side that is a function.
+    """A rule's match, for a right side that is a function.
 
-    `m["x"]` is the tensor (or attribute) named x, `m.root` the node to replace.
+    `m["x"]` is the tensor (or attribute) named x.
+
+    Attributes:
+        found: what the names stand for.
+        root: the node to replace.
+        uses: how often a tensor is taken or fetched, or more: known to rules of a walk that counts.
+        sizes: of the tensors so far.
     """
 
-    def __init__(
-        self,
-        found: Found,
-        root: Node,
-        look: Look,
-        again: Callable[[Node, str, Sequence[Tensor], dict[str, Any]], Tensor],
-        uses: Callable[[Tensor], int],
-        sizes: SymbolicShapes,
-    ) -> None:
-        self.found = found
-        self.root = root
-        self.look = look
-        self.uses = uses
-        """How often a tensor is taken or fetched, or more: known to rules of a walk that counts."""
-        self.sizes = sizes
-        self._again = again
+    found: Found
+    root: Node
+    look: Look
+    _again: Callable[[Node, str, Sequence[Tensor], dict[str, Any]], Tensor]
+    uses: Callable[[Tensor], int]
+    sizes: SymbolicShapes
 
     def make(self, op: str, inputs: Sequence[Tensor], attrs: dict[str, Any], of: Node | None = None) -> Tensor:
         """A new node's tensor. The node precedes the root and has the root's name, or that of the node it stands for."""
@@ -285,18 +267,14 @@ class Rule:
         name: the name in logs.
         pattern: the left side.
         into: the right side: text in the same language, or a function that makes it (None: the rule does not apply).
-        when: a condition on the match.
         fast: it may change rounding, or the handling of NaN and infinity: only under `fast_math`.
-        integer: it holds for integers only, which wrap around.
         beside: an op that the pattern does not name, and without which the rule does not apply.
     """
 
     name: str
     pattern: str
     into: str | Callable[[Match], Tensor | None]
-    when: Callable[[Match], bool] | None = None
     fast: bool = False
-    integer: bool = False
     beside: str = ""
 
     @cached_property
@@ -316,8 +294,6 @@ class Rule:
 
     def apply(self, m: Match) -> Tensor | None:
         """The tensor that replaces the root's; None: the rule does not apply here."""
-        if self.when is not None and not self.when(m):
-            return None
         if callable(self.into):
             return self.into(m)
         assert self.result is not None

@@ -24,9 +24,9 @@ def _permutation(m: Match, name: str) -> list[int] | None:
     return permutation_of(m, m[name])
 
 
-def _moves_nothing(m: Match) -> bool:
+def _moves_nothing(m: Match) -> Tensor | None:
     p = _permutation(m, "p")
-    return p is not None and p == list(range(len(p)))
+    return m["x"] if p == list(range(len(p or ()))) else None
 
 
 def _transposed_twice(m: Match) -> Tensor | None:
@@ -75,32 +75,11 @@ def _rows_out_of_product(m: Match) -> Tensor | None:
     return m.make("Transpose", (product, m.constant(np.array(_exchanged(p), m.value("p").dtype))), {})
 
 
-def _same_type(m: Match) -> bool:
-    return bool(m["x"].dtype.base is m["d"])
-
-
-def _from_the_front(m: Match) -> Tensor | None:
-    """Axes counted from the end as those counted from the front, so that equal reductions look equal."""
-    axes, dims = m.value("axes"), m["x"].dims
-    if axes is None or dims is None or not np.any(axes < 0) or np.any(axes < -len(dims)):
-        return None
-    return m.make(
-        m.root.type, (m["x"], m.constant(np.where(axes < 0, axes + len(dims), axes).astype(axes.dtype))), m.root.attrs
-    )
-
-
 arranging_rules = (
-    Rule(
-        "axes from the front",
-        "{" + ", ".join(f"{op}(x, (axes := Const()))" for op in ("Sum", "Mean", "Max", "Min", "Prod")) + "}",
-        _from_the_front,
-    ),
     Rule("identity", "{Identity(x), StopGradient(x), PreventGradient(x)}", "x"),
-    Rule("transpose that moves nothing", "Transpose(x, (p := Const()))", "x", _moves_nothing),
+    Rule("transpose that moves nothing", "Transpose(x, (p := Const()))", _moves_nothing),
     Rule("transpose twice", "Transpose(Transpose(x, p), q)", _transposed_twice),
     *(_into_product(op, flags, which) for op, flags in PRODUCTS.items() for which in (0, 1)),
-    Rule("cast to the same type", "Cast(x, DstT=d)", "x", _same_type),
-    Rule("sum of one", "AddN(x)", "x"),
 )
 
 rows_out_of_product = Rule(

@@ -10,48 +10,29 @@ known batch size:
 
 The remaining shape queries are built from sizes of tensors that exist anyway, such as placeholders, so that no tensor stays in memory
 only for its shape. So of the gradient of `reduce_mean(f(x))` only a broadcast and a division remain, which cost nothing in the kernel that
-takes them.
+takes them; the divisor is a number that the host computes from sizes.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ....graph.core.graph import Node, Tensor
-from ...ir.symbolic_shape import Product, Size, product, quotient
+from ....graph.core.graph import Tensor
+from ...ir.symbolic_shape import Product, Size, product
 from .dsl import Match, Rule
-
-_LOSSES = {"SparseSoftmaxCrossEntropyWithLogits": (1, 0)}
-"""Ops whose outputs have the shapes of these inputs."""
-
-
-def _shaped_like(node: Node, tensor: Tensor) -> Tensor | None:
-    """The input that always has the shape of the node's output; None if the inputs' shapes decide together."""
-    alike = _LOSSES.get(node.opdef.name)
-    if alike is not None:
-        return node.inputs[alike[tensor.value_index]]
-    if node.opdef.scalar is None and node.opdef.name != "Cast":
-        return None
-    large = [t for t in node.inputs if t.dims != ()]
-    return large[0] if len(large) == 1 else None
 
 
 def _of_input(m: Match) -> Tensor | None:
-    """Shape(f(x)) = Shape(x) where f works element by element; of other tensors, from the axes that their sizes are made of."""
+    """The shape or size of a tensor, from the axes that its sizes are made of."""
     tensor: Tensor = m["y"]
-    if tensor.dims is not None:
-        shape = _shape(m, tensor)
-        if shape is None or m.root.type == "Shape":
-            return shape
-        if shape.op.type == "Shape":
-            return m.make("Size", shape.op.inputs, m.root.attrs)
-        sizes = m.sizes.dims(tensor)
-        assert sizes is not None
-        count = product(sizes)
-        return _number(m, count) if _is_small(count) else None
-    node = m.look(tensor)
-    found = None if node is None else _shaped_like(node, tensor)
-    return None if found is None else m.make(m.root.type, (found,), m.root.attrs)
+    sizes = m.sizes.dims(tensor)
+    shape = None if sizes is None else _shape(m, tensor)
+    if shape is None or sizes is None or m.root.type == "Shape":
+        return shape
+    if shape.op.type == "Shape":
+        return m.make("Size", shape.op.inputs, m.root.attrs)
+    count = product(sizes)
+    return _number(m, count) if _is_small(count) else None
 
 
 def _shape(m: Match, tensor: Tensor) -> Tensor | None:
@@ -130,36 +111,15 @@ def _known_axes(m: Match) -> Tensor | None:
     return m.make("Sum", (x, m.constant(np.array(axes, np.int32))), m.root.attrs)
 
 
-def _has_that_shape(m: Match) -> bool:
-    """The reshaped tensor always has the requested sizes already."""
-    sizes = m.sizes.dims(m["x"])
-    if sizes is None:
-        return False
+def _has_that_shape(m: Match) -> Tensor | None:
+    """The reshaped tensor, if it always has the requested sizes already."""
+    x: Tensor = m["x"]
     if m.root.type == "Reshape":
-        return m.sizes.reshaped(m.root, surely=True) == sizes
-    wanted = m.sizes.value(m["s"])
-    return wanted is not None and tuple(wanted) == sizes
-
-
-def _mean_of_so_many(m: Match) -> Tensor | None:
-    """g / (size(x) // max(size(y), 1)) = g / n where x has n times as many elements as y, and g none if y has none."""
-    whole, part = m.sizes.value(m["whole"]), m.sizes.value(m["part"])
-    sizes = m.sizes.dims(m["g"])
-    if (
-        whole is None
-        or part is None
-        or sizes is None
-        or whole.shape
-        or part.shape
-        or None in (whole.item(), part.item())
-    ):
-        return None
-    count, elements = quotient(whole.item(), part.item()), product(sizes)
-    if not isinstance(count, int) or not isinstance(part.item(), Product):
-        return None
-    if elements != 0 and not (isinstance(elements, Product) and {*part.item().axes} <= {*elements.axes}):
-        return None
-    return m.make("RealDiv", (m["g"], m.constant(np.array(max(count, 1), m.root.outputs[0].dtype.np))), {})
+        wanted = m.sizes.reshaped(m.root, surely=True)
+    else:
+        value = m.sizes.value(m["s"])
+        wanted = None if value is None else tuple(value)
+    return x if wanted is not None and wanted == m.sizes.dims(x) else None
 
 
 def _known_sizes(m: Match) -> Tensor | None:
@@ -177,10 +137,9 @@ def _known_sizes(m: Match) -> Tensor | None:
 
 
 shape_rules = (
-    Rule("integer divided by one", "FloorDiv(x, 1)", "x", integer=True),
+    Rule("integer divided by one", "FloorDiv(x, 1)", lambda m: m["x"] if m["x"].dtype.is_integer else None),
     Rule("shape of what it is made from", "{Shape(y), Size(y)}", _of_input),
     Rule("sum over known axes", "Sum(x, BroadcastGradientArgs(a, b), keep_dims=False)", _known_axes),
-    Rule("reshape to the shape it has", "{Reshape(x, s), BroadcastTo(x, s)}", "x", _has_that_shape),
-    Rule("arithmetic on sizes", "{a * b, a + b, FloorDiv(a, b)}", _known_sizes, integer=True),
-    Rule("mean of so many", "g / Cast(FloorDiv(whole, {Maximum(part, 1), part}), DstT=d)", _mean_of_so_many),
+    Rule("reshape to the shape it has", "{Reshape(x, s), BroadcastTo(x, s)}", _has_that_shape),
+    Rule("arithmetic on sizes", "{a * b, a + b, FloorDiv(a, b)}", _known_sizes),
 )

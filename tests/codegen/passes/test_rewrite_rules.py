@@ -21,7 +21,7 @@ from dovetail.codegen.passes.rules.algebra import algebra_rules
 from dovetail.codegen.passes.rules.layout import arranging_rules
 from dovetail.codegen.passes.rules.layout_motion import moving_rules
 from dovetail.codegen.passes.rules.shapes import shape_rules
-from dovetail.graph.core.build import apply, make
+from dovetail.graph.core.build import make
 from dovetail.graph.core.graph import Node
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, 1e-40, -1e38, 3e38, np.inf, -np.inf, np.nan, 0.1, 7.0], np.float32)
@@ -48,17 +48,9 @@ def floats(*shape: int, low: float = -3.0, high: float = 3.0) -> Any:
     return np.random.default_rng(len(shape)).uniform(low, high, shape).astype(np.float32)
 
 
-def whole(*shape: int) -> Any:
-    return np.random.default_rng(0).integers(-(2**31), 2**31 - 1, shape).astype(np.int32)
-
-
 def sum_to(x: Any, whole: Any, part: Any) -> Any:
     """The gradient of what was repeated to meet x."""
     return dt.reduce_sum(whole, make("BroadcastGradientArgs", (dt.shape(x), dt.shape(part))).outputs[1])
-
-
-def mean_gradient(x: Any, mean: Any) -> Any:
-    return x / dt.cast(dt.size(x) // dt.maximum(dt.size(mean), 1), dt.float32)
 
 
 def channels_last(x: Any) -> Any:
@@ -78,7 +70,6 @@ CASES = [
     Case("to the power minus one", lambda x: x**-1.0, "y = Reciprocal(x)", (ROWS,), 1e-6, fast=True),
     Case("logarithm of an exponential", lambda x: dt.abs(dt.log(dt.exp(x))), "y = Abs(x)", (ROWS,), 1e-5, fast=True),
     Case("logarithm of a softmax", lambda x: dt.log(dt.nn.softmax(x)), "y = LogSoftmax(x)", (ROWS,), 1e-5, fast=True),
-    Case("axes from the front", lambda x: dt.reduce_sum(x, -1), "y = 1\ny = Sum(x, y, keep_dims=False)", (ROWS,)),
     Case("identity", lambda x: dt.abs(dt.identity(dt.stop_gradient(x))), "y = Abs(x)"),
     Case("transpose that moves nothing", lambda x: dt.abs(dt.transpose(x, [0, 1])), "y = Abs(x)", (ROWS,)),
     Case(
@@ -117,9 +108,7 @@ CASES = [
         (floats(2, 3, 5, 4), floats(2, 3, 5, 6)),
         1e-5,
     ),
-    Case("cast to the same type", lambda x: dt.abs(apply("Cast", (x,), {"DstT": dt.float32})), "y = Abs(x)"),
-    Case("sum of one", lambda x: dt.abs(apply("AddN", (x,))), "y = Abs(x)"),
-    Case("integer divided by one", lambda x: dt.abs(x // 1), "y = Abs(x)", (whole(9),)),
+    Case("integer divided by one", lambda x: dt.abs(x // 1), "y = Abs(x)", (np.arange(-4, 5),)),
     Case(
         "shape of what it is made from",
         lambda x: dt.size(dt.cast(dt.exp(x) * 2.0, dt.int32)),
@@ -138,13 +127,6 @@ CASES = [
         "reshape to the shape it has",
         lambda x: dt.abs(dt.reshape(dt.exp(x), dt.shape(x * 2.0))),
         "a = Exp(x)\ny = Abs(a)",
-        (ROWS,),
-        unknown=True,
-    ),
-    Case(
-        "mean of so many",
-        lambda x: mean_gradient(x, dt.reduce_mean(x, 1)),
-        "y = 16.0\ny = RealDiv(x, y)",
         (ROWS,),
         unknown=True,
     ),
