@@ -44,8 +44,6 @@ COLLECTIVES = {
     "all-reduce 16 MiB": (16 << 20, 8, "all_reduce"),
     "gather 64 KiB": (64 << 10, 100, "all_gather"),
     "gather 4 MiB": (4 << 20, 15, "all_gather"),
-    "reduce-scatter 64 KiB": (64 << 10, 100, "reduce_scatter"),
-    "reduce-scatter 4 MiB": (4 << 20, 15, "reduce_scatter"),
 }
 """By name: bytes of a member's value, runs of a batch, the kind of collective; two members."""
 TRAINED = {"asynchronous": 60, "synchronous": 30, "mirrored": 60, "wide": 3}  # steps of a batch

@@ -107,9 +107,6 @@ MECHANISMS: dict[str, Callable[[], None] | dict[str, str]] = {
     # Small values are reduced in shares, too.
     "flat all-reduce": _without(f"{_ALGORITHMS}:FLAT_BYTES", 0),
     "gather in shared memory": _without("runtime.collectives.coordinator:SharedMemoryGather", lambda value: None),
-    "reduce-scatter in shared memory": _without(
-        "runtime.collectives.coordinator:SharedMemoryReduceScatter", lambda *arguments: None
-    ),
     # The kernel wakes the reader of a long message over TCP for each packet.
     "low-water mark of TCP streams": _without("runtime.transport.stream:Stream._gather", lambda self, least: None),
 }

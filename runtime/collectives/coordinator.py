@@ -48,7 +48,7 @@ from .membership import (
     stop_link,
 )
 from .shared_buffer import CollectiveMemory
-from .shared_memory_algorithms import SharedMemoryAllReduce, SharedMemoryGather, SharedMemoryReduceScatter
+from .shared_memory_algorithms import SharedMemoryAllReduce, SharedMemoryGather
 
 logger = logging.getLogger(__name__)
 
@@ -86,16 +86,14 @@ _Way: TypeAlias = tuple[Callable[[], MessageAlgorithm], SharedMemoryAllReduce | 
 
 def _all_reduce(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     reduction, way = attrs["reduction"], attrs["way"]
-    shapes = [v.shape for v in values]
+    shapes, value = [v.shape for v in values], flatten(values)
 
     def finish(result: Array) -> Any:
         result = _read_only(result)
         return result.reshape(shapes[0]) if len(shapes) == 1 else tuple(unflatten(result, shapes))
 
-    def make_algorithm() -> MessageAlgorithm:
-        return algorithms.all_reduce(attrs["rank"], len(attrs["members"]), flatten(values), reduction, way)
-
-    return make_algorithm, SharedMemoryAllReduce(values, reduction) if way == "auto" else None, finish
+    make_algorithm = partial(algorithms.all_reduce, attrs["rank"], len(attrs["members"]), value, reduction, way)
+    return make_algorithm, SharedMemoryAllReduce(value, reduction) if way == "auto" else None, finish
 
 
 def _all_gather(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
@@ -109,12 +107,16 @@ def _all_gather(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
 
 def _reduce_scatter(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     (value,) = values
-    reduction, count = attrs["reduction"], len(attrs["members"])
-    return (
-        lambda: algorithms.reduce_scatter(attrs["rank"], count, value, reduction),
-        SharedMemoryReduceScatter(value, reduction, count),
-        _read_only,
-    )
+    reduction, rank, count = attrs["reduction"], attrs["rank"], len(attrs["members"])
+
+    def finish(result: Array) -> Array:
+        if result.size == value.size:  # in shared memory all rows are reduced
+            rows = len(value) // count
+            result = result.reshape(value.shape)[rank * rows : (rank + 1) * rows]
+        return _read_only(result)
+
+    make_algorithm = partial(algorithms.reduce_scatter, rank, count, value, reduction)
+    return make_algorithm, SharedMemoryAllReduce(value, reduction), finish
 
 
 def _broadcast(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
@@ -125,7 +127,7 @@ def _broadcast(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
 def _barrier(values: Sequence[Array], attrs: Mapping[str, Any]) -> _Way:
     nothing = np.zeros(1, np.int8)
     make = partial(algorithms.RecursiveDoubling, attrs["rank"], len(attrs["members"]), nothing, "max")
-    return make, SharedMemoryAllReduce((nothing,), "max"), lambda _: ()
+    return make, SharedMemoryAllReduce(nothing, "max"), lambda _: ()
 
 
 WAYS: dict[str, Callable[[Sequence[Array], Mapping[str, Any]], _Way]] = {

@@ -15,15 +15,13 @@ since the buffer was made:
               writes its share of the result, which is the minimum.
     copied    the same without a free result area, because a member still holds earlier results: each copies the others' shares.
 
-`SharedMemoryGather` and `SharedMemoryReduceScatter` have one wait per round: members stage what others need, and each copies its part
-from all staging areas into its own memory. A byte is written to shared memory once, for any number of members.
+`SharedMemoryGather` has one wait per round: each member stages its value, and copies those of the others. A byte is written to shared
+memory once, for any number of members. Values may differ in length: all members stage in the first round, with their lengths, which
+give the number of rounds.
 
-    gather           each stages its value, and copies those of the others. Values may differ in length: all members stage in the
-                     first round, with their lengths, which give the number of rounds.
-    reduce-scatter   each stages the others' shares, and reduces its own.
-
-Broadcasts are sent by messages: the root does not wait for the others. So are large values that are gathered and lie in shared memory:
-a message lends such a value in place, and each of its bytes is copied once less.
+A reduce-scatter is an all-reduce of which each member takes its rows. Broadcasts are sent by messages: the root does not wait for the
+others. So are large values that are gathered and lie in shared memory: a message lends such a value in place, and each of its bytes is
+copied once less.
 
 A round may start when no member needs the former content of its staging area. So the other members' counters show a member its next
 possible step (`advance`). The ranks fix the order of additions, so all members get the same bits in each run.
@@ -40,8 +38,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,58 +50,21 @@ from ..shared_memory.pool import place_of
 from .algorithms import Array, mean_of, mismatch_text
 from .shared_buffer import FLAT_BYTES, LINE, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
 
-
-class GatherList:
-    """A gather list: arrays of one type, read as one flat array without a copy.
-
-    Attributes:
-        size, dtype, nbytes: of the joined array.
-    """
-
-    __slots__ = ("_arrays", "dtype", "nbytes", "size")
-
-    def __init__(self, values: Sequence[Array]) -> None:
-        self._arrays = [np.ascontiguousarray(v).reshape(-1) for v in values]
-        self.dtype = self._arrays[0].dtype
-        self.size = sum([a.size for a in self._arrays])
-        self.nbytes = self.size * self.dtype.itemsize
-
-    def between(self, begin: int, end: int) -> Iterator[tuple[int, Array]]:
-        """The elements from `begin` to before `end`: parts of the arrays, each with its offset from `begin`."""
-        at = 0
-        for array in self._arrays:
-            first, last = max(begin - at, 0), min(end - at, array.size)
-            if first < last:
-                yield at + first - begin, array if last - first == array.size else array[first:last]
-            at += array.size
-            if at >= end:
-                return
-
-    def copy_to(self, place: Array, begin: int) -> None:
-        """Fill a flat array with the elements from `begin` on."""
-        for at, part in self.between(begin, begin + place.size):
-            np.copyto(place[at : at + part.size], part)
-
-
 PATIENCE_S = 0.02  # a thread blocks this long while no member makes progress
 YIELDS = 60  # before it sleeps: about the time of a wake-up
 POLL_S = 50e-6
 
 
 class SharedMemoryAllReduce:
-    """One member's share of one all-reduce in shared memory. `result`, a flat array, is valid once `is_done`.
-
-    Args:
-        values: arrays of one type, reduced together.
-    """
+    """One member's share of one all-reduce in shared memory. `result`, a flat array, is valid once `is_done`."""
 
     has_result_areas = True  # whether results may be in result areas
 
-    def __init__(self, values: Sequence[Array], reduction: str) -> None:
+    def __init__(self, value: Array, reduction: str) -> None:
         self.result: Any = None
         self.is_done = self._flat = self._common = False
-        self._value, self._reduce, self._mean = GatherList(values), REDUCTIONS[reduction], reduction == "mean"
-        self._extent = self._value.size  # elements that are processed in rounds
+        self._value = np.ascontiguousarray(value).reshape(-1)
+        self._reduce, self._mean = REDUCTIONS[reduction], reduction == "mean"
         self._length = 0  # published with the label
         self._buffer: SharedBuffer | None = None
 
@@ -122,18 +82,17 @@ class SharedMemoryAllReduce:
         self._buffer, self._run, self._label = buffer, run, label
         self._per_round = self._room(buffer)
         self._begin = buffer.rounds
-        self._end = self._begin + max(1, -(-self._extent // self._per_round))
+        self._end = self._begin + max(1, -(-self._value.size // self._per_round))
         self._staged = self._reduced = self._taken = self._begin
         buffer.write_label(run, label, self._length)
 
     def _room(self, buffer: SharedBuffer) -> int:
         """How many elements are processed in a round."""
         self._flat = self._value.nbytes <= min(FLAT_BYTES, buffer.layout.staging_bytes)
-        return max(1, self._extent) if self._flat else self._room_of_a_share(buffer) * buffer.size
-
-    def _room_of_a_share(self, buffer: SharedBuffer) -> int:
-        """How many elements of a rank's share a staging area holds beside those of the other ranks, in whole cache lines."""
-        return max(1, buffer.layout.staging_bytes // buffer.size // LINE * LINE // self._value.dtype.itemsize)
+        if self._flat:
+            return max(1, self._value.size)
+        share = buffer.layout.staging_bytes // buffer.size // LINE * LINE  # of each rank, in whole cache lines
+        return max(1, share // self._value.dtype.itemsize) * buffer.size
 
     def resume(self, stop: Callable[[], bool]) -> bool:
         """As `drive`, after it returned False."""
@@ -261,14 +220,14 @@ class SharedMemoryAllReduce:
     def _stage_round(self, buffer: SharedBuffer) -> None:
         number, value = self._staged, self._value
         if self._flat:
-            value.copy_to(buffer.staging(number % SLOTS, buffer.rank, value.dtype, 0, value.size), 0)
+            np.copyto(buffer.staging(number % SLOTS, buffer.rank, value.dtype, 0, value.size), value)
         else:
             bounds = self._bounds(number)
             first, own, after, last = bounds[0], bounds[buffer.rank], bounds[buffer.rank + 1], bounds[-1]
             for begin, end in ((first, own), (after, last)):  # all but its own share
                 if begin < end:
                     place = buffer.staging(number % SLOTS, buffer.rank, value.dtype, begin - first, end - begin)
-                    value.copy_to(place, begin)
+                    np.copyto(place, value[begin:end])
         self._has_staged(buffer)
 
     def _has_staged(self, buffer: SharedBuffer) -> None:
@@ -289,9 +248,8 @@ class SharedMemoryAllReduce:
         begin, end = bounds[buffer.rank], bounds[buffer.rank + 1]
         place = [buffer.staging(slot, r, dtype, begin - bounds[0], end - begin) for r in range(buffer.size)]
         to = self._out[begin:end] if self._common else place[buffer.rank]
-        for at, part in value.between(begin, end):
-            piece = slice(at, at + part.size)
-            self._reduced_to(to[piece], [part if r == buffer.rank else p[piece] for r, p in enumerate(place)])
+        place[buffer.rank] = value[begin:end]
+        self._reduced_to(to, place)
         buffer.advance(REDUCED, self._reduced)
         if not self._common:
             np.copyto(self._out[begin:end], to)
@@ -349,54 +307,23 @@ def _mismatch(rank: int, mine: tuple[int, bytes], other: int, theirs: tuple[int,
 LENT_BYTES = 2 << 20  # from here on, messages that lend a value in place are faster: measured with 1, 4 and 16 MiB
 
 
-class _SingleWaitRounds(SharedMemoryAllReduce, ABC):
-    """Rounds with one wait: `_per_round` elements are staged, and then read by `_take_part`."""
+class SharedMemoryGather(SharedMemoryAllReduce):
+    """All members' values, joined along the first axis. A round stages `_per_round` elements, which the others then read."""
 
     has_result_areas = False
 
-    def __init__(self, value: Array, reduction: str = "sum") -> None:
-        super().__init__((value,), reduction)
-        self._flat_value, self._shape = np.ascontiguousarray(value).reshape(-1), value.shape
-        self._length = value.shape[0] if value.shape else 0
-
-    def _compare(self, buffer: SharedBuffer) -> None:
-        self._check_labels(buffer)
-        self._make(buffer)
-
-    @abstractmethod
-    def _make(self, buffer: SharedBuffer) -> None:
-        """Allocate the result, now that the lengths of all values are known."""
-
-    def _reduce_round(self, buffer: SharedBuffer) -> None:
-        self._take_part(buffer, self._reduced)
-        self._reduced += 1
-        self._taken += 1
-        self._round_taken(buffer)
-
-    def _part(self, buffer: SharedBuffer, number: int, rank: int, start: int, count: int) -> Array:
-        """Elements of a rank's staged data of a round."""
-        return buffer.staging(number % SLOTS, rank, self._value.dtype, start, count)
-
-    @abstractmethod
-    def _take_part(self, buffer: SharedBuffer, number: int) -> None:
-        """Read what this member needs of a round."""
-
-    def _span(self, number: int, size: int) -> tuple[int, int]:
-        """The start of a round in a value of `size` elements, and the number of its elements."""
-        begin = min(size, (number - self._begin) * self._per_round)
-        return begin, min(self._per_round, size - begin)
-
-
-class SharedMemoryGather(_SingleWaitRounds):
-    """All members' values, joined along the first axis."""
+    def __init__(self, value: Array) -> None:
+        super().__init__(value, "sum")
+        self._shape, self._length = value.shape, value.shape[0]
 
     def prefers_messages(self) -> bool:
-        return self.nbytes >= LENT_BYTES and place_of(self._flat_value) is not None
+        return self.nbytes >= LENT_BYTES and place_of(self._value) is not None
 
     def _room(self, buffer: SharedBuffer) -> int:
         return max(1, buffer.layout.staging_bytes // self._value.dtype.itemsize)
 
-    def _make(self, buffer: SharedBuffer) -> None:
+    def _compare(self, buffer: SharedBuffer) -> None:
+        self._check_labels(buffer)
         rows, inner = [buffer.read_length(r) for r in range(buffer.size)], math.prod(self._shape[1:])
         self._starts = [sum(rows[:r]) * inner for r in range(buffer.size + 1)]
         self._end = self._begin + max(1, -(-max(rows) * inner // self._per_round))
@@ -406,52 +333,23 @@ class SharedMemoryGather(_SingleWaitRounds):
     def _stage_round(self, buffer: SharedBuffer) -> None:
         begin, count = self._span(self._staged, self._value.size)
         if count:
-            place = self._part(buffer, self._staged, buffer.rank, 0, count)
-            np.copyto(place, self._flat_value[begin : begin + count])
+            place = buffer.staging(self._staged % SLOTS, buffer.rank, self._value.dtype, 0, count)
+            np.copyto(place, self._value[begin : begin + count])
         self._has_staged(buffer)
 
-    def _take_part(self, buffer: SharedBuffer, number: int) -> None:
+    def _reduce_round(self, buffer: SharedBuffer) -> None:
         for r in range(buffer.size):
             start = self._starts[r]
-            begin, count = self._span(number, self._starts[r + 1] - start)
+            begin, count = self._span(self._reduced, self._starts[r + 1] - start)
             if count:
-                own = self._flat_value[begin : begin + count]
-                theirs = own if r == buffer.rank else self._part(buffer, number, r, 0, count)
-                np.copyto(self._out[start + begin : start + begin + count], theirs)
+                own = self._value[begin : begin + count]
+                staged = buffer.staging(self._reduced % SLOTS, r, self._value.dtype, 0, count)
+                np.copyto(self._out[start + begin : start + begin + count], own if r == buffer.rank else staged)
+        self._reduced += 1
+        self._taken += 1
+        self._round_taken(buffer)
 
-
-class SharedMemoryReduceScatter(_SingleWaitRounds):
-    """This member's share of the rows of the reduced value."""
-
-    def __init__(self, value: Array, reduction: str, members: int) -> None:
-        super().__init__(value, reduction)
-        self._extent //= members  # those of its share
-
-    def _room(self, buffer: SharedBuffer) -> int:
-        return self._room_of_a_share(buffer)
-
-    def _make(self, buffer: SharedBuffer) -> None:
-        self._out = buffers.empty((self._extent,), self._value.dtype)
-        self.result = self._out.reshape(self._shape[0] // buffer.size, *self._shape[1:])
-
-    def _stage_round(self, buffer: SharedBuffer) -> None:
-        begin, count = self._span(self._staged, self._extent)
-        for r in range(buffer.size):
-            if r != buffer.rank and count:
-                at = r * self._extent + begin
-                place = self._part(buffer, self._staged, buffer.rank, r * self._per_round, count)
-                np.copyto(place, self._flat_value[at : at + count])
-        self._has_staged(buffer)
-
-    def _take_part(self, buffer: SharedBuffer, number: int) -> None:
-        begin, count = self._span(number, self._extent)
-        if not count:
-            return
-        at = buffer.rank * self._extent + begin
-        parts = [
-            self._flat_value[at : at + count]
-            if r == buffer.rank
-            else self._part(buffer, number, r, buffer.rank * self._per_round, count)
-            for r in range(buffer.size)
-        ]
-        self._reduced_to(self._out[begin : begin + count], parts)
+    def _span(self, number: int, size: int) -> tuple[int, int]:
+        """The start of a round in a value of `size` elements, and the number of its elements."""
+        begin = min(size, (number - self._begin) * self._per_round)
+        return begin, min(self._per_round, size - begin)

@@ -66,15 +66,15 @@ class Net:
     def ask(self, i, value, run=0, what="sum", instance="g"):
         value = np.asarray(value)
         exchange = algorithms.all_reduce(i, len(self.tasks), value, what, "auto")
-        shared = SharedMemoryAllReduce(np.array_split(value, 3), what)  # what travels together is not copied together
+        shared = SharedMemoryAllReduce(value, what)
         return self.come(i, (instance, run), f"{what} {value.dtype}{value.shape}", lambda: exchange, shared)
 
-    def come(self, i, key, signature, exchange, shared):
+    def come(self, i, key, signature, exchange, shared, finish=lambda x: x):
         """A step of a member that comes to a collective."""
         members = [f"{t}/device:CPU:0" for t in self.tasks]
         return Step(
             lambda: self.coordinators[i].take_part(
-                member(self.sessions[i], members, i, *key), signature, exchange, lambda x: x, shared
+                member(self.sessions[i], members, i, *key), signature, exchange, finish, shared
             )
         )
 

@@ -77,7 +77,7 @@ class World:
 
     def reduce(self, rank: int, value: float) -> Any:
         """One all-reduce of one member, as the executor runs it."""
-        algorithm = SharedMemoryAllReduce((np.full(2, value, np.float64),), "sum")
+        algorithm = SharedMemoryAllReduce(np.full(2, value, np.float64), "sum")
         algorithm.start(self.buffers[rank], 0, LABEL)
         is_done = algorithm.drive(lambda: False)
         while not is_done:
@@ -139,7 +139,7 @@ def test_a_counter_that_changes_before_its_data_is_found(
 ) -> None:
     def stage(self: Any, buffer: SharedBuffer) -> None:
         self._has_staged(buffer)
-        self._value.copy_to(buffer.staging(0, buffer.rank, self._value.dtype, 0, self._value.size), 0)
+        np.copyto(buffer.staging(0, buffer.rank, self._value.dtype, 0, self._value.size), self._value)
 
     monkeypatch.setattr(SharedMemoryAllReduce, "_stage_round", stage)
     with pytest.raises(AssertionError):

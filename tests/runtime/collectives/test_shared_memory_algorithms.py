@@ -10,11 +10,8 @@ from simulated_tasks import Net as Played
 
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.runtime.collectives import algorithms, shared_buffer
-from dovetail.runtime.collectives.shared_memory_algorithms import (
-    LENT_BYTES,
-    SharedMemoryGather,
-    SharedMemoryReduceScatter,
-)
+from dovetail.runtime.collectives.coordinator import WAYS
+from dovetail.runtime.collectives.shared_memory_algorithms import LENT_BYTES
 from dovetail.runtime.shared_memory.pool import Pool
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.bool_]
@@ -22,16 +19,10 @@ TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.bool_]
 
 class Net(Played):
     def ask(self, i, value, run=0, what="gather"):
-        count = len(self.tasks)
-        if what == "gather":
-            exchange, mine = algorithms.all_gather(i, count, value), SharedMemoryGather(value)
-        else:
-            exchange, mine = (
-                algorithms.reduce_scatter(i, count, value, what),
-                SharedMemoryReduceScatter(value, what, count),
-            )
+        kind = "all_gather" if what == "gather" else "reduce_scatter"
+        exchange, mine, finish = WAYS[kind]((value,), {"rank": i, "members": self.tasks, "reduction": what})
         signature = f"{what} {value.dtype}{value.shape[1:] if what == 'gather' else value.shape}"
-        return self.come(i, ("g", run), signature, lambda: exchange, mine)
+        return self.come(i, ("g", run), signature, exchange, mine, finish)
 
 
 @pytest.fixture(autouse=True)

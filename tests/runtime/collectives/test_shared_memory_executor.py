@@ -226,7 +226,7 @@ def test_threads_that_wait_for_each_other():
         buffer = SharedBuffer(machine.may_sleep, mine, layout, rank, lambda to: None)
         for run in range(6):
             value = values[rank][: 1 << 20 if run % 2 else 100]
-            algorithm = SharedMemoryAllReduce([value], "sum")
+            algorithm = SharedMemoryAllReduce(value, "sum")
             algorithm.start(buffer, run, shared_buffer.label_of("it"))
             while not algorithm.drive(lambda: False):
                 pass
