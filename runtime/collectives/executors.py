@@ -4,9 +4,9 @@ By messages, a member brings a `MessageAlgorithm`, which decides what to send an
 task are not sent. A part that arrives before its member is kept.
 
 In shared memory, members on one machine share a buffer per instance (`shared_buffer.py`), if each task has one member. Before an
-instance's first run the members agree whether all can map a buffer, and none is faster with messages (the handshake). Its runs then use
-the buffer in turn, in the order of their numbers. A run that waits too long returns its thread, and continues when another member wakes
-it by a message. Without a buffer, each run uses messages.
+instance's first run the members agree whether all can map a buffer (the handshake). Its runs then use the buffer in turn, in the order
+of their numbers. A run that waits too long returns its thread, and continues when another member wakes it by a message. Without a
+buffer, each run uses messages.
 """
 
 from __future__ import annotations
@@ -196,9 +196,8 @@ class SharedMemoryExecutor:
         key = instance, HANDSHAKE_RUN, rank
         if len(queue.waiting) == 1 and not queue.is_agreed and key not in membership.by_message:
             algorithm = request.algorithm
-            memory = None if algorithm.prefers_messages() else self._memory
             agreement = BufferHandshake(
-                rank, len(membership.task_of), memory, algorithm.nbytes, algorithm.has_result_areas,
+                rank, len(membership.task_of), self._memory, algorithm.nbytes, algorithm.has_result_areas,
                 lambda found: self._agreed(membership, queue, instance, rank, found),
             )  # fmt: skip
             handshake = MessageRequest(request.what, membership, key, HANDSHAKE_SIGNATURE, request.finish, agreement)

@@ -20,8 +20,7 @@ memory once, for any number of members. Values may differ in length: all members
 give the number of rounds.
 
 A reduce-scatter is an all-reduce of which each member takes its rows. Broadcasts are sent by messages: the root does not wait for the
-others. So are large values that are gathered and lie in shared memory: a message lends such a value in place, and each of its bytes is
-copied once less.
+others.
 
 A round may start when no member needs the former content of its staging area. So the other members' counters show a member its next
 possible step (`advance`). The ranks fix the order of additions, so all members get the same bits in each run.
@@ -46,7 +45,6 @@ import numpy as np
 from ...graph.core.errors import invalid
 from ...graph.resources.buffer_pool import buffers
 from ...graph.resources.collective_context import REDUCTIONS
-from ..shared_memory.pool import place_of
 from .algorithms import Array, mean_of, mismatch_text
 from .shared_buffer import FLAT_BYTES, LINE, REDUCED, SLOTS, STAGED, TAKEN, SharedBuffer
 
@@ -72,10 +70,6 @@ class SharedMemoryAllReduce:
     def nbytes(self) -> int:
         """Bytes of this member's value."""
         return self._value.nbytes
-
-    def prefers_messages(self) -> bool:
-        """Whether messages are faster for this member's value; then all members use them."""
-        return False
 
     def start(self, buffer: SharedBuffer, run: int, label: bytes) -> None:
         """Start this run: it has the buffer now."""
@@ -304,9 +298,6 @@ def _mismatch(rank: int, mine: tuple[int, bytes], other: int, theirs: tuple[int,
     return mismatch_text(rank, said[0], other, said[1])
 
 
-LENT_BYTES = 2 << 20  # from here on, messages that lend a value in place are faster: measured with 1, 4 and 16 MiB
-
-
 class SharedMemoryGather(SharedMemoryAllReduce):
     """All members' values, joined along the first axis. A round stages `_per_round` elements, which the others then read."""
 
@@ -315,9 +306,6 @@ class SharedMemoryGather(SharedMemoryAllReduce):
     def __init__(self, value: Array) -> None:
         super().__init__(value, "sum")
         self._shape, self._length = value.shape, value.shape[0]
-
-    def prefers_messages(self) -> bool:
-        return self.nbytes >= LENT_BYTES and place_of(self._value) is not None
 
     def _room(self, buffer: SharedBuffer) -> int:
         return max(1, buffer.layout.staging_bytes // self._value.dtype.itemsize)

@@ -11,8 +11,6 @@ from simulated_tasks import Net as Played
 from dovetail.graph.core.errors import InvalidArgumentError
 from dovetail.runtime.collectives import algorithms, shared_buffer
 from dovetail.runtime.collectives.coordinator import WAYS
-from dovetail.runtime.collectives.shared_memory_algorithms import LENT_BYTES
-from dovetail.runtime.shared_memory.pool import Pool
 
 TYPES = [np.float32, np.float64, np.int8, np.int64, np.complex64, np.bool_]
 
@@ -92,18 +90,3 @@ def test_members_that_differ_fail_everywhere():
     for step in steps:
         assert isinstance(step.result, InvalidArgumentError)
         assert "all members must run the same program" in str(step.result)
-
-
-@pytest.mark.parametrize(("what", "lent"), [("gather", 0), ("gather", 1), ("gather", 2), ("sum", 0)])
-def test_large_values_are_sent_where_messages_are_faster(what, lent):
-    """A message lends a value that lies in shared memory. If one member sends its value, all do."""
-    net, pool, size = Net(), Pool(1 << 26), LENT_BYTES // 4
-    for run in range(2):
-        values = [pool.empty((size,), np.dtype(np.float32)) if i < lent else np.empty(size, np.float32) for i in (1, 0)]
-        for i, value in enumerate(values):
-            value[:] = np.arange(size) % 100 + i + run
-        steps = [net.ask(i, value, run, what) for i, value in enumerate(values)]
-        net.play(steps)
-        for step, result in zip(steps, expected(what, values), strict=True):
-            np.testing.assert_array_equal(step.result, result)
-    assert ("wake" in net.events) is (not lent)
