@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from ..graph.core.graph import Node
 from ..graph.resources.resource_manager import Context
 from .ir.program import Kernel
+from .options import KernelOptions
 
 if TYPE_CHECKING:
     from .ir.fused_kernel import FusedKernel
-    from .passes.rewrite import Rewrites
 
 
 ContextOf: TypeAlias = Callable[[Node], Context]
@@ -23,11 +23,11 @@ ContextOf: TypeAlias = Callable[[Node], Context]
 class Backend(Protocol):
     """Makes kernels for one type of device.
 
-    `rewrites`: the rewrites that may be applied to the nodes beforehand.
+    `options`: which rewrites may be applied to the nodes beforehand.
     """
 
     name: str
-    rewrites: Rewrites
+    options: KernelOptions
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """A function of the node's input arrays that gives its output (one array, or a tuple when not exactly one).

@@ -26,10 +26,10 @@ from .ir.fused_kernel import FusedKernel, inputs_of, nodes_of, outputs_of
 from .ir.index_maps import LOOKUPS
 from .ir.partition import PartitionGraph, PartitionStep, node_of
 from .ir.program import Call, Program, calls_of
-from .memory.plan import GRAPH_SIZES, Arena, MemoryPlan, TensorSizes, plan_memory, value_bytes
+from .memory.plan import Arena, MemoryPlan, TensorSizes, plan_memory, value_bytes
 from .options import KernelOptions
 from .passes.rewrite import Fired
-from .pipeline import Compilation, cpu_backend, passes_of, run_graph_passes, run_passes
+from .pipeline import cpu_backend, passes_of, run_graph_passes, run_passes
 
 
 @dataclass(frozen=True)  # no slots: the source is computed on demand
@@ -46,9 +46,9 @@ class KernelInfo:
 
     number: int
     group: FusedKernel
-    gpu: GpuModel | None = None
-    sizes: TensorSizes = GRAPH_SIZES
-    tf32: bool = False
+    gpu: GpuModel | None
+    sizes: TensorSizes
+    tf32: bool
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -225,9 +225,9 @@ class DeviceKernels:
     fusion: Fusion | None
     passes: tuple[str, ...]
     lower: Callable[[], Program]
-    gpu: GpuModel | None = None
-    sizes: TensorSizes = GRAPH_SIZES
-    tf32: bool = False
+    gpu: GpuModel | None
+    sizes: TensorSizes
+    tf32: bool
 
     @property
     def steps(self) -> Sequence[PartitionStep | FusedKernel]:
@@ -487,9 +487,8 @@ def _nodes(steps: Iterable[object]) -> list[Node]:
 def explain(
     graph: PartitionGraph,
     options: KernelOptions,
-    *,
-    gpu: GpuModel | None = None,
-    sizes_of: Callable[[Sequence[Node]], TensorSizes] = lambda nodes: GRAPH_SIZES,
+    gpu: GpuModel | None,
+    sizes_of: Callable[[Sequence[Node]], TensorSizes],
 ) -> DeviceKernels:
     """Explain a partition. The passes run, but no machine code is made, and no GPU is needed.
 
@@ -503,9 +502,7 @@ def explain(
     if gpu is not None:
         from .gpu.backend import absent_gpu_backend  # the GPU code generator
 
-        rewrites = backend.rewrites
-        backend = absent_gpu_backend(Target(gpu.architecture), options.tf32)
-        backend.rewrites = rewrites
+        backend = absent_gpu_backend(Target(gpu.architecture), options)
     resources, session = Resources(), SessionState(None)
 
     def context_of(node: Node) -> Context:
@@ -515,7 +512,12 @@ def explain(
     names = tuple(p.name for p in passes)
 
     def lower() -> Program:
-        later = _with_feeds(replace(made))
+        given = [n for n in _nodes(made.steps) if n.type == "Placeholder"]  # as if they were fed
+        feeds = (*made.graph.feeds, *((n.outputs[0].name, n.outputs[0]) for n in given))
+        steps = tuple(s for s in made.graph.steps if node_of(s) not in given)
+        later = replace(made, graph=replace(made.graph, steps=steps, feeds=feeds))
+        if made.fusion is not None:
+            later.fusion = made.fusion.with_steps(tuple(s for s in made.fusion.steps if node_of(s) not in given))
         run_passes(later, [p for p in passes[names.index("lowering") :] if not p.needs_device])
         assert later.program is not None
         return later.program
@@ -524,21 +526,3 @@ def explain(
     return DeviceKernels(
         graph.device, graph, made.graph, tuple(made.fired), made.fusion, names, lower, gpu, sizes, options.tf32
     )
-
-
-def _with_feeds(c: Compilation) -> Compilation:
-    """The partition with a feed for each placeholder that is not fed."""
-    given = [n.outputs[0] for n in _nodes(c.steps) if n.type == "Placeholder"]
-
-    def is_needed(step: object) -> bool:
-        node = node_of(step)
-        return node is None or node.type != "Placeholder"
-
-    c.graph = replace(
-        c.graph,
-        steps=tuple(filter(is_needed, c.graph.steps)),
-        feeds=(*c.graph.feeds, *((t.name, t) for t in given)),
-    )
-    if c.fusion is not None:
-        c.fusion = replace(c.fusion, steps=tuple(filter(is_needed, c.fusion.steps)))
-    return c

@@ -30,7 +30,7 @@ from .lower.chunked_saves import read_saved_in_chunks
 from .lower.lower import ReaderOf, free_dead_slots, lower
 from .lower.sends import find_last_sends, use_send_buffers
 from .options import KernelOptions, is_enabled
-from .passes.rewrite import Fired, Rewrites, rewrite
+from .passes.rewrite import Fired, rewrite
 from .reference import NumpyBackend
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Pass:
 
 def reference_passes(backend: NumpyBackend) -> tuple[Pass, ...]:
     """For CPUs and emulated GPUs, where each node is a NumPy call."""
-    return (Pass("rewriting", _rewriting(backend.rewrites)), *_lowering(backend), *_SENDS)
+    return (Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))), *_lowering(backend), *_SENDS)
 
 
 def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
@@ -97,12 +97,6 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
     from .passes.decompose import functionalize_random, widen_products
     from .target import OPERATIONS_PER_BYTE
 
-    def wide(c: Compilation) -> None:
-        c.graph = widen_products(c.graph)
-
-    def random(c: Compilation) -> None:
-        c.graph = functionalize_random(c.graph)
-
     def fusion(c: Compilation) -> None:
         c.fusion = fuse(c.graph, small=backend.fuses_small(c.graph), again=OPERATIONS_PER_BYTE, numbers=True)
 
@@ -110,9 +104,9 @@ def cpu_passes(backend: NumbaBackend) -> tuple[Pass, ...]:
         return form_native_regions(program, backend.compile_first) if backend.has_regions else program
 
     return (
-        Pass("rewriting", _rewriting(backend.rewrites)),
-        Pass("mixed precision", wide),
-        Pass("counter-based random numbers", random),
+        Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))),
+        Pass("mixed precision", _on_graph(widen_products)),
+        Pass("counter-based random numbers", _on_graph(functionalize_random)),
         Pass("fusion", fusion),
         *_lowering(backend),
         Pass("native regions", _on_program(regions)),
@@ -135,14 +129,6 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
     gpu = backend.gpu
     types = SUPPORTED + FLOAT8 * gpu.device.target.has_float8
 
-    def attention(c: Compilation) -> None:
-        if backend.rewrites.rules:
-            c.graph, fired = fuse_attention(c.graph)
-            c.fired += fired
-
-    def random(c: Compilation) -> None:
-        c.graph = functionalize_random(c.graph)
-
     def fusion(c: Compilation) -> None:
         # No `numbers`: arithmetic on scalars stays in kernels, since the host would have to wait for the GPU.
         c.fusion = fuse(
@@ -160,9 +146,9 @@ def gpu_passes(backend: CudaBackend) -> tuple[Pass, ...]:
         return with_graph_regions(program, gpu.device) if setting("DOVETAIL_CUDA_GRAPHS") and not gpu.check else program
 
     return (
-        Pass("rewriting", _rewriting(backend.rewrites)),
-        Pass("attention fusion", attention),
-        Pass("counter-based random numbers", random),
+        Pass("rewriting", _rewriting(lambda graph: rewrite(graph, backend.options))),
+        Pass("attention fusion", _rewriting(fuse_attention if backend.options.rewrite else lambda graph: (graph, ()))),
+        Pass("counter-based random numbers", _on_graph(functionalize_random)),
         Pass("fusion", fusion),
         Pass("epilogue fusion", epilogues),
         *_lowering(backend),
@@ -240,12 +226,18 @@ def _verify(c: Compilation, name: str) -> None:
 # --- passes that all lists share ---------------------------------------------------------------------------------------
 
 
-def _rewriting(wanted: Rewrites) -> Callable[[Compilation], None]:
+def _rewriting(
+    change: Callable[[PartitionGraph], tuple[PartitionGraph, Iterable[Fired]]],
+) -> Callable[[Compilation], None]:
     def run(c: Compilation) -> None:
-        c.graph, fired = rewrite(c.graph, wanted)
+        c.graph, fired = change(c.graph)
         c.fired += fired
 
     return run
+
+
+def _on_graph(change: Callable[[PartitionGraph], PartitionGraph]) -> Callable[[Compilation], None]:
+    return _rewriting(lambda graph: (change(graph), ()))
 
 
 def _on_program(change: Callable[[Program], Program]) -> Callable[[Compilation], None]:
@@ -299,18 +291,17 @@ def cpu_backend(options: KernelOptions, *, cold: bool = False) -> NumpyBackend:
         backend = NumbaBackend(
             fuse_small=everything, compile_first=first, threads=options.threads, check=options.check >= 2
         )
-    backend.rewrites = Rewrites(options.fold, options.merge, options.rewrite, options.fast_math)
+    backend.options = options
     return backend
 
 
 def gpu_backend(
-    options: KernelOptions, host: Backend, device: str, gpus: frozenset[str], lends: Callable[[str], bool] | None = None
+    options: KernelOptions, device: str, gpus: frozenset[str], lends: Callable[[str], bool] | None = None
 ) -> CudaBackend | None:
     """The backend for a device's partition; None for a device that is no GPU.
 
     Args:
         options: the compile options.
-        host: the CPU backend; its rewrites apply here too.
         device: full device name.
         gpus: full names of the GPUs of this task. GPU:1 is the second that the process sees.
         lends: the GPUs of other tasks that read this process's GPU memory; None: none.
@@ -320,14 +311,4 @@ def gpu_backend(
     from .gpu.backend import CudaBackend  # the GPU code generator, and CUDA
     from .gpu.driver.device import device as gpu
 
-    index, check = int(device.rpartition(":")[2]), options.check >= 2  # results to compare are computed exactly
-    backend = CudaBackend(
-        gpu(index),
-        peers=gpus,
-        check=check,
-        lends=lends,
-        tf32=options.tf32 and not check,
-        tunes=not options.deterministic,
-    )
-    backend.rewrites = host.rewrites
-    return backend
+    return CudaBackend(gpu(int(device.rpartition(":")[2])), options, peers=gpus, lends=lends)

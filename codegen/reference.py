@@ -11,14 +11,14 @@ from .backend import ContextOf
 from .ir.fused_kernel import FusedKernel
 from .ir.program import Kernel
 from .lower.region import Steps
-from .passes.rewrite import NONE, Rewrites
+from .options import KernelOptions
 
 
 class NumpyBackend:
     """Runs every op's NumPy reference. Serves CPU devices, and emulated GPUs."""
 
     name = "numpy"
-    rewrites: Rewrites = NONE
+    options = KernelOptions(fold=False, merge=False, rewrite=False)
 
     def kernel(self, node: Node, context: Context | None) -> Kernel:
         """The op's reference with the node's attributes bound."""

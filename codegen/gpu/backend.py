@@ -13,6 +13,7 @@ Which kernel runs what (`residency.py` decides which values live in GPU memory):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,7 @@ from ..ir.loop_nest import TileLoops
 from ..ir.nodes import PASSED_ON, PRODUCTS
 from ..ir.program import Kernel
 from ..lower.region import Steps
+from ..options import KernelOptions
 from ..reference import NumpyBackend
 from .bind.conv import IMAGE_MAKERS, convolutions
 from .bind.copy import COPY_MAKERS
@@ -183,27 +185,24 @@ class CudaBackend:
 
     Args:
         device: the GPU.
+        options: the compile options.
         peers: names of the devices of this task that are GPUs, too: what is sent to them stays in GPU memory.
         lends: which GPUs of other tasks read this one's memory; None: none.
-        check: compare every kernel with the references, at every run.
-        tf32: products of float32 may be made from 10 bits of each factor's fraction.
-        tunes: of several kernels the fastest may be taken, as it is measured (DOVETAIL_AUTOTUNE).
     """
 
     name = "cuda"
-    rewrites = NumpyBackend.rewrites
 
     def __init__(
         self,
         device: Device,
+        options: KernelOptions,
         *,
         peers: frozenset[str] = frozenset(),
-        check: bool = False,
         lends: Lends | None = None,
-        tf32: bool = False,
-        tunes: bool = True,
     ) -> None:
-        self.gpu = GpuContext(device, check, tf32, tunes and bool(setting("DOVETAIL_AUTOTUNE")))
+        self.options, check = options, options.check >= 2  # results to compare are computed exactly
+        tunes = not options.deterministic and bool(setting("DOVETAIL_AUTOTUNE"))
+        self.gpu = GpuContext(device, check, options.tf32 and not check, tunes)
         self.peers = peers
         self.lends = lends
         self._host = NumpyBackend()
@@ -245,7 +244,7 @@ class CudaBackend:
         return host if template is None else GpuKernel(self.gpu, node.name, node.inputs, template, host)
 
 
-def absent_gpu_backend(target: Target, tf32: bool) -> CudaBackend:
-    """A backend for a GPU that is not present: its kernels can be inspected, but not run. `tf32`: as of `CudaBackend`."""
+def absent_gpu_backend(target: Target, options: KernelOptions) -> CudaBackend:
+    """A backend for a GPU that is not present: its kernels can be inspected, but not run."""
     nowhere: Any = SimpleNamespace(target=target)
-    return CudaBackend(nowhere, tf32=tf32, tunes=False)
+    return CudaBackend(nowhere, replace(options, check=0))

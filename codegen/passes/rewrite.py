@@ -44,6 +44,7 @@ from ..ir.partition import (
     inputs_of_step,
 )
 from ..ir.symbolic_shape import STEERING, SymbolicShapes
+from ..options import KernelOptions
 from .rules.algebra import algebra_rules
 from .rules.dsl import Match, Rule, match, roots
 from .rules.layout import arranging_rules
@@ -60,26 +61,6 @@ _SMALL_CONSTANT = 256  # bytes up to which equal constants are merged
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrites:
-    """The enabled rewrites.
-
-    Attributes:
-        fold: constant folding.
-        merge: merge equal nodes (CSE).
-        rules: apply the rule tables.
-        fast: also apply rules that change rounding.
-    """
-
-    fold: bool = True
-    merge: bool = True
-    rules: bool = True
-    fast: bool = False
-
-
-NONE = Rewrites(False, False, False)
-
-
-@dataclass(frozen=True, slots=True)
 class Fired:
     """One applied rewrite: the rule's name, the replaced node, and the new op."""
 
@@ -93,18 +74,18 @@ class Fired:
         )
 
 
-def rewrite(unit: PartitionGraph, wanted: Rewrites) -> tuple[PartitionGraph, tuple[Fired, ...]]:
+def rewrite(unit: PartitionGraph, wanted: KernelOptions) -> tuple[PartitionGraph, tuple[Fired, ...]]:
     """A unit with the same results and less work, and the rewrites; the unit itself if none applies.
 
     DOVETAIL_LOG_REWRITES=1 logs each rule that fired with its count; 2 logs each rewrite.
     """
     fired: list[Fired] = []
-    rules = (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rules else ()
+    rules = (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rewrite else ()
     walk = _Walk(unit, wanted, _table(rules, unit, wanted), sized=True)
-    if wanted.fold or wanted.merge or wanted.rules or walk.current:
+    if wanted.fold or wanted.merge or wanted.rewrite or walk.current:
         unit = walk.run()
         fired += walk.fired
-    if wanted.rules and _table(moving_rules, unit, wanted):
+    if wanted.rewrite and _table(moving_rules, unit, wanted):
         table = _table((*moving_rules, *arranging_rules), unit, wanted)
         walk = _Walk(unit, replace(wanted, fold=False), table, counted=True)
         unit = walk.run()
@@ -113,12 +94,12 @@ def rewrite(unit: PartitionGraph, wanted: Rewrites) -> tuple[PartitionGraph, tup
     return unit, tuple(fired)
 
 
-def _table(rules: Iterable[Rule], unit: PartitionGraph, wanted: Rewrites) -> dict[OpDef, list[Rule]]:
+def _table(rules: Iterable[Rule], unit: PartitionGraph, wanted: KernelOptions) -> dict[OpDef, list[Rule]]:
     """Op of a node -> the rules that may apply to it, of those that can apply in this unit."""
     present = {s.opdef.name for s in unit.steps if type(s) is Node}
     table: dict[OpDef, list[Rule]] = {}
     for rule in rules:
-        if (not rule.fast or wanted.fast) and rule.needs <= present:
+        if (not rule.fast or wanted.fast_math) and rule.needs <= present:
             for root in roots(rule.parsed) & present:
                 table.setdefault(opdef(root), []).append(rule)
     return table
@@ -147,7 +128,7 @@ class _Walk:
     def __init__(
         self,
         unit: PartitionGraph,
-        wanted: Rewrites,
+        wanted: KernelOptions,
         table: Mapping[OpDef, Sequence[Rule]],
         *,
         counted: bool = False,

@@ -231,7 +231,7 @@ def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> De
     # What other devices make has here the sizes that it has in the plan.
     crossing = [what for _, what in plan.partitions[device].steps if isinstance(what, Channel)]
     given = plan.sizes.given | {c.name: c.dims for c in crossing if c.destination == device and not c.control}
-    return explain(unit, options, gpu=gpu, sizes_of=lambda nodes: plan_sizes(nodes, given))
+    return explain(unit, options, gpu, lambda nodes: plan_sizes(nodes, given))
 
 
 def launches_of(plan: Plan, device: str) -> list[Launch]:

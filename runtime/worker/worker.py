@@ -163,7 +163,7 @@ class Worker:
         on_cpu = cpu_backend(new.kernels)  # emulated GPUs run the CPU's kernels, too
         programs = []
         for unit in new.units:
-            gpu = gpu_backend(new.kernels, on_cpu, unit.device, self._gpus, self._lends)
+            gpu = gpu_backend(new.kernels, unit.device, self._gpus, self._lends)
             backend = on_cpu if gpu is None else gpu
             programs.append(compile_partition(unit, backend, context_of, self.direct.reader))
         registered = RegisteredProgram(new.session, tuple(programs), new.client)

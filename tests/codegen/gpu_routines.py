@@ -17,7 +17,7 @@ from dovetail.codegen.gpu.ir import Routine
 from dovetail.codegen.gpu.kernels import GpuKernel
 from dovetail.codegen.ir.program import Call, calls_of
 from dovetail.codegen.options import KernelOptions
-from dovetail.codegen.pipeline import compile_partition, cpu_backend
+from dovetail.codegen.pipeline import compile_partition
 from dovetail.graph.core.graph import Node, Tensor
 from dovetail.graph.resources.resource_manager import Context, Resources, SessionState
 
@@ -45,8 +45,7 @@ def chosen(build: Callable[[], Any], unknown: int = 0) -> list[Chosen]:
             fetches = build()
         with dt.Session(graph=graph) as session:
             unit = session.plan(fetches).kernels("gpu:0").unit
-        backend, resources, state = CudaBackend(device(0)), Resources(), SessionState(None)
-        backend.rewrites = cpu_backend(KernelOptions(), cold=True).rewrites
+        backend, resources, state = CudaBackend(device(0), KernelOptions()), Resources(), SessionState(None)
 
         def context_of(node: Node) -> Context:
             return Context(node.name, node.container, resources, state, tuple(t.dims for t in node.outputs))

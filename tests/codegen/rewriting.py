@@ -9,9 +9,9 @@ import numpy as np
 from reference_interpreter import execution_order
 
 from dovetail.codegen.ir.partition import PartitionGraph
-from dovetail.codegen.passes.rewrite import Rewrites
+from dovetail.codegen.options import KernelOptions
 
-EVERYTHING = Rewrites()
+EVERYTHING = KernelOptions()
 
 
 def unit_of(fetches: Sequence[Any], feeds: Sequence[Any]) -> PartitionGraph:

@@ -14,7 +14,8 @@ from dovetail.codegen.fusion.fuse import Fusion, fuse
 from dovetail.codegen.fusion.grouping import MOST_PASSES
 from dovetail.codegen.ir.fused_kernel import FusedKernel
 from dovetail.codegen.ir.partition import PartitionGraph, RecvTensor
-from dovetail.codegen.passes.rewrite import Rewrites, rewrite
+from dovetail.codegen.options import KernelOptions
+from dovetail.codegen.passes.rewrite import rewrite
 from dovetail.codegen.pipeline import compile_partition
 from dovetail.codegen.target import OPERATIONS_PER_BYTE
 from dovetail.graph.core.graph import Node
@@ -242,7 +243,7 @@ def loss_and_gradients(batch: int | None) -> tuple[list[Any], list[Any]]:
 def test_the_gradient_of_a_mean_of_losses_is_part_of_their_kernel() -> None:
     with dt.Graph().as_default():
         fetches, feeds = loss_and_gradients(None)
-        unit = rewrite(unit_of(fetches, feeds), Rewrites())[0]
+        unit = rewrite(unit_of(fetches, feeds), KernelOptions())[0]
         fusion = fuse(unit, small=True, again=OPERATIONS_PER_BYTE, numbers=True)
     (kernel,) = fusion.kernels
     assert kinds_of([s for s in fusion.steps if s is not kernel]) == ["MatMul", "Size"]
@@ -281,7 +282,7 @@ def test_no_kernel_is_deeper_than_its_writers_can_go(name: str) -> None:
             for _ in range(190):
                 y = dt.sigmoid(y)
             fetches = [y] if name == "a chain" else [y, *dt.gradients(y, x)]
-        unit = rewrite(unit_of(fetches, [x]), Rewrites())[0]
+        unit = rewrite(unit_of(fetches, [x]), KernelOptions())[0]
         kernels = fuse(unit, small=True, again=OPERATIONS_PER_BYTE, numbers=True).kernels
     assert kernels
     for kernel in kernels:

@@ -212,7 +212,7 @@ def test_a_step_moves_no_more_bytes_than_one_of_known_size(name: str) -> None:
     for given in (rows, None):
         unit = rewrite(unit_of(*program(name, given)), EVERYTHING)[0]
         backend = NumbaBackend(fuse_small=True)
-        backend.rewrites = EVERYTHING
+        backend.options = EVERYTHING
         steps = run_graph_passes(unit, backend, lambda node: pytest.fail("no node has state")).steps
         kernels = [s for s in steps if isinstance(s, FusedKernel)]
         moved.append(sum(bytes_of((*k.inputs, *k.outputs), rows) for k in kernels))

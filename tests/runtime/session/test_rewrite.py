@@ -12,8 +12,6 @@ from random_programs import Program, programs
 
 import dovetail as dt
 from dovetail.codegen.options import KernelOptions
-from dovetail.codegen.passes.rewrite import Rewrites
-from dovetail.codegen.pipeline import cpu_backend
 
 
 def session(**options: Any) -> dt.Session:
@@ -216,11 +214,6 @@ def test_levels_are_tensorflow_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert KernelOptions.from_fields(off.to_fields()) == off
     with pytest.raises(TypeError, match="fast_math must be of type bool"):
         KernelOptions.from_fields({**off.to_fields(), "fast_math": 1})
-
-
-def test_a_backend_is_told_what_to_rewrite() -> None:
-    backend = cpu_backend(KernelOptions("numpy", fold=False, fast_math=True))
-    assert backend.rewrites == Rewrites(False, True, True, True)
 
 
 def test_fast_math_acts_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
