@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from ...codegen.ir.partition import RecvTensor
-from ...codegen.ir.program import Await, Begin, Call, Instruction, Kernel, Loop, Predicated, Program, Send, one_by_one
+from ...codegen.ir.program import Begin, Call, Instruction, Kernel, Loop, Predicated, Program, Send, one_by_one
 from ...graph.core.errors import InternalError
 from ..wire.messages import ChannelKey
 
@@ -149,8 +149,6 @@ class Recorder:
             begun = step.call
             self._begun[begun] = len(self.notes.calls)
             self.notes.calls.append(CallNote(device, begun.node, begun.op, begun.nodes))
-            return step
-        if isinstance(step, Await):
             return step
         if isinstance(step, Predicated):
             call = self._timed(step.call, device)

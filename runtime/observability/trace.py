@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import os
 import time
-from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ...graph.core.graph import Node
 from ...graph.formats.atomic_files import path_of
 from ...placer.partition.partitioned_graph import Channel
 from ...placer.plan import Plan
@@ -36,12 +35,8 @@ ROUNDS = 8  # round trips to each task
 ROUND_S = 0.25  # after a round trip longer than this, a task is not asked again
 
 
-def offsets(connections: Connections, addresses: Mapping[str, str]) -> dict[str, Offset]:
-    """The clock offset of each task (task -> address). Other messages that arrive meanwhile are dropped."""
-    return {task: _offset(connections, address) for task, address in addresses.items()}
-
-
-def _offset(connections: Connections, address: str) -> Offset:
+def offset_of(connections: Connections, address: str) -> Offset:
+    """The clock offset of a task. Other messages that arrive meanwhile are dropped."""
     tried: list[tuple[int, int]] = []  # round trip, offset
     while len(tried) < ROUNDS:
         number, asked, shown = len(tried) + 1, clock(), None
@@ -178,9 +173,15 @@ class Trace:
             until[s.device] = max(until[s.device], s.finish)
         end = max((s.finish for s in spans), default=0.0)
         waits: dict[int, list[float]] = {}
-        for w in self.waits:
-            insort(waits.setdefault(number[w.device], []), w.finish)
-        critical = tuple(_critical(spans, travels, waits, _inputs_of(self.plan)))
+        for w in sorted(self.waits, key=lambda w: w.finish):
+            waits.setdefault(number[w.device], []).append(w.finish)
+        graph = self.plan.graph
+
+        def inputs(name: str) -> list[str]:
+            nodes = [graph.get_operation_by_name(name)] if name in graph else []
+            return [b.name for n in nodes for b in (*(t.op for t in n.inputs), *n.controls)]
+
+        critical = tuple(_critical(spans, travels, waits, inputs))
         return Timeline(names, spans, travels, critical, tuple(busy), (), end)
 
     @property
@@ -194,18 +195,15 @@ class Trace:
                 inputs = ", ".join(t.op.name for t in self.plan.graph.get_operation_by_name(k.node).inputs)
             stats = self._stats(k.node, k.start, k.finish, f"{k.node} = {k.op}({inputs})", k.thread, k.bytes)
             devices.setdefault(k.device, DeviceStepStats(k.device)).node_stats.append(stats)
+        occupied: dict[str, list[float]] = {}  # device -> until when each of its rows of received values is
         for t in self.transfers:
             label = f"[{size_text(t.bytes).replace(' ', '')}] {t.name}{t.iteration} from {t.source} to {t.destination}"
             label += ", one-sided read" if t.direct else ""
-            rows = devices.setdefault(t.destination, DeviceStepStats(t.destination)).node_stats
-            rows.append(self._stats("RecvTensor", t.start, t.finish, label, RECEIVED, t.bytes))
-        for device in devices.values():
-            free: list[float] = []  # until when each row of received values is occupied
-            for n in device.node_stats:
-                if n.thread_id == RECEIVED:
-                    row = next((i for i, end in enumerate(free) if end <= n.all_start_nanos), len(free))
-                    free[row : row + 1] = [n.all_start_nanos + n.all_end_rel_nanos]
-                    n.thread_id += row
+            ends = occupied.setdefault(t.destination, [])
+            row = next((i for i, end in enumerate(ends) if end <= t.start), len(ends))
+            ends[row : row + 1] = [t.finish]
+            stats = self._stats("RecvTensor", t.start, t.finish, label, RECEIVED + row, t.bytes)
+            devices.setdefault(t.destination, DeviceStepStats(t.destination)).node_stats.append(stats)
         return StepStats([devices[name] for name in sorted(devices)])
 
     def _stats(self, node: str, start: float, finish: float, label: str, thread: int, size: int) -> NodeExecStats:
@@ -222,17 +220,13 @@ class Trace:
         """The trace as a chart."""
         line = self.timeline
         drawn = line.chart(title or f"Step of {time_text(self.seconds)}")
-        ops = {(k.node, k.start): k for k in self.kernels}
-        bars = []
-        for b in drawn.bars:
-            kernel = ops.get((b.name, b.start)) if b.kind == "kernel" else None
-            note = (
-                b.note if kernel is None else f"{kernel.op}{': ' + b.note if b.note else ''}, {size_text(kernel.bytes)}"
-            )
-            op = "" if kernel is None else kernel.op
-            bars.append(Bar(b.lane, b.start, b.finish, b.name, b.kind, note, b.critical, op))
+        bars = [  # the first bars are those of kernels, in their order
+            replace(b, op=k.op, note=f"{k.op}{': ' * bool(b.note)}{b.note}, {size_text(k.bytes)}")
+            for k, b in zip(self.kernels, drawn.bars, strict=False)
+        ]
+        bars += drawn.bars[len(bars) :]
         bars += [Bar(w.device, w.start, w.finish, f"waits for {w.what}", "wait") for w in self.waits]
-        return Chart(drawn.title, tuple(bars), max(self.seconds, line.makespan), drawn.facts)
+        return replace(drawn, bars=tuple(bars), seconds=max(self.seconds, line.makespan))
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> None:
         """Write the page of the step's plan, with the prediction beside this trace. OSError: the file cannot be written."""
@@ -253,14 +247,13 @@ class Trace:
             f"on {count_text(len(self.tasks), 'task')}: {count_text(len(self.kernels), 'kernel')}, "
             f"{count_text(len(self.transfers), 'transfer')} ({size_text(moved)}); limited by {short(line.limited_by)}"
         ]
-        waited: dict[str, float] = {}
-        for w in self.waits:
-            waited[w.device] = waited.get(w.device, 0.0) + w.finish - w.start
-        runs = sorted({k.device for k in self.kernels} | waited.keys())
         rows = [
-            (short(d), f"{line.busy[line.devices.index(d)] / (self.seconds or 1):.0%}", time_text(waited.get(d, 0.0)),
-             str(sum(k.device == d for k in self.kernels)))
-            for d in runs
+            (
+                short(d), f"{line.busy[line.devices.index(d)] / (self.seconds or 1):.0%}",
+                time_text(sum(w.finish - w.start for w in self.waits if w.device == d)),
+                str(sum(k.device == d for k in self.kernels)),
+            )
+            for d in sorted({k.device for k in self.kernels} | {w.device for w in self.waits})
         ]  # fmt: skip
         tables = [table(("device", "busy", "waited", "kernels"), rows, limit=None, indent="  ")]
         longest = sorted(self.kernels, key=lambda k: k.start - k.finish)[:LISTED]
@@ -299,12 +292,7 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
         unsure = None if offset == UNKNOWN else offset.uncertainty_ns / 1e9
         parts.append(TaskPart(task, seconds(notes.began), seconds(notes.ended), unsure))
         for k in notes.kernels:
-            call = notes.calls[k.call]
-            kernels.append(
-                Kernel(
-                    call.device, call.node, call.op, call.nodes, seconds(k.start), seconds(k.finish), k.thread, k.bytes
-                )
-            )
+            kernels.append(Kernel(*notes.calls[k.call], seconds(k.start), seconds(k.finish), k.thread, k.bytes))
         waits += [
             Waiting(w.device, _waited_for(w.what, channels), seconds(w.start), seconds(w.finish)) for w in notes.waits
         ]
@@ -353,86 +341,57 @@ def _waited_for(what: str, channels: dict[int, Channel]) -> str:
 
 
 # --- critical path ---------------------------------------------------------------------------------------------------
-def _inputs_of(plan: Plan) -> Callable[[str], tuple[str, ...]]:
-    """A function: name of a node -> names of its inputs."""
-    known: dict[str, tuple[str, ...]] = {}
-
-    def inputs(name: str) -> tuple[str, ...]:
-        if name not in known:
-            node: Node | None = plan.graph.get_operation_by_name(name) if name in plan.graph else None
-            before = () if node is None else (*(t.op.name for t in node.inputs), *(c.name for c in node.controls))
-            known[name] = tuple(dict.fromkeys(before))
-        return known[name]
-
-    return inputs
-
-
 def _critical(
-    spans: tuple[Span, ...], travels: tuple[Travel, ...], waits: Mapping[int, list[float]], inputs: Callable[[str], tuple[str, ...]]
+    spans: tuple[Span, ...], travels: tuple[Travel, ...], waits: Mapping[int, list[float]], inputs: Callable[[str], Iterable[str]]
 ) -> list[Span | Travel]:  # fmt: skip
     """The critical path, backwards from the kernel that ends last: each waited for a value, or for its device.
 
     A device may have waited for a value that a later kernel takes, or for an empty message: `waits` has the ends of its waits.
+    `inputs`: name of a node -> names of its inputs.
     """
-    if not spans:
-        return []
-    on_device: dict[int, list[Span | Travel]] = {}
-    arrived: dict[int, list[Span | Travel]] = {}
-    made: dict[tuple[str, int], list[Span | Travel]] = {}  # (node, device) -> what made its value there
-    for s in spans:
-        on_device.setdefault(s.device, []).append(s)
-        for name in s.nodes or (s.name,):
-            made.setdefault((name, s.device), []).append(s)
-    for t in travels:
-        made.setdefault((t.name, t.destination), []).append(t)
-        arrived.setdefault(t.destination, []).append(t)
-    for parts in [*on_device.values(), *made.values(), *arrived.values()]:
-        parts.sort(key=lambda p: p.finish)
-    now: Span | Travel = max(spans, key=lambda s: s.finish)
-    out: list[Span | Travel] = []
+    # (name of a value, or type of a part; its device) -> what brought it there, by its end
+    ended: dict[tuple[str | type, int], list[Span | Travel]] = {}
+    parts: list[Span | Travel] = [*spans, *travels]
+    for p in sorted(parts, key=lambda p: p.finish):
+        names, device = (p.nodes or (p.name,), p.device) if isinstance(p, Span) else ((p.name,), p.destination)
+        for what in (type(p), *names):
+            ended.setdefault((what, device), []).append(p)
     taken: set[int] = set()
-    while True:
+
+    def last(what: str | type, device: int, at: float) -> list[Span | Travel]:
+        """What of this kind was the last to end there by then, if anything was."""
+        parts = ended.get((what, device), [])
+        i = bisect_right(parts, at + 1e-9, key=lambda p: p.finish) - 1
+        while i >= 0 and id(parts[i]) in taken:
+            i -= 1
+        return parts[i : i + 1]
+
+    def made(names: Collection[str], device: int) -> list[str | type]:
+        """The values that were brought to a device. A node without a kernel (renamed or folded) stands for its inputs."""
+        todo, seen = list(names), set(names)
+        for name in todo:
+            if (name, device) not in ended:
+                more = [i for i in dict.fromkeys(inputs(name)) if i not in seen]
+                todo += more
+                seen.update(more)
+        return [name for name in todo if (name, device) in ended]
+
+    out: list[Span | Travel] = []
+    now: Span | Travel | None = max(spans, key=lambda s: s.finish, default=None)
+    while now is not None:
         out.append(now)
         taken.add(id(now))
         if isinstance(now, Span):
-            own = set(now.nodes or (now.name,))
-            names, device = {i for name in own for i in inputs(name)} - own, now.device
+            own, device = now.nodes or (now.name,), now.device
+            before = made(dict.fromkeys(i for n in own for i in inputs(n) if i not in own), device)
+            before.append(Span)
         else:
-            names, device = {now.name}, now.source
-        before = _makers(names, device, made, inputs)
-        if isinstance(now, Span) or not before:
-            before.append(on_device.get(device, []))
-        found = [p for parts in before if (p := _last_before(parts, now.start, taken)) is not None]
+            device = now.source
+            before = made([now.name], device) or [Span]
+        found = [p for what in before for p in last(what, device, now.start)]
         ends = waits.get(device, [])
-        before_now = bisect_right(ends, now.start)
-        waited = ends[before_now - 1] if before_now else 0.0
+        waited = ends[i - 1] if (i := bisect_right(ends, now.start)) else 0.0
         if isinstance(now, Span) and waited > max((p.finish for p in found), default=0.0):
-            ended = _last_before(arrived.get(device, []), waited, taken)
-            found += [] if ended is None else [ended]
-        if not found:
-            return out[::-1]
-        now = max(found, key=lambda p: p.finish)
-
-
-def _makers(
-    names: Iterable[str], device: int, made: dict[tuple[str, int], list[Span | Travel]], inputs: Callable[[str], tuple[str, ...]]
-) -> list[list[Span | Travel]]:  # fmt: skip
-    """What brought these values to a device. A node without a kernel (renamed or folded) stands for its inputs."""
-    found, todo, seen = [], list(names), set(names)
-    while todo:
-        name = todo.pop()
-        parts = made.get((name, device))
-        if parts is not None:
-            found.append(parts)
-            continue
-        more = [i for i in inputs(name) if i not in seen]
-        seen.update(more)
-        todo += more
-    return found
-
-
-def _last_before(parts: list[Span | Travel], at: float, taken: set[int]) -> Span | Travel | None:
-    i = bisect_right(parts, at + 1e-9, key=lambda p: p.finish) - 1
-    while i >= 0 and id(parts[i]) in taken:
-        i -= 1
-    return parts[i] if i >= 0 else None
+            found += last(Travel, device, waited)
+        now = max(found, key=lambda p: p.finish, default=None)
+    return out[::-1]

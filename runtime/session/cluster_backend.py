@@ -34,7 +34,7 @@ from ...placer.serialize.read import parts_of
 from ..config import ConfigProto
 from ..master.master import Signature, TaskPart
 from ..observability.step_notes import Gathered, Notes, Recorder
-from ..observability.trace import offsets
+from ..observability.trace import offset_of
 from ..rpc.dispatch import this_client
 from ..rpc.pending_call import ConnectionPool, PendingReplies, call, error_of, from_task
 from ..shared_memory.segment import make_own
@@ -153,7 +153,7 @@ class ClusterBackend(Backend):
         try:
             self._touch(connections)
             if gathered is not None:
-                gathered.offsets.update(offsets(connections, {p.task: a for a, p in remote.items()}))
+                gathered.offsets.update((p.task, offset_of(connections, a)) for a, p in remote.items())
                 gathered.begin()
             number, timeout_s = next(self._numbers), self._limit(timeout_s)
             patience_s = self._config.peer_timeout_s

@@ -251,12 +251,12 @@ class _Skewed:
 def test_the_offset_of_a_clock_is_found_within_half_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     hour = 3_600_000_000_000
     for skew in (hour, -hour):
-        (found,) = clocks.offsets(_Skewed(skew, 1_000_000), {"/job:a": "here:1"}).values()  # type: ignore[arg-type]
+        found = clocks.offset_of(_Skewed(skew, 1_000_000), "here:1")  # type: ignore[arg-type]
         assert found.uncertainty_ns > 0 and abs(found.ns - skew) <= found.uncertainty_ns
-    assert clocks.offsets(_Skewed(0, 1_000_000), {"/job:a": "here:1"}) == {"/job:a": Offset(0, 0)}  # type: ignore[arg-type]
+    assert clocks.offset_of(_Skewed(0, 1_000_000), "here:1") == Offset(0, 0)  # type: ignore[arg-type]
     monkeypatch.setattr(clocks, "ROUND_S", 0.01)
     silent = _Skewed(0, silent=True)
-    assert clocks.offsets(silent, {"/job:a": "here:1"}) == {"/job:a": UNKNOWN}  # type: ignore[arg-type]
+    assert clocks.offset_of(silent, "here:1") == UNKNOWN  # type: ignore[arg-type]
     assert silent.asked == [1]  # who does not answer is not asked again
 
 
