@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.core.errors import UnimplementedError, invalid
+from ...graph.core.frames import Frames, Guards
 from ...graph.core.graph import Graph, Node, Tensor
 from ...graph.core.opdef import Trait
 from ...placer.partition.prune import needed
@@ -42,14 +43,14 @@ class PartialRun:
         if not fetches.tensors and not fetches.targets:
             raise invalid("Must specify at least one target to fetch or execute.")
         self._graph = graph
-        self._left = set(fetches.tensors) | set(fetches.targets)
+        self._left = {*fetches.tensors, *fetches.targets}
         self._agreed = frozenset(self._left)
         self._feeds = {t.name: t for t in feeds}
         self._values: dict[Tensor, Any] = {}  # fed or computed so far
-        self._fed: set[str] = set()
         self._done: set[Node] = set()
         self._all = needed(graph, *self._elements(self._agreed), self._feeds.values())
-        self._levels = _levels(self._all)
+        self._frames = Frames(self._all, self._feeds.values())
+        self._guards = Guards(self._frames.schedule())
         self._places = {n.inputs[i] for n in self._all for i in n.opdef.ref_inputs[: len(n.inputs)]}
         self._lock = threading.Lock()
 
@@ -77,32 +78,24 @@ class PartialRun:
             given = {n: value.copy() if isinstance(value, np.ndarray) else value for n, value in feeds.items()}
             known = self._values | {self._feeds[name]: value for name, value in given.items()}
             nodes = self._to_run(fetched, known)
-            kept = self._kept(nodes, self._left - fetched)
-            names = dict.fromkeys(
-                [t.name for t in kept] + [n for n in requested.tensors if self._tensor(n) not in known]
-            )
+            names = dict.fromkeys([*requested.tensors, *(t.name for t in self._kept(nodes, self._left - fetched))])
             targets = tuple(n for n in requested.targets if self._graph.get_operation_by_name(n) not in self._done)
-            values: dict[Tensor, Any] = {}
-            if names or targets:
-                taken = {t for n in nodes for t in n.inputs} | {n.outputs[0] for n in _placeholders(nodes)}
-                fed = {t.name: feed_value(t, v) for t, v in known.items() if t in taken}
-                try:
-                    found = step(Fetches(tuple(names), targets, lambda v: v), fed)
-                except BaseException:
-                    self._left.clear()  # it is unknown which nodes have run
-                    raise
-                values = {self._tensor(name): value for name, value in found.items()}
-            self._fed.update(feeds)
-            self._values = known | values
+            fed = {t.name: feed_value(t, value) for t, value in known.items()}
+            try:
+                found = step(Fetches(tuple(names), targets, lambda v: v), fed)
+            except BaseException:
+                self._left.clear()  # it is unknown which nodes have run
+                raise
+            self._values = known | {self._tensor(name): value for name, value in found.items()}
             self._done.update(nodes)
             self._left -= fetched
-            return {name: self._values[self._tensor(name)] for name in requested.tensors}
+            return {name: found[name] for name in requested.tensors}
 
     def _check(self, fetched: set[str], feeds: Mapping[str, Any]) -> None:
         for name in feeds:
             if name not in self._feeds:
                 raise invalid(f"The feed {name} was not specified in partial_run_setup.")
-            if name in self._fed:
+            if self._feeds[name] in self._values:
                 raise invalid(f"The feed {name} has already been fed.")
         for name in fetched:
             if name not in self._agreed:
@@ -146,7 +139,7 @@ class PartialRun:
         found: dict[Tensor, bool] = {}
         while todo:
             tensor = todo.pop()
-            if tensor in found or tensor.op not in now:
+            if tensor in found or tensor.op not in now or tensor.name in self._feeds:
                 continue
             found[tensor] = self._has_a_value(tensor)
             if not found[tensor]:  # it will be computed again, so its inputs are kept
@@ -156,7 +149,9 @@ class PartialRun:
     def _has_a_value(self, tensor: Tensor) -> bool:
         """Whether a tensor has a value that can be kept: it is not a reference or handle, and not inside a loop or branch."""
         node = tensor.op
-        if Trait.STATE_HANDLE in node.opdef.traits or tensor in self._places or self._levels[node]:
+        if Trait.STATE_HANDLE in node.opdef.traits or tensor in self._places:
+            return False
+        if node in self._guards or self._frames.gives_in(node) is not None:
             return False
         return self._graph.is_fetchable(node) and self._graph.is_feedable(tensor)
 
@@ -176,16 +171,3 @@ class PartialRun:
 def _placeholders(nodes: Iterable[Node]) -> list[Node]:
     """Placeholders that nodes wait for by a control edge."""
     return [c for n in nodes for c in n.controls if c.type == "Placeholder"]
-
-
-def _levels(nodes: Iterable[Node]) -> dict[Node, int]:
-    """The nesting depth of each node in branches and loops; `nodes` are in topological order."""
-    levels: dict[Node, int] = {}
-    for node in nodes:
-        level = max((levels.get(b, 0) for b in node.before), default=0)
-        if node.type in ("Switch", "RefSwitch"):
-            level += 1
-        elif node.type == "Exit" or (node.type == "Merge" and node.back_edge is None):
-            level -= 1
-        levels[node] = max(level, 0)
-    return levels

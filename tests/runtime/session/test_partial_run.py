@@ -129,6 +129,18 @@ def test_what_was_not_agreed_on(session: tf.Session) -> None:
         session.partial_run("nonsense", s)
 
 
+def test_an_output_that_will_be_fed_is_not_computed_instead(session: tf.Session) -> None:
+    """Its node has run for the sake of its other output."""
+    x = tf.placeholder(tf.float32, [2])
+    a, b = tf.unstack(x)
+    first, second = b * 2.0, a * 2.0
+    handle = session.partial_run_setup([first, second], [x, a])
+    assert session.partial_run(handle, first, {x: [1, 2]}) == 4
+    with pytest.raises(tf.errors.InvalidArgumentError, match="can't be computed from the feeds that"):
+        session.partial_run(handle, second)
+    assert session.partial_run(handle, second, {a: 5}) == 10
+
+
 def test_an_error_of_a_step_ends_it(session: tf.Session) -> None:
     which = tf.placeholder(tf.int32)
     picked = tf.gather(tf.constant([1.0, 2.0]), which)
