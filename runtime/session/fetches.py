@@ -46,36 +46,35 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
     tensors: dict[str, None] = {}
     targets: dict[str, None] = {}
 
+    def several(inside: Iterable[Any], make: Callable[[list[Any]], Any]) -> Rebuild:
+        parts = [one(f) for f in inside]
+        return lambda v: make([p(v) for p in parts])
+
     def one(fetch: Any) -> Rebuild:
         if fetch is None:
             raise TypeError(
                 "Fetch argument None has invalid type: fetch tensors, operations, names, or lists and dicts of those"
             )
+        kind: Any = type(fetch)
         if isinstance(fetch, tuple) and hasattr(fetch, "_fields"):
-            parts = [one(f) for f in fetch]
-            kind: Any = type(fetch)
-            return lambda v: kind(*[p(v) for p in parts])
+            return several(fetch, lambda found: kind(*found))
         if isinstance(fetch, (list, tuple)):
-            parts = [one(f) for f in fetch]
-            outer = type(fetch)
-            return lambda v: outer([p(v) for p in parts])
+            return several(fetch, kind)
         if isinstance(fetch, collections.abc.Mapping):
-            items = [(k, one(f)) for k, f in fetch.items()]
-            make: Any = type(fetch)
-            return lambda v: make((k, p(v)) for k, p in items)
+            keys = list(fetch)
+            return several(fetch.values(), lambda found: kind(zip(keys, found, strict=True)))
         if isinstance(fetch, (IndexedSlices, SparseTensor)):
-            several = [one(t) for t in fetch._tensors()]
             made: Any = fetch._value
-            return lambda v: made(*[part(v) for part in several])
+            return several(fetch._tensors(), lambda found: made(*found))
         if dataclasses.is_dataclass(fetch) and not isinstance(fetch, type) and not hasattr(fetch, "_as_graph_element"):
-            inside = [(f.name, one(getattr(fetch, f.name))) for f in dataclasses.fields(fetch) if f.init]
-            return lambda v: dataclasses.replace(fetch, **{name: p(v) for name, p in inside})
-        attrs: Any = getattr(type(fetch), "__attrs_attrs__", None)
-        if attrs is not None:  # of the package `attrs`
-            filled: Any = type(fetch)
-            parts = [one(getattr(fetch, a.name)) for a in attrs if a.init]
-            names = [getattr(a, "alias", None) or a.name.lstrip("_") for a in attrs if a.init]
-            return lambda v: filled(**{name: p(v) for name, p in zip(names, parts, strict=True)})
+            names = [f.name for f in dataclasses.fields(fetch) if f.init]
+            inside = [getattr(fetch, name) for name in names]
+            return several(inside, lambda found: dataclasses.replace(fetch, **dict(zip(names, found, strict=True))))
+        if hasattr(kind, "__attrs_attrs__"):  # of the package `attrs`
+            attrs = [a for a in kind.__attrs_attrs__ if a.init]
+            names = [getattr(a, "alias", None) or a.name.lstrip("_") for a in attrs]
+            inside = [getattr(fetch, a.name) for a in attrs]
+            return several(inside, lambda found: kind(**dict(zip(names, found, strict=True))))
         element = _element(graph, fetch, "fetch")
         if not graph.is_fetchable(element):
             raise ValueError(f"Operation '{element.name}' has been marked as not fetchable.")
@@ -128,7 +127,7 @@ def parse_feeds(graph: Graph, feed_dict: Mapping[Any, Any] | None) -> dict[str, 
             pairs = [(key, value)]
         for k, v in pairs:
             known = isinstance(key, Tensor) and key.op.graph is graph and graph.is_feedable(key)
-            tensor = key if known else _fed_tensor(graph, k)
+            tensor = key if known else fed_tensor(graph, k)
             out[tensor.name] = feed_value(tensor, v)
     return out
 
@@ -169,7 +168,8 @@ def _fed_elements(key: SparseTensor, value: Any) -> list[tuple[Any, Any]]:
     return list(zip(key._tensors(), (indices, values, dense_shape), strict=True))
 
 
-def _fed_tensor(graph: Graph, key: Any) -> Tensor:
+def fed_tensor(graph: Graph, key: Any) -> Tensor:
+    """The tensor that a key of `feed_dict` stands for. Raises as `parse_feeds`."""
     element = _element(graph, key, "feed_dict key") if key is not None else None
     if not isinstance(element, Tensor):
         hint = ""

@@ -6,7 +6,6 @@ So calls may be made in any order, in any thread, and repeated, with the same re
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,35 +18,19 @@ Call = Callable[..., Any]
 """(seed of nodes that have none, number of the call, values of the inputs) -> values of the outputs."""
 
 
-class _Numbered(threading.local):
-    seed = 0
+class _CallState(SessionState, threading.local):
+    """The session state for nodes: of the call that this thread makes."""
+
     number = 0
-    runs: dict[str, itertools.count[int]] | None = None
 
-
-class _CallState(SessionState):
-    """The session state for nodes: the number of the call that this thread makes replaces the number of runs."""
-
-    def __init__(self, seed: int) -> None:
-        self.call = _Numbered()
-        super().__init__(seed)
-
-    @property
-    def seed(self) -> int:
-        """The seed of the call."""
-        return self.call.seed
-
-    @seed.setter
-    def seed(self, value: int) -> None:
-        """Ignored: the session's seed is not used."""
+    def begin(self, seed: int, number: int) -> None:
+        """Begin a call; no node has run in it."""
+        SessionState.__init__(self, seed)
+        self.number = number
 
     def count(self, node_name: str) -> int:
         """The number of the call; further runs of one node in one call, as in a loop, have their own numbers."""
-        call = self.call
-        if call.runs is None:
-            call.runs = {}
-        run = next(call.runs.setdefault(node_name, itertools.count()))
-        return (call.number + (run << 40)) & (2**64 - 1)
+        return (self.number + (super().count(node_name) << 40)) & (2**64 - 1)
 
 
 def compile_function(
@@ -65,7 +48,7 @@ def compile_function(
     run = session.make_callable(list(outputs), list(inputs))
 
     def call(seed: int, number: int, *values: Any) -> Any:
-        state.call.seed, state.call.number, state.call.runs = seed, number, None
+        state.begin(seed, number)
         return run(*values)
 
     return call

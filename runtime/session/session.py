@@ -27,7 +27,7 @@ from ...placer.partition.prune import needed
 from ...placer.plan import Plan
 from ..config import ConfigProto, RunMetadata, RunOptions, check_config
 from ..master import lowering as _kernels_of  # noqa: F401  registers the function that lists a plan's kernels
-from .fetches import Fetches, feed_value, given_back, parse_feeds, parse_fetches
+from .fetches import Fetches, fed_tensor, feed_value, given_back, parse_feeds, parse_fetches
 from .partial_run import PartialRun
 from .prepared_steps import CLOSED, Backend, PreparedSteps, address_of
 
@@ -195,7 +195,7 @@ class Session:
         """
         self._check_runnable()
         parsed = self._parse(fetches)
-        made = PartialRun(self._graph, parsed, [self._fed_tensor(key) for key in feeds or ()])
+        made = PartialRun(self._graph, parsed, [fed_tensor(self._graph, key) for key in feeds or ()])
         with self._lock:
             handle = f"partial run {next(self._numbers)} of {', '.join((*parsed.tensors, *parsed.targets))}"
             self._partial_runs[handle] = made
@@ -254,7 +254,7 @@ class Session:
             nodes = [graph.get_operation_by_name(n) for n in parsed.targets]
             fed = [n.outputs[0].name for n in needed(graph, tensors, nodes) if n.type == "Placeholder"]
         else:
-            fed = [self._fed_tensor(key).name for key in feed_dict]
+            fed = [fed_tensor(self._graph, key).name for key in feed_dict]
         key = tuple(n for n in parsed.tensors if n not in fed), parsed.targets, tuple(fed)
         return self._steps.plan(key, given_shapes(self._graph, feed_dict))
 
@@ -279,7 +279,7 @@ class Session:
         """
         self._check_open()
         parsed = self._parse(fetches)
-        fed = [self._fed_tensor(key) for key in feed_list or ()]
+        fed = [fed_tensor(self._graph, key) for key in feed_list or ()]
         names = [t.name for t in fed]
 
         def call(*values: Any, options: RunOptions | None = None, run_metadata: RunMetadata | None = None) -> Any:
@@ -304,15 +304,10 @@ class Session:
         """
         self._check_open()
         parsed = self._parse(fetches)
-        fed = tuple(self._fed_tensor(key).name for key in feed_dict or ())
+        fed = tuple(fed_tensor(self._graph, key).name for key in feed_dict or ())
         key = (tuple(n for n in parsed.tensors if n not in fed), parsed.targets, fed)
         if key[0] or key[1]:
             self._steps.warm_up(key)
-
-    def _fed_tensor(self, key: Any) -> Tensor:
-        element = self._graph.as_graph_element(key, allow_operation=False)
-        assert isinstance(element, Tensor)
-        return element
 
     def _parse(self, fetches: Any) -> Fetches:
         """`parse_fetches`, cached for graph elements and flat lists of them, the common cases in a training loop."""
