@@ -10,8 +10,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {"dovetail": "dovetail"} | {f: f"dovetail.{f}" for f in ("graph", "placer", "codegen", "runtime")}
 MOST_LINES = 600
-# Nodes, tensors and graphs name each other in their types: cut apart they would be a circle.
-LARGER = {"dovetail.graph.core.graph"}
 
 
 def module_name(path: Path) -> str:
@@ -82,7 +80,7 @@ def test_imports_inside_functions_say_why() -> None:
 
 def test_no_module_is_too_large() -> None:
     lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in FILES.items()}
-    assert {name: n for name, n in lines.items() if n > MOST_LINES}.keys() == LARGER
+    assert not {name: n for name, n in lines.items() if n > MOST_LINES}
 
 
 def test_every_package_says_what_it_is_for() -> None:

@@ -1,6 +1,7 @@
 """The graph and its parts. `core` imports no other package of Dovetail.
 
-- `graph`: Tensor, Node and Graph. `node_table`, `scopes`, `operators` and `hooks` are parts of it or serve it.
+- `graph`: Tensor, Node and Graph. `node_table`, `node_insertion`, `flow_table`, `scopes`, `operators` and `hooks` are parts of it or
+  serve it.
 - `opdef`: what an op is, and the registry of ops. `build`: from Python values to tensors and nodes. `default_graph`: the graph and session
   of a thread.
 - `dtypes`, `shape`, `device`: element types, static shapes, device names. `constant_value`: constant values at graph construction.

@@ -7,6 +7,7 @@ Const under the op's name scope (`add/y`), as in TensorFlow, so that graphs have
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -22,6 +23,17 @@ from .shape import Dimension, TensorShape, as_dims, is_static, text
 
 TensorLike: TypeAlias = Any
 """Anything convertible to a tensor: a Tensor, a variable, an array, a number, a (nested) list of those."""
+
+
+class Derivative(enum.Enum):
+    """What a gradient rule may give for an input in place of a tensor."""
+
+    ZERO = 0
+    """The output is constant near each value of the input: `gradients` makes zeros where nothing else reaches an x."""
+
+
+Grads: TypeAlias = list[Tensor | Derivative | None]
+"""Gradients, one for each input of a node; None: none flows there."""
 
 
 def apply(

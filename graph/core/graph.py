@@ -7,44 +7,26 @@ A graph only grows. A node's inputs exist before it does, so the data edges cann
 (`flow_table.py`). A control edge that is added later could close one, and is refused when it would. Every check of a new node happens
 before the graph changes.
 
-A graph has a `NodeTable`, a `FlowTable` of its branches and loops, `Collections`, and a `ScopeStack` of the blocks that are open in it.
-The three types here refer to each other, so they share a module; everything else in `core` is below them or above them.
+A graph has a `NodeTable`, a `FlowTable` of its branches and loops, `Collections`, a `ScopeStack` of the blocks that are open in it, and a
+`NodeInsertion`, which gives a new node what it gets from all of these. The three types here refer to each other, so they share a module;
+everything else in `core` is below them or above them.
 """
 
 from __future__ import annotations
 
-import enum
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import Any
 
 from .dtypes import DType
-from .errors import FailedPreconditionError
 from .flow_table import FlowTable
 from .hooks import hooks
-from .node_table import Collections, NodeTable, element_by_name
+from .node_insertion import NodeInsertion, explained, foreign
+from .node_table import Collections, NodeTable
 from .opdef import NodeDef, OpDef, opdef as find_opdef
-from .operators import TO_GET_IT, TensorOperators, assignments
-from .scopes import (
-    DeviceBlock,
-    DeviceContext,
-    NameContext,
-    OpContext,
-    Scopes,
-    ScopeStack,
-    as_canonical,
-    checked_name,
-    colocated,
-    control_inputs_for,
-    in_container,
-    open_blocks,
-    outside_the_step,
-    overriding_gradients,
-    pushed,
-    requested_device,
-    waiting_for,
-)
+from .operators import TO_GET_IT, TensorOperators, assignments, needs_value
+from .scopes import DeviceBlock, DeviceContext, NameContext, OpContext, Scopes, ScopeStack, as_canonical, open_blocks
 from .shape import Dims, TensorShape, merge, text
 from .source_location import Origin, SourceLine, caller, locate
 
@@ -103,7 +85,7 @@ class Tensor(TensorOperators["Tensor"]):
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> Any:
         """The value of this tensor, computed in the default (or given) session."""
-        return self.graph.session_for(session, "eval").run(self, feed_dict)
+        return open_blocks.session_for(self.graph, session, "eval").run(self, feed_dict)
 
     @property
     def assign(self) -> Callable[..., Tensor]:
@@ -115,45 +97,26 @@ class Tensor(TensorOperators["Tensor"]):
             raise TypeError(f"Cannot iterate over {self!r}: its first size is not known before the graph runs")
         return (self[i] for i in range(self.dims[0]))
 
-    def __contains__(self, item: Any) -> bool:
-        raise TypeError(
-            f"What {self!r} contains is not known before the graph runs; use dt.reduce_any(dt.equal(tensor, value))"
-        )
-
     def __len__(self) -> int:
         if not self.dims or self.dims[0] is None:
             raise TypeError(f"{self!r} has no length before the graph runs; use dt.shape(tensor)[0]")
         return self.dims[0]
 
-    def __bool__(self) -> bool:
-        raise TypeError(
-            f"{self!r} has no truth value before the graph runs. Use dt.cond or dt.where to choose inside the graph; "
-            f"{TO_GET_IT}"
-        )
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        raise TypeError(
-            f"{self!r} has no value before the graph runs, so NumPy cannot compute with it. Use an op of dovetail; {TO_GET_IT}"
-        )
-
-    def __float__(self) -> float:
-        raise TypeError(f"{self!r} has no value before the graph runs. To change its type, use dt.cast; {TO_GET_IT}")
-
-    __int__: Any = __float__
+    __bool__ = needs_value(
+        f"{{}} has no truth value before the graph runs. Use dt.cond or dt.where to choose inside the graph; {TO_GET_IT}"
+    )
+    __contains__ = needs_value(
+        "What {} contains is not known before the graph runs; use dt.reduce_any(dt.equal(tensor, value))"
+    )
+    __array__ = needs_value(
+        f"{{}} has no value before the graph runs, so NumPy cannot compute with it. Use an op of dovetail; {TO_GET_IT}"
+    )
+    __float__ = __int__ = needs_value(
+        f"{{}} has no value before the graph runs. To change its type, use dt.cast; {TO_GET_IT}"
+    )
 
     def __repr__(self) -> str:
         return f"<dt.Tensor '{self.name}' shape={text(self.dims)} dtype={self.dtype.name}>"
-
-
-class Derivative(enum.Enum):
-    """What a gradient rule may give for an input in place of a tensor."""
-
-    ZERO = 0
-    """The output is constant near each value of the input: `gradients` makes zeros where nothing else reaches an x."""
-
-
-Grads: TypeAlias = list[Tensor | Derivative | None]
-"""Gradients, one for each input of a node; None: none flows there."""
 
 
 class Node:
@@ -250,17 +213,21 @@ class Node:
 
     def run(self, feed_dict: Any = None, session: Any = None) -> None:
         """Run this node for its effect in the default (or given) session."""
-        self.graph.session_for(session, "run").run(self, feed_dict)
+        open_blocks.session_for(self.graph, session, "run").run(self, feed_dict)
 
     def _add_control_input(self, node: Node) -> None:
-        self.graph.add_control_input(self, node)
+        """Make it wait for another node. ValueError: that is in another graph, or the edge would close a cycle (the text shows it)."""
+        if node.graph is not self.graph:
+            raise ValueError(f"Both {self!r} and {node!r} must belong to one graph")
+        self.graph.table.add_control_edge(node, self)
 
-    def _add_control_inputs(self, nodes: Any) -> None:
+    def _add_control_inputs(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
-            self.graph.add_control_input(self, node)
+            self._add_control_input(node)
 
     def _set_device(self, device: Any) -> None:
-        self.graph.set_device(self, device)
+        """Replace the requested device."""
+        self.device = as_canonical(device) if device is not None else ""
 
     def __repr__(self) -> str:
         return f"<dt.Operation '{self.name}' type={self.type}>"
@@ -272,6 +239,14 @@ Operation = Node
 class Graph:
     """A dataflow graph: nodes and the tensors between them. It only grows.
 
+    Attributes:
+        table: its nodes. flow: its branches and loops. insertion: puts nodes into it.
+        own_gradients: nodes with a gradient rule that overrides their op's: a function, or None where no gradient passes.
+        functions: how many functions were traced inside this graph (`FunctionGraph`).
+        seed: graph-level random seed (`set_random_seed`).
+        searched: nodes that a search has placed: complete names of their devices. The rules follow it where a node may have that device.
+        is_mirrored: whether variables have copies that must hold the same bits: then steps run with deterministic kernels.
+
     >>> g = Graph()
     >>> with g.as_default(), g.device("/job:ps"):
     ...     c = constant(1.0)
@@ -281,23 +256,16 @@ class Graph:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._table = NodeTable()
-        self._collections = Collections()
+        self.table = NodeTable(self, Tensor, Node)
+        self.flow = FlowTable(self.table, self._lock)
+        self._collections = Collections(self.table)
         self._stack = ScopeStack()
-        self.flow = FlowTable(self._table, self._lock)
-        """Its branches and loops."""
         self.own_gradients: dict[Node, Any] = {}
-        """Nodes with a gradient rule that overrides their op's: a function, or None where no gradient passes."""
+        self.insertion = NodeInsertion(self.table, self._stack, self.flow, self.own_gradients, self._lock)
         self.functions = 0
-        """How many functions were traced inside this graph (`FunctionGraph`)."""
         self.seed: int | None = None
-        """Graph-level random seed (`set_random_seed`)."""
         self.searched: dict[Node, str] = {}
-        """Nodes that a search has placed: complete names of their devices. The rules follow it where a node may have that device."""
-        self.lacks_values = False
-        """Whether it was read from a saved plan, in which large constants have no values."""
         self.is_mirrored = False
-        """Whether variables have copies that must hold the same bits: then steps run with deterministic kernels."""
 
     def __str__(self) -> str:
         return hooks.format_graph(self)
@@ -306,10 +274,10 @@ class Graph:
         return f"<dt.Graph of {len(self)} nodes>"
 
     def __contains__(self, name: str) -> bool:
-        return name in self._table.by_name
+        return name in self.table.by_name
 
     def __len__(self) -> int:
-        return len(self._table.nodes)
+        return len(self.table.nodes)
 
     def __bool__(self) -> bool:
         return True  # an empty graph is a graph: `graph or get_default_graph()` must not pass over it
@@ -334,27 +302,15 @@ class Graph:
 
     def as_default(self) -> AbstractContextManager[Graph]:
         """A context in which this is the default graph of the thread."""
-        return pushed(open_blocks.graphs, self)
+        return open_blocks.inside(self)
 
     def op_scope(self, name: str) -> AbstractContextManager[str]:
         """A context in which a function builds one op with its operands: a name scope, with this as the default graph.
 
         Thus the constants of `x + 1` are added to x's graph, whichever graph is the default one.
         """
-        graph = self._traced() or self
+        graph = open_blocks.traced_in(self) or self
         return OpContext(graph._stack, name, graph)
-
-    def session_for(self, session: Any, method: str) -> Any:
-        """The given or else the default session; ValueError when there is none or it runs another graph."""
-        if session is None:
-            session = open_blocks.sessions[-1] if open_blocks.sessions else None
-            if session is None:
-                raise ValueError(
-                    f"No default session is open: use `with dt.Session():`, or pass a session to {method}(session=...)"
-                )
-        if session.graph is not self:
-            raise ValueError(f"The session runs another graph: pass the right one to {method}(session=...)")
-        return session
 
     # --- growing ---------------------------------------------------------------------------------------------------
 
@@ -386,73 +342,26 @@ class Graph:
             attrs = {}
         if origin is None:
             origin = caller()
-        if self.functions and (function := self._traced()) is not None:
+        if self.functions and (function := open_blocks.traced_in(self)) is not None:
             return function.create(definition, inputs, attrs, name, origin=origin)
-        table = self._table
+        table = self.table
         if table.is_finalized:
             table.check_not_finalized(f"adding a {definition.name} at {locate(origin)}")
         for t in inputs:
             if t.op.graph is not self:
-                raise ValueError(
-                    f"{definition.name} '{_called(name, definition)}' at {locate(origin)} takes {t!r} of another graph (created at "
-                    f"{t.op.source}); all inputs must belong to one graph. In a compiled function make a variable inside the function, "
-                    "with dt.get_variable: all traces share it"
-                )
+                raise foreign(t, definition, name, origin)
         try:
             signature = definition.infer(inputs, attrs)
         except (TypeError, ValueError) as e:
-            raise _explained(e, definition, inputs, name, origin) from None
-        with self._lock:
-            stack = self._stack
-            scopes = stack.shared if stack.per_thread is None else stack.of_thread()
-            node = Node()
-            node.graph = self
-            node.opdef = definition
-            node._origin = origin
-            node.inputs = tuple(inputs)
-            node.attrs = attrs
-            node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
-            node.colocation = ()
-            node.container = scopes.container
-            places = (
-                [inputs[i].op for i in definition.ref_inputs[: len(inputs)] if inputs[i].dtype.is_ref]
-                if definition.ref_inputs
-                else []
-            )
-            # An op that takes a reference to a variable is made as if inside `colocate_with(variable)`, which hides the device blocks.
-            block = node.blocks = None if places else scopes.device
-            if scopes.control is None:
-                node.controls = ()
-            else:
-                node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
-            # The name is reserved second to last: a device function sees it, and may still fail.
-            if name is None or not name:
-                node.name = stack.unique_name(definition.name)
-            elif name[-1] == "/":
-                node.name = name[:-1]
-            else:
-                node.name = stack.unique_name(checked_name(name, scopes.name, "node"))
-            if node.name in table.by_name:
-                table.check_is_new(node.name)
-            if scopes.flow is not None:
-                self.flow.let_in(node, scopes, places)
-            elif self.flow.homes:
-                self.flow.keep_out(node)
-            if block is None:
-                node.device = ""
-            elif block.merged is not None:
-                node.device = block.merged
-            else:
-                node.device = requested_device(node, block)
-            if places or scopes.colocation:
-                self._colocate(node, (*scopes.colocation, *places))
-            node.index = len(table.nodes)
-            table.nodes.append(node)
-            table.by_name[node.name] = node
-            if scopes.control is not None:
-                scopes.mark_seen(node)
-            if scopes.gradients and definition.name in scopes.gradients:
-                self.own_gradients[node] = scopes.gradients[definition.name]
+            raise explained(e, definition, inputs, name, origin) from None
+        node = Node()
+        node.graph = self
+        node.opdef = definition
+        node._origin = origin
+        node.inputs = tuple(inputs)
+        node.attrs = attrs
+        node.outputs = tuple([Tensor(node, i, dtype, dims) for i, (dtype, dims) in enumerate(signature)])
+        self.insertion.insert(node, name)
         return node
 
     def create_op(
@@ -487,102 +396,43 @@ class Graph:
         with self.as_default():
             return self.create(op, inputs, told, name or op_type)
 
-    def adopt(self, nodes: Sequence[Node], has_late_edges: bool = False) -> None:
-        """Append nodes that `io.serialization` has rebuilt and checked. All or none; the open blocks do not apply to them.
-
-        Args:
-            nodes: nodes of this graph, numbered on from its last one.
-            has_late_edges: whether a control edge among them goes against the order of creation.
-
-        Raises:
-            RuntimeError: the graph is finalized, or has grown since the nodes were numbered. ValueError: a name is taken.
-        """
-        with self._lock:
-            table = self._table
-            table.check_not_finalized("adding nodes that were saved or sent")
-            if nodes and nodes[0].index != len(table.nodes):
-                raise RuntimeError("Graph has grown while nodes that were saved or sent were being added")
-            for node in nodes:
-                table.check_is_new(node.name)
-            table.nodes.extend(nodes)
-            in_use = self._stack.names_in_use
-            for node in nodes:
-                table.by_name[node.name] = node
-                in_use.setdefault(node.name.lower(), 1)
-                for key in ("frame_name", "source"):  # of a loop, and of a call of `gradients`
-                    if key in node.attrs:
-                        in_use.setdefault(str(node.attrs[key]).lower(), 1)
-            table.has_late_edges |= has_late_edges
-
-    def _colocate(self, node: Node, peers: tuple[Node, ...]) -> None:
-        """Apply `colocate_with(peer)` blocks, innermost last: the innermost peer with a device determines it; groups never nest."""
-        for p in reversed(peers):
-            if p.device:
-                node.device = p.device
-                break
-        node.colocation = tuple(sorted({g for p in peers for g in (p.colocation or (p.name,))}))
-
-    def add_control_input(self, node: Node, before: Node) -> None:
-        """Make `node` wait for `before`.
-
-        Raises:
-            ValueError: they belong to other graphs, or the edge would close a cycle (the text shows it).
-        """
-        if node.graph is not self or before.graph is not self:
-            raise ValueError(f"Both {node!r} and {before!r} must belong to this graph")
-        self._table.add_control_edge(before, node)
-
-    def set_device(self, node: Node, device: Any) -> None:
-        """Replace a node's requested device (TensorFlow 1's `op._set_device`)."""
-        node.device = as_canonical(device) if device is not None else ""
-
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     @property
     def nodes(self) -> Sequence[Node]:
         """All nodes in order of creation."""
-        return self._table.nodes
+        return self.table.nodes
 
     @property
     def version(self) -> int:
         """The number of nodes, which increases with every new node."""
-        return len(self._table.nodes)
+        return len(self.table.nodes)
 
     @property
     def finalized(self) -> bool:
         """Whether the graph is finalized: no node can be added."""
-        return self._table.is_finalized
-
-    def check_values(self) -> None:
-        """FailedPreconditionError if its constants have no values."""
-        if self.lacks_values:
-            raise FailedPreconditionError.of(
-                "This graph was read from a saved plan, which keeps no values of large constants: it can be looked at and placed, but not "
-                "run or exported. Run the program that made it",
-            )
+        return self.table.is_finalized
 
     def finalize(self) -> None:
         """Refuse new nodes from now on, so that a training loop that adds nodes by mistake fails."""
-        self._table.is_finalized = True
+        self.table.is_finalized = True
 
     def unfinalize(self) -> None:
         """Allow new nodes again."""
-        self._table.is_finalized = False
+        self.table.is_finalized = False
 
     def get_operations(self) -> list[Node]:
         """All nodes in order of creation, as a new list."""
-        return list(self._table.nodes)
+        return list(self.table.nodes)
 
     def get_operation_by_name(self, name: str) -> Node:
         """The node of that name. KeyError: there is none. ValueError: it is a tensor's name."""
-        node = self.as_graph_element(name, allow_tensor=False)
-        assert isinstance(node, Node)
+        node: Node = self.table.element(name, allow_tensor=False)
         return node
 
     def get_tensor_by_name(self, name: str) -> Tensor:
         """The tensor of that name (`add:0`). KeyError: there is none. ValueError: it is a node's name."""
-        tensor = self.as_graph_element(name, allow_operation=False)
-        assert isinstance(tensor, Tensor)
+        tensor: Tensor = self.table.element(name, allow_operation=False)
         return tensor
 
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Node:
@@ -593,44 +443,30 @@ class Graph:
             ValueError: the object belongs to another graph, or the name is malformed.
             TypeError: it is neither a name nor a graph element, or of the kind that is not allowed.
         """
-        as_element = getattr(obj, "_as_graph_element", None)
-        if as_element is not None:
-            obj = as_element()
-        if isinstance(obj, bytes):
-            obj = obj.decode()
-        if isinstance(obj, str):
-            found: Tensor | Node = element_by_name(self._table.by_name, obj, allow_tensor, allow_operation)
-            return found
-        if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Node) and allow_operation):
-            if obj.graph is not self:
-                made_at = _node_of(obj).source
-                raise ValueError(f"{obj!r} is not an element of this graph; it was made in another one (at {made_at})")
-            return obj
-        expected = " or ".join(w for w, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
-        raise TypeError(f"Can not convert a {type(obj).__name__} into a {expected}: {obj!r}")
+        found: Tensor | Node = self.table.element(obj, allow_tensor, allow_operation)
+        return found
 
     def is_feedable(self, tensor: Any) -> bool:
         """Whether a value may be fed for the tensor."""
-        return tensor not in self._table.unfeedable
+        return tensor not in self.table.unfeedable
 
     def is_fetchable(self, element: Any) -> bool:
         """Whether the value of an element may be fetched."""
         node = element.op if isinstance(element, Tensor) else element
-        return node not in self._table.unfetchable
+        return node not in self.table.unfetchable
 
     def prevent_feeding(self, tensor: Tensor) -> None:
         """Refuse feeds for this tensor from now on."""
-        self._table.unfeedable.add(tensor)
+        self.table.unfeedable.add(tensor)
 
     def prevent_fetching(self, node: Node) -> None:
         """Refuse fetches of this node from now on."""
-        self._table.unfetchable.add(node)
+        self.table.unfetchable.add(node)
 
     # --- collections -----------------------------------------------------------------------------------------------
 
     def add_to_collection(self, name: str, value: Any) -> None:
         """Append to a collection. RuntimeError: the graph is finalized."""
-        self._table.check_not_finalized(f"adding to collection '{name}'")
         self._collections.add(name, value)
 
     def add_to_collections(self, names: Iterable[str] | str, value: Any) -> None:
@@ -654,8 +490,7 @@ class Graph:
 
     def clear_collection(self, name: str) -> None:
         """Empty a collection. RuntimeError: the graph is finalized."""
-        self._table.check_not_finalized(f"emptying collection '{name}'")
-        self._collections.lists.pop(name, None)
+        self._collections.clear(name)
 
     # --- blocks ----------------------------------------------------------------------------------------------------
 
@@ -681,13 +516,6 @@ class Graph:
         """The graph that sessions run: this graph, or for a function's graph the outermost graph around it."""
         return self
 
-    def _traced(self) -> Graph | None:
-        """The graph of the function inside this graph that this thread is tracing; None: it is tracing none."""
-        graphs: list[Graph] = open_blocks.graphs
-        if not self.functions or not graphs or graphs[-1] is self:
-            return None
-        return graphs[-1] if graphs[-1].encloses(self) else None
-
     def device(self, device_name_or_function: Any) -> AbstractContextManager[None]:
         """A context whose nodes request a device: a string, a DeviceSpec, a function of the node, or None to clear.
 
@@ -696,7 +524,7 @@ class Graph:
         Raises:
             ValueError: the name is malformed, at entry. RuntimeError: blocks are exited in the wrong order.
         """
-        return DeviceContext((self._traced() or self)._stack, device_name_or_function)
+        return DeviceContext((open_blocks.traced_in(self) or self)._stack, device_name_or_function)
 
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
         """A context whose nodes of the given ops have other gradients.
@@ -707,51 +535,45 @@ class Graph:
         Raises:
             TypeError: it is no such dictionary. LookupError: there is no gradient of that name.
         """
-        return overriding_gradients(self._stack, op_type_map)
+        return self._stack.overriding_gradients(op_type_map)
 
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
         """A context whose nodes share the device of `op` (a node, tensor or variable). Device blocks around it do not apply inside.
 
         `ignore_existing=True` also hides outer `colocate_with` blocks; only then may `op` be None.
         """
-        traced = self._traced()
+        traced = open_blocks.traced_in(self)
         if traced is not None:
             return traced.colocate_with(op, ignore_existing)
-        return colocated(self._stack, lambda: self._colocation_node(op), ignore_existing)
-
-    def _colocation_node(self, op: Any) -> Node | None:
-        if op is None:
-            return None
-        handle = getattr(op, "_colocation_node", None)  # a variable names the node that holds its state
-        return _node_of(self.as_graph_element(op if handle is None else handle()))
+        return self._stack.colocated(
+            lambda: None if op is None else self.table.node_of(op, "_colocation_node"), ignore_existing
+        )
 
     def init_scope(self) -> AbstractContextManager[None]:
         """A context for nodes that outlive a step, such as variables: control dependencies of outer blocks do not apply.
 
         Directly inside `colocate_with`, the device blocks that it hides apply again, as in TensorFlow.
         """
-        return outside_the_step((self._traced() or self)._stack)
+        return (open_blocks.traced_in(self) or self)._stack.outside_the_step()
 
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
         """A context whose nodes run after the given nodes, tensors or variables.
 
         None hides outer blocks, branches and loops: nodes that are created inside are outside all of them.
         """
-        traced = self._traced()
+        traced = open_blocks.traced_in(self)
         if traced is not None:
             return traced.control_dependencies(control_inputs)
-        return waiting_for(self._stack, None if control_inputs is None else lambda: map(self._awaited, control_inputs))
-
-    def _awaited(self, control_input: Any) -> Node:
-        element = getattr(control_input, "_control_element", None)
-        return _node_of(self.as_graph_element(control_input if element is None else element()))
+        if control_inputs is None:
+            return self._stack.waiting_for(None)
+        return self._stack.waiting_for(lambda: [self.table.node_of(c, "_control_element") for c in control_inputs])
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
         """A context whose nodes' names start with `<name>/`. Yields the scope's name with a trailing slash.
 
         A name that ends with '/' is used unchanged, which re-enters a scope; None or '' leaves all scopes.
         """
-        return NameContext((self._traced() or self)._stack, name)
+        return NameContext((open_blocks.traced_in(self) or self)._stack, name)
 
     def get_name_scope(self) -> str:
         """The name of the open scopes, without a trailing slash; '' outside all scopes."""
@@ -759,26 +581,8 @@ class Graph:
 
     def container(self, container_name: str) -> AbstractContextManager[str]:
         """A context whose stateful nodes have their state in this container."""
-        return in_container(self._stack, container_name)
+        return self._stack.in_container(container_name)
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         """A name in the current scope that no node has: `add`, `add_1`, ... Case does not distinguish, as in TensorFlow."""
         return self._stack.unique_name(name, mark_as_used)
-
-
-def _node_of(element: Tensor | Node) -> Node:
-    """The node that makes a tensor; a node itself."""
-    return element.op if isinstance(element, Tensor) else element
-
-
-def _explained(e: Exception, op: OpDef, inputs: Sequence[Tensor], name: str | None, origin: Origin) -> Exception:
-    """The op's error, with the node, its operands and the user's source line."""
-    line = locate(origin)
-    operands = "".join(f"\n  input {i}: {t.name} {t.dtype.name} {text(t.dims)}" for i, t in enumerate(inputs))
-    code = f"\n    {line.text}" if line.text else ""
-    return type(e)(f"{op.name} '{_called(name, op)}': {e}{operands}\n  at {line}{code}")
-
-
-def _called(name: str | None, op: OpDef) -> str:
-    """The name that a refused node would have had; a function that builds one node names it by its scope, with a slash."""
-    return (name or op.name).removesuffix("/")

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from .errors import FailedPreconditionError
+
 Node: TypeAlias = Any
 Tensor: TypeAlias = Any
 SHOWN = 8  # nodes of a scope that an error lists
@@ -19,28 +21,45 @@ SHOWN = 8  # nodes of a scope that an error lists
 class NodeTable:
     """The nodes of one graph.
 
+    Args:
+        graph: the graph. tensor, operation: the classes of its tensors and nodes.
+
     Attributes:
         nodes: all nodes, in order of creation: `nodes[i].index == i`.
         by_name: the same by name.
         unfeedable: tensors for which no value may be fed. unfetchable: nodes whose outputs may not be fetched.
         is_finalized: whether the graph refuses to grow.
+        lacks_values: whether it was read from a saved plan, in which large constants have no values.
         has_late_edges: whether there are control edges against the order of creation: while there are none, no edge can close a cycle.
     """
 
-    __slots__ = ("by_name", "has_late_edges", "is_finalized", "nodes", "unfeedable", "unfetchable")
+    __slots__ = ("_graph", "_operation", "_tensor", "by_name", "has_late_edges", "is_finalized", "lacks_values", "nodes", "unfeedable",
+                 "unfetchable")  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Any, tensor: type[Tensor], operation: type[Node]) -> None:
+        self._graph = graph
+        self._tensor = tensor
+        self._operation = operation
         self.nodes: list[Node] = []
         self.by_name: dict[str, Node] = {}
         self.unfeedable: set[Tensor] = set()
         self.unfetchable: set[Node] = set()
         self.is_finalized = False
+        self.lacks_values = False
         self.has_late_edges = False
 
     def check_not_finalized(self, doing: str) -> None:
         """RuntimeError if the graph is finalized; `doing` describes the attempted change."""
         if self.is_finalized:
             raise RuntimeError(f"Graph is finalized and cannot be modified ({doing})")
+
+    def check_values(self) -> None:
+        """FailedPreconditionError if constants have no values."""
+        if self.lacks_values:
+            raise FailedPreconditionError.of(
+                "This graph was read from a saved plan, which keeps no values of large constants: it can be looked at and placed, but not "
+                "run or exported. Run the program that made it",
+            )
 
     def check_is_new(self, name: str) -> None:
         """ValueError when a node has this name."""
@@ -62,17 +81,48 @@ class NodeTable:
             self.has_late_edges = True
         node.controls = (*node.controls, before)
 
+    def element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Any:
+        """The tensor or node for an object of the graph or for a name; see `Graph.as_graph_element`."""
+        as_element = getattr(obj, "_as_graph_element", None)
+        if as_element is not None:
+            obj = as_element()
+        if isinstance(obj, bytes):
+            obj = obj.decode()
+        if isinstance(obj, str):
+            return element_by_name(self.by_name, obj, allow_tensor, allow_operation)
+        is_tensor: bool = isinstance(obj, self._tensor)
+        if (is_tensor and allow_tensor) or (isinstance(obj, self._operation) and allow_operation):
+            if obj.graph is not self._graph:
+                made_at = (obj.op if is_tensor else obj).source
+                raise ValueError(f"{obj!r} is not an element of this graph; it was made in another one (at {made_at})")
+            return obj
+        expected = " or ".join(w for w, ok in (("Tensor", allow_tensor), ("Operation", allow_operation)) if ok)
+        raise TypeError(f"Can not convert a {type(obj).__name__} into a {expected}: {obj!r}")
+
+    def node_of(self, value: Any, method: str) -> Node:
+        """The node of a value of a program. A variable has a method that gives a node or tensor."""
+        named = getattr(value, method, None)
+        element = self.element(value if named is None else named())
+        return element.op if isinstance(element, self._tensor) else element
+
 
 class Collections:
     """Named lists of objects that a program keeps with its graph: variables, losses, summaries."""
 
-    __slots__ = ("lists",)
+    __slots__ = ("_table", "lists")
 
-    def __init__(self) -> None:
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
         self.lists: dict[str, list[Any]] = {}
 
+    def clear(self, name: str) -> None:
+        """Empty a collection. RuntimeError: the graph is finalized."""
+        self._table.check_not_finalized(f"emptying collection '{name}'")
+        self.lists.pop(name, None)
+
     def add(self, name: str, value: Any) -> None:
-        """Append to a collection."""
+        """Append to a collection. RuntimeError: the graph is finalized."""
+        self._table.check_not_finalized(f"adding to collection '{name}'")
         self.lists.setdefault(name, []).append(value)
 
     def get(self, name: str, scope: str | None) -> list[Any]:

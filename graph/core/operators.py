@@ -41,6 +41,15 @@ def is_tracing() -> bool:
 TO_GET_IT = "to get its value, return it from the compiled function, or call session.run(tensor)"
 
 
+def needs_value(text: str) -> Callable[..., Any]:
+    """A method that a tensor cannot have before the graph runs. It raises TypeError; in the text, {} stands for the tensor."""
+
+    def refuse(self: object, *args: object, **options: object) -> Never:
+        raise TypeError(text.format(repr(self)))
+
+    return refuse
+
+
 class Reference:
     """A tensor or variable as an object: equal to another reference of the same one."""
 

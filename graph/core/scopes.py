@@ -12,15 +12,16 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from .device import DeviceSpec, canonical_name, merge_names
 from .opdef import named_gradients
 from .source_location import Origin, SourceLine, caller, locate
 
 Node: TypeAlias = Any
+_G = TypeVar("_G", bound=Any)  # `Graph`
 
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*").fullmatch
 _NAME_INSIDE = re.compile(r"[A-Za-z0-9_./>-]+").fullmatch
@@ -279,6 +280,87 @@ class ScopeStack:
             name = f"{name}_{count - 1}"
         return name
 
+    @contextmanager
+    def colocated(self, find: Callable[[], Node | None], ignore_existing: bool) -> Iterator[None]:
+        """`with graph.colocate_with(...)`; `find` gives the node when the block opens."""
+        node = find()
+        if node is None and not ignore_existing:
+            raise ValueError("colocate_with(None) makes sense only with ignore_existing=True")
+        scopes = self.current
+        saved = scopes.device, scopes.colocation
+        depth = scopes.colocated
+        if not depth:
+            scopes.hidden = scopes.device
+        scopes.colocated = depth + 1
+        scopes.device = None
+        kept = () if ignore_existing else scopes.colocation
+        inside = scopes.colocation = kept if node is None else (*kept, node)
+        try:
+            yield
+        finally:
+            in_order = scopes.colocated == depth + 1 and scopes.colocation is inside and scopes.device is None
+            if scopes.colocated > depth:  # else an outer block that was exited too early has already ended it
+                scopes.device, scopes.colocation = DeviceBlock.still_open(saved[0]), saved[1]
+                scopes.colocated = depth
+            if not in_order:
+                raise RuntimeError("Exiting colocation scope without proper scope nesting.")
+
+    @contextmanager
+    def outside_the_step(self) -> Iterator[None]:
+        """`with graph.init_scope()`."""
+        scopes = self.current
+        saved = scopes.device
+        if saved is None and scopes.colocated:
+            scopes.device = scopes.hidden
+        try:
+            with self.waiting_for(None):
+                yield
+        finally:
+            scopes.device = saved
+
+    @contextmanager
+    def waiting_for(self, find: Callable[[], Iterable[Node]] | None) -> Iterator[None]:
+        """`with graph.control_dependencies(...)`; `find` gives the nodes when the block opens, None means `control_dependencies(None)`."""
+        scopes = self.current
+        saved, flow = scopes.control, scopes.flow
+        if find is None:
+            scopes.control = scopes.flow = None
+        else:
+            awaited = set(awaited_by(saved))  # an inner block need not repeat the inputs of an outer one
+            scopes.control = ControlBlock(saved, tuple(dict.fromkeys(n for n in find() if n not in awaited)))
+        try:
+            yield
+        finally:
+            scopes.control, scopes.flow = saved, flow
+
+    @contextmanager
+    def in_container(self, container_name: str) -> Iterator[str]:
+        """`with graph.container(...)`."""
+        scopes = self.current
+        saved, scopes.container = scopes.container, container_name
+        try:
+            yield container_name
+        finally:
+            scopes.container = saved
+
+    @contextmanager
+    def overriding_gradients(self, op_type_map: Mapping[str, str]) -> Iterator[None]:
+        """`with graph.gradient_override_map(...)`."""
+        if not isinstance(op_type_map, Mapping):
+            raise TypeError(f"op_type_map must be a dictionary of names, not {op_type_map!r}")
+        missing = [name for name in op_type_map.values() if name not in named_gradients]
+        if missing:
+            raise LookupError(
+                f"No gradient is registered under the name {missing[0]!r}: use dt.RegisterGradient({missing[0]!r})"
+            )
+        scopes = self.current
+        saved = scopes.gradients
+        scopes.gradients = {**saved, **{op: named_gradients[name] for op, name in op_type_map.items()}}
+        try:
+            yield
+        finally:
+            scopes.gradients = saved
+
 
 class OpenBlocks(threading.local):
     """The default graphs and sessions of a thread, the innermost last."""
@@ -286,6 +368,29 @@ class OpenBlocks(threading.local):
     def __init__(self) -> None:
         self.graphs: list[Any] = []
         self.sessions: list[Any] = []
+
+    def inside(self, graph: _G) -> AbstractContextManager[_G]:
+        """A context in which a graph is the default one."""
+        return pushed(self.graphs, graph)
+
+    def traced_in(self, graph: _G) -> _G | None:
+        """The graph of the function inside a graph that this thread is tracing; None: it is tracing none."""
+        graphs: list[Any] = self.graphs
+        if not graph.functions or not graphs or graphs[-1] is graph:
+            return None
+        return graphs[-1] if graphs[-1].encloses(graph) else None
+
+    def session_for(self, graph: Any, session: Any, method: str) -> Any:
+        """The given or else the default session; ValueError when there is none or it runs another graph."""
+        if session is None:
+            session = self.sessions[-1] if self.sessions else None
+            if session is None:
+                raise ValueError(
+                    f"No default session is open: use `with dt.Session():`, or pass a session to {method}(session=...)"
+                )
+        if session.graph is not graph:
+            raise ValueError(f"The session runs another graph: pass the right one to {method}(session=...)")
+        return session
 
 
 open_blocks = OpenBlocks()
@@ -384,89 +489,3 @@ class OpContext(NameContext):
     def __exit__(self, *exc: object) -> None:
         open_blocks.graphs.pop()
         super().__exit__(*exc)
-
-
-@contextmanager
-def colocated(stack: ScopeStack, find: Callable[[], Node | None], ignore_existing: bool) -> Iterator[None]:
-    """`with graph.colocate_with(...)`; `find` gives the node when the block opens."""
-    node = find()
-    if node is None and not ignore_existing:
-        raise ValueError("colocate_with(None) makes sense only with ignore_existing=True")
-    scopes = stack.current
-    saved = scopes.device, scopes.colocation
-    depth = scopes.colocated
-    if not depth:
-        scopes.hidden = scopes.device
-    scopes.colocated = depth + 1
-    scopes.device = None
-    kept = () if ignore_existing else scopes.colocation
-    inside = scopes.colocation = kept if node is None else (*kept, node)
-    try:
-        yield
-    finally:
-        in_order = scopes.colocated == depth + 1 and scopes.colocation is inside and scopes.device is None
-        if scopes.colocated > depth:  # else an outer block that was exited too early has already ended it
-            scopes.device, scopes.colocation = DeviceBlock.still_open(saved[0]), saved[1]
-            scopes.colocated = depth
-        if not in_order:
-            raise RuntimeError("Exiting colocation scope without proper scope nesting.")
-
-
-@contextmanager
-def outside_the_step(stack: ScopeStack) -> Iterator[None]:
-    """`with graph.init_scope()`."""
-    scopes = stack.current
-    saved = scopes.device
-    if saved is None and scopes.colocated:
-        scopes.device = scopes.hidden
-    try:
-        with waiting_for(stack, None):
-            yield
-    finally:
-        scopes.device = saved
-
-
-@contextmanager
-def waiting_for(stack: ScopeStack, find: Callable[[], Iterable[Node]] | None) -> Iterator[None]:
-    """`with graph.control_dependencies(...)`; `find` gives the nodes when the block opens, None means `control_dependencies(None)`."""
-    scopes = stack.current
-    saved, flow = scopes.control, scopes.flow
-    if find is None:
-        scopes.control = scopes.flow = None
-    else:
-        awaited = set(awaited_by(saved))  # an inner block need not repeat the inputs of an outer one
-        scopes.control = ControlBlock(saved, tuple(dict.fromkeys(n for n in find() if n not in awaited)))
-    try:
-        yield
-    finally:
-        scopes.control, scopes.flow = saved, flow
-
-
-@contextmanager
-def in_container(stack: ScopeStack, container_name: str) -> Iterator[str]:
-    """`with graph.container(...)`."""
-    scopes = stack.current
-    saved, scopes.container = scopes.container, container_name
-    try:
-        yield container_name
-    finally:
-        scopes.container = saved
-
-
-@contextmanager
-def overriding_gradients(stack: ScopeStack, op_type_map: Mapping[str, str]) -> Iterator[None]:
-    """`with graph.gradient_override_map(...)`."""
-    if not isinstance(op_type_map, Mapping):
-        raise TypeError(f"op_type_map must be a dictionary of names, not {op_type_map!r}")
-    missing = [name for name in op_type_map.values() if name not in named_gradients]
-    if missing:
-        raise LookupError(
-            f"No gradient is registered under the name {missing[0]!r}: use dt.RegisterGradient({missing[0]!r})"
-        )
-    scopes = stack.current
-    saved = scopes.gradients
-    scopes.gradients = {**saved, **{op: named_gradients[name] for op, name in op_type_map.items()}}
-    try:
-        yield
-    finally:
-        scopes.gradients = saved

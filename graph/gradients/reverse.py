@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from ..control_flow.contexts import LoopContext
-from ..core.build import apply, constant, convert
+from ..core.build import Derivative, apply, constant, convert
 from ..core.default_graph import get_default_graph
 from ..core.dtypes import DType, int64, resource
-from ..core.graph import Derivative, Graph, Node, Tensor
+from ..core.graph import Graph, Node, Tensor
 from ..core.hooks import hooks
 from ..core.shape import compatible, is_static, merge, text
 from ..ops.array.concat_stack import concat

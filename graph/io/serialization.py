@@ -208,7 +208,7 @@ class Arrived:
     def join(self) -> list[Node]:
         """Append the nodes to their graph. InvalidArgumentError: it has changed meanwhile, or may not grow; it is as it was then."""
         try:
-            self.graph.adopt(self.nodes, self.has_late_edges)
+            self.graph.insertion.adopt(self.nodes, self.has_late_edges)
         except (ValueError, RuntimeError) as e:
             raise invalid(f"These nodes cannot be added to the graph: {e}") from None
         if self.seed is not None:

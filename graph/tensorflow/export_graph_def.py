@@ -83,7 +83,7 @@ def graph_def_of(
         UnimplementedError: the package `protobuf` is not installed.
         InvalidArgumentError: a node cannot be written, such as a `py_func`; or a loop is being built.
     """
-    graph.check_values()
+    graph.table.check_values()
     if graph.flow.has_open_loops:
         raise invalid("A graph has no GraphDef while a while_loop is being built")
     out = message("GraphDef")()

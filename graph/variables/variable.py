@@ -19,6 +19,7 @@ from ..core.dtypes import DType, as_dtype
 from ..core.graph import Graph, Node, Tensor
 from ..core.hooks import hooks
 from ..core.operators import TensorOperators
+from ..core.scopes import open_blocks
 from ..core.shape import TensorShape, as_dims, compatible, is_static, text
 from ..ops.array.gather import gather_nd
 from ..ops.state import scatter_state, variables
@@ -427,11 +428,13 @@ class Variable(TensorOperators[Tensor], metaclass=Creation):
 
     def eval(self, session: Any = None) -> Any:
         """Run the default (or given) session for its value."""
-        return self.graph.session_for(session, "eval").run(self)
+        return open_blocks.session_for(self.graph, session, "eval").run(self)
 
     def load(self, value: Any, session: Any = None) -> None:
         """Give it a value now, in the default (or given) session, without adding a node."""
-        self.graph.session_for(session, "load").run(self._initializer, {self._initializer.inputs[1]: value})
+        open_blocks.session_for(self.graph, session, "load").run(
+            self._initializer, {self._initializer.inputs[1]: value}
+        )
 
     # --- changing -------------------------------------------------------------------------------------------
 

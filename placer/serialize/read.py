@@ -317,8 +317,8 @@ class _Reader:
             node.inputs = tuple(made)
             node.controls = tuple(nodes[_below(c, len(nodes))] for c in controls)
             late = late or any(c >= node.index for c in controls)
-        self._graph.adopt(nodes, late)
-        self._graph.lacks_values = True
+        self._graph.insertion.adopt(nodes, late)
+        self._graph.table.lacks_values = True
 
     def _placement(self, cluster: Cluster, nodes: Sequence[Node]) -> Placement:
         assert self._head is not None

@@ -97,7 +97,7 @@ def with_change(plan: PlanData, change: Change, place: Place) -> Any:
     graph = Graph()
     extend_from_bytes(graph, graph_to_bytes(plan.graph))
     for name, device in change.requests:
-        graph.set_device(graph.get_operation_by_name(name), device)
+        graph.get_operation_by_name(name)._set_device(device)
     for name, other in change.beside:
         node, peer = graph.get_operation_by_name(name), graph.get_operation_by_name(other)
         node.device, node.colocation = peer.device, peer.colocation or (peer.name,)

@@ -77,7 +77,7 @@ class Session:
         self._target_name = target
         self._process = process_id()
         self._graph = get_default_graph() if graph is None else graph
-        self._graph.check_values()
+        self._graph.table.check_values()
         self._parsed: dict[Any, Fetches] = {}
         self._partial_runs: dict[str, PartialRun] = {}
         self._numbers = itertools.count(1)  # numbers of partial runs

@@ -176,7 +176,7 @@ def _pack(unit: ir.PartitionGraph) -> dict[str, Any]:
         else:
             steps.append(("e", [_address(copy.stands_for[t]) for t in step.nexts]))
     fetches = [(name, _address(copy.stands_for[tensor])) for name, tensor in unit.fetches]
-    copy.graph.adopt(copy.nodes)
+    copy.graph.insertion.adopt(copy.nodes)
     graph = graph_to_bytes(copy.graph)
     return {"device": unit.device, "graph": graph, "feeds": feeds, "fetches": fetches, "steps": steps}
 

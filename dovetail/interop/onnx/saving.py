@@ -49,7 +49,7 @@ def export(outputs: Ends, inputs: Ends | None = None, session: Any = None, *, na
     ends, starts = _named(outputs), None if inputs is None else _named(inputs)
     nodes = _needed([t for _, t in ends], {t for _, t in starts or ()})
     for node in nodes[:1]:
-        node.graph.check_values()
+        node.graph.table.check_values()
     placeholders = [n.outputs[0] for n in nodes if n.type == "Placeholder"]
     if starts is None:
         starts = _named(placeholders)

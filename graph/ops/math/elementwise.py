@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert
+from ...core.build import Grads, TensorLike, apply, convert
 from ...core.dtypes import FLOATS, bool_
-from ...core.graph import Grads, Node, Tensor
+from ...core.graph import Node, Tensor
 from .arithmetic import add, multiply, negative, reciprocal, rsqrt, square, subtract
 from .broadcasting import unbroadcast
 from .common import binary, define_elementwise, unary

@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.build import TensorLike, apply, convert
+from ...core.build import Derivative, Grads, TensorLike, apply, convert
 from ...core.dtypes import FLOATS, NUMBERS
-from ...core.graph import Derivative, Grads, Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Output, default_cost, define, typed_attr
 from ...core.scalar_math import reference_of
 from ..array.concat_stack import concat

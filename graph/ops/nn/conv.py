@@ -19,10 +19,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert
+from ...core.build import Grads, TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import FLOATS, Array, DType
-from ...core.graph import Grads, Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, text
 from ..array.shapes import expand_dims, shape, squeeze

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.build import TensorLike, constant, convert, make
+from ...core.build import Grads, TensorLike, constant, convert, make
 from ...core.dtypes import FLOATS, Array, DType, bfloat16, float16, float32
 from ...core.errors import invalid
-from ...core.graph import Grads, Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.hooks import hooks
 from ...core.opdef import Attrs, Output, define, typed_attr
 from ...core.shape import Dims, element_count, merge, text

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert
+from ...core.build import Derivative, Grads, TensorLike, apply, convert
 from ...core.constant_value import static_dims
 from ...core.dtypes import FLOATS, NUMBERS, Array, DType
 from ...core.errors import UnimplementedError
-from ...core.graph import Derivative, Grads, Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define, size
 from ...core.shape import Dims, merge
 from ..array.shapes import reshape, shape, sizes_of

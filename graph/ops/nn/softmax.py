@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core.build import TensorLike, apply, convert, make
+from ...core.build import Grads, TensorLike, apply, convert, make
 from ...core.dtypes import FLOATS, Array
 from ...core.errors import invalid
-from ...core.graph import Grads, Node, Tensor
+from ...core.graph import Node, Tensor
 from ...core.opdef import Attrs, Cost, Output, default_cost, define
 from ...core.shape import merge
 from ..array.creation import zeros_like

@@ -589,7 +589,7 @@ def test_a_schedule_has_loops_in_one_piece(graph: tf.Graph) -> None:
             name="out",
         )
     late = tf.constant(5)
-    graph.add_control_input(graph.get_operation_by_name("o/out/Enter"), late.op)
+    graph.get_operation_by_name("o/out/Enter")._add_control_input(late.op)
     frames = Frames(graph.nodes)
     schedule = frames.schedule()
     loops = [i for i in schedule if isinstance(i, Loop)]

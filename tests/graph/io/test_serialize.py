@@ -183,11 +183,11 @@ def test_late_control_edges_are_kept():
     graph, copy = Graph(), Graph()
     with graph.as_default():
         a, b = constant(1.0, name="a"), constant(2.0, name="b")
-    graph.add_control_input(a.op, b.op)
+    a.op._add_control_input(b.op)
     extend_from_bytes(copy, graph_to_bytes(graph))
     assert copy.nodes[0].control_inputs == [copy.nodes[1]]
     with pytest.raises(ValueError, match="cycle"):
-        copy.add_control_input(copy.nodes[1], copy.nodes[0])
+        copy.nodes[1]._add_control_input(copy.nodes[0])
 
 
 def test_a_file_named_by_a_sender_is_never_read(tmp_path):

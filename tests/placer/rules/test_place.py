@@ -154,7 +154,7 @@ def test_a_generator_that_was_placed_before_counts(graph):
     first = dt.constant(1.0)
     second = dt.constant(2.0)
     first.op._add_control_input(second.op)
-    graph.set_device(first.op, "/job:ps/task:1")
+    first.op._set_device("/job:ps/task:1")
     assert where(graph, cluster(), first, second) == (PS1, PS1)
 
 
@@ -251,7 +251,7 @@ def test_a_group_has_the_types_that_all_members_support(graph):
 def test_a_group_need_not_be_a_node_s_name(graph):
     a, b, c = (dt.negative(1.0, name=n).op for n in "abc")
     a.colocation = b.colocation = ("nobody",)
-    graph.set_device(b, "/job:ps/task:1")
+    b._set_device("/job:ps/task:1")
     assert where(graph, cluster(), a, b, c) == (PS1, PS1, W0G)
     assert place(graph, cluster()).decision("a").group == ("a", "b")
 
@@ -387,7 +387,7 @@ def test_conflicting_indices_in_a_group_are_given_up(graph):
         a = dt.add(dt.constant(1.0), dt.constant(1.0))
     b = dt.add(a, a)
     b.op.colocation = (a.op.name,)
-    graph.set_device(b.op, "/cpu:2")
+    b.op._set_device("/cpu:2")
     with pytest.raises(InvalidArgumentError, match="Cannot merge devices with incompatible ids"):
         place(graph, cpus())
     found = place(graph, cpus(), allow_soft_placement=True)
@@ -401,7 +401,7 @@ def test_a_place_s_type_and_index_are_not_given_up_for_a_colocation(graph):
         v = dt.Variable(np.zeros(3, "float32"), use_resource=True, name="v")
     b = dt.negative(1.0, name="b").op
     b.colocation = ("v",)
-    graph.set_device(b, "/gpu:0")
+    b._set_device("/gpu:0")
     with pytest.raises(InvalidArgumentError, match="Cannot merge devices with incompatible types"):
         place(graph, cpus())
     found = place(graph, cpus(), allow_soft_placement=True)
@@ -414,7 +414,7 @@ def test_an_impossible_colocation_is_ignored_softly(graph):
         a = dt.add(dt.constant(1.0), dt.constant(1.0), name="a")
     b = dt.add(a, a, name="b")
     b.op.colocation = ("a",)
-    graph.set_device(b.op, "/job:worker")
+    b.op._set_device("/job:worker")
     with pytest.raises(InvalidArgumentError, match="Cannot merge devices with incompatible jobs"):
         place(graph, cpus())
     found = place(graph, cpus(), allow_soft_placement=True)

@@ -1,0 +1,162 @@
+"""How a node comes into a graph: its control inputs, its name, its device and its place among the nodes.
+
+A new node takes these from the blocks that are open (`scopes.py`) and from the branch or loop that is being built (`flow_table.py`). A
+node that was saved or sent has them already. What may fail comes first, so that a refused node leaves the graph as it was.
+
+`graph.py` defines `Node` and imports this module, so nodes and tensors are `Any` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+from .flow_table import FlowTable
+from .node_table import NodeTable
+from .opdef import OpDef
+from .scopes import ScopeStack, checked_name, control_inputs_for, requested_device
+from .shape import text
+from .source_location import Origin, locate
+
+Node: TypeAlias = Any
+
+
+class NodeInsertion:
+    """Puts nodes into one graph.
+
+    Args:
+        table: the nodes of the graph. stack: its open blocks. flow: its branches and loops.
+        own_gradients: nodes with a gradient rule that overrides their op's.
+        lock: held while the graph changes.
+    """
+
+    __slots__ = ("_flow", "_lock", "_own_gradients", "_stack", "_table")
+
+    def __init__(
+        self,
+        table: NodeTable,
+        stack: ScopeStack,
+        flow: FlowTable,
+        own_gradients: dict[Node, Any],
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self._table = table
+        self._stack = stack
+        self._flow = flow
+        self._own_gradients = own_gradients
+        self._lock = lock
+
+    def insert(self, node: Node, name: str | None) -> None:
+        """Put in a new node, which has its op, inputs and outputs, and get the rest from the open blocks.
+
+        Args:
+            node: the node.
+            name: the requested name, as in `Graph.create`.
+
+        Raises:
+            ValueError: the name is invalid, or the node takes a tensor of one iteration of a loop. Others: what a device function raises.
+        """
+        with self._lock:
+            stack, table, flow = self._stack, self._table, self._flow
+            scopes = stack.shared if stack.per_thread is None else stack.of_thread()
+            definition, inputs = node.opdef, node.inputs
+            node.colocation = ()
+            node.container = scopes.container
+            places = (
+                [inputs[i].op for i in definition.ref_inputs[: len(inputs)] if inputs[i].dtype.is_ref]
+                if definition.ref_inputs
+                else []
+            )
+            # An op that takes a reference to a variable is made as if inside `colocate_with(variable)`, which hides the device blocks.
+            block = node.blocks = None if places else scopes.device
+            if scopes.control is None:
+                node.controls = ()
+            else:
+                node.controls = control_inputs_for(scopes.control, {t.op for t in inputs})
+            # The name is reserved second to last: a device function sees it, and may still fail.
+            if name is None or not name:
+                node.name = stack.unique_name(definition.name)
+            elif name[-1] == "/":
+                node.name = name[:-1]
+            else:
+                node.name = stack.unique_name(checked_name(name, scopes.name, "node"))
+            if node.name in table.by_name:
+                table.check_is_new(node.name)
+            if scopes.flow is not None:
+                flow.let_in(node, scopes, places)
+            elif flow.homes:
+                flow.keep_out(node)
+            if block is None:
+                node.device = ""
+            elif block.merged is not None:
+                node.device = block.merged
+            else:
+                node.device = requested_device(node, block)
+            if places or scopes.colocation:
+                _colocate(node, (*scopes.colocation, *places))
+            node.index = len(table.nodes)
+            table.nodes.append(node)
+            table.by_name[node.name] = node
+            if scopes.control is not None:
+                scopes.mark_seen(node)
+            if scopes.gradients and definition.name in scopes.gradients:
+                self._own_gradients[node] = scopes.gradients[definition.name]
+
+    def adopt(self, nodes: Sequence[Node], has_late_edges: bool = False) -> None:
+        """Append nodes that `io.serialization` has rebuilt and checked. All or none; the open blocks do not apply to them.
+
+        Args:
+            nodes: nodes of this graph, numbered on from its last one.
+            has_late_edges: whether a control edge among them goes against the order of creation.
+
+        Raises:
+            RuntimeError: the graph is finalized, or has grown since the nodes were numbered. ValueError: a name is taken.
+        """
+        with self._lock:
+            table = self._table
+            table.check_not_finalized("adding nodes that were saved or sent")
+            if nodes and nodes[0].index != len(table.nodes):
+                raise RuntimeError("Graph has grown while nodes that were saved or sent were being added")
+            for node in nodes:
+                table.check_is_new(node.name)
+            table.nodes.extend(nodes)
+            in_use = self._stack.names_in_use
+            for node in nodes:
+                table.by_name[node.name] = node
+                in_use.setdefault(node.name.lower(), 1)
+                for key in ("frame_name", "source"):  # of a loop, and of a call of `gradients`
+                    if key in node.attrs:
+                        in_use.setdefault(str(node.attrs[key]).lower(), 1)
+            table.has_late_edges |= has_late_edges
+
+
+def _colocate(node: Node, peers: tuple[Node, ...]) -> None:
+    """Apply `colocate_with(peer)` blocks, innermost last: the innermost peer with a device determines it; groups never nest."""
+    for p in reversed(peers):
+        if p.device:
+            node.device = p.device
+            break
+    node.colocation = tuple(sorted({g for p in peers for g in (p.colocation or (p.name,))}))
+
+
+def explained(error: Exception, op: OpDef, inputs: Sequence[Any], name: str | None, origin: Origin) -> Exception:
+    """The op's error, with the node, its operands and the user's source line."""
+    line = locate(origin)
+    operands = "".join(f"\n  input {i}: {t.name} {t.dtype.name} {text(t.dims)}" for i, t in enumerate(inputs))
+    code = f"\n    {line.text}" if line.text else ""
+    return type(error)(f"{op.name} '{_refused_name(name, op)}': {error}{operands}\n  at {line}{code}")
+
+
+def foreign(tensor: Any, op: OpDef, name: str | None, origin: Origin) -> ValueError:
+    """The error of a node that takes a tensor of another graph."""
+    return ValueError(
+        f"{op.name} '{_refused_name(name, op)}' at {locate(origin)} takes {tensor!r} of another graph (created at "
+        f"{tensor.op.source}); all inputs must belong to one graph. In a compiled function make a variable inside the function, "
+        "with dt.get_variable: all traces share it"
+    )
+
+
+def _refused_name(name: str | None, op: OpDef) -> str:
+    """The name that a refused node would have had; a function that builds one node names it by its scope, with a slash."""
+    return (name or op.name).removesuffix("/")
