@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no install
 
-from dovetail.runtime.wire.chunking import CHUNK_BYTES, WINDOW_BYTES  # noqa: E402
+from dovetail.runtime.wire.chunking import CHUNK_BYTES  # noqa: E402
 from dovetail.runtime.wire.messages import VERSION  # noqa: E402
 from dovetail.runtime.wire.schema import KINDS, RECORDS, KindSchema, Record  # noqa: E402
 
@@ -125,7 +125,7 @@ def page() -> str:
             "A field with a `?` may be missing. `T[]` is a list of values of type T, `uint` an int that is not negative, `channel` an int "
             "or a str; the other names are [records](#records). `tensors`: arrays of any type may be attached. Over "
             "ZeroMQ, a large message is sent in chunks of "
-            f"{CHUNK_BYTES >> 10} KiB, {WINDOW_BYTES >> 20} MiB of them at a time. No message overtakes another one of its connection. "
+            f"{CHUNK_BYTES >> 10} KiB. No message overtakes another one of its connection. "
             "An `error` may answer any request. Besides its reply, `create_session` gets `waiting` while tasks are "
             "missing, and `run` gets `trace` before a traced `done`; `runtime/observability/step_notes.py` has its notes."
         ),

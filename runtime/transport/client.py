@@ -25,8 +25,9 @@ from .keys import Keys
 from .peer import Peer
 from .peers import Peers
 from .zmq_links import address_of, dialled_name
-from .zmq_sockets import HIGH_WATER, ConnectionMonitor, Context, new_context
+from .zmq_sockets import ConnectionMonitor, Context, new_context
 
+MOST_WAITING = 1_000  # messages to one server
 SEND_TIMEOUT_S = 5.0
 MANY_THREADS = 8  # so many sets of connections show that many threads wait for servers (`Stream.keeps_gil`)
 
@@ -97,7 +98,7 @@ class Connections:
 
         Raises:
             WireError: the message cannot travel.
-            TimeoutError: `HIGH_WATER` messages wait, and the server has taken none for too long.
+            TimeoutError: `MOST_WAITING` messages wait, and the server has taken none for too long.
             OSError: the connection cannot be made, or `close` was called. ValueError: the address is malformed.
         """
         peer = self.peer(address)
@@ -105,20 +106,20 @@ class Connections:
         if self._peers.faults is not None and not self._peers.faults.passes(address):
             return
         try:
-            if has_room := peer.waiting() < HIGH_WATER or self._waits_for_room(peer):
+            if has_room := peer.waiting() < MOST_WAITING or self._waits_for_room(peer):
                 self._peers.post(peer, frames)
         except BaseException:
             self._interrupted()
             raise
         if not has_room:
             raise TimeoutError(
-                f"{address} takes no messages: {HIGH_WATER} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
+                f"{address} takes no messages: {MOST_WAITING} wait, none left in {SEND_TIMEOUT_S:g} s; is it running?"
             )
 
     def _waits_for_room(self, peer: Peer) -> bool:
         """Wait until the peer has taken some of its messages; False: it takes none."""
         deadline = time.monotonic() + SEND_TIMEOUT_S
-        while peer.waiting() >= HIGH_WATER:
+        while peer.waiting() >= MOST_WAITING:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False

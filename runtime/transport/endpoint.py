@@ -188,7 +188,7 @@ class Endpoint:
         return self._peers.lives(address, since)
 
     def bytes_left(self, address: str) -> int:
-        """A number that grows as large tensors for the server at `address` leave. For the I/O thread."""
+        """A number that grows as large tensors leave for the server at `address`, or arrive there. For the I/O thread."""
         peer = self._peers.get(dialled_name(address))
         return (0 if peer.stream is None else peer.stream.bytes_left()) + peer.moved()
 

@@ -18,7 +18,7 @@ address), it sends `hello` with `readable` false, and tensors to it are sent aga
 Each end reads the stream only after the other's last ZeroMQ message, so no message overtakes another. When the stream ends, both
 ends fall back to ZeroMQ, whose connection stays open beside it.
 
-**What waits.** ZeroMQ's bounded queue comes first, then a `ChunkedSender`, which also cuts large messages into chunks.
+**What waits.** ZeroMQ's bounded queue comes first, then `post`'s. Large messages are cut into chunks.
 
 **Malformed messages** are strikes. The messages of a peer with `MAX_STRIKES` are ignored.
 """
@@ -26,6 +26,7 @@ ends fall back to ZeroMQ, whose connection stays open beside it.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -33,7 +34,7 @@ from ...graph.core.errors import ResourceExhaustedError
 from ...graph.core.interpreter_state import process_id
 from ..shared_memory.pool import mapper, pool_of_process
 from ..shared_memory.segment import MappingError, Reference
-from ..wire.chunking import ACK_EVERY_S, LARGE_BYTES, ChunkedSender, Reassembler, is_chunk, is_large
+from ..wire.chunking import ACK_EVERY_S, LARGE_BYTES, Reassembler, in_chunks, is_chunk
 from ..wire.messages import MAX_FRAMES, Lend, Message, encode
 from ..wire.reassembly import most_bytes
 from ..wire.tensors import Frame
@@ -82,19 +83,18 @@ class Peer:
         give: passes one message to ZeroMQ, and returns whether there was room.
         takes_tcp: whether streams over TCP may be used: not with keys.
         most_bytes_waiting: see `check_room`; 0: no limit.
-        chunk_left: called when a chunk has left, on any thread; the owner then calls `pump`.
 
     Attributes:
         stream: the stream that messages are sent on; None: they are sent on ZeroMQ.
         lend: lends tensors to the peer; None if it cannot map our memory.
-        sender: sends the messages over ZeroMQ. reassembler: has the large message that is being received in chunks.
+        unsent: the messages that ZeroMQ has not taken yet, in chunks. reassembler: has the one that is being received in chunks.
         pid: the peer's process, if its memory can be mapped; else 0.
         queued: messages in the queue of the owner's thread: later ones must not overtake them. queued_bytes: their bytes.
     """
 
     def __init__(
         self, name: bytes, is_caller: bool, give: Callable[[list[Frame]], bool], takes_tcp: bool,
-        most_bytes_waiting: int = 0, chunk_left: Callable[[], None] = lambda: None,
+        most_bytes_waiting: int = 0,
     ) -> None:  # fmt: skip
         self.name = name
         self.is_caller = is_caller
@@ -103,7 +103,8 @@ class Peer:
         self._takes_tcp = takes_tcp
         self.stream: Stream | None = None
         self.lend: Lend | None = None
-        self.sender = ChunkedSender(chunk_left)
+        self.unsent: deque[deque[list[Frame]]] = deque()
+        self._unsent_bytes = 0
         self.reassembler = Reassembler(MAX_FRAMES, most_bytes())
         self._most_bytes_waiting = most_bytes_waiting
         self.queued = self.queued_bytes = self.strikes = 0
@@ -176,23 +177,30 @@ class Peer:
 
     def post(self, frames: list[Frame]) -> bool:
         """Pass one message to ZeroMQ, or keep it until `pump`. False: it is dropped, since `MAX_BACKLOG` messages wait."""
-        sender = self.sender
-        if not sender and not is_large(frames) and self._give(frames):
-            return True
-        if len(sender) >= MAX_BACKLOG:
-            return False
-        sender.put(frames)
-        self.pump()
+        chunks = deque(in_chunks(frames))
+        if not self.unsent:
+            self._pass(chunks)
+        if chunks:
+            if len(self.unsent) >= MAX_BACKLOG:
+                return False
+            self.unsent.append(chunks)
+            self._unsent_bytes += sum(map(_size, chunks))
         return True
+
+    def _pass(self, chunks: deque[list[Frame]]) -> int:
+        """Pass a message to ZeroMQ, as far as there is room; the bytes that it took."""
+        taken = 0
+        while chunks and self._give(chunks[0]):
+            taken += _size(chunks.popleft())
+        return taken
 
     def check_room(self, name: str, frames: Sequence[Frame]) -> None:
         """ResourceExhaustedError: too many bytes wait for the peer of this name. Any thread may call this.
 
         A message that is small, or before which nothing waits, goes in any case.
         """
-        size = sum(map(len, frames))
-        stream = self.stream
-        waiting = self.queued_bytes + self.sender.waiting_bytes + (0 if stream is None else stream.waiting_bytes)
+        size, stream = _size(frames), self.stream
+        waiting = self.queued_bytes + self._unsent_bytes + (0 if stream is None else stream.waiting_bytes)
         most = self._most_bytes_waiting
         if most and waiting and size >= LARGE_BYTES and waiting + size > most:
             raise ResourceExhaustedError.of(
@@ -203,14 +211,18 @@ class Peer:
 
     def pump(self) -> None:
         """Pass what waits to ZeroMQ, as far as there is room."""
-        self.sender.pump(self._give)
+        while self.unsent:
+            self._unsent_bytes -= self._pass(self.unsent[0])
+            if self.unsent[0]:
+                return
+            self.unsent.popleft()
 
     def waiting(self) -> int:
-        return len(self.sender) + (0 if self.stream is None else self.stream.waiting())
+        return len(self.unsent) + (0 if self.stream is None else self.stream.waiting())
 
     def moved(self) -> int:
-        """A number that changes while large messages leave or arrive in chunks, or the peer acknowledges them."""
-        return self.sender.bytes_left() + self.reassembler.received
+        """A number that changes while large messages arrive in chunks, or the peer acknowledges them."""
+        return self.reassembler.received
 
     # --- what comes over ZeroMQ ----------------------------------------------------------------------------------------
 
@@ -223,9 +235,9 @@ class Peer:
         return self.reassembler.take(frames) if is_chunk(frames[0]) else frames
 
     def owes_ack(self, now: float) -> bool:
-        """Whether a progress acknowledgement of the large message is due."""
+        """Whether a progress acknowledgement of the chunk that has come is due."""
         part = self.reassembler
-        if self.is_caller or not part.is_open() or now < part.next_ack:
+        if self.is_caller or now < part.next_ack:
             return False
         part.next_ack = now + ACK_EVERY_S
         return True
@@ -248,6 +260,8 @@ class Peer:
 
     def is_idle(self) -> bool:
         """Whether nothing is lost when this peer is forgotten."""
-        return (
-            not (self.is_caller or self.stream or self.queued or self.reassembler.is_open()) and self.sender.is_done()
-        )
+        return not (self.is_caller or self.stream or self.queued or self.unsent or self.reassembler.is_open())
+
+
+def _size(frames: Sequence[Frame]) -> int:
+    return sum(map(len, frames))

@@ -85,7 +85,7 @@ class Peers:
         peer = self.by_name.get(name)
         if peer is None:
             give = partial(self.links.give, name)
-            made = Peer(name, is_dialled(name), give, self._takes_tcp, self._most_bytes_waiting, self._io.wake)
+            made = Peer(name, is_dialled(name), give, self._takes_tcp, self._most_bytes_waiting)
             peer = self.by_name.setdefault(name, made)
         return peer
 
@@ -104,9 +104,7 @@ class Peers:
     def _patience(self) -> float:
         """Seconds that the next iteration may wait for an event; -1: without limit."""
         patience = self.links.patience()
-        if patience and any(p.sender.is_refused for p in self._sending):
-            return RETRY_MS / 1000
-        return patience
+        return RETRY_MS / 1000 if patience and self._sending else patience
 
     # --- what comes --------------------------------------------------------------------------------------------------
 
@@ -123,10 +121,10 @@ class Peers:
         except WireError as error:
             self._refuse(peer, error)
             return
+        if whole is not frames and peer.owes_ack(time.monotonic()):
+            self.links.give(name, [PROGRESS_ACK])
         if whole is not None:
             self._came(peer, whole)
-        elif peer.owes_ack(time.monotonic()):
-            self.links.give(name, [PROGRESS_ACK])
 
     def _came(self, peer: Peer, frames: list[Frame]) -> None:
         """Handle one message, unless fault injection drops or delays it."""
@@ -185,8 +183,7 @@ class Peers:
             return
         if not peer.post(frames):
             self._drop(peer)
-        if not peer.sender.is_done():
-            self._sending[peer] = None
+        self._note_waiting(peer)
 
     def write(self, peer: Peer, stream: Stream, frames: list[Frame]) -> bool:
         """Whether the stream accepted the message (or had to drop it). Any thread may call this."""
@@ -211,8 +208,12 @@ class Peers:
     def send_waiting(self) -> None:
         for peer in list(self._sending):
             peer.pump()
-            if peer.sender.is_done():
+            if not peer.unsent:
                 del self._sending[peer]
+
+    def _note_waiting(self, peer: Peer) -> None:
+        if peer.unsent:
+            self._sending[peer] = None
 
     # --- the handshake -----------------------------------------------------------------------------------------------
 
@@ -249,8 +250,7 @@ class Peers:
         if self.by_name.get(peer.name) is not peer or not peer.upgrade(stream, token):
             stream.close()
             return
-        if not peer.sender.is_done():
-            self._sending[peer] = None
+        self._note_waiting(peer)
         stream.keeps_gil = self._keeps_gil
         self._io.watch(stream.fd, lambda event: self.attend(peer, stream, event), stream.events())
 

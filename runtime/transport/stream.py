@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..wire.messages import MAX_FRAMES
-from ..wire.reassembly import MOST_BUFFERS, PartialMessage, TooLargeError, first_bytes, most_bytes
+from ..wire.reassembly import MOST_BUFFERS, PartialMessage, TooLargeError, first_bytes, most_bytes, remaining
 from ..wire.schema import WireError
 from ..wire.tensors import Frame
 
@@ -132,7 +132,7 @@ class Stream:
                         return 0
             elif most_waiting is not None and len(self._waiting) >= most_waiting:
                 return -1
-            self._waiting.append(_rest([memoryview(b) for b in (head, *frames)], sent))
+            self._waiting.append(remaining([memoryview(b) for b in (head, *frames)], sent))
             self.waiting_bytes += total - sent
             if size > _PIECE and len(self._waiting) == 1:
                 self._write_waiting()
@@ -163,7 +163,7 @@ class Stream:
                     raise ConnectionError(e.errno, f"the stream is closed: {e.strerror}") from None
                 self.waiting_bytes -= sent
                 self._taken += sent
-                left[:] = _rest(left, sent)
+                left[:] = remaining(left, sent)
             self._waiting.popleft()
 
     def waiting(self) -> int:
@@ -288,12 +288,3 @@ class Stream:
         """Close this end. Data that the kernel has accepted still arrives."""
         with self._lock:  # another thread must not write to a descriptor that is another file's by then
             self._socket.close()
-
-
-def _rest(buffers: list[memoryview], sent: int) -> list[memoryview]:
-    """The remaining buffers after `sent` bytes."""
-    for i, buffer in enumerate(buffers):
-        if sent < len(buffer):
-            return [buffer[sent:], *buffers[i + 1 :]]
-        sent -= len(buffer)
-    return []

@@ -287,7 +287,6 @@ def new_socket(context: Context, kind: int) -> Socket:
     sock = context.socket(kind)
     sock.set(zmq.LINGER, LINGER_MS)
     sock.set(zmq.SNDHWM, HIGH_WATER)
-    sock.set(zmq.RCVHWM, HIGH_WATER)
     sock.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     sock.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     sock.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)

@@ -30,7 +30,7 @@ from .access_control import LOOK_EVERY_S, AccessControl
 from .address import location_of, split_address
 from .keys import KeyPair, Keys
 
-HIGH_WATER = 1_000  # messages to one peer that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
+HIGH_WATER = 128  # messages to one peer, or chunks of large ones, that ZeroMQ keeps before `MAX_BACKLOG` starts to fill
 LINGER_MS = 1_000  # how long a closed socket may go on sending
 RETRY_MS = 5  # retry interval while messages wait for a slow peer
 

@@ -1,4 +1,4 @@
-"""Large messages over ZeroMQ, in chunks, with a send window.
+"""Large messages over ZeroMQ, in chunks.
 
 Theory of operation. ZeroMQ sends and receives a frame as a whole, and blocks the connection meanwhile (head-of-line blocking). Its
 own heartbeats wait, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` breaks the connection. So a message of
@@ -9,15 +9,13 @@ own heartbeats wait, so a frame that takes longer than `HEARTBEAT_TIMEOUT_MS` br
                the first chunk also has the size of each frame of the message (8 bytes each)
     a progress acknowledgement    a label alone, with the number 0: chunks are arriving
 
-The sender (`ChunkedSender`) gives ZeroMQ at most `WINDOW_BYTES` of chunks at a time, and the next chunk when one has left. Messages keep
-their order, as on a stream, so a peer receives one large message at a time.
+Messages keep their order, as on a stream, so a peer receives one large message at a time.
 
 The receiver (`Reassembler`) allocates memory as chunks arrive (`reassembly.py`). It refuses a chunk that is empty, out of order, too
 long, or of an unknown message, and drops the rest of that message. A new large message ends an incomplete one, whose connection
 broke. So a peer occupies the memory of at most one message, and only for bytes that it has sent.
 
-The last megabytes of a message wait in the system's buffers, where the sender cannot see them leave. So the receiver regularly sends
-progress acknowledgements, which also count as signs of life.
+The sender does not see what arrives. So the receiver regularly sends progress acknowledgements, which also count as signs of life.
 
 This module knows neither sockets nor clocks.
 """
@@ -26,13 +24,11 @@ from __future__ import annotations
 
 import itertools
 import struct
-import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from .messages import VERSION
-from .reassembly import PartialMessage, first_bytes
+from .reassembly import PartialMessage, first_bytes, remaining
 from .schema import WireError
 from .tensors import Frame
 
@@ -40,8 +36,7 @@ CHUNK_BYTES: Final = 512 << 10
 """Bytes of a chunk. A link of 128 KiB/s still sends one within `HEARTBEAT_TIMEOUT_MS`, and it fits into the processors' caches."""
 LARGE_BYTES: Final = (
     64 << 10
-)  # a message of so many bytes is sent in chunks, which show when it has left; perhaps in one
-WINDOW_BYTES: Final = 4 << 20  # bytes of chunks in ZeroMQ at a time: enough to keep it busy until the next ones
+)  # a message of so many bytes is sent in chunks, whose arrival is acknowledged; perhaps in one
 ACK_EVERY_S: Final = 0.25  # least interval of acknowledgements, in seconds
 
 _FIRST: Final = 0x95  # no other message starts with this byte (`messages.py`)
@@ -62,109 +57,22 @@ def is_chunk(frame: Frame) -> bool:
     return len(frame) > 0 and frame[0] == _FIRST
 
 
-# --- sending ---------------------------------------------------------------------------------------------------------
+def in_chunks(frames: list[Frame]) -> Iterator[list[Frame]]:
+    """What to give to ZeroMQ for a message: its chunks, or the message itself if it is not large.
 
-
-class ChunkedSender:
-    """Sends the messages of one connection, large ones in chunks. Used by one thread.
-
-    Args:
-        left: called when a chunk has left, on any thread; the owner then calls `pump`.
-
-    Attributes:
-        waiting_bytes: bytes of the messages that have not left.
-        is_refused: whether ZeroMQ had no room for the last message. The owner retries, since ZeroMQ does not report free room.
-
-    >>> sender = ChunkedSender(lambda: None)
-    >>> sender.put([b"header", bytes(1_200_000)])
-    >>> sender.pump(lambda frames: print([len(frame) for frame in frames]) is None)
-    [32, 6, 524282]
-    [16, 524288]
-    [16, 151430]
+    >>> [[len(frame) for frame in chunk] for chunk in in_chunks([b"header", bytes(1_200_000)])]
+    [[32, 6, 524282], [16, 524288], [16, 151430]]
     """
-
-    def __init__(self, left: Callable[[], None]) -> None:
-        self.is_refused = False
-        self.waiting_bytes = 0
-        self._left = left
-        self._ready: deque[list[Frame]] = deque()  # the messages behind the one that is being sent
-        self._whole: list[Frame] = []  # the message that is being sent in chunks ...
-        self._parts: deque[memoryview] = deque()  # ... its remaining bytes ...
-        self._number = self._place = 0  # ... its number, and the index of the next chunk
-        self._label = b""
-        self._given: deque[tuple[weakref.ref[memoryview], int, list[Frame]]] = deque()  # chunks that ZeroMQ holds
-        self._under_way = 0  # their bytes
-        self._bytes_left = 0
-
-    def put(self, frames: list[Frame]) -> None:
-        self._ready.append(frames)
-        self.waiting_bytes += sum(map(len, frames))
-
-    def __len__(self) -> int:
-        """How many messages are not yet completely passed to ZeroMQ."""
-        return len(self._ready) + bool(self._parts)
-
-    def is_done(self) -> bool:
-        """Whether nothing waits and all chunks have left."""
-        self._settle()
-        return not len(self) and not self._given
-
-    def bytes_left(self) -> int:
-        """Bytes of chunks that have left so far."""
-        self._settle()
-        return self._bytes_left
-
-    def pump(self, give: Callable[[list[Frame]], bool], window: int = WINDOW_BYTES) -> None:
-        """Pass what may leave now to `give`, which returns whether there was room."""
-        self.is_refused = False
-        while self._parts or self._ready:
-            if not self._parts and is_large(self._ready[0]):
-                self._begin(self._ready.popleft())
-            if self._parts:
-                self._settle()
-                if self._under_way >= window:
-                    return
-            frames = self._chunk() if self._parts else self._ready[0]
-            self.is_refused = not give(frames)
-            if self.is_refused:
-                return
-            if self._parts:
-                self._note(frames)
-            else:
-                self._ready.popleft()
-                self.waiting_bytes -= sum(map(len, frames))
-
-    def _begin(self, frames: list[Frame]) -> None:
-        self._whole = frames
-        self._parts.extend(memoryview(frame) for frame in frames if len(frame))
-        self._number, self._place = next(_numbers), 0
-        self._label = struct.pack(f"<{len(frames)}Q", *map(len, frames))
-
-    def _chunk(self) -> list[Frame]:
-        label = _LABEL.pack(_FIRST, VERSION, self._place, self._number)
-        return [label if self._place else label + self._label, *first_bytes(self._parts, CHUNK_BYTES, _MOST_BUFFERS)]
-
-    def _note(self, chunk: list[Frame]) -> None:
-        """Record that ZeroMQ holds a chunk."""
-        self._place += 1
-        for part in chunk[1:]:
-            first = self._parts.popleft()
-            if len(part) < len(first):
-                self._parts.appendleft(first[len(part) :])
-            assert isinstance(part, memoryview)
-            self._given.append((weakref.ref(part, lambda _: self._left()), len(part), self._whole))
-            self._under_way += len(part)
-        if not self._parts:
-            self._whole = []
-
-    def _settle(self) -> None:
-        """Remove the chunks that have left."""
-        given = self._given
-        while given and given[0][0]() is None:
-            _, size, _ = given.popleft()
-            self._under_way -= size
-            self.waiting_bytes -= size
-            self._bytes_left += size
+    if not is_large(frames):
+        yield frames
+        return
+    label, number, place = struct.pack(f"<{len(frames)}Q", *map(len, frames)), next(_numbers), 0
+    left = [memoryview(frame) for frame in frames if len(frame)]
+    while left:
+        parts = first_bytes(left, CHUNK_BYTES, _MOST_BUFFERS)
+        left = remaining(left, sum(map(len, parts)))
+        yield [_LABEL.pack(_FIRST, VERSION, place, number) + label, *parts]
+        label, place = b"", place + 1
 
 
 # --- receiving -------------------------------------------------------------------------------------------------------
@@ -181,10 +89,8 @@ class Reassembler:
         received_before: `received` at the owner's last check.
         next_ack: when the owner sends the next progress acknowledgement.
 
-    >>> sender, reassembler, message = ChunkedSender(lambda: None), Reassembler(8, 1 << 21), [b"header", bytes(1_200_000)]
-    >>> sender.put(message)
-    >>> came = []
-    >>> sender.pump(lambda frames: came.append(reassembler.take(frames)) is None)
+    >>> reassembler, message = Reassembler(8, 1 << 21), [b"header", bytes(1_200_000)]
+    >>> came = [reassembler.take(chunk) for chunk in in_chunks(message)]
     >>> came[:2], came[2] == message
     ([None, None], True)
     """

@@ -188,3 +188,12 @@ def first_bytes(views: Iterable[memoryview], most: int, most_buffers: int = MOST
         if most <= 0 or len(found) == most_buffers:
             break
     return found
+
+
+def remaining(buffers: list[memoryview], sent: int) -> list[memoryview]:
+    """The remaining buffers after `sent` bytes."""
+    for i, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [buffer[sent:], *buffers[i + 1 :]]
+        sent -= len(buffer)
+    return []

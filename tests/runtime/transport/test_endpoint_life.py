@@ -189,7 +189,7 @@ def test_a_server_that_takes_nothing_ends_the_wait(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(connection_module, "SEND_TIMEOUT_S", 0.1)
     with Connection("localhost:1") as connection:
         with pytest.raises(TimeoutError, match="localhost:1 takes no messages"):
-            for seq in range(2 * zmq_sockets.HIGH_WATER):
+            for seq in range(2 * connection_module.MOST_WAITING):
                 connection.send(ping(seq))
         connection.socket.linger = 0
 

@@ -21,13 +21,12 @@ from dovetail.runtime.transport import keys as files
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.keys import Keys
 from dovetail.runtime.transport.zmq_sockets import new_key_pair
-from dovetail.runtime.wire import chunking
 from dovetail.runtime.wire.chunking import (
     CHUNK_BYTES,
     LARGE_BYTES,
     PROGRESS_ACK,
-    ChunkedSender,
     Reassembler,
+    in_chunks,
     is_chunk,
     is_large,
 )
@@ -45,20 +44,6 @@ def tensors(step: int, size: int = 0) -> list[Frame]:
 
 def joined(frames: list[Frame]) -> list[bytes]:
     return [bytes(f) for f in frames]
-
-
-def given(sender: ChunkedSender, room: int = 1_000_000, window: int = 1 << 40) -> list[list[Frame]]:
-    """What an sender gives to a socket that takes so many messages."""
-    out: list[list[Frame]] = []
-
-    def give(frames: list[Frame]) -> bool:
-        if len(out) == room:
-            return False
-        out.append(list(frames))
-        return True
-
-    sender.pump(give, window)
-    return out
 
 
 def through(reassembler: Reassembler, messages: list[list[Frame]]) -> list[list[bytes]]:
@@ -82,52 +67,20 @@ class TestCutting:
                 for _ in range(rng.randrange(5))
             ]
             messages.append([b"head", *(rng.randbytes(size) for size in sizes)])
-        sender, reassembler = ChunkedSender(lambda: None), Reassembler(8, 1 << 30)
-        for frames in messages:
-            sender.put(frames)
-        came = []
-        for _ in range(100_000):
-            came += given(sender, rng.randrange(1, 4))  # whatever room there is at a time
-            if not sender:
-                break
+        reassembler, came = Reassembler(8, 1 << 30), [chunk for frames in messages for chunk in in_chunks(frames)]
         assert through(reassembler, came) == [joined(m) for m in messages]
-        assert not reassembler.is_open() and not sender
+        assert not reassembler.is_open()
         assert all(sum(map(len, frames[1:])) <= CHUNK_BYTES for frames in came if is_chunk(frames[0]))
 
     def test_many_small_frames_share_pieces(self) -> None:
         frames: list[Frame] = [b"h", *(bytes([i % 256]) * 5_000 for i in range(1_000))]
-        sender, reassembler = ChunkedSender(lambda: None), Reassembler(1_001, 1 << 30)
-        sender.put(frames)
-        came = given(sender)
+        reassembler, came = Reassembler(1_001, 1 << 30), list(in_chunks(frames))
         assert len(came) < 20 and through(reassembler, came) == [joined(frames)]
 
     def test_a_small_message_is_not_touched(self) -> None:
         assert not is_large(tensors(1, 4_000)) and not is_large([b"", bytes(LARGE_BYTES - 1)])
         assert is_large([b"x", bytes(LARGE_BYTES - 1)]) and is_large([bytes(LARGE_BYTES)])
         assert not is_chunk(tensors(1)[0]) and is_chunk(PROGRESS_ACK) and not is_chunk(b"")
-
-    def test_no_more_than_the_window_is_given_until_some_has_left(self) -> None:
-        calls = []
-        sender = ChunkedSender(lambda: calls.append(1))
-        sender.put([b"h", memoryview(bytes(10 * CHUNK_BYTES))])
-        held = given(sender, window=3 * CHUNK_BYTES)
-        assert len(held) == 3 and sender.bytes_left() == 0 and not sender.is_done()
-        held.pop(0)
-        assert calls and sender.bytes_left() >= CHUNK_BYTES - 1
-        assert len(given(sender, window=3 * CHUNK_BYTES)) == 1
-        held.clear()
-        while sender:
-            given(sender, window=3 * CHUNK_BYTES)
-        assert sender.is_done() and sender.bytes_left() == 10 * CHUNK_BYTES + 1
-
-    def test_a_message_is_held_until_its_last_piece_has_left(self) -> None:
-        whole = memoryview(bytes(2 * CHUNK_BYTES))
-        sender = ChunkedSender(lambda: None)
-        sender.put([b"h", whole])
-        held = given(sender)
-        assert not len(sender) and not sender.is_done()
-        held.clear()
-        assert sender.is_done()
 
 
 def label(place: int, number: int, sizes: tuple[int, ...] = (), version: int = VERSION) -> bytes:
@@ -190,9 +143,7 @@ def test_changed_pieces_give_messages_or_are_refused() -> None:
     rng = random.Random(1)
     pieces: list[list[Frame]] = []
     for size in (CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES):
-        sender = ChunkedSender(lambda: None)
-        sender.put([b"header", bytes(100), bytes(size)])
-        pieces += given(sender)
+        pieces += in_chunks([b"header", bytes(100), bytes(size)])
     reassembler, refused, whole = Reassembler(8, 1 << 22), 0, 0
     for _ in range(4_000):
         frames = list(pieces[rng.randrange(len(pieces))])
@@ -371,8 +322,5 @@ def test_a_message_that_takes_longer_than_signs_of_life_may_gets_through_a_slow_
 
 
 def test_numbers_of_parcels_are_never_used_twice() -> None:
-    a, b = ChunkedSender(lambda: None), ChunkedSender(lambda: None)
-    for sender in (a, b):
-        sender.put([bytes(CHUNK_BYTES + 1)])
-    first, second = given(a)[0][0], given(b)[0][0]
-    assert bytes(first[8:16]) != bytes(second[8:16]) and chunking.CHUNK_BYTES == CHUNK_BYTES
+    first, second = (next(in_chunks([bytes(CHUNK_BYTES + 1)]))[0] for _ in range(2))
+    assert bytes(first[8:16]) != bytes(second[8:16])
