@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from ...graph.core.errors import invalid
 from ...graph.core.settings import setting
@@ -56,9 +57,7 @@ class MasterHandlers:
                 peer, Message("waiting", {"request": message.fields["request"], "tasks": list(missing)})
             )
 
-        def create(message: Message) -> Message:
-            return self._create_session(message, peer, owner, tell)
-
+        create = partial(self._create_session, peer=peer, owner=owner, tell=tell)
         self._executor.answer(self._executor.master, peer, message, create, owner or _client_of(message))
 
     def on_touch(self, peer: bytes, message: Message) -> None:
@@ -78,10 +77,7 @@ class MasterHandlers:
         self, message: Message, peer: bytes, owner: str, tell: Callable[[Sequence[str]], None]
     ) -> Message:
         """Open a session for a client. Its key identifies it; all clients without keys count as one."""
-        try:
-            config = ConfigProto.from_fields(message.fields["config"]).over(self._defaults)
-        except TypeError as e:
-            raise invalid(f"Malformed config: {e}") from None
+        config = _config_of(message).over(self._defaults)
         if config.cluster_def is not None:
             self._check_cluster(ClusterSpec(config.cluster_def))
             config.isolate_session_state = True
@@ -142,17 +138,20 @@ class MasterHandlers:
         return message.reply()
 
     def _reset(self, message: Message) -> Message:
-        try:
-            config = ConfigProto.from_fields(message.fields.get("config") or {})
-        except TypeError as e:
-            raise invalid(f"Malformed config: {e}") from None
-        self._master.reset(message.fields["containers"], config)
+        self._master.reset(message.fields["containers"], _config_of(message))
         return message.reply()
 
 
 def _signature(message: Message) -> Signature:
     fetches, targets, feeds = (tuple(message.fields[what]) for what in ("fetches", "targets", "feeds"))
     return fetches, targets, feeds
+
+
+def _config_of(message: Message) -> ConfigProto:
+    try:
+        return ConfigProto.from_fields(message.fields.get("config") or {})
+    except TypeError as e:
+        raise invalid(f"Malformed config: {e}") from None
 
 
 def _client_of(message: Message) -> str:

@@ -47,31 +47,16 @@ EarlyStep: TypeAlias = Step | tuple[Literal["await"], Node]
 
 def overlap_collectives(part: Partition, cut: Partitioned) -> list[EarlyStep]:
     """A device's steps with each collective where it can begin, and `("await", node)` where it was."""
-    if not any(op.is_collective for op in {what.opdef for _, what in part.steps if isinstance(what, Node)}):
-        return list(part.steps)
-    begins = _begins(part, cut)
-    early = {node for nodes in begins.values() for node in nodes}
-    out: list[EarlyStep] = [("node", node) for node in begins.get(-1, ())]
-    for p, step in enumerate(part.steps):
-        _, what = step
-        if not (isinstance(what, Node) and what in early):
-            out.append(step)
-        elif not out or out[-1][1] is not what:  # else it would begin where it is awaited
-            out.append(("await", what))
-        out += [("node", node) for node in begins.get(p, ())]
-    return out
-
-
-def _begins(part: Partition, cut: Partitioned) -> dict[int, list[Node]]:
-    """The collectives that can begin earlier, by the index of the step after which they can; -1: before all steps."""
-    # Nodes that run here and tensors that are received -> the step after which they are available.
-    comes: dict[Node | Tensor, int] = {}
+    # What stands before all steps, then each step, with the collectives that begin behind it.
+    placed: list[list[EarlyStep]] = [[]]
+    # Nodes that run here and tensors that are fed or received -> the step after which they are available.
+    comes: dict[Node | Tensor | str, int] = dict.fromkeys(part.feeds, -1)
     inside: list[Node | Tensor] = []  # those of the open loop: they are available when it has ended
     depth = 0
-    feeds = frozenset(part.feeds)
     last = -1  # the next collective may begin after this step
-    found: dict[int, list[Node]] = {}
-    for p, (kind, what) in enumerate(part.steps):
+    for p, step in enumerate(part.steps):
+        kind, what = step
+        placed.append([step])
         if isinstance(what, LoopPart):
             depth += {"loop": 1, "end": -1}.get(kind, 0)
             if not depth:
@@ -84,34 +69,26 @@ def _begins(part: Partition, cut: Partitioned) -> dict[int, list[Node]]:
             else:
                 comes[made] = p
         if isinstance(what, Node) and what.opdef.is_collective:
-            bound = None if depth or what in cut.guarded else _bound(what, comes, feeds)
+            bound = None if depth or what in cut.guarded else _bound(what, comes)
             if bound is None or not _is_work(part.steps[max(last, bound) + 1 : p]):
                 last = p
                 continue
             last = max(last, bound)
             while part.steps[last + 1][0] == "send":  # the send comes first
                 last += 1
-            found.setdefault(last, []).append(what)
-    return found
+            placed[last + 1].append(("node", what))
+            placed[p + 1] = [("await", what)]
+    return list(itertools.chain.from_iterable(placed))
 
 
-def _bound(node: Node, comes: Mapping[Node | Tensor, int], feeds: frozenset[str]) -> int | None:
+def _bound(node: Node, comes: Mapping[Node | Tensor | str, int]) -> int | None:
     """Index of the step after which a collective has its inputs; None: it is not moved."""
     if not node.inputs or any(t.dtype.is_ref for t in node.inputs):  # a barrier stays
         return None
-    bound = -1
-    for t in node.inputs:
-        if t.name not in feeds:
-            at = comes.get(t, comes.get(t.op))
-            if at is None:
-                return None
-            bound = max(bound, at)
-    for c in node.controls:
-        at = comes.get(c)
-        if at is None:
-            return None
-        bound = max(bound, at)
-    return bound
+    found = [comes.get(t.name, comes.get(t, comes.get(t.op))) for t in node.inputs]
+    found += [comes.get(c) for c in node.controls]
+    known = [at for at in found if at is not None]
+    return max(known) if len(known) == len(found) else None
 
 
 def _is_work(steps: Iterable[Step]) -> bool:
@@ -149,11 +126,11 @@ def lower_partitions(
                 posted = _posted(node, node.type, place, published)
                 steps.append(ir.RecvTensor(next(numbers), None, device_of(node), None, posted, node))
         for kind, what in overlap_collectives(part, cut):
-            if kind == "await":
-                assert isinstance(what, Node)
-                steps.append(ir.AwaitNode(what))
-            elif isinstance(what, Node):
-                steps.append(ir.RunPredicated(what, guarded[what]) if what in guarded else what)
+            if isinstance(what, Node):
+                if kind == "await":
+                    steps.append(ir.AwaitNode(what))
+                elif what.back_edge is None:  # else it is a Merge of a loop, which is in `BeginLoop`
+                    steps.append(ir.RunPredicated(what, guarded[what]) if what in guarded else what)
             elif isinstance(what, LoopPart):
                 steps.append(_mark(kind, what))
             else:
@@ -169,7 +146,6 @@ def lower_partitions(
                 else:
                     token = _token(what, value, guarded) if tensor is None else None
                     steps.append(ir.SendTensor(number, tensor, what.destination, token, other))
-        steps = _without_merges(steps)
         units.append(
             ir.PartitionGraph(
                 part.device,
@@ -205,14 +181,6 @@ def _token(channel: Channel, value: Tensor | Node, guarded: Mapping[Node, Any]) 
     if isinstance(value, Tensor) or value not in guarded:
         return None
     return value if channel.relays is None else channel.relays
-
-
-def _without_merges(steps: list[ir.PartitionStep]) -> list[ir.PartitionStep]:
-    """The steps without the `Merge` nodes of loops, which are in `BeginLoop`."""
-    merges = {m for s in steps if type(s) is ir.BeginLoop for m in s.merges}
-    if not merges:
-        return steps
-    return [s for s in steps if (s.node if isinstance(s, ir.RunPredicated) else s) not in merges]
 
 
 def kernels_of(plan: Plan, device: str, config: ConfigProto | None = None) -> DeviceKernels:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import thread as pools
 from typing import Any
 
 from ...graph.core.device import is_compatible, parse_strict
@@ -24,17 +23,6 @@ logger = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 60.0  # for one call between servers, such as registering a large part
 TELL_MISSING_S = 2.0  # interval of the reports of missing tasks while a session is created
-
-
-@functools.cache
-def _process_ends() -> threading.Event:
-    """An event that is set when this process is ending, before it joins its threads.
-
-    `atexit` handlers run after that, too late for a waiting thread; `concurrent.futures` uses the same hook.
-    """
-    event = threading.Event()
-    threading._register_atexit(event.set)  # type: ignore[attr-defined]
-    return event
 
 
 class Workers:
@@ -73,7 +61,6 @@ class Workers:
         }
         found: list[DeviceInfo] = list(self._worker.devices)
         began = told = time.monotonic()
-        process_ends = _process_ends()
         with self._connections.borrow() as connections:
             inquiry = Inquiry(connections, others, "status")
             while inquiry.waiting:
@@ -89,12 +76,13 @@ class Workers:
                 missing = [f"{others[a]} at {a}" for a in inquiry.waiting]
                 if not missing:
                     break
-                if self._closed or process_ends.is_set():
+                if self._closed or pools._shutdown:  # this process is ending: it joins the threads of its pools
                     raise CancelledError.of(f"{mine} was stopped while it waited for its cluster")
                 now, names = time.monotonic(), ", ".join(missing)
                 if forsaken is not None and forsaken():
-                    waited = f"{mine} waited {now - began:.0f} s for {names}"
-                    text = f"The client that asked for a session has gone: {waited}"
+                    text = (
+                        f"The client that asked for a session has gone: {mine} waited {now - began:.0f} s for {names}"
+                    )
                     logger.warning("%s", text)
                     raise CancelledError.of(text)
                 if now - began > config.wait_for_cluster_s:
