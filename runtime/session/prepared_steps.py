@@ -164,7 +164,7 @@ class PreparedSteps:
         # Tasks that may have been restarted: the caller has got an error since, and they have not done a step since.
         self._doubtful: set[str] = set()
         self._last: tuple[Signature, list[TaskPart]] | None = None
-        self._fed_shapes: dict[Signature, list[Dims]] = {}  # of the last step of each signature
+        self._fed_shapes: dict[Signature, dict[str, Dims]] = {}  # of the last step of each signature
         # The last program that was traced, what it was fed, and its plan.
         self._traced_plan: tuple[str, dict[str, Dims], Plan] | None = None
         self._changing: dict[Signature, bool] = {}
@@ -194,8 +194,8 @@ class PreparedSteps:
                     parts = self.prepare(key)
                     if self.is_closed:  # meanwhile: `close` has not seen these programs
                         raise RuntimeError(CLOSED)
+                self._fed_shapes[key] = {name: value.shape for name, value in feeds.items()}
                 self._last = key, parts
-                self._fed_shapes[key] = [getattr(value, "shape", None) for value in feeds.values()]
                 values.update(self._backend.run(parts, feeds, timeout, gathered))
                 if self._doubtful:
                     self._doubtful.difference_update([p.task for p in parts])
@@ -250,27 +250,16 @@ class PreparedSteps:
         except OpError as e:
             raise self._with_node(e) from None
 
-    def plan(self, key: Signature, given: Mapping[str, Dims] | None = None) -> Plan:
-        """The plan of a signature, prepared or not, for the given shapes of feeds; by default for those that steps were fed last."""
-        plan, fed = self._plan_of(key, self._prepared.get(key)), set(key[2])
-        last = {
-            name: dims
-            for (_, _, names), found in self._fed_shapes.items()
-            for name, dims in zip(names, found, strict=True)
-        }
-        seen = {name: dims for name, dims in last.items() if name in fed and dims is not None}
-        return plan.resized({**seen, **self._last_shapes(key), **(given or {})})
+    def plan(self, key: Signature, given: Mapping[str, Dims]) -> Plan:
+        """The plan of a signature, prepared or not, for the given shapes of feeds, and for those that steps were fed last."""
+        plan, last = self._plan_of(key, self._prepared.get(key)), list(self._fed_shapes.values())
+        seen = {name: dims for shapes in last for name, dims in shapes.items() if name in key[2]}
+        return plan.resized({**seen, **self._fed_shapes.get(key, {}), **given})
 
     @property
     def last_plan(self) -> Plan | None:
         """The plan of the last step, for the sizes that it was fed; None before the first one."""
-        return None if self._last is None else self._plan_of(*self._last).resized(self._last_shapes(self._last[0]))
-
-    def _last_shapes(self, key: Signature) -> dict[str, Dims]:
-        """The shapes that the last step of a signature was fed, by tensor name; {} before the first one."""
-        return {
-            name: dims for name, dims in zip(key[2], self._fed_shapes.get(key, ()), strict=False) if dims is not None
-        }
+        return None if self._last is None else self._plan_of(*self._last).resized(self._fed_shapes[self._last[0]])
 
     def _plan_of(self, key: Signature, parts: list[TaskPart] | None) -> Plan:
         try:
@@ -285,7 +274,7 @@ class PreparedSteps:
     ) -> None:
         if gathered is None and not partitions:
             return
-        traced_as = parts[0].program, self._last_shapes(key)
+        traced_as = parts[0].program, self._fed_shapes[key]
         if self._traced_plan is None or self._traced_plan[:2] != traced_as:
             self._traced_plan = (*traced_as, self._plan_of(key, parts).resized(traced_as[1]))
         plan = self._traced_plan[2]
