@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.graph.core.default_graph import get_default_graph
 from dovetail.graph.core.errors import InternalError, InvalidArgumentError, OpError
 from dovetail.graph.core.frames import Frames, Item, Loop, in_order, is_steered
 from dovetail.graph.core.graph import Graph, Node, Tensor
@@ -90,6 +91,11 @@ class Interpreter:
         return Context(
             node.name, node.container, self.resources, self.session_state, tuple(t.dims for t in node.outputs)
         )
+
+
+def interpret(fetches: Any, feeds: Any = None) -> Any:
+    """The values of fetches in the default graph, each checked against what is known of it."""
+    return Interpreter(get_default_graph(), check=True).run(fetches, feeds)
 
 
 class _Step:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 WIDTH, HEIGHT = 1366, 768  # a small laptop
@@ -23,6 +25,16 @@ def missing() -> str:
     except ImportError:
         return "selenium is not installed (pip install dovetail[test])"
     return ""
+
+
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "all is there"),
+    pytest.mark.usefixtures("quiet"),
+]
+"""The marks of a file of tests in the browser."""
+HOSTILE = "</script><img src=x onerror=document.title='owned'>"
+"""A name that would run if it got into a page as HTML."""
 
 
 @contextmanager
@@ -84,3 +96,28 @@ def requests(driver: Any) -> list[str]:
         if event["method"] == "Network.requestWillBeSent":
             found.append(event["params"]["request"]["url"])
     return found
+
+
+def find(driver, selector):
+    return driver.find_element("css selector", selector)
+
+
+def find_all(driver, selector):
+    return driver.find_elements("css selector", selector)
+
+
+def box(driver, label):
+    """The box whose label for screen readers begins so."""
+    return find(driver, f'#map g[aria-label^="{label}"]')
+
+
+def texts(driver, selector):
+    script = "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)"
+    return driver.execute_script(script, selector)
+
+
+def press(driver, *keys):
+    from selenium.webdriver import ActionChains
+
+    for key in keys:
+        ActionChains(driver).send_keys(key).perform()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference_interpreter import Interpreter
+from reference_interpreter import Interpreter, interpret as run
 
 import dovetail as tf
 from dovetail.graph.core.errors import InvalidArgumentError
@@ -21,10 +21,6 @@ def graph() -> Iterator[tf.Graph]:
     with tf.Graph().as_default() as g:
         yield g
     verify(g)
-
-
-def run(fetches: Any, feeds: Any = None) -> Any:
-    return Interpreter(tf.get_default_graph(), check=True).run(fetches, feeds)
 
 
 AT = np.array([[0.3, -0.7], [1.0, 2.0], [0.5, 0.1]])

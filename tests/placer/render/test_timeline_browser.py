@@ -4,31 +4,11 @@ from __future__ import annotations
 
 import page_browser
 import pytest
-from page_browser import complaints, open_page, requests, until
+from page_browser import HOSTILE, find_all, open_page, until
 
 from dovetail.placer.render.timeline import Bar, Chart
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(page_browser.missing()), reason=page_browser.missing() or "all is there"),
-]
-
-HOSTILE = "</script><img src=x onerror=document.title='owned'>"
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    with page_browser.browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def quiet(driver):
-    """No test may make the browser complain, or ask for anything but the page itself."""
-    complaints(driver), requests(driver)
-    yield
-    assert complaints(driver) == []
-    assert {url.partition(":")[0] for url in requests(driver)} <= {"file", "about"}
+pytestmark = page_browser.MARKS
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +22,6 @@ def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "timeline.html"
     Chart("A step", bars, 1.0, (("limited by", "the link"),)).to_html(path)
     return path
-
-
-def find_all(driver, selector):
-    return driver.find_elements("css selector", selector)
 
 
 def view(driver):
