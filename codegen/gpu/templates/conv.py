@@ -26,14 +26,13 @@ from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, bfloat16, float16, float32, float64
 from ....graph.ops.nn.conv_geometry import Window
-from ...ir.loop_nest import LoopNestBuilder, TileLoops, plain
+from ...ir.loop_nest import TileLoops, plain
 from ...target import H100_MULTIPROCESSORS
-from ..emit.expr import Names, stored_as
-from ..emit.schedules import launches
+from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .gemm import added
 from .gemm_tiles import Tile
-from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_kernel
+from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_kernel, parts_added
 
 IMAGE = ("images", "height", "width", "channels")
 WINDOW = ("rows", "columns", "top", "left")
@@ -165,7 +164,7 @@ class _Convolution:
         part = Launch(self.filter_kernel(t), Grid(tiles, (Count((), times=t.splits),)))
         if t.splits == 1:
             return Routine((part,))
-        total = _parts_added(t.splits, self.dtype, self.known)
+        total = parts_added(t.splits, plain(self.dtype, 1, added(self.dtype)), 1, ("filter_size",), self.known)
         sums = Scratch(
             "scratch0", triton_type(added(self.dtype).name), (Count((), times=t.splits), Count(("filter_size",)))
         )
@@ -391,12 +390,3 @@ class _Convolution:
             f"tl.store(at, {value}, mask=(channel < channels)[:, None] & (across < filters)[None, :])",
         )
         return self.kernel("convolution_filter", t, body, (*IMAGE, *WINDOW, "filters"), None)
-
-
-def _parts_added(splits: int, dtype: DType, known: Mapping[str, int]) -> Launch:
-    """Adds what `splits` programs left in scratch0, always in the same order."""
-    builder = LoopNestBuilder([True, False])
-    total = builder.reduce("sum", builder.load(0, added(dtype), [0, 1]))
-    builder.store(builder.cast(total, dtype), [1])
-    names = Names(("scratch0",), ("out0",), (str(splits), "filter_size"))
-    return launches(builder.finish()[0], names, (splits, known.get("filter_size", 1)))[0]

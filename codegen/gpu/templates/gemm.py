@@ -31,7 +31,7 @@ from ...ir.loop_nest import TileLoops, plain
 from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, Target, TritonKernel, triton_type
 from .gemm_tiles import Tile, can_describe, tiles
-from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_kernel
+from .text import Constants, EpilogueWriter, TilePosition, dot, inside, lines, make_kernel, parts_added
 
 _TURNED = 64  # rows and columns of the piece that a program turns
 _LONG = 1 << 23  # a row this long, times a position in a tile, may not fit 32 bits
@@ -152,8 +152,9 @@ class _Product:
         if tile.splits == 1:
             return Routine((Launch(self.product(tile), grid),))
         split = replace(grid, y=(Count((), times=tile.splits),))
-        total = Launch(self.total(tile.splits), Grid((Count(("m",), 16), Count(("n",), 128), blocks[2])))
         names = ("batch", "m", "n") if self.batched else ("m", "n")
+        first_input = 2 + sum(len(e.extra) for e in self.prologues if e)
+        total = parts_added(tile.splits, self.epilogue, first_input, names, self.known)
         sums = Scratch(
             "scratch0",
             triton_type(self.added.name),
@@ -412,37 +413,3 @@ class _Product:
             value = f"tl.where({along}, {value}, 0.0)"
         out.append(f"{name} = {value}.to({stored_as(self.multiplied[which])})")
         return out, writer
-
-    def total(self, splits: int) -> TritonKernel:
-        """The kernel that adds up the sums of a split product, and does the epilogue."""
-        epilogue = EpilogueWriter(
-            self.epilogue, 2 + sum(len(EpilogueWriter(e, 0).parameters) for e in self.prologues if e)
-        )
-        parameters = (
-            Parameter("scratch0", "*" + triton_type(self.added.name), True),
-            *epilogue.parameters,
-            *epilogue.results(),
-            *self.sizes("m", "n", "batch"),
-        )
-        constants: Constants = (("BM", 16), ("BN", 128), ("SPLITS", splits))
-        count, matrix = ("batch * ", "matrix * m * n + ") if self.batched else ("", "")
-        body = lines(
-            "tiles_m = tl.cdiv(m, BM)",
-            "tiles_n = tl.cdiv(n, BN)",
-            "number = tl.program_id(0)",
-            ["matrix = (number // (tiles_m * tiles_n)).to(tl.int64)", "number %= tiles_m * tiles_n"]
-            if self.batched
-            else [],
-            "rows = (number // tiles_n).to(tl.int64) * BM + tl.arange(0, BM)",
-            "columns = number % tiles_n * BN + tl.arange(0, BN)",
-            "inside = (rows < m)[:, None] & (columns < n)[None, :]",
-            f"part = scratch0 + {matrix}rows[:, None] * n + columns[None, :]",
-            f"total = tl.zeros([BM, BN], {stored_as(self.added)})",
-            inside(
-                "for _ in tl.static_range(SPLITS):",
-                "total += tl.load(part, mask=inside, other=0.0)",
-                f"part += {count}m.to(tl.int64) * n",
-            ),
-            epilogue.store("total", self.place()),
-        )
-        return make_kernel("matmul_total", parameters, constants, body)

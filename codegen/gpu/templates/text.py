@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....graph.core.dtypes import DType, float32, float64
-from ...ir.loop_nest import TileLoops, Value
+from ...ir.loop_nest import LoopNestBuilder, TileLoops, Value
 from ..emit.device_math import functions as math_functions
-from ..emit.expr import NARROW, ExpressionWriter, stored_as
+from ..emit.expr import NARROW, ExpressionWriter, Names, stored_as
+from ..emit.schedules import launches
 from ..ir import HEADER, Grid, Launch, Parameter, TritonKernel, triton_type
 
 Constants = tuple[tuple[str, bool | int | float | str], ...]
@@ -183,3 +184,26 @@ class EpilogueWriter(ExpressionWriter):
         """Numbers at the tile's position in an array with the value's axes."""
         where = self._at.offset(self.work.original(v.axes))
         return f"{v.data}{8 * v.dtype.size}({', '.join([where, *map(self.value, v.args)])})"
+
+
+def parts_added(
+    splits: int, work: TileLoops, first_input: int, sizes: Sequence[str], known: Mapping[str, int]
+) -> Launch:
+    """Adds what `splits` programs left in scratch0, always in the same order, and does the work on the sums.
+
+    `first_input`: as of `EpilogueWriter`. `sizes`: of the work's axes, by name.
+    """
+    builder = LoopNestBuilder([True] + [False] * len(sizes))
+    number: list[int] = []
+    for v in work.loops.values:
+        v = replace(v, args=tuple(number[a] for a in v.args), axes=tuple(1 + a for a in work.original(v.axes)))
+        if v.op == "load" and v.data == 0:
+            number.append(builder.reduce("sum", builder.load(0, v.dtype, (0, *v.axes))))
+        else:
+            number.append(builder.add(v))
+    for s in work.loops.stores:
+        builder.store(number[s.value], [1 + a for a in work.original(s.axes)])
+    writer = EpilogueWriter(work, first_input)
+    inputs, outputs = (tuple(p.name for p in parameters) for parameters in (writer.parameters, writer.results()))
+    names = Names(("scratch0", *inputs), outputs, (str(splits), *sizes))
+    return launches(builder.finish(join=False)[0], names, [splits, *(known.get(name, 1) for name in sizes)])[0]
