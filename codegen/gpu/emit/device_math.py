@@ -54,21 +54,6 @@ _OWN = {
         "    q = a * inverse\n"
         "    return tl.fma(tl.fma(-q, b, a), inverse, q)\n"
     ),
-    # As `vecmath.part_of32`: many quotients with one divisor, each corrected twice by its rest. What a total is scaled by keeps its
-    # inverse a normal number; one that is 0, infinite or NaN is not corrected.
-    "part_of32": (
-        "def part_of32(x, total):\n"
-        "    scale = tl.where(total > 1.152921504606847e18, 9.313225746154785e-10, 1.0)\n"
-        "    scale = tl.where(total < 8.673617379884035e-19, 1073741824.0, scale)\n"
-        "    scaled = total * scale\n"
-        "    inverse = tl.div_rn(tl.full((), 1.0, tl.float32), scaled)\n"
-        "    usual = (scaled > 0.0) & (scaled < float('inf'))\n"
-        "    divisor, factor = tl.where(usual, scaled, 0.0), tl.where(usual, inverse, 0.0)\n"
-        "    y = x * scale\n"
-        "    q = y * inverse\n"
-        "    q = tl.fma(tl.fma(-q, divisor, y), factor, q)\n"
-        "    return tl.fma(tl.fma(-q, divisor, y), factor, q)\n"
-    ),
     # What is rounded to 11 bits or fewer takes the machine's own power of two: an error of 5e-6 is less than a hundredth of that.
     "exp_narrow": "def exp_narrow(x):\n    return tl.exp2(x * 1.4426950408889634)\n",
     "tanh_narrow": (

@@ -169,8 +169,8 @@ class ExpressionWriter(ValueWriter):
         a, rest = args[0], args[1:]
         if v.dtype in NARROW and v.op in ("exp", "tanh"):
             return f"{v.op}_narrow({a})"
-        if v.op == "div" and not double and is_part(self.loops, v):
-            return f"{'part_of32' if v.dtype is float32 else 'part_narrow'}({a}, {rest[0]})"
+        if v.op == "div" and v.dtype in NARROW and is_part(self.loops, v):
+            return f"part_narrow({a}, {rest[0]})"
         if v.op == "exp" and v.dtype is float32 and is_below_zero(self.loops, v.args[0]):
             return f"exp_below32({a})"
         if v.op == "div":
