@@ -359,13 +359,11 @@ class Choice:
         candidates: routines that all do the work.
         sizes: what a launch calls them.
         outputs: shape and type of each.
-        results: how many of these are the node's; the others are by-products. 0: all.
     """
 
     candidates: Sequence[Routine]
     sizes: Mapping[str, int]
     outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
-    results: int = 0
 
 
 Shape: TypeAlias = tuple[int, ...]

@@ -65,13 +65,12 @@ class _Ready:
 
     Attributes:
         run: launches the candidate that was taken.
-        outputs, results: as in `Choice`.
+        outputs: as in `Choice`.
         others: functions that prepare the remaining candidates, the likely best first: the driver may refuse a launch.
     """
 
     run: Callable[..., None]
     outputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]
-    results: int
     others: list[Callable[[], Callable[..., None]]]
 
 
@@ -144,8 +143,6 @@ class GpuKernel:
                     self._ready[key] = ready = None
         if ready is None:
             return self.fallback(*inputs)
-        if ready.results:
-            del outputs[ready.results :]
         if self.checked:
             self.compare(inputs, outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -225,7 +222,7 @@ class GpuKernel:
         others: list[Callable[[], Callable[..., None]]] = [
             partial(load, c) for c in choice.candidates if c is not measured[best]
         ]
-        return _Ready(runs[best], choice.outputs, choice.results, others)
+        return _Ready(runs[best], choice.outputs, others)
 
     def _left_out(self, failure: Exception) -> Exception:
         """Log that a candidate failed so, and give its error back; raise it if no other candidate may run."""

@@ -18,7 +18,7 @@ from ....graph.core.dtypes import FLOAT8
 from ....graph.core.graph import Node
 from ...ir.loop_nest import TileLoops, plain
 from ...ir.nodes import transposed
-from ..ir import Choice, Routine, Shape, Target, Template
+from ..ir import Choice, Count, Routine, Scratch, Shape, Target, Template
 from ..templates.attention import attention, attention_sizes
 from ..templates.gemm import added, matmul, product_sizes
 
@@ -118,8 +118,10 @@ def _attention(node: Node, *, tf32: bool = False) -> Template:
         routines = attention(dtype, q[-1], scale, backward=backward, mask=mask, tf32=tf32, known=sizes)
         if backward:
             return Choice(routines, sizes, [(shape, dtype.np) for shape in (q, k, v)])
-        sums = (tuple(q[:-1]), np.dtype(np.float32))
-        return Choice(routines, sizes, [(q, dtype.np), sums], results=1 + (node.type == "AttentionWithSums"))
+        if node.type == "Attention":  # the sums are of no use
+            sums = Scratch("out1", "fp32", (Count(("batch", "heads", "queries")),))
+            return Choice([replace(r, scratch=(*r.scratch, sums)) for r in routines], sizes, [(q, dtype.np)])
+        return Choice(routines, sizes, [(q, dtype.np), (tuple(q[:-1]), np.dtype(np.float32))])
 
     return Template(len(node.inputs), choose)
 
