@@ -46,53 +46,31 @@ class Blocks:
     stages: int
 
 
-# Blocks that keep a program's numbers in registers, by the largest size of a head (padded) that they are for: found by compiling
-# for all targets and reading how many registers spilled. A mask's tile takes as many registers as the scores.
+# Blocks that keep a program's numbers in registers, likely ones first, by what is computed (`plain` and `masked`: of 16 bits) and the
+# largest size of a head (padded) that they are for: found by compiling for all targets and reading how many registers spilled. A mask's
+# tile takes as many registers as the scores.
 _FORWARD = {
-    64: (Blocks(128, 128, 8, 3), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
-    128: (Blocks(128, 64, 8, 3), Blocks(128, 128, 8, 2), Blocks(64, 64, 4, 2)),
-    256: (Blocks(64, 32, 8, 1), Blocks(32, 32, 8, 1)),
-}
-_FORWARD_MASKED = {
-    64: (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2)),
-    128: (Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2)),
-    256: (Blocks(32, 32, 8, 1),),
+    ("plain", 64): (Blocks(128, 128, 8, 3), Blocks(128, 64, 8, 3), Blocks(64, 64, 4, 2)),
+    ("plain", 128): (Blocks(128, 64, 8, 3), Blocks(128, 128, 8, 2), Blocks(64, 64, 4, 2)),
+    ("plain", 256): (Blocks(64, 32, 8, 1), Blocks(32, 32, 8, 1)),
+    ("masked", 64): (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2)),
+    ("masked", 128): (Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2)),
+    ("masked", 256): (Blocks(32, 32, 8, 1),),
+    ("float32", 64): (Blocks(64, 32, 8, 2), Blocks(64, 64, 4, 2), Blocks(64, 64, 8, 2)),
+    ("float32", 128): (Blocks(32, 32, 8, 1), Blocks(16, 32, 8, 2)),
+    ("float32", 256): (Blocks(16, 16, 8, 1),),
 }
 _BACKWARD = {
-    64: (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2)),
-    128: (Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2), Blocks(128, 64, 8, 1)),
-    256: (Blocks(32, 32, 8, 1), Blocks(32, 16, 8, 1)),
+    ("plain", 64): (Blocks(128, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2)),
+    ("plain", 128): (Blocks(128, 32, 8, 2), Blocks(64, 32, 4, 2), Blocks(128, 64, 8, 1)),
+    ("plain", 256): (Blocks(32, 32, 8, 1), Blocks(32, 16, 8, 1)),
+    ("masked", 64): (Blocks(64, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(64, 32, 4, 2)),
+    ("masked", 128): (Blocks(64, 32, 8, 2), Blocks(32, 32, 4, 2)),
+    ("masked", 256): (Blocks(32, 32, 8, 1), Blocks(32, 16, 8, 1)),
+    ("float32", 64): (Blocks(64, 32, 8, 1), Blocks(64, 32, 4, 1), Blocks(32, 32, 4, 1)),
+    ("float32", 128): (Blocks(32, 16, 8, 1), Blocks(16, 16, 4, 1)),
+    ("float32", 256): (Blocks(16, 16, 8, 1),),
 }
-_BACKWARD_MASKED = {
-    64: (Blocks(64, 64, 8, 2), Blocks(64, 64, 4, 2), Blocks(64, 32, 4, 2)),
-    128: (Blocks(64, 32, 8, 2), Blocks(32, 32, 4, 2)),
-    256: (Blocks(32, 32, 8, 1), Blocks(32, 16, 8, 1)),
-}
-_FORWARD_FLOAT = {
-    64: (Blocks(64, 32, 8, 2), Blocks(64, 64, 4, 2), Blocks(64, 64, 8, 2)),
-    128: (Blocks(32, 32, 8, 1), Blocks(16, 32, 8, 2)),
-    256: (Blocks(16, 16, 8, 1),),
-}
-_BACKWARD_FLOAT = {
-    64: (Blocks(64, 32, 8, 1), Blocks(64, 32, 4, 1), Blocks(32, 32, 4, 1)),
-    128: (Blocks(32, 16, 8, 1), Blocks(16, 16, 4, 1)),
-    256: (Blocks(16, 16, 8, 1),),
-}
-
-
-def blocks_for(dtype: DType, padded: int, masked: bool, backward: bool) -> tuple[Blocks, ...]:
-    """Blocks for a problem, likely ones first."""
-    if dtype is float32:
-        table = _BACKWARD_FLOAT if backward else _FORWARD_FLOAT
-    elif backward:
-        table = _BACKWARD_MASKED if masked else _BACKWARD
-    else:
-        table = _FORWARD_MASKED if masked else _FORWARD
-    return table[max(64, padded)]
-
-
-# --- blocks ----------------------------------------------------------------------------------------------------------
-
 
 _ROWS = ("batch", "heads", "queries")
 _EVEN = 16  # rows of what is turned begin at multiples of so many numbers
@@ -142,7 +120,8 @@ def attention(
         ValueError: no kernel can do this.
     """
     writer = _Attention(dtype, size, scale, mask, tf32, known or {}, dtype is float32 and not tf32)
-    choice = at or blocks_for(dtype, writer.padded, mask is not None, backward)
+    kind = "float32" if dtype is float32 else "plain" if mask is None else "masked"
+    choice = at or (_BACKWARD if backward else _FORWARD)[kind, max(64, writer.padded)]
     return [writer.backward(b) if backward else writer.forward(b) for b in choice]
 
 
