@@ -14,15 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ...graph.core.errors import OpError, invalid
 from ...graph.resources.async_request import AsyncResource
-from .algorithms import Array, Part, mismatch_text
+from .algorithms import Array, MessageAlgorithm, Part, RecursiveDoubling, TreeBroadcast, mismatch_text
 from .device_link import LinkAgreement
 from .membership import (
-    HANDSHAKE_RUN,
+    CONSENT_RUN,
     MAX_EARLY_PARTS,
+    OFFER_RUN,
     BufferQueue,
     CollectiveRequest,
+    HandshakeRequest,
     Key,
     Membership,
     MembershipService,
@@ -32,7 +36,7 @@ from .membership import (
     ended_early_error,
     too_far_ahead_error,
 )
-from .shared_buffer import BufferHandshake, BufferLayout, CollectiveMemory, SharedBuffer, label_of
+from .shared_buffer import CollectiveMemory, SharedBuffer, label_of, make_buffer, open_buffer
 
 
 class MessageExecutor:
@@ -192,34 +196,38 @@ class SharedMemoryExecutor:
             self._look(request)
             return
         queue.waiting.append(request)
-        instance, _, rank = request.key
-        key = instance, HANDSHAKE_RUN, rank
-        if len(queue.waiting) == 1 and not queue.is_agreed and key not in membership.by_message:
-            algorithm = request.algorithm
-            agreement = BufferHandshake(
-                rank, len(membership.task_of), self._memory, algorithm.nbytes, algorithm.has_result_areas,
-                lambda found: self._agreed(membership, queue, instance, rank, found),
-            )  # fmt: skip
-            handshake = MessageRequest(request.what, membership, key, HANDSHAKE_SIGNATURE, request.finish, agreement)
-            handshake._resource = self._coordinator  # nothing waits for its result
-            self._messages.begin(handshake)
+        if len(queue.waiting) == 1 and not queue.is_agreed:
+            self._agree(request)
         self._start_next(queue)
 
-    def _agreed(
-        self, membership: Membership, queue: BufferQueue, instance: str, rank: int,
-        found: tuple[memoryview, BufferLayout] | None,
-    ) -> None:  # fmt: skip
-        """Handle the result of the handshake: a buffer, or none."""
-        if found is not None:
-            assert self._memory is not None
+    def _agree(self, request: SharedMemoryRequest) -> None:
+        """The handshake: rank 0 makes a buffer and broadcasts its address. It is used if all members have mapped it."""
+        membership, queue, (instance, _, rank) = request.membership, request.queue, request.key
+        size, algorithm, memory = len(membership.task_of), request.algorithm, self._memory
+        made, numbers = None, list[int]()
+        if rank == 0:
+            made, numbers = make_buffer(memory, size, algorithm.nbytes, algorithm.has_result_areas)
 
-            def wake(to: int) -> None:
-                task = membership.task_of[to]
-                self._coordinator.perform(lambda: self._messenger.send(task, WAKE, membership, instance=instance))
+        def exchange(run: int, algorithm: MessageAlgorithm, then: Callable[[Array], None]) -> None:
+            key = instance, run, rank
+            self._messages.begin(HandshakeRequest(request.what, membership, key, HANDSHAKE_SIGNATURE, then, algorithm))
 
-            queue.buffer = SharedBuffer(self._memory.may_sleep, *found, rank, wake)
-        queue.is_agreed = True
-        self._start_next(queue)
+        def wake(to: int) -> None:
+            task = membership.task_of[to]
+            self._coordinator.perform(lambda: self._messenger.send(task, WAKE, membership, instance=instance))
+
+        def offered(numbers: Array) -> None:
+            mapped = made or open_buffer(memory, size, [int(x) for x in numbers])
+
+            def agreed(have_all: Array) -> None:
+                if memory is not None and mapped is not None and have_all.all():
+                    queue.buffer = SharedBuffer(memory.may_sleep, *mapped, rank, wake)
+                queue.is_agreed = True
+                self._start_next(queue)
+
+            exchange(CONSENT_RUN, RecursiveDoubling(rank, size, np.array([mapped is not None]), "min"), agreed)
+
+        exchange(OFFER_RUN, TreeBroadcast(rank, size, np.array(numbers, np.int64), 0), offered)
 
     def _start_next(self, queue: BufferQueue) -> None:
         """Give the buffer to the earliest run. Without a buffer, let all runs continue."""

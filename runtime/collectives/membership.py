@@ -31,8 +31,8 @@ from .shared_memory_algorithms import SharedMemoryAllReduce
 
 MAX_EARLY_PARTS = 4_000
 """Limit of a group's parts that wait for a session of this task to join, or to reach their collective."""
-HANDSHAKE_RUN = -1
-"""The run number of the handshake for an instance's shared buffer."""
+OFFER_RUN, CONSENT_RUN = -1, -2
+"""The run numbers of the handshake for an instance's shared buffer."""
 COUNTED = frozenset({"part", "end"})
 """Events that must not be lost. Wake-ups are not counted: a sleeping member polls from time to time."""
 Key = tuple[str, int, int]
@@ -66,9 +66,9 @@ class CollectiveRequest(Request):
             ranks = {r for r, task in enumerate(membership.task_of) if task in absent}
             if not ranks:
                 ranks = self.algorithm.expects()
-                handshake = membership.by_message.get((instance, HANDSHAKE_RUN, rank))
-                if handshake is not None:  # all must agree on a buffer first
-                    ranks = ranks | handshake.algorithm.expects()
+                for run in (OFFER_RUN, CONSENT_RUN):  # all must agree on a buffer first
+                    if handshake := membership.by_message.get((instance, run, rank)):
+                        ranks = ranks | handshake.algorithm.expects()
         if not ranks:
             return self.what
         members = ", ".join(f"member {r}" + (f" ({t})" if (t := membership.task_of[r]) else "") for r in sorted(ranks))
@@ -84,6 +84,19 @@ class MessageRequest(CollectiveRequest):
     def finished(self, value: Any) -> Any:
         """The kernel's result."""
         return self.finish(value)
+
+
+class HandshakeRequest(MessageRequest):
+    """A member's part in an exchange of the handshake, for which no step waits: `finish` takes the result, under the lock."""
+
+    __slots__ = ()
+
+    def answer(self, value: Any = ()) -> None:
+        """Take the result."""
+        self.finish(value)
+
+    def refuse(self, error: OpError) -> None:
+        """Do nothing: the run that waits for the handshake is refused, too."""
 
 
 class SharedMemoryRequest(CollectiveRequest):

@@ -9,7 +9,7 @@ An idle member looks at the counters from time to time, or returns its thread an
 
 Several processes write this memory without locks. A counter changes after the data that it counts, and `_fence` keeps that order.
 
-Before an instance's first run its members agree on a buffer (`BufferHandshake`): rank 0 makes it and sends the others its address.
+Before an instance's first run its members agree on a buffer (the handshake in `executors.py`).
 
 The memory (`CollectiveMemory`) is a segment like the pool's (`shared_memory/segment.py`): a sealed memfd, which other processes of the same
 user open through /proc, and which is freed with the last process that maps it.
@@ -25,14 +25,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import getrefcount
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...graph.core.reference_counts import ONLY_ITEM
 from ...graph.core.settings import setting
 from ..shared_memory.segment import PAGE, MappingError, Reference, is_available, map_segment, new_segment
-from .algorithms import Array, MessageAlgorithm, Part
+from .algorithms import Array
 
 FLAT_BYTES = 128 << 10  # below, each member reduces everything; above, a second wait costs less
 # Of one member in one round: fits into the caches, and is large enough that counters cost little.
@@ -93,6 +93,10 @@ class BufferLayout:
             and 0 <= self.areas <= AREAS
             and self.area_bytes >= 0
         )
+
+
+Mapped: TypeAlias = tuple[memoryview, BufferLayout]
+"""A buffer's memory as this process maps it, and its layout."""
 
 
 class _Area(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -190,75 +194,27 @@ def label_of(signature: str) -> bytes:
     return data.ljust(most, b"\0")
 
 
-class BufferHandshake(MessageAlgorithm):
-    """The members' agreement on a buffer: rank 0 makes it and sends its address, the others map it, and all learn whether all succeeded.
+def make_buffer(
+    memory: CollectiveMemory | None, size: int, value_bytes: int, areas: bool
+) -> tuple[Mapped | None, list[int]]:
+    """A buffer for so many members, with as many result areas as memory allows, and the numbers by which others open it."""
+    whole = -(-value_bytes // PAGE) * PAGE
+    staging_bytes = max(min(STAGING_BYTES, max(MIN_STAGING_BYTES, whole)), size * LINE)
+    for count in range(AREAS if areas and value_bytes > FLAT_BYTES else 0, -1, -1):
+        layout = BufferLayout(size, staging_bytes, count, whole if count else 0)
+        made = None if memory is None else memory.make(layout.bytes)
+        if made is not None:
+            return (made[1], layout), [staging_bytes, count, layout.area_bytes, *made[0]]
+    return None, []
 
-    The result, with which it calls `agreed`, is the memory and its layout. None: the members share no memory, and use messages.
-    """
 
-    OFFER, OPENED, AGREED = range(3)
-
-    def __init__(
-        self, rank: int, size: int, memory: CollectiveMemory | None, value_bytes: int, areas: bool = True,
-        agreed: Callable[[tuple[memoryview, BufferLayout] | None], None] = lambda found: None,
-    ) -> None:  # fmt: skip
-        super().__init__(rank, size)
-        self._memory, self._value_bytes, self._agreed = memory, value_bytes, agreed
-        self._areas = AREAS if areas and value_bytes > FLAT_BYTES else 0
-        self._found: tuple[memoryview, BufferLayout] | None = None
-        self._opened: dict[int, bool] = {}
-
-    def begin(self) -> list[Part]:
-        if self.rank != 0:
-            return []
-        numbers = self._make()
-        if not numbers:
-            self._finish(None)
-        offer = np.array(numbers, np.int64)
-        return [(r, self.OFFER, offer) for r in range(1, self.size)]
-
-    def _make(self) -> list[int]:
-        """Make a buffer with as many result areas as memory allows. Returns the numbers by which others open it."""
-        whole = -(-self._value_bytes // PAGE) * PAGE
-        staging_bytes = max(min(STAGING_BYTES, max(MIN_STAGING_BYTES, whole)), self.size * LINE)
-        for areas in range(self._areas, -1, -1):
-            layout = BufferLayout(self.size, staging_bytes, areas, whole if areas else 0)
-            made = None if self._memory is None else self._memory.make(layout.bytes)
-            if made is not None:
-                self._found = made[1], layout
-                return [staging_bytes, areas, layout.area_bytes, *made[0]]
-        return []
-
-    def receive(self, sender: int, tag: int, array: Array) -> list[Part]:
-        if tag == self.OFFER and sender == 0 != self.rank:
-            numbers = [int(x) for x in array]
-            if len(numbers) < 3:
-                self._finish(None)
-                return []
-            layout = BufferLayout(self.size, *numbers[:3])
-            if self._memory is not None and layout.is_possible():
-                memory = self._memory.open(numbers[3:], layout.bytes)
-                self._found = None if memory is None else (memory, layout)
-            return [(0, self.OPENED, np.array([self._found is not None]))]
-        if tag == self.OPENED and self.rank == 0:
-            self._opened[sender] = bool(array.all())
-            if len(self._opened) < self.size - 1:
-                return []
-            agreed = all(self._opened.values())
-            self._finish(self._found if agreed else None)
-            return [(r, self.AGREED, np.array([agreed])) for r in range(1, self.size)]
-        if tag == self.AGREED and sender == 0:
-            self._finish(self._found if array.all() else None)
-        return []
-
-    def _finish(self, result: Any) -> None:
-        super()._finish(result)
-        self._agreed(result)
-
-    def expects(self) -> set[int]:
-        if self.is_done:
-            return set()
-        return set(range(1, self.size)) - self._opened.keys() if self.rank == 0 else {0}
+def open_buffer(memory: CollectiveMemory | None, size: int, numbers: Sequence[int]) -> Mapped | None:
+    """The buffer that another member has made; None: it has made none, or this process cannot map it."""
+    layout = BufferLayout(size, *numbers[:3]) if len(numbers) > 3 else None
+    if memory is None or layout is None or not layout.is_possible():
+        return None
+    found = memory.open(numbers[3:], layout.bytes)
+    return None if found is None else (found, layout)
 
 
 _made = 0  # bytes of this process's live buffers
