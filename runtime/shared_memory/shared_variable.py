@@ -25,7 +25,7 @@ The file lock is an open-file-description lock (`F_OFD_SETLK`) on the record's b
 system calls, together 1 µs, and the kernel releases it when its holder ends. Each process has its own file description for it. A process
 that cannot get the lock retries for `LOCK_TIMEOUT_S`, then fails with UnavailableError: the holder was stopped. Several variables are
 locked in the order of their addresses, which is the same in all processes. If a stopped process holds the lock of a variable that its
-owner withdraws, the memory that it may still write is kept, and the record not used, until it releases the lock.
+owner withdraws, the memory that it may still write, twice `MOST_BYTES` at most, and the record are not used again.
 
 The words of a record have 64 bits each:
 
@@ -279,7 +279,7 @@ class OwnSharedVariable(SharedVariable):
     """The owner's end of a record: it shares one value after the other.
 
     Attributes:
-        is_stuck: whether a stopped process may still write to the last value's memory.
+        is_stuck: whether a stopped process may still write to the last value's memory; then it shares no other one.
     """
 
     def __init__(self, place: RecordAddress, words: memoryview, label: str, lock_file: LockFile) -> None:
@@ -297,7 +297,6 @@ class OwnSharedVariable(SharedVariable):
 
         It is impossible without shared memory, for values over `MOST_BYTES` or without elements, and while `is_stuck`.
         """
-        release_stuck()
         code = CODES.get(value.dtype)
         if code is None or not 0 < value.nbytes <= MOST_BYTES or value.ndim > MOST_DIMS:
             return None
@@ -324,11 +323,12 @@ class OwnSharedVariable(SharedVariable):
         assert layout is not None
         if self._pid == process_id():
             if not self._locked:
+                holder = self.words[HOLDER]
                 try:
-                    self._lock(0.0 if _stuck else CLOSE_LOCK_TIMEOUT_S)
+                    self._lock(0.0 if holder in _stuck else CLOSE_LOCK_TIMEOUT_S)
                 except UnavailableError:
                     self.is_stuck = True
-                    _stuck[self] = layout
+                    _stuck.setdefault(holder, []).append(layout)
             self.words[VERSION] = layout.version + 1
         value = shared_storage.kept_copy(layout.buffers[self.words[TURN] & 1])
         self._locked, self._layout = (), None
@@ -336,27 +336,9 @@ class OwnSharedVariable(SharedVariable):
             self._unlock()
         return value
 
-    def try_to_settle(self) -> bool:
-        """Whether no process holds the lock any more."""
-        try:
-            self._lock(0.0)
-        except UnavailableError:
-            return False
-        self._unlock()
-        self.is_stuck = False
-        return True
 
-
-_stuck: dict[OwnSharedVariable, Layout] = {}  # threads add to it at any time
-
-
-def release_stuck() -> None:
-    """Release memory that stopped processes could have written to."""
-    for shared in list(_stuck):
-        layout = _stuck.pop(shared, None)  # first: once it has settled, it may get stuck again with other memory
-        if layout is not None and not shared.try_to_settle():
-            _stuck[shared] = layout
-
+_stuck: dict[int, list[Layout]] = {}
+"""Memory that stopped processes may still write to, by process."""
 
 RECORD_BYTES: Final = 192  # three cache lines
 RECORDS: Final = 512  # per segment

@@ -413,14 +413,14 @@ def test_a_process_that_is_stopped_holds_up_nobody_for_long(writers, monkeypatch
     np.testing.assert_array_equal(mine.read(), np.full(SIZE, 2))
 
 
-def test_memory_is_kept_as_long_as_a_stopped_process_could_write_there(writers, pool):
+def test_memory_is_kept_that_a_stopped_process_could_write(writers, pool):
     task = Task(np.zeros(SIZE, np.int64))
     (mine,) = task.states
     stopped = writers(task)
     stopped.begin("stop", 1, "begin", 1, "after")
     os.waitid(os.P_PID, stopped.process.pid, os.WSTOPPED | os.WNOWAIT)
     task.publisher.close_session(SESSION)
-    assert len(module._stuck) == 1
+    assert len(module._stuck[stopped.process.pid]) == 1
     mine.update(lambda old: old + 5)
     others = [pool.empty((SIZE,), np.dtype(np.int64), True) for _ in range(8)]
     for other in others:
@@ -429,36 +429,7 @@ def test_memory_is_kept_as_long_as_a_stopped_process_could_write_there(writers, 
     stopped.end()  # it had the lock, so its change was made: of what nobody has any more
     assert all((other == 9).all() for other in others)
     np.testing.assert_array_equal(mine.read(), np.full(SIZE, 5))
-    module.release_stuck()
-    assert not module._stuck
     assert task.open() is not None
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_what_gets_stuck_while_another_is_released_is_kept(again):
-    class Stuck:
-        def __init__(self, meanwhile=lambda: None):
-            self.meanwhile = meanwhile
-
-        def try_to_settle(self):
-            self.meanwhile()
-            return True
-
-    second = Stuck()
-    first = Stuck(lambda: module._stuck.update({first if again else second: "other memory"}))
-    module._stuck[first] = "memory"
-    module.release_stuck()
-    assert module._stuck == {first if again else second: "other memory"}
-    first.meanwhile = second.meanwhile
-    module.release_stuck()
-    assert not module._stuck
-
-
-def test_what_stays_stuck_is_kept():
-    stuck = type("Stuck", (), {"try_to_settle": lambda self: False})()
-    module._stuck[stuck] = "memory"
-    module.release_stuck()
-    assert module._stuck.pop(stuck) == "memory"
 
 
 def test_a_change_is_one_count():
