@@ -5,7 +5,7 @@
     gemm                   matrix products
     contraction, ..._source   what products and convolutions are: blocked and packed GEMM, by tables of offsets
     microkernel            the register tile of products and convolutions, in LLVM
-    conv                   convolutions as implicit GEMM (conv_filter_source: the gradient by the filter)
+    conv                   convolutions as implicit GEMM
     windows                pooling and depthwise convolutions, from the loop nests that GPUs run, too
     optimizer              dense and sparse updates of variables
     rows, topk_source      segment sums and top-k

@@ -8,6 +8,9 @@ packed in panels, STEPS steps at a time, while all tiles of the box go over them
 see stays in the second cache. Where windows reach beyond the image, that part is copied, with zeros around it. Where the summed axis is
 not contiguous (a transposed factor), it is packed, too. Each sum is one chain in one order, whatever the boxes and threads are.
 
+The gradient by the filter is the same contraction, with images and channels of the image in each other's place: its rows are taps and
+channels of the image, and the pixels of all images are summed. What a box sees is copied in groups of MR channels, some rows at a time.
+
 `overlay` is the gradient by the image where it has few channels: one product of pixels and all taps, whose parts are added up (col2im).
 
 Each thread has a contiguous part of the units, and steals from others when its own are done: the data that it wrote or read in the
@@ -127,25 +130,41 @@ def lay_out_taps(w, panels, at, w_jumps, taps, first, steps, columns, lanes):
 
 
 @njit(error_model="numpy")
-def copy_seen(x, slab, image, seen, first):
-    """What the windows of a box see, with zeros where that is beyond the image; seen: its images, rows and columns."""
-    height, width, inner = image
-    line = seen[2] * inner
-    left = min(seen[2], max(0, -first[2]))
-    stop = max(left, min(seen[2], width - first[2]))
-    for i in range(seen[0] * seen[1]):
-        to, row = i * line, first[1] + i % seen[1]
-        if row < 0 or row >= height:
-            for j in range(to, to + line):
-                m.store(slab, 1, j, x.dtype.type(0))
-            continue
-        of = (((first[0] + i // seen[1]) * height + row) * width + first[2]) * inner
-        for j in range(left * inner):
-            m.store(slab, 1, to + j, x.dtype.type(0))
-        for j in range(left * inner, stop * inner):
-            m.store(slab, 1, to + j, m.load(x, 0, of + j))
-        for j in range(stop * inner, line):
-            m.store(slab, 1, to + j, x.dtype.type(0))
+def copy_line(x, slab, to, at, jump, begin, end, columns, group, number):
+    """`number` channels of each column of a line, `group` apart; those from `begin` to `end` are the image's, others are zeros."""
+    for i in range(begin * group):
+        m.store(slab, 1, to + i, x.dtype.type(0))
+    if number == MR:
+        for c in range(begin, end):
+            move_rows(slab, to + c * MR, x, at + c * jump)
+    elif number == jump:
+        for i in range(begin * group, end * group):
+            m.store(slab, 1, to + i, m.load(x, 0, at + i))
+    else:
+        for c in range(begin, end):
+            for i in range(number):
+                m.store(slab, 1, to + c * group + i, m.load(x, 0, at + c * jump + i))
+    for i in range(end * group, columns * group):
+        m.store(slab, 1, to + i, x.dtype.type(0))
+
+
+@njit(error_model="numpy")
+def copy_seen(x, slab, begins, image, jumps, first, seen, channels, pixels):
+    """What the windows of a box see, in groups of channels: `[group, image, row, column, channel]`, with zeros beyond the image.
+
+    begins: where the first image does. jumps: to the next image, row, column of x. first: image, row, column of the first pixel seen.
+    seen: how many of each. channels: the first, how many, and those of a group. pixels: of a group.
+    """
+    begin = min(seen[2], max(0, -first[2]))
+    end = max(begin, min(seen[2], image[1] - first[2]))
+    for g in range(0, channels[1], channels[2]):
+        number = min(channels[2], channels[1] - g)
+        for i in range(seen[0] * seen[1]):
+            row = first[1] + i % seen[1]
+            at = begins + (first[0] + i // seen[1]) * jumps[0] + row * jumps[1] + first[2] * jumps[2] + channels[0] + g
+            stop = end if row >= 0 and row < image[0] else begin
+            to = g * pixels + i * seen[2] * channels[2]
+            copy_line(x, slab, to, at, jumps[2], begin, stop, seen[2], channels[2], number)
 
 
 # --- matrix-vector products (GEMV) -------------------------------------------------------------------------------------
@@ -232,24 +251,32 @@ def place_of(matrix, counts, jumps):
 
 def contract(
     x, w, y, room, counters,
-    image, result, window, x_jumps, w_jumps, y_jumps, box, counts, x_stack, w_stack, thread, units,
+    image, result, sums, held, window, x_jumps, w_jumps, y_jumps, box, counts, x_stack, w_stack, thread, units,
 ):  # fmt: skip
-    """y[n, r, c, :] = sum over taps of x[...] * w: units, shared with all threads that call this with the same counters.
+    """y[n, r, c, :] = sum of x[...] * w: units, shared with all threads that call this with the same counters.
 
     The caller, thread 0, spins for a while until the others have finished, which avoids a sleep and a wake-up. Helpers leave at
     once: while they hold the arrays, the following kernels cannot overwrite a result.
 
     room: packing buffers of all threads. image: (rows, columns, channels) of x. result: (images, rows, columns, channels) of what
-    is computed. window: taps, strides, dilations and padding before, for rows and then for columns. x_jumps: to the next image, row,
-    column, channel. w_jumps: where the first tap is, and how far it is to the next row, column, channel of x, channel of y. y_jumps:
-    where the first pixel goes, and how far it is to the next image, row, column. box: (images, rows, columns, panels) of a unit. counts:
-    of three axes of a stack of such contractions; x_stack, w_stack: to the next one along each. Their results are contiguous.
+    is computed. sums: how many steps there are along three summed axes: rows and columns of taps, and channels of x. window: strides,
+    dilations and padding before, for rows and then for columns. x_jumps: to the next image, row, column, channel. w_jumps: where
+    the first step is, and how far it is to the next along each summed axis, and to the next channel of y. y_jumps: where the first
+    pixel goes, and how far it is to the next image, row, column. box: (images, rows, columns, panels) of a unit. counts: of three
+    axes of a stack of such contractions; x_stack, w_stack: to the next one along each. Their results are contiguous.
+
+    held: (0, 0); or this is the gradient by the filter: images and channels of x change places. So `result` is (channels of x, rows
+    and columns of taps, channels), and `sums` are images, rows and columns, of which so many images and rows at a time.
     """
     height, width, inner = image
     images, rows, columns, channels = result
-    high, wide, down, along, apart, beside, top, left = window
+    down, along, apart, beside, top, left = window
     lanes = NR32 if x.itemsize == 4 else NR64
-    every = high * wide * inner
+    by_filter, is_packed = held[0] > 0, x_jumps[3] != 1
+    is_matrix = not by_filter and sums[0] * sums[1] == 1
+    some = held if by_filter else (sums[0], sums[1])  # steps of the first two summed axes at a time
+    high, wide = (some[1], sums[2]) if by_filter else some
+    every = some[0] * some[1] * sums[2]
     times = (every + STEPS - 1) // STEPS
     most = (every + times - 1) // times
     mine = room.size // (counters.size // LINE - 1)
@@ -257,38 +284,47 @@ def contract(
     slab = room[thread * mine + panels.size : (thread + 1) * mine]
     tall, broad = (box[1] - 1) * down + (high - 1) * apart + 1, (box[2] - 1) * along + (wide - 1) * beside + 1
     is_inside = (
-        top <= 0 and left <= 0
+        not by_filter and top <= 0 and left <= 0
         and (rows - 1) * down - top + (high - 1) * apart < height
         and (columns - 1) * along - left + (wide - 1) * beside < width
     )  # fmt: skip
-    is_packed, is_matrix = x_jumps[3] != 1, high * wide == 1
     per_image, row, column, step = x_jumps
+    group, bunch = (min(MR, box[0]), min(MR, box[0])) if by_filter else (inner, 1)
+    pixels = (some[0] if by_filter else box[0]) * tall * broad
     if not is_inside:
-        per_image, row, column = tall * broad * inner, broad * inner, inner
+        per_image, row, column = tall * broad * group, broad * group, group
+    far = pixels * group if by_filter else per_image  # to the next bunch of the result's first axis
     seen = slab if is_packed or not is_inside else as_written(x)
     moves = np.empty(most if is_matrix else every, np.intp)
-    for k in range(moves.size):
-        if is_matrix:
+    if is_matrix:
+        for k in range(most):
             moves[k] = k * (MR if is_packed else step)
-        else:
-            moves[k] = k // (wide * inner) * apart * row + k // inner % wide * beside * column + k % inner
-    # Equally spaced taps are packed as those of a single one.
-    taps = (high, wide, inner)
-    if w_jumps[2] == inner * w_jumps[3] and w_jumps[1] == wide * w_jumps[2]:
-        taps = (1, 1, every)
+    else:
+        count, along_rows, along_columns = 0, apart * row, beside * column
+        to_next = (per_image, along_rows, along_columns) if by_filter else (along_rows, along_columns, step)
+        for a in range(some[0]):
+            for b in range(some[1]):
+                for c in range(sums[2]):
+                    moves[count] = a * to_next[0] + b * to_next[1] + c * to_next[2]
+                    count += 1
+    # Equally spaced steps are packed as those of a single axis.
+    taps = sums
+    if w_jumps[2] == sums[2] * w_jumps[3] and w_jumps[1] == sums[1] * w_jumps[2]:
+        taps = (1, 1, sums[0] * sums[1] * sums[2])
     groups = ((channels + lanes - 1) // lanes + box[3] - 1) // box[3]
     across, down_boxes = (columns + box[2] - 1) // box[2], (rows + box[1] - 1) // box[1]
     blocks = across * down_boxes * ((images + box[0] - 1) // box[0])
     sources = np.empty(box[0] * box[1] * box[2], np.intp)
     targets = np.empty(box[0] * box[1] * box[2], np.intp)
+    bands = (sums[1] + some[1] - 1) // some[1]
     count, has, packed = 0, -1, -1
     while True:
         work = next_unit(counters, thread, units)
         if work < 0:
             break
-        place, group = work // groups, work % groups
+        place, part = work // groups, work % groups
         matrix, block = place // blocks, place % blocks
-        first, of_x = group * box[3] * lanes, place_of(matrix, counts, x_stack)
+        first, of_x = part * box[3] * lanes, place_of(matrix, counts, x_stack)
         own, of_w = min(box[3] * lanes, channels - first), place_of(matrix, counts, w_stack) + w_jumps[0]
         to = matrix * images * rows * columns * channels
         n0, r0, c0 = (
@@ -297,9 +333,9 @@ def contract(
             block % across * box[2],
         )
         n1, r1, c1 = min(images, n0 + box[0]), min(rows, r0 + box[1]), min(columns, c0 + box[2])
-        begin = of_x
+        begin = 0
         if is_inside:
-            begin += n0 * x_jumps[0] + (r0 * down - top) * x_jumps[1] + (c0 * along - left) * x_jumps[2]
+            begin = of_x + n0 * per_image + (r0 * down - top) * row + (c0 * along - left) * column
         if is_matrix and is_inside and images * rows == 1:
             goal = to + y_jumps[0] + first
             if columns == 1 and w_jumps[4] == 1:
@@ -312,26 +348,36 @@ def contract(
                 continue
         if place != has:
             has, count = place, 0
-            if not is_inside:
-                begin = 0
-                copy_seen(x, slab, image, (n1 - n0, tall, broad), (n0, r0 * down - top, c0 * along - left))
-            for n in range(n1 - n0):
+            for g in range(0, n1 - n0, bunch):
                 for r in range(r1 - r0):
-                    of = begin + n * per_image + r * down * row
-                    goal = to + y_jumps[0] + (n0 + n) * y_jumps[1] + (r0 + r) * y_jumps[2] + c0 * y_jumps[3]
                     for c in range(c1 - c0):
-                        i = count + c
-                        sources[i] = i // MR * most * MR + i % MR if is_packed else of + c * along * column
-                        targets[i] = goal + c * y_jumps[3]
-                    count += c1 - c0
-        for k in range(0, every, most):
-            steps = min(most, every - k)
-            if is_packed and packed != place * times + k // most:
-                packed = place * times + k // most
-                lay_out_rows(x, slab, begin + k * step, step, count, steps, most * MR)
-            lay_out_taps(w, panels, of_w + first * w_jumps[4], w_jumps, taps, k, steps, own, lanes)
-            shift, at = (0 if is_packed else k * step, 0) if is_matrix else (0, k)
-            tiles(seen[shift:], sources, moves[at : at + steps], panels, own, y, first, targets, count, k > 0)
+                        of = begin + g // bunch * far + r * down * row + c * along * column
+                        goal = to + y_jumps[0] + (r0 + r) * y_jumps[2] + (c0 + c) * y_jumps[3]
+                        for n in range(g, min(n1 - n0, g + bunch)):
+                            sources[count] = count // MR * most * MR + count % MR if is_packed else of + n - g
+                            targets[count] = goal + (n0 + n) * y_jumps[1]
+                            count += 1
+        for band in range(bands * ((sums[0] + some[0] - 1) // some[0])):
+            a, b = band // bands * some[0], band % bands * some[1]
+            deep, lines = min(some[0], sums[0] - a), min(some[1], sums[1] - b)
+            if not is_inside and packed != place * sums[0] * bands + band:
+                packed = place * sums[0] * bands + band
+                r, c = r0 * down - top, c0 * along - left
+                if by_filter:
+                    corner, extent, taken = (a, r + b * apart, c), (deep, tall, broad), (n0, n1 - n0, group)
+                else:
+                    corner, extent, taken = (n0, r, c), (n1 - n0, tall, broad), (0, inner, inner)
+                copy_seen(x, slab, of_x, image, x_jumps, corner, extent, taken, pixels)
+            length = deep * lines * sums[2]
+            for k in range(0, length, most):
+                steps = min(most, length - k)
+                if is_packed and packed != place * times + k // most:
+                    packed = place * times + k // most
+                    lay_out_rows(x, slab, begin + k * step, step, count, steps, most * MR)
+                at, of = (a * sums[1] + b) * sums[2] + k, of_w + first * w_jumps[4]
+                lay_out_taps(w, panels, of, w_jumps, taps, at, steps, own, lanes)
+                shift, of = (0 if is_packed else k * step, 0) if is_matrix else (0, k)
+                tiles(seen[shift:], sources, moves[of : of + steps], panels, own, y, first, targets, count, at > 0)
         count_up(counters, FINISHED, 1)
     if thread == 0:
         wait(counters, units)

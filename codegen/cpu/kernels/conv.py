@@ -1,7 +1,7 @@
 """Convolutions on CPUs: how each op's arrays are prepared for the loops, and how the work is cut into units.
 
 forward, gradient by the image    a contraction (`convolve`, `contraction`)
-gradient by the filter            chunks of boxes by channels (`filter_gradient`, loops in `conv_filter_source`)
+gradient by the filter            a contraction that sums over pixels; where filters are small, of some images each, whose sum is one more
 gradient by few channels          products of pixels and all taps, whose parts are added up (`overlay` in `contraction_source`, col2im)
 
 The gradient of a convolution by its image is a convolution of the result's gradient with the filter rotated by 180 degrees. With
@@ -14,10 +14,8 @@ and also raises the errors for shapes that do not fit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,19 +23,21 @@ import numpy as np
 from ....graph.core.dtypes import Array
 from ....graph.core.graph import Node
 from ....graph.ops.nn.conv_geometry import Window, channels_last, nhwc, window_of
-from ....graph.resources.buffer_pool import LARGE
-from ...target import L2_BYTES
 from ..emit.instantiate import text_of
 from ..jit import Function
 from ..native.planner import Planner
-from ..work_ranges import PARALLEL_NS, ranges_of
-from .contraction import FUNCTIONS, NS_PER_FLOP, contract, part_of
+from ..work_ranges import ranges_of
+from .contraction import FUNCTIONS, NS_PER_FLOP, contract
 
 Functions: TypeAlias = Mapping[str, Function]
 """The compiled functions, by name."""
 
 _TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _NS_PER_PART = 0.5  # of adding up the parts of pixels
+_PIXELS = (
+    2048  # that a part of a filter's gradient sums at least: to write and add it takes a few hundredths of making it
+)
+_PARTS = 1 << 18  # numbers of all such parts at most
 _FEW = 8  # channels that fill half a tile
 
 
@@ -105,7 +105,33 @@ def conv_filter(
     fits = y.shape == (image.shape[0], *_positions(window, image.shape), channels) and inner == image.shape[3]
     if not fits or 0 in (x.size, y.size):
         return None
-    return filter_gradient(planner, functions["convolve_filter"], threads, window, image, y)
+    x, y = planner.ordered(image), planner.ordered(y)
+    (n, height, width, _), (_, rows, columns, _) = x.shape, y.shape
+    w = planner.empty((high, wide, inner, channels), x.dtype)
+    count = _parts(n, n * rows * columns, w.size)
+    parts = planner.empty((count, w.size), x.dtype) if count > 1 else w
+    contract(
+        planner, functions["contract"], threads, x.ravel(), y.ravel(), parts.ravel(), by_filter=True,
+        image=(height, width, inner), result=(inner, high, wide, channels), sums=(n // count, rows, columns),
+        window=(*window.dilations, *window.strides, *_before(window, x.shape)),
+        x_jumps=(height * width * inner, width * inner, inner, 1),
+        w_jumps=(0, rows * columns * channels, columns * channels, channels, 1),
+        y_jumps=(0, channels, wide * inner * channels, inner * channels),
+        counts=(1, 1, count), x_stack=(0, 0, x.size // count), w_stack=(0, 0, y.size // count),
+    )  # fmt: skip
+    if count > 1:  # a row of ones times the matrix of parts
+        contract(
+            planner, functions["contract"], threads, planner.in_memory(np.ones(count, x.dtype)), parts.ravel(), w.ravel(),
+            image=(1, 1, count), result=(1, 1, 1, w.size), sums=(1, 1, count), window=(1, 1, 1, 1, 0, 0),
+            x_jumps=(0, 0, 0, 1), w_jumps=(0, 0, 0, w.size, 1), y_jumps=(0, 0, 0, w.size),
+        )  # fmt: skip
+    return w
+
+
+def _parts(images: int, pixels: int, size: int) -> int:
+    """In how many parts of equal size the sum over images is made, for a filter of that size. It depends on shapes alone."""
+    most = min(images, pixels // _PIXELS, _PARTS // size)
+    return next((parts for parts in range(most, 1, -1) if images % parts == 0), 1)
 
 
 def _positions(window: Window, shape: Sequence[int]) -> tuple[int, int]:
@@ -123,16 +149,12 @@ def _as_layout(planner: Planner, x: Array, data_format: str) -> Array:
     return planner.ordered(np.moveaxis(x, 3, 1)) if data_format == "NCHW" else x
 
 
-OPS: dict[str, tuple[Callable[..., Array | None], str, dict[str, Any]]] = {
-    "Conv2D": (conv, "contraction_source", {"contract": FUNCTIONS["contract"]}),
-    "Conv2DBackpropInput": (conv_input, "contraction_source", FUNCTIONS),
-    "Conv2DBackpropFilter": (
-        conv_filter,
-        "conv_filter_source",
-        {"convolve_filter": ("rrwwwcc", (3, 3, 4, 8, 5, 3, 3))},
-    ),
+OPS: dict[str, tuple[Callable[..., Array | None], tuple[str, ...]]] = {
+    "Conv2D": (conv, ("contract",)),
+    "Conv2DBackpropInput": (conv_input, ("contract", "overlay")),
+    "Conv2DBackpropFilter": (conv_filter, ("contract",)),
 }
-"""For each op: what runs it, the file of its functions, and these with their signatures."""
+"""For each op: what runs it, and its compiled functions."""
 
 
 def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | None]] | None:
@@ -143,18 +165,17 @@ def conv_kernel(node: Node, threads: int) -> tuple[str, Callable[..., Array | No
     dtype = node.outputs[0].dtype.base
     if node.type not in OPS or dtype.np not in _TYPES:
         return None
-    run, file, functions = OPS[node.type]
+    run, names = OPS[node.type]
     if node.type == "Conv2DBackpropInput":
         dims = node.inputs[1].dims
         if dims is not None and dims[2] is not None:  # one of them does it, and each takes long to compile
-            only = "overlay" if dims[2] <= _FEW else "contract"
-            functions = {only: functions[only]}
+            names = ("overlay" if dims[2] <= _FEW else "contract",)
 
     def call(compiled: Any, planner: Planner, *inputs: Array) -> Array | None:
         each = compiled if isinstance(compiled, tuple) else (compiled,)
-        return run(planner, dict(zip(functions, each, strict=True)), threads, node.attrs, *inputs)
+        return run(planner, dict(zip(names, each, strict=True)), threads, node.attrs, *inputs)
 
-    return text_of(f"kernels/{file}", functions, dtype.name), call
+    return text_of("kernels/contraction_source", {name: FUNCTIONS[name] for name in names}, dtype.name), call
 
 
 # --- contractions ------------------------------------------------------------------------------------------------------
@@ -188,115 +209,11 @@ def convolve(
         n, rows, columns, height, width = 1, 1, n * height * width, 1, n * height * width  # all pixels are one row
     contract(
         planner, function, threads, x.ravel(), w.ravel(), y.ravel(),
-        image=(height, width, inner), result=(n, rows, columns, channels),
-        window=(high, wide, *strides, *dilations, -begin[0], -begin[1]), x_jumps=(height * width * inner, width * inner, inner, 1),
+        image=(height, width, inner), result=(n, rows, columns, channels), sums=(high, wide, inner),
+        window=(*strides, *dilations, -begin[0], -begin[1]), x_jumps=(height * width * inner, width * inner, inner, 1),
         w_jumps=tuple(jump // w.itemsize for jump in (taps.ctypes.data - w.ctypes.data, *taps.strides)),
         y_jumps=(to[0] * y.shape[2] * channels + to[1] * channels, *y_jumps),
     )  # fmt: skip
-
-
-# --- gradients by the filter -------------------------------------------------------------------------------------------
-
-_PIXELS = 256  # most pixels of a box: a panel of that size stays in the L1 cache
-_FILTERS_SEEN = L2_BYTES // 4  # bytes of the image that a box should read
-_FEWEST = (
-    128  # pixels of a box that reads more: with large dilations, packing its input takes longer than the cache misses
-)
-_KINDS, _PIECE = 1024, L2_BYTES // 4  # rows and bytes of a piece of the filter at most
-_COLUMNS = 512  # of a piece at most: so do a box's panels
-_FILTER_UNITS = 16  # target number of work units
-_CHUNK = 2048  # pixels of a chunk at least: to write and add its part takes a few hundredths of the time of making it
-_PARTS = 1 << 24  # bytes of the parts of all chunks at most
-
-
-@dataclass(frozen=True, slots=True)
-class Cuts:
-    """How the work is cut, which depends on shapes alone.
-
-    Attributes:
-        box: (images, rows, columns) of the result at most. seen: (rows, columns) that it sees of an image. boxes: how many along each.
-        chunks: of boxes. inner, columns: channels of the image, and of the result, that a unit takes.
-    """
-
-    box: tuple[int, int, int]
-    seen: tuple[int, int]
-    boxes: tuple[int, int, int]
-    chunks: int
-    inner: int
-    columns: int
-
-
-@lru_cache(maxsize=1024)
-def cuts_of(result: tuple[int, ...], inner: int, window: Window, size: int) -> Cuts:
-    """For a result of this shape, from `inner` channels, of elements of `size` bytes."""
-    from .microkernel import MR, NR  # which only load with Numba
-
-    lanes = NR["float32"] * 4 // size
-    taps = window.taps[0] * window.taps[1]
-    deep, few = _even(inner, max(1, _KINDS // taps), MR)
-    across, columns = _even(result[3], min(_COLUMNS, _PIECE // (taps * few * size)), lanes)
-    most = _PIXELS
-    while True:
-        box, boxes = _box(result[:3], most)
-        seen = tuple((box[1 + i] - 1) * window.strides[i] + window.span(i) for i in range(2))
-        if most <= _FEWEST or box[0] * seen[0] * seen[1] * few * size <= _FILTERS_SEEN:
-            break
-        most //= 2
-    pixels = math.prod(result[:3])
-    room = _PARTS // (taps * inner * result[3] * size)
-    chunks = max(1, min(-(-_FILTER_UNITS // (deep * across)), math.prod(boxes), pixels // _CHUNK, room))
-    return Cuts(box, (seen[0], seen[1]), boxes, chunks, few, columns)
-
-
-def _even(length: int, most: int, step: int) -> tuple[int, int]:
-    """(number of ranges, length of each): at most `most` but at least a step; a multiple of `step` if there are several."""
-    count = -(-length // max(step, most // step * step))
-    return count, length if count == 1 and length < step else -(-length // (count * step)) * step
-
-
-def _box(result: tuple[int, ...], most: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """(images, rows, columns) of a box of up to `most` consecutive pixels; and the number of boxes along each axis."""
-    images, rows, columns = result
-    deep, tall, broad = (
-        part_of(images, most // (rows * columns)),
-        part_of(rows, most // columns),
-        part_of(columns, most),
-    )
-    return (deep, tall, broad), (-(-images // deep), -(-rows // tall), -(-columns // broad))
-
-
-def filter_gradient(planner: Planner, function: Function, threads: int, window: Window, x: Array, y: Array) -> Array:
-    """The gradient `[taps high, taps wide, channels of x, channels of y]`.
-
-    Args:
-        x: the image `[n, height, width, channels]`. y: the gradient of the result, likewise.
-    """
-    x, y = planner.ordered(x), planner.ordered(y)
-    (high, wide), inner, channels = window.taps, x.shape[3], y.shape[3]
-    cuts = cuts_of(y.shape, inner, window, x.itemsize)
-    from .microkernel import NR  # loads numba
-
-    lanes = NR[x.dtype.name]
-    jumps = (x.shape[1] * x.shape[2] * inner, x.shape[2] * inner, inner)
-    w = planner.empty((high, wide, inner, channels), x.dtype)
-    pieces = -(-inner // cuts.inner) * -(-channels // cuts.columns)
-    units = cuts.chunks * pieces
-    time = 2.0 * w.size * math.prod(y.shape[:3]) * NS_PER_FLOP * x.itemsize / 4
-    threads = min(threads, units) if time >= PARALLEL_NS else 1
-    slab = -(-cuts.box[0] * cuts.seen[0] * cuts.seen[1] * cuts.inner // lanes) * lanes
-    # Large memory begins with a line.
-    room = max(threads * (slab + -(-cuts.columns // lanes) * lanes * math.prod(cuts.box)), LARGE // x.itemsize)
-    parts = planner.empty((cuts.chunks, w.size), x.dtype) if cuts.chunks > 1 else w
-    done = planner.empty((pieces,), np.dtype(np.int64))
-    planner.clear(done)
-    numbers = (
-        (x.shape[1], x.shape[2], inner), jumps, y.shape,
-        (high, wide, *window.strides, *window.dilations, *_before(window, x.shape)),
-        (*cuts.box, *cuts.seen), cuts.boxes, (cuts.chunks, cuts.inner, cuts.columns),
-    )  # fmt: skip
-    arrays = (x.ravel(), y.ravel(), w.ravel(), parts.ravel(), planner.empty((room,), x.dtype), done)
-    planner.share_units(function, arrays, numbers, units, threads)
-    return w
 
 
 # --- gradients by strided images ---------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class ProductKernel(NodeKernel):
         (a, a_jumps), (b, b_jumps) = (_as_vector(x if _is_vector(x) else planner.ordered(x)) for x in (a, b))
         contract(
             planner, function, self._threads, a, b, out.reshape(-1),
-            image=(1, rows, inner), result=(1, 1, rows, columns), window=(1, 1, 1, 1, 1, 1, 0, 0),
+            image=(1, rows, inner), result=(1, 1, rows, columns), sums=(1, 1, inner), window=(1, 1, 1, 1, 0, 0),
             x_jumps=(0, 0, *a_jumps[3:]), w_jumps=(0, 0, 0, *b_jumps[3:]), y_jumps=(0, 0, 0, columns),
             counts=(1,) * (3 - len(stack)) + stack, x_stack=a_jumps[:3], w_stack=b_jumps[:3],
         )  # fmt: skip
