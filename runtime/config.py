@@ -285,16 +285,17 @@ class ConfigProto(Options):
         Raises:
             TypeError: a value has the wrong type. InvalidArgumentError: a profile is malformed.
         """
-        types = get_type_hints(cls) | {"cluster_def": dict[str, dict[str, str]], "placement_costs": str}
+        types = get_type_hints(cls) | {"cluster_def": dict[str, dict[int, str]], "placement_costs": str}
         given: dict[str, Any] = {}
         for name in types.keys() & fields.keys() - _STAYS:
-            try:
-                given[name] = msgspec.convert(fields[name], types[name], strict=False)  # users may say 1 for True
-            except msgspec.ValidationError as e:
+            try:  # users may say 1 for True
+                given[name] = value = msgspec.convert(fields[name], types[name], strict=False, str_keys=True)
+                if name == "cluster_def":
+                    given[name] = ClusterSpec(value) if value else None
+            except (msgspec.ValidationError, ValueError) as e:
                 raise TypeError(f"{name}: {e}") from None
         costs = given.get("placement_costs")
         given["placement_costs"] = Profile.from_text(costs, "placement_costs") if costs else None
-        given["cluster_def"] = _cluster_of(given.get("cluster_def", {}))
         return cls(**given)
 
 
@@ -316,15 +317,6 @@ def _over(options: Any, defaults: Any) -> Any:
         elif f.init and f.name not in _OWN and value == getattr(plain, f.name):
             found[f.name] = other
     return dataclasses.replace(options, **found)
-
-
-def _cluster_of(fields: Mapping[str, Mapping[str, str]]) -> ClusterSpec | None:
-    """The cluster in a message: for each job, its tasks' addresses by index as text."""
-    try:
-        jobs = {job: {int(i): address for i, address in tasks.items()} for job, tasks in fields.items()}
-        return ClusterSpec(jobs) if jobs else None
-    except ValueError as e:
-        raise TypeError(f"cluster_def: {e}") from None
 
 
 def check_config(config: Any) -> ConfigProto:
