@@ -80,21 +80,18 @@ class LocalBackend(Backend):
     def run(
         self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None,
         gathered: Gathered | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
-        """The worker has no pool, so the step has ended when `start` returns."""
-        values: dict[str, Any] = {}
-        for part in parts:
-            recorder = None if gathered is None else Recorder()
-            result = self._step(part, feeds, timeout_s, recorder)
-            if gathered is not None and recorder is not None:
-                gathered.add(part.task, recorder.finished())
-            if isinstance(result, OpError):
-                raise result
-            values.update(result)
-        return values
+    ) -> Mapping[str, Any]:  # fmt: skip
+        (part,) = parts
+        recorder = None if gathered is None else Recorder()
+        result = self._step(part, feeds, timeout_s, recorder)
+        if gathered is not None and recorder is not None:
+            gathered.add(part.task, recorder.finished())
+        if isinstance(result, OpError):
+            raise result
+        return result
 
     def _step(
-        self, part: TaskPart, feeds: Mapping[str, Any], timeout_s: float | None, recorder: Recorder | None = None
+        self, part: TaskPart, feeds: Mapping[str, Any], timeout_s: float | None, recorder: Recorder | None
     ) -> Outcome:
         """Run a step. The worker has no pool: when `start` returns, the step has ended or waits for a step of another thread."""
         worker, number = self._worker, next(self._numbers)
@@ -104,12 +101,12 @@ class LocalBackend(Backend):
             if quick is not None:
                 return worker.run_inline(number, quick, feeds)
         outcome: list[Outcome] = []
-        # Work for this thread: the rest of a resumed step, or `_nothing` if the step has ended in another thread.
+        # Work for this thread: the rest of a resumed step, or nothing if the step has ended in another thread.
         inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
         def finish(result: Outcome) -> None:
             outcome.append(result)
-            inbox.put(_nothing)
+            inbox.put(lambda: None)
 
         active = active_cancellation()  # of the step whose kernel calls a function, which is this step
 
@@ -165,7 +162,3 @@ class LocalBackend(Backend):
     def close(self) -> None:
         self._master.close_session(self._session.handle)
         self._worker.close()
-
-
-def _nothing() -> None:
-    """No work: the step has ended in another thread."""

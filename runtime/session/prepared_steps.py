@@ -76,7 +76,7 @@ class Backend(Protocol):
     def run(
         self, parts: Sequence[TaskPart], feeds: Mapping[str, Any], timeout_s: float | None,
         gathered: Gathered | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> Mapping[str, Any]:  # fmt: skip
         """Run one step, and return the values of all fetches by name. With `gathered`, the step is traced into it."""
 
     def close(self) -> None:
@@ -179,11 +179,8 @@ class PreparedSteps:
         if not feeds.keys().isdisjoint(fetched):  # fed tensors are not sent to the tasks
             values = {n: feeds[n] for n in fetched if n in feeds}
             fetched = tuple(n for n in fetched if n not in feeds)
-        gathered = None
         if metadata is not None:
             metadata.clear()
-            if options is not None and options.trace_level != RunOptions.NO_TRACE:
-                gathered = Gathered()
         if fetched or fetches.targets:
             timeout = options.timeout_in_ms / 1e3 if options is not None and options.timeout_in_ms > 0 else None
             key = (fetched, fetches.targets, tuple(feeds))
@@ -196,6 +193,8 @@ class PreparedSteps:
                         raise RuntimeError(CLOSED)
                 self._fed_shapes[key] = {name: value.shape for name, value in feeds.items()}
                 self._last = key, parts
+                is_traced = metadata is not None and options is not None and options.trace_level != RunOptions.NO_TRACE
+                gathered = Gathered() if is_traced else None
                 values.update(self._backend.run(parts, feeds, timeout, gathered))
                 if self._doubtful:
                     self._doubtful.difference_update([p.task for p in parts])

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +133,21 @@ def test_without_a_trace_level_or_metadata_nothing_is_recorded(session: tf.Sessi
     assert metadata.trace is not None
     session.run(x, run_metadata=metadata)  # a trace is of the last step, or is none
     assert metadata.trace is None
+
+
+def test_a_trace_does_not_include_the_preparation_of_its_step(
+    session: tf.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, ended = session._backend.prepare, []
+
+    def watched(*given: Any) -> Any:
+        parts = prepare(*given)
+        ended.append(time.time())
+        return parts
+
+    monkeypatch.setattr(session._backend, "prepare", watched)
+    _, trace = traced(session, tf.constant(1.0) + 1.0)
+    assert trace.started >= ended[0]
 
 
 def test_a_callable_can_be_traced(session: tf.Session) -> None:
