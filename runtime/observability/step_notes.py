@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from ...codegen.ir.partition import RecvTensor
-from ...codegen.ir.program import Begin, Call, Instruction, Kernel, Loop, Predicated, Program, Send, one_by_one
+from ...codegen.ir.program import Begin, Call, Instruction, Kernel, Loop, Predicated, Program, one_by_one
 from ...graph.core.errors import InternalError
 from ..wire.messages import ChannelKey
 
@@ -71,8 +70,6 @@ class SendNote(NamedTuple):
     """A value was sent into a channel."""
 
     channel: ChannelKey
-    source: str
-    destination: str
     at: int
     bytes: int
 
@@ -131,7 +128,6 @@ class Recorder:
         self.notes = Notes(began=clock())
         self._kernels: list[Row] = []
         self._begun: dict[Call, int] = {}  # async call -> number of the call
-        self._source: dict[int, str] = {}  # channel -> the sending device
 
     def instrumented(self, program: Program) -> Program:
         return dataclasses.replace(
@@ -157,20 +153,16 @@ class Recorder:
         if isinstance(step, Loop):
             head, body = (tuple([self._timed(i, device) for i in part]) for part in (step.head, step.body))
             return dataclasses.replace(step, head=head, body=body)
-        if isinstance(step, Send):
-            self._source[step.channel] = device
         return step
 
-    def sent(self, channel: ChannelKey, destination: str, value: Any) -> None:
-        number = channel if isinstance(channel, int) else int(channel.partition("@")[0])
-        source = self._source.get(number, "")
-        _note(self.notes.sends, SendNote(channel, source, destination, clock(), bytes_of(value)))
+    def sent(self, channel: ChannelKey, value: Any) -> None:
+        _note(self.notes.sends, SendNote(channel, clock(), bytes_of(value)))
 
-    def read(self, receive: RecvTensor, destination: str, began: int, size: int) -> None:
+    def read(self, channel: ChannelKey, began: int, size: int) -> None:
         """A program has read a variable of another task, from `began` until now."""
-        _note(self.notes.sends, SendNote(receive.channel, receive.source, destination, began, size))
+        _note(self.notes.sends, SendNote(channel, began, size))
         if size:
-            self.arrived(receive.channel)
+            self.arrived(channel)
 
     def arrived(self, channel: ChannelKey) -> None:
         _note(self.notes.arrivals, ArrivalNote(channel, clock()))

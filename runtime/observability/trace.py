@@ -28,7 +28,7 @@ from ...placer.simulate import Span, Timeline, Transfer as Travel
 from ..transport.client import Connections
 from ..wire.messages import ChannelKey, Message
 from ..wire.schema import WireError
-from .step_notes import SAME, UNKNOWN, Gathered, Offset, clock
+from .step_notes import SAME, UNKNOWN, Gathered, Offset, SendNote, clock
 from .timeline import RECEIVED, DeviceStepStats, NodeExecStats, StepStats, Timeline as ChromeTimeline
 
 ROUNDS = 8  # round trips to each task
@@ -284,7 +284,7 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
     """The trace of a step that has ended; built from its notes."""
     channels = {c.id: c for c in plan.channels}
     parts, kernels, waits = [], [], []
-    sends: list[tuple[ChannelKey, str, str, int, float]] = []
+    sends: list[tuple[SendNote, float]] = []
     arrivals: dict[ChannelKey, float] = {}
     for task, notes in gathered.notes.items():
         offset = gathered.offsets.get(task, SAME)
@@ -296,18 +296,16 @@ def traced(gathered: Gathered, plan: Plan) -> Trace:
         waits += [
             Waiting(w.device, _waited_for(w.what, channels), seconds(w.start), seconds(w.finish)) for w in notes.waits
         ]
-        sends += [(s.channel, s.source, s.destination, s.bytes, seconds(s.at)) for s in notes.sends]
+        sends += [(s, seconds(s.at)) for s in notes.sends]
         arrivals |= {a.channel: seconds(a.at) for a in notes.arrivals}
     transfers = []
-    for key, source, destination, size, at in sends:
-        number, iteration = _parts_of(key)
-        channel = channels.get(number)
-        if channel is not None and key in arrivals:  # later arrivals have no note
-            direct = channel.direct and size > 0  # otherwise it was sent, and its size is not recorded
-            finish = max(at, arrivals[key])
-            transfers.append(
-                Transfer(channel.name, source, destination, iteration, size or channel.bytes, at, finish, direct)
-            )
+    for note, at in sends:
+        number, iteration = _parts_of(note.channel)
+        c = channels.get(number)
+        if c is not None and note.channel in arrivals:  # later arrivals have no note
+            direct = c.direct and note.bytes > 0  # otherwise it was sent, and its size is not recorded
+            finish, size = max(at, arrivals[note.channel]), note.bytes or c.bytes
+            transfers.append(Transfer(c.name, c.source, c.destination, iteration, size, at, finish, direct))
     return Trace(
         (gathered.ended - gathered.began) / 1e9,
         gathered.epoch_ns / 1e9,

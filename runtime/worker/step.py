@@ -281,10 +281,10 @@ class TracedStep(TaskStep):
         super().read(now, slots, device)
         for receive, slot in zip(now.receives, now.slots, strict=True):
             if receive.reached is None:
-                self._recorder.read(receive, device, began, bytes_of(slots[slot]))
+                self._recorder.read(receive.channel, began, bytes_of(slots[slot]))
 
     def give(self, destination: str, channel: ChannelKey, value: Any, more: bool) -> None:
-        self._recorder.sent(channel, destination, value)
+        self._recorder.sent(channel, value)
         super().give(destination, channel, value, more)
 
     def deliver(self, values: Mapping[ChannelKey, Any]) -> None:

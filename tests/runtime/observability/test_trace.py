@@ -220,14 +220,14 @@ def test_notes_survive_their_way_and_nothing_malformed_is_believed() -> None:
         9,
         [["/cpu", "a", "Add", []]],
         [[0, 2, 3, 0, 4]],
-        [[7, "a", "b", 1, 2]],
+        [[7, 1, 2]],
         [["7@0", 5]],
         [["/cpu", "x", 1, 2]],
     ]
     Notes.unpack(msgpack.packb(good))
     for place, wrong in [
         (0, "x"), (2, [["/cpu", "a", "Add", [1]]]), (3, [[1, 2, 3, 0, 4]]), (3, [[-1, 2, 3, 0, 4]]), (3, [[0, 2]]),
-        (3, [[True, 2, 3, 0, 4]]), (4, [[7.5, "a", "b", 1, 2]]), (5, 3), (6, [["/cpu", b"x", 1, 2]]),
+        (3, [[True, 2, 3, 0, 4]]), (4, [[7.5, 1, 2]]), (5, 3), (6, [["/cpu", b"x", 1, 2]]),
     ]:  # fmt: skip
         bad = [*good[:place], wrong, *good[place + 1 :]]
         with pytest.raises(tf.errors.InternalError, match="Malformed trace"):
@@ -290,7 +290,7 @@ def test_notes_of_tasks_with_clocks_far_apart_become_one_timeline() -> None:
     gathered.notes = {
         "/job:a": Notes(
             far + 1100, far + 4000, [CallNote(a, "x", "Exp", ())], [KernelNote(0, far + 2000, far + 3000, 0, 8)],
-            [SendNote(channel.id, a, b, far + 3100, 8), SendNote(999, a, b, far + 1, 8)],
+            [SendNote(channel.id, far + 3100, 8), SendNote(999, far + 1, 8)],
         ),
         "/job:b": Notes(
             1200, 8000, [CallNote(b, "y", "Neg", ())], [KernelNote(0, 6000, 7000, 0, 8)],
