@@ -102,20 +102,19 @@ class ClusterBackend(Backend):
                 self._sent_version = self._call(Message("extend", fields)).fields["version"]
 
     def prepare(self, signature: Signature, warm: bool = False, deterministic: bool = False) -> list[TaskPart]:
-        fields = self._fields(signature) | {"warm": warm, "deterministic": deterministic}
-        reply = self._call(Message("prepare", fields))
+        reply = self._call(self._about("prepare", signature, warm=warm, deterministic=deterministic))
         self._addresses.update((p["task"], p["address"]) for p in reply.fields["parts"])
         return msgspec.convert(reply.fields["parts"], list[TaskPart])
 
     def plan(self, graph: Graph, signature: Signature, program: str) -> Plan:
         """The master's answer refers to nodes by number; this process has the same numbers."""
-        fields = self._fields(signature) | {"program": program}
-        text = bytes(self._call(Message("plan", fields)).fields["plan"]).decode("utf-8", "replace")
+        reply = self._call(self._about("plan", signature, program=program))
+        text = bytes(reply.fields["plan"]).decode("utf-8", "replace")
         return Plan(**parts_of(text.splitlines(), graph)._asdict())
 
-    def _fields(self, signature: Signature) -> dict[str, Any]:
-        names = zip(("fetches", "targets", "feeds"), map(list, signature), strict=True)
-        return {"session": self._handle, **dict(names)}
+    def _about(self, kind: str, signature: Signature, **fields: Any) -> Message:
+        fetches, targets, feeds = map(list, signature)
+        return Message(kind, fields | {"session": self._handle, "fetches": fetches, "targets": targets, "feeds": feeds})
 
     def _call(
         self, message: Message, timeout_s: float | None = None, told: Callable[[Message], None] | None = None
@@ -126,13 +125,8 @@ class ClusterBackend(Backend):
         """
         with self._connections.borrow() as connections:
             name = f"the server at {self._address}"
-            silence_s, limit_s = self._config.peer_timeout_s, self._limit(timeout_s)
+            silence_s, limit_s = self._config.peer_timeout_s, _least(timeout_s, self._limit_s)
             return call(connections, self._address, name, message, silence_s, limit_s, told)
-
-    def _limit(self, timeout_s: float | None) -> float | None:
-        if timeout_s is None or self._limit_s is None:
-            return self._limit_s if timeout_s is None else timeout_s
-        return min(timeout_s, self._limit_s)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -155,11 +149,12 @@ class ClusterBackend(Backend):
             if gathered is not None:
                 gathered.offsets.update((p.task, offset_of(connections, a)) for a, p in remote.items())
                 gathered.begin()
-            number, timeout_s = next(self._numbers), self._limit(timeout_s)
-            patience_s = self._config.peer_timeout_s
-            step = StepCall(
-                connections, number, remote, colocated, patience_s, timeout_s, gathered, lambda: self._closed
+            number, patience_s, limit_s = (
+                next(self._numbers),
+                self._config.peer_timeout_s,
+                _least(timeout_s, self._limit_s),
             )
+            step = StepCall(connections, number, remote, colocated, patience_s, limit_s, gathered, lambda: self._closed)
             return step.run(feeds)
         finally:
             self._connections.give_back(connections)
@@ -180,6 +175,10 @@ class ClusterBackend(Backend):
         with contextlib.suppress(OpError):
             self._call(Message("close_session", {"session": self._handle}), CLOSE_S)
         self._connections.close()
+
+
+def _least(a: float | None, b: float | None) -> float | None:
+    return a if b is None else b if a is None else min(a, b)
 
 
 def connect(address: str, config: ConfigProto, wait_s: float = 0.0) -> ClusterBackend:
@@ -280,10 +279,8 @@ class StepCall:
                 fields["trace"] = True
             message = Message("run", fields, tuple([feeds[n] for n in part.feeds]))
             self._pending.send(self._connections, address, message)
-        if self._colocated:
-            self._start_colocated(feeds)
-
-    def _start_colocated(self, feeds: Mapping[str, Any]) -> None:
+        if not self._colocated:
+            return
         outcomes, wake, this_thread = self._outcomes, self._connections.waker(), get_ident()
         for worker, _, part in list(self._colocated.values()):
             recorder = None if self._gathered is None else Recorder()
@@ -294,7 +291,7 @@ class StepCall:
                     wake()
 
             inputs = {n: feeds[n] for n in part.feeds}
-            worker.start(self._number, part.program, inputs, finish, recorder=recorder, waiter=this_thread)
+            worker.start(number, part.program, inputs, finish, recorder=recorder, waiter=this_thread)
 
     def _take_outcome(self) -> None:
         """Handle the end of a part in this process: its fetched values, its trace, or the error that ends the step."""

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -184,18 +185,18 @@ def profile_of(traces: list[Trace]) -> Profile:
     plan = traces[0].plan
     shares = _shares(plan)
     taken: dict[tuple[str, str], list[float]] = defaultdict(list)
-    crossed: dict[tuple[str, str], dict[tuple[str, str], list[tuple[float, float]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    # Tasks -> value and receiver -> (bytes, seconds) of the fastest transfer: others may have waited for values in the same message.
+    crossed: dict[tuple[str, str], dict[tuple[str, str], tuple[float, float]]] = defaultdict(dict)
     for trace in traces:
         line = trace.timeline
-        found = measured_nodes(line.spans, lambda s, names=line.devices: names[s.device], shares)  # type: ignore[misc]
-        for key, seconds in found.items():
+        measured = measured_nodes(line.spans, lambda s, names=line.devices: names[s.device], shares)  # type: ignore[misc]
+        for key, seconds in measured.items():
             taken[key].append(seconds)
         for t in trace.transfers:
             a, b = sorted((task_of(t.source), task_of(t.destination)))
             if a != b:
-                crossed[a, b][t.name, t.destination].append((float(t.bytes), t.finish - t.start))
+                value, found = (t.name, t.destination), (float(t.bytes), t.finish - t.start)
+                crossed[a, b][value] = min(crossed[a, b].get(value, found), found, key=itemgetter(1))
     # Nodes of the step that no kernel ran took no time.
     nodes: dict[str, dict[str, float]] = {
         n.name: {device: 0.0} for device, p in plan.partitions.items() for n in p.nodes
@@ -207,11 +208,7 @@ def profile_of(traces: list[Trace]) -> Profile:
     for (name, device), seconds in usual.items():
         together = sum(s for (_, d), s in usual.items() if d == device)
         nodes.setdefault(name, {})[device] = seconds * (at_work[device] / together if together > 0 else 1.0)
-    links = []
-    for (a, b), values in sorted(crossed.items()):
-        # A value may have waited for others in the same message: the fastest of its transfers measures the link.
-        points = [min(found, key=lambda p: p[1]) for found in values.values()]
-        links.append(fitted_link(a, b, points))
+    links = [fitted_link(a, b, list(points.values())) for (a, b), points in sorted(crossed.items())]
     return Profile(nodes, tuple(links), median(t.seconds for t in traces), len(traces))
 
 
