@@ -37,7 +37,6 @@ from .membership import (
     COUNTED,
     BufferQueue,
     CollectiveRequest,
-    Group,
     Membership,
     MembershipService,
     MessageRequest,
@@ -169,7 +168,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         super().__init__()
         self.task = task
         self._messenger = PeerMessenger(task, send)
-        self.memberships = MembershipService(self._messenger, self._on_bound_message)
+        self.memberships = MembershipService(self._messenger, self._begin_waiting)
         self._by_message = MessageExecutor(self._messenger, self.memberships, self.perform)
         self._in_memory = SharedMemoryExecutor(memory, self, self._messenger, self.memberships, self._by_message)
         self._detector = FailureDetector(patience_s)
@@ -264,6 +263,11 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
             self._by_message.begin(request)
         self.memberships.check_left(membership)
 
+    def _begin_waiting(self, membership: Membership) -> None:
+        for request in list(membership.by_message.values()):
+            if request.key in membership.by_message:  # it has not failed with one before it
+                self._by_message.begin(request)
+
     def _serve(self) -> None:
         """Do nothing: a request completes when its last part arrives."""
 
@@ -293,19 +297,18 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
         if event == "alive":
             return
         group = self.memberships.group(fields["group"])
-        if event == "join":
+        if event == "join" or (event != "end" and token not in group.known.get(task, ())):  # else its `join` was lost
             self.memberships.joined(group, task, token)
-        elif event == "count":
-            self._on_count(group, fields["group"], task, token, fields["known"], fields["deaf"])
-        elif (membership := group.of_peer(task, token)) is None:
-            group.keep(task, token, fields, tensors)
-        else:
+        membership = group.of_peer(task, token)
+        if event == "count":
+            self._on_count(membership, fields["group"], task, token, fields["known"], fields["deaf"])
+        elif membership is not None and membership.error is None:
             self._on_bound_message(membership, fields, tensors)
+        elif event == "end" and group.unused.get(task) == token:
+            del group.unused[task]  # it has left before this task joined
 
     def _on_bound_message(self, membership: Membership, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
         """Handle a message of a task that is bound to this membership."""
-        if membership.error is not None:
-            return
         event, task = fields["event"], fields["task"]
         membership.counters[task].received += event in COUNTED
         if event == "counted":
@@ -320,7 +323,7 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
                 membership.left[task] = f"{task} {fields['reason']}"
                 membership.closed.add(task)
                 self.memberships.check_left(membership)
-        else:
+        elif event == "part":
             self._on_part(membership, fields, tensors)
 
     def _on_part(self, membership: Membership, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
@@ -333,15 +336,14 @@ class Coordinator(AsyncResource[CollectiveRequest], CollectiveContext):
 
     # --- heartbeats and lost messages ------------------------------------------------------------------------------
 
-    def _on_count(self, group: Group, name: str, task: str, token: int, meant: int, is_deaf: bool) -> None:
+    def _on_count(
+        self, membership: Membership | None, name: str, task: str, token: int, meant: int, is_deaf: bool
+    ) -> None:
         """Answer a `count`. `meant` is the token of the membership here; 0: the other task does not know it.
 
         If the membership is gone or has failed, the `end` was lost and is repeated. If the other task does not know the membership, the
         `join` was lost and is repeated. `is_deaf`: the other task has not heard this one lately.
         """
-        if token not in group.known.get(task, ()):
-            self.memberships.joined(group, task, token)  # its `join` was lost
-        membership = group.of_peer(task, token)
         if membership is None:
             if meant:
                 reason = "takes part no longer: it was restarted, or its session has ended"

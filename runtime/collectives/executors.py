@@ -52,9 +52,12 @@ class MessageExecutor:
         self._messenger, self._service, self._perform = messenger, service, perform
 
     def begin(self, request: MessageRequest) -> None:
-        """Start a member's algorithm."""
+        """Start a member's algorithm, once all tasks have joined."""
         membership = request.membership
         membership.by_message[request.key] = request
+        if membership.missing:
+            return
+        request.has_begun = True
         if isinstance(request.algorithm, LinkAgreement):
             request.algorithm.tell = lambda result: self._perform(lambda: self._link_ended(request, result))
         self._route(request, request.algorithm.begin())
@@ -67,7 +70,7 @@ class MessageExecutor:
         in_memory = membership.in_memory.get(key)
         if in_memory is not None and in_memory.signature != signature:
             self._service.fail(membership, _mismatch_error(in_memory, sender, signature))
-        elif request is None:
+        elif request is None or not request.has_begun:
             membership.early.setdefault(key, []).append((sender, tag, signature, array))
             if len(membership.early) > MAX_EARLY_PARTS:
                 self._service.fail(membership, too_far_ahead_error(membership.task_of[sender]))

@@ -2,8 +2,9 @@
 
 A group is the set of devices that run a collective together. Its members may run in sessions of different clients, which know nothing of
 each other. So before its first collective in a group, a session sends a `join` to the group's other tasks, with a random token. A
-membership, one session's part in a group, is complete when each task has joined. So workers also wait for the last one to start. Each
-part carries its sender's token, so parts of a session that has ended, or of a process that was restarted, are never used.
+membership, one session's part in a group, is complete when each task has joined. Before that no collective starts, so workers also wait
+for the last one to start. Each part carries its sender's token, so parts of a session that has ended, or of a process that was
+restarted, are never used.
 
 A membership fails as a whole, here and in the other tasks, and stays failed: no member can know which members have applied a result.
 A new session starts a new membership.
@@ -17,8 +18,8 @@ import hashlib
 import logging
 import secrets
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from ...graph.core.errors import AbortedError, OpError, ResourceExhaustedError, UnavailableError, invalid
@@ -30,7 +31,7 @@ from .shared_buffer import SharedBuffer
 from .shared_memory_algorithms import SharedMemoryAllReduce
 
 MAX_EARLY_PARTS = 4_000
-"""Limit of a group's parts that wait for a session of this task to join, or to reach their collective."""
+"""Limit of a membership's parts that wait for this task to reach their collective."""
 OFFER_RUN, CONSENT_RUN = -1, -2
 """The run numbers of the handshake for an instance's shared buffer."""
 COUNTED = frozenset({"part", "end"})
@@ -45,9 +46,10 @@ class CollectiveRequest(Request):
     Attributes:
         signature: what must be the same for all members.
         finish: makes the kernel's result.
+        has_begun: whether it has started: all tasks have joined, and it has the shared buffer if it needs one.
     """
 
-    __slots__ = ("algorithm", "finish", "key", "membership", "signature")
+    __slots__ = ("algorithm", "finish", "has_begun", "key", "membership", "signature")
 
     def __init__(
         self, what: str, membership: Membership, key: Key, signature: str, finish: Callable[[Any], Any],
@@ -55,7 +57,7 @@ class CollectiveRequest(Request):
     ) -> None:  # fmt: skip
         super().__init__(what)
         self.membership, self.key, self.signature, self.finish = membership, key, signature, finish
-        self.algorithm = algorithm
+        self.algorithm, self.has_begun = algorithm, False
 
     def waits_for(self) -> str:
         """As `Request.waits_for`, with the members that it waits for."""
@@ -105,10 +107,9 @@ class SharedMemoryRequest(CollectiveRequest):
     Attributes:
         make_algorithm: makes the message algorithm for the case without a buffer.
         go_on: makes the kernel's result, or a request for the next wait.
-        has_begun: whether the run has the buffer.
     """
 
-    __slots__ = ("go_on", "has_begun", "make_algorithm", "queue")
+    __slots__ = ("go_on", "make_algorithm", "queue")
     algorithm: SharedMemoryAllReduce
 
     def __init__(
@@ -117,7 +118,7 @@ class SharedMemoryRequest(CollectiveRequest):
         go_on: Callable[[SharedMemoryRequest], Any],
     ) -> None:  # fmt: skip
         super().__init__(what, membership, key, signature, finish, algorithm)
-        self.make_algorithm, self.queue, self.go_on, self.has_begun = make_algorithm, queue, go_on, False
+        self.make_algorithm, self.queue, self.go_on = make_algorithm, queue, go_on
 
     def again(self) -> SharedMemoryRequest:
         """The request for another wait, once its result was taken."""
@@ -184,43 +185,20 @@ class Membership:
 
 
 class Group:
-    """The state of a group: memberships of this task's sessions, and joins and messages of other tasks.
+    """The state of a group: memberships of this task's sessions, and joins of other tasks.
 
     Attributes:
         unused: task -> the token of its latest join without a membership here. known: task -> the tokens of its latest joins.
-        early: (task, token) -> messages that arrived before a membership was bound to that token; `early_count`: their number.
-        lost: (task, token) with a message that could not be kept.
     """
 
     def __init__(self) -> None:
         self.unused: dict[str, int] = {}
         self.known: dict[str, deque[int]] = {}
         self.memberships: weakref.WeakSet[Membership] = weakref.WeakSet()
-        self.early: OrderedDict[tuple[str, int], list[tuple[Mapping[str, Any], Sequence[Array]]]] = OrderedDict()
-        self.early_count = 0
-        self.lost: set[tuple[str, int]] = set()
 
     def of_peer(self, task: str, token: int) -> Membership | None:
         """The membership that is bound to this token of another task."""
         return next((m for m in self.memberships if m.peers.get(task) == token), None)
-
-    def keep(self, task: str, token: int, fields: Mapping[str, Any], tensors: Sequence[Array]) -> None:
-        """Keep a message of a task that is not bound to a membership yet."""
-        if fields["event"] == "end" and fields.get("code"):  # the sender failed before this task joined
-            self.drop_early(task, token)
-            if self.unused.get(task) == token:
-                del self.unused[task]
-        elif self.early_count < MAX_EARLY_PARTS:
-            self.early_count += 1
-            self.early.setdefault((task, token), []).append((fields, tensors))
-        elif len(self.lost) < MAX_EARLY_PARTS:
-            self.lost.add((task, token))
-
-    def drop_early(self, task: str, token: int | None) -> list[tuple[Mapping[str, Any], Sequence[Array]]]:
-        """Remove and return the messages that were kept for a token."""
-        found = self.early.pop((task, token), []) if token is not None else []
-        self.early_count -= len(found)
-        return found
 
 
 def stop_link(request: CollectiveRequest) -> None:
@@ -282,15 +260,13 @@ class MembershipService:
     """All groups of one task, and its sessions' memberships in them. The caller holds the coordinator's lock.
 
     Args:
-        receive: handles a message that was kept for a membership: (membership, fields, tensors).
+        completed: starts the collectives of a membership, whose last task has joined.
     """
 
-    def __init__(
-        self, messenger: PeerMessenger, receive: Callable[[Membership, Mapping[str, Any], Sequence[Array]], None]
-    ) -> None:
+    def __init__(self, messenger: PeerMessenger, completed: Callable[[Membership], None]) -> None:
         self.task = messenger.task
         self.groups: dict[str, Group] = {}
-        self._messenger, self._receive = messenger, receive
+        self._messenger, self._completed = messenger, completed
         self._names: dict[Sequence[str], tuple[str, tuple[str, ...]]] = {}  # members -> name, task of each rank
         self._sessions: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
         self._ended: deque[dict[str, Membership]] = deque()  # memberships of sessions that have ended
@@ -343,7 +319,7 @@ class MembershipService:
                 self._messenger.send(task, "join", membership)
                 token = group.unused.pop(task, None)
                 if token is not None:
-                    self._bind(group, membership, task, token)
+                    self._bind(membership, task, token)
         return membership
 
     def leave_ended(self) -> None:
@@ -369,11 +345,9 @@ class MembershipService:
     def joined(self, group: Group, task: str, token: int) -> None:
         """Handle a `join` of another task. If the task had joined before, its former membership has ended."""
         known = group.known.setdefault(task, deque(maxlen=MAX_KNOWN_TOKENS))
-        before = known[-1] if known else None
-        if before == token:
+        if known and known[-1] == token:
             return
         known.append(token)
-        group.drop_early(task, before)
         unbound = None
         for membership in list(group.memberships):
             if membership.error is not None or task not in membership.peers:
@@ -387,16 +361,13 @@ class MembershipService:
             group.unused[task] = token
         else:
             self._messenger.send(task, "join", unbound)  # it may have started after the first `join`
-            self._bind(group, unbound, task, token)
+            self._bind(unbound, task, token)
 
-    def _bind(self, group: Group, membership: Membership, task: str, token: int) -> None:
-        """Bind a membership to that of the other task, and deliver the kept messages."""
+    def _bind(self, membership: Membership, task: str, token: int) -> None:
+        """Bind a membership to that of the other task."""
         membership.peers[task] = token
-        early = group.drop_early(task, token)
-        if (task, token) in group.lost:
-            self.fail(membership, too_far_ahead_error(task))
-        for fields, tensors in early:
-            self._receive(membership, fields, tensors)
+        if not membership.missing:
+            self._completed(membership)
 
     # --- failing ---------------------------------------------------------------------------------------------------
 
