@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from ....graph.core.dtypes import DType, bfloat16, float16, float32
 from ..emit.expr import stored_as
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
-from .text import Constants, dot, inside, lines, make_kernel
+from .text import dot, inside, lines, make_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +209,6 @@ class _Attention:
             ]
         return (*out, *(Parameter(n, "i32", self.known.get(n, 1) % 16 == 0) for n in sizes), *strides)
 
-    def constants(self, b: Blocks) -> Constants:
-        """What all kernels but `delta` take."""
-        return (("OWN", b.own), ("ALONG", b.along), ("SIZE", self.size), ("PADDED", self.padded))
-
     def start(self, length: str, position: str) -> str:
         """Offset of a head's first number at a position, in int64."""
         return f"((image * heads + head) * {length} + {position}) * SIZE"
@@ -285,7 +281,8 @@ class _Attention:
     def kernel(self, name: str, b: Blocks, text: str, arrays: Sequence[str], mask: str) -> TritonKernel:
         """A kernel that has a block of queries or keys and goes along the others."""
         parameters = self.parameters(arrays, mask, ["heads", "queries", "keys"])
-        return make_kernel(name, parameters, self.constants(b), text, num_warps=b.warps, num_stages=b.stages)
+        constants = (("OWN", b.own), ("ALONG", b.along), ("SIZE", self.size), ("PADDED", self.padded))
+        return make_kernel(name, parameters, constants, text, num_warps=b.warps, num_stages=b.stages)
 
     def along_keys(self, body: Sequence[str], masked_body: Sequence[str]) -> str:
         """Two loops: over the whole blocks of keys, and over the last one."""

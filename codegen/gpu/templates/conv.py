@@ -38,40 +38,6 @@ IMAGE = ("images", "height", "width", "channels")
 WINDOW = ("rows", "columns", "top", "left")
 
 
-def window_constants(window: Window) -> Constants:
-    """The window as constants: KH x KW taps, strides SH and SW, dilations DH and DW."""
-    (kh, kw), (sh, sw), (dh, dw) = window.taps, window.strides, window.dilations
-    return (("KH", kh), ("KW", kw), ("SH", sh), ("SW", sw), ("DH", dh), ("DW", dw))
-
-
-def size_parameters(names: Sequence[str], known: Mapping[str, int]) -> tuple[Parameter, ...]:
-    """Parameters for sizes; those that are known multiples of 16 promise to be."""
-    return tuple(Parameter(n, "i32", known.get(n, 1) % 16 == 0) for n in names)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where a pixel lies: "NHWC" or "NCHW"."""
-
-    data_format: str
-
-    @property
-    def channels_first(self) -> bool:
-        """Whether it is NCHW."""
-        return self.data_format == "NCHW"
-
-    def offset(self, sizes: tuple[str, str, str], n: str, h: str, w: str, c: str) -> str:
-        """Offset of one pixel of an image with (height, width, channels); `n` is int64, and so is the result."""
-        height, width, channels = sizes
-        if self.channels_first:
-            return f"(({n} * {channels} + {c}) * {height} + {h}) * {width} + {w}"
-        return f"(({n} * {height} + {h}) * {width} + {w}) * {channels} + {c}"
-
-    def ordered(self, n: str, h: str, w: str, c: str) -> tuple[str, str, str, str]:
-        """Four things, one per axis, in the order of the axes in memory."""
-        return (n, c, h, w) if self.channels_first else (n, h, w, c)
-
-
 _HALF = (  # steps of 64: where a pixel lies is computed for each step, which takes as long as 32 products
     Tile(128, 128, 64, 8, 3),
     Tile(128, 256, 64, 8, 3),
@@ -112,7 +78,7 @@ def convolution(
         ValueError: no kernel can do this.
     """
     work = epilogue or plain(dtype, 4, computed=added(dtype))
-    writer = _Convolution(dtype, window, Layout(data_format), work, tf32, known or {})
+    writer = _Convolution(dtype, window, data_format == "NCHW", work, tf32, known or {})
     if makes == "filter":
         return [writer.filter(t) for t in at or _filter_tiles(dtype, window, writer.known)]
     if makes == "image":
@@ -123,8 +89,7 @@ def convolution(
 def _tiles(dtype: DType, known: Mapping[str, int], across: str) -> list[Tile]:
     """Likely tiles first: none that is mostly outside the result."""
     wide = known.get(across, 1 << 14)
-    found = [t for t in _TILES_OF.get(dtype, _HALF) if t.n <= 32 or t.n < 2 * wide]
-    return list(dict.fromkeys(found))
+    return [t for t in _TILES_OF.get(dtype, _HALF) if t.n <= 32 or t.n < 2 * wide]
 
 
 def _filter_tiles(dtype: DType, window: Window, known: Mapping[str, int]) -> list[Tile]:
@@ -145,7 +110,7 @@ class _Convolution:
 
     dtype: DType
     window: Window
-    layout: Layout
+    channels_first: bool  # NCHW, not NHWC
     epilogue: TileLoops
     tf32: bool
     known: Mapping[str, int]
@@ -172,9 +137,16 @@ class _Convolution:
 
     # --- pieces ------------------------------------------------------------------------------------------------------
 
-    def constants(self, t: Tile) -> Constants:
-        """Tile and window."""
-        return (("BM", t.m), ("BN", t.n), ("BK", t.k), *window_constants(self.window))
+    def offset(self, sizes: tuple[str, str, str], n: str, h: str, w: str, c: str) -> str:
+        """Offset of one pixel of an image with (height, width, channels); `n` is int64, and so is the result."""
+        height, width, channels = sizes
+        if self.channels_first:
+            return f"(({n} * {channels} + {c}) * {height} + {h}) * {width} + {w}"
+        return f"(({n} * {height} + {h}) * {width} + {w}) * {channels} + {c}"
+
+    def ordered(self, n: str, h: str, w: str, c: str) -> tuple[str, str, str, str]:
+        """Four things, one per axis, in the order of the axes in memory."""
+        return (n, c, h, w) if self.channels_first else (n, h, w, c)
 
     def dot(self) -> str:
         """One step of the product."""
@@ -191,18 +163,21 @@ class _Convolution:
             arrays.append(Parameter("scratch0", "*" + triton_type(added(self.dtype).name), True))
         else:
             arrays.append(Parameter("out0", "*" + triton_type(self.dtype.name), True))
-        parameters = (*arrays, *size_parameters(sizes, self.known))
-        constants = self.constants(t) + ((("SPLITS", t.splits),) if name.endswith("filter") else ())
+        parameters = (*arrays, *(Parameter(n, "i32", self.known.get(n, 1) % 16 == 0) for n in sizes))
+        window = (*self.window.taps, *self.window.strides, *self.window.dilations)
+        constants: Constants = (("BM", t.m), ("BN", t.n), ("BK", t.k))
+        constants += tuple(zip(("KH", "KW", "SH", "SW", "DH", "DW"), window, strict=True))
+        constants += (("SPLITS", t.splits),) if name.endswith("filter") else ()
         return make_kernel(name, parameters, constants, body, num_warps=t.warps, num_stages=t.stages)
 
     def place(self, sizes: tuple[str, str, str], h: str, w: str, mask: str) -> TilePosition:
         """Where a tile lies whose rows are pixels of an image with these (height, width, channels), of which the last are its columns."""
         index = ("image[:, None]", f"{h}[:, None]", f"{w}[:, None]", "across[None, :]")
         return TilePosition(
-            self.layout.ordered(*index),
-            self.layout.ordered("images", *sizes),
-            self.layout.ordered(mask, mask, mask, f"(across < {sizes[2]})[None, :]"),
-            self.layout.offset(sizes, *index),
+            self.ordered(*index),
+            self.ordered("images", *sizes),
+            self.ordered(mask, mask, mask, f"(across < {sizes[2]})[None, :]"),
+            self.offset(sizes, *index),
         )
 
     # --- forward -----------------------------------------------------------------------------------------------------
@@ -224,7 +199,7 @@ class _Convolution:
             "column = position % columns",
             "h = row * SH - top",
             "w = column * SW - left",
-            f"x_at = in0 + {self.layout.offset(image, 'image', 'h', 'w', '0')}",
+            f"x_at = in0 + {self.offset(image, 'image', 'h', 'w', '0')}",
             f"total = tl.zeros([BM, BN], {stored_as(added(self.dtype))})",
             self.along_few_channels() if few else self.along_taps(),
             epilogue.store("total", place),
@@ -235,7 +210,7 @@ class _Convolution:
 
     def along_taps(self) -> str:
         """The loop over taps and blocks of channels."""
-        pixel, channel = ("1", "height * width") if self.layout.channels_first else ("channels", "1")
+        pixel, channel = ("1", "height * width") if self.channels_first else ("channels", "1")
         return lines(
             "blocks = tl.cdiv(channels, BK)",
             inside(
@@ -255,7 +230,7 @@ class _Convolution:
 
     def along_few_channels(self) -> str:
         """The loop over (tap, channel) as one axis."""
-        pixel, channel = ("1", "height * width") if self.layout.channels_first else ("channels", "1")
+        pixel, channel = ("1", "height * width") if self.channels_first else ("channels", "1")
         return lines(
             "deep = channels * KH * KW",
             inside(
@@ -281,7 +256,7 @@ class _Convolution:
     def input(self, t: Tile) -> Routine:
         """One kernel: pixels of one phase down, channels across. Each phase is a row of the grid."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
-        pixel, channel = ("1", "rows * columns") if self.layout.channels_first else ("filters", "1")
+        pixel, channel = ("1", "rows * columns") if self.channels_first else ("filters", "1")
         epilogue = EpilogueWriter(self.epilogue, 2)
         place = self.place(image, "h", "w", "pixels[:, None]")
         body = lines(
@@ -300,7 +275,7 @@ class _Convolution:
             "# where the first of these taps sees the pixel from; the next ones are BACK positions before",
             "row = (h + top - first_h * DH) // SH",
             "column = (w + left - first_w * DW) // SW",
-            f"dy_at = in1 + {self.layout.offset(result, 'image', 'row', 'column', '0')}",
+            f"dy_at = in1 + {self.offset(result, 'image', 'row', 'column', '0')}",
             "blocks = tl.cdiv(filters, BK)",
             f"total = tl.zeros([BM, BN], {stored_as(added(self.dtype))})",
             inside(
@@ -354,7 +329,7 @@ class _Convolution:
     def filter_kernel(self, t: Tile) -> TritonKernel:
         """Channels of one tap down, filters across, along the positions."""
         image, result = ("height", "width", "channels"), ("rows", "columns", "filters")
-        channel = "height * width" if self.layout.channels_first else "1"
+        channel = "height * width" if self.channels_first else "1"
         start = "scratch0 + tl.program_id(1).to(tl.int64) * (channels * filters * KH * KW)" if t.splits > 1 else "out0"
         value = "total" if t.splits > 1 else f"total.to({stored_as(self.dtype)})"
         body = lines(
@@ -379,10 +354,10 @@ class _Convolution:
                 "h = row * SH - top + i",
                 "w = column * SW - left + j",
                 "seen = (position < count) & (h >= 0) & (h < height) & (w >= 0) & (w < width)",
-                f"x_at = in0 + {self.layout.offset(image, 'image', 'h', 'w', '0')}",
+                f"x_at = in0 + {self.offset(image, 'image', 'h', 'w', '0')}",
                 f"a_at = x_at[None, :] + (channel * {channel})[:, None]",
                 "a = tl.load(a_at, mask=seen[None, :] & (channel < channels)[:, None], other=0.0)",
-                f"b_at = in1 + {self.layout.offset(result, 'image[:, None]', 'row[:, None]', 'column[:, None]', 'across[None, :]')}",
+                f"b_at = in1 + {self.offset(result, 'image[:, None]', 'row[:, None]', 'column[:, None]', 'across[None, :]')}",
                 "b = tl.load(b_at, mask=(position < count)[:, None] & (across < filters)[None, :], other=0.0)",
                 self.dot(),
             ),
