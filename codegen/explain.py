@@ -6,6 +6,7 @@ It runs the compiler's own passes and reads their results.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -441,9 +442,7 @@ class DeviceKernels:
     def __str__(self) -> str:
         lines = [f"kernels of {self.device}: {len(self.kernels)} for {sum(len(k.nodes) for k in self.kernels)} nodes"]
         if self.fired:
-            counts: dict[str, int] = {}
-            for f in self.fired:
-                counts[f.rule] = counts.get(f.rule, 0) + 1
+            counts = Counter(f.rule for f in self.fired)
             lines.append("rewritten: " + ", ".join(f"{rule} ({n})" for rule, n in counts.items()))
         lines += [str(k) for k in self.kernels]
         for names in self.updates:

@@ -20,7 +20,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ def rewrite(unit: PartitionGraph, wanted: KernelOptions) -> tuple[PartitionGraph
     """
     fired: list[Fired] = []
     rules = (*algebra_rules, *arranging_rules, *shape_rules) if wanted.rewrite else ()
-    walk = _Walk(unit, wanted, _table(rules, unit, wanted), sized=True)
+    walk = _Walk(unit, wanted, _table(rules, unit, wanted))
     if wanted.fold or wanted.merge or wanted.rewrite or walk.current:
         unit = walk.run()
         fired += walk.fired
@@ -121,8 +121,8 @@ def _tell(unit: PartitionGraph, fired: Sequence[Fired]) -> None:
 class _Walk:
     """One walk over a unit's steps.
 
-    `table`: by op, the rules that may apply to its nodes. `counted`: rules may use the number of a tensor's consumers. `sized`: rules may
-    use equalities of unknown sizes.
+    `table`: by op, the rules that may apply to its nodes. `counted`: they may use the number of a tensor's consumers; otherwise, equalities
+    of unknown sizes.
     """
 
     def __init__(
@@ -132,7 +132,6 @@ class _Walk:
         table: Mapping[OpDef, Sequence[Rule]],
         *,
         counted: bool = False,
-        sized: bool = False,
     ) -> None:
         self.unit = unit
         self.wanted = wanted
@@ -143,14 +142,13 @@ class _Walk:
         self.originals: dict[Node, Node] = {}  # of copies
         self.same: dict[tuple[Any, ...], Node] = {}  # by the key of equal nodes
         self.in_loops: list[list[tuple[Any, ...]]] = []  # the keys of nodes in the open loops, outermost first
-        self.pure: dict[OpDef, bool] = {}
         self.fired: list[Fired] = []
         self.folding = Folding(self.makers)
         self.sizes = SymbolicShapes(self.makers)
         self.fed = {t for _, t in unit.feeds}
         self.feeds = tuple([(name, self.stand_in(t)) for name, t in unit.feeds])
         self.table = table
-        self.sized = sized and any(op.name in _ASKING for op in self.table)
+        self.sized = not counted and any(op.name in _ASKING for op in self.table)
         # An upper bound of a tensor's uses: removed consumers are not subtracted.
         self.uses: Counter[Tensor] = Counter()
         self.counted = counted and bool(self.table)
@@ -210,10 +208,7 @@ class _Walk:
 
     def may_change(self, node: Node) -> bool:
         """Whether a node is a pure function of its inputs."""
-        pure = self.pure.get(node.opdef)
-        if pure is None:
-            pure = self.pure[node.opdef] = _is_pure(node.opdef)
-        if not pure:
+        if not _is_pure(node.opdef):
             return False
         for t in node.inputs:
             dtype = t.dtype
@@ -347,6 +342,7 @@ class _Walk:
         return left
 
 
+@cache
 def _is_pure(op: OpDef) -> bool:
     known = op.reference is not None or op.name == "Const"
     return known and op.name not in STEERING and not op.traits & _IMPURE
