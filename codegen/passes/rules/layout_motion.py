@@ -30,7 +30,7 @@ _LARGEST = 1 << 16  # bytes of a constant that is written down in another order
 
 def _undone(m: Match) -> Tensor | None:
     """Transpose(f(Transpose(x, p)), q) = f(x) where q undoes p."""
-    order = permutation_of(m, m["q"]) if _is_arithmetic(m.look(m["y"])) else None
+    order = permutation_of(m, m["q"]) if _is_computed(m, m["y"]) else None
     return None if order is None else _Turning(m, order).turned(m["y"])
 
 
@@ -39,7 +39,7 @@ def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
 
     def make(m: Match) -> Tensor | None:
         factor = m.root.inputs[which]
-        if factor.dims is None or len(factor.dims) < 2 or m.uses(factor) > 1 or not _is_arithmetic(m.look(factor)):
+        if factor.dims is None or len(factor.dims) < 2 or m.uses(factor) > 1 or not _is_computed(m, factor):
             return None
         last = len(factor.dims) - 1
         turned = _Turning(m, [*range(last - 1), last, last - 1], for_good=True).turned(factor)
@@ -49,17 +49,7 @@ def _into_product(op: str, flags: tuple[str, str], which: int) -> Rule:
         inputs = (turned, m.root.inputs[1]) if which == 0 else (m.root.inputs[0], turned)
         return m.make(op, inputs, attrs)
 
-    return Rule(
-        f"transpose behind arithmetic into {op}",
-        f"{op}(x, y)",
-        make,
-        beside="Transpose",
-    )
-
-
-def _is_arithmetic(node: Node | None) -> bool:
-    """Whether a node can be done in any order of axes."""
-    return node is not None and (node.opdef.name == "BiasAdd" or node.opdef.scalar is not None)
+    return Rule(f"transpose behind arithmetic into {op}", f"{op}(x, y)", make, beside="Transpose")
 
 
 class _Turning:
@@ -83,9 +73,7 @@ class _Turning:
         done: dict[Tensor, Tensor] = {}
         for old, node in self.behind.items():
             inputs = [done[t] if t in done else self.leaf(t) for t in node.inputs]
-            if node.opdef.name == "BiasAdd":
-                inputs[1] = node.inputs[1]
-            done[old] = self.m.again(node, inputs, self.attrs(node))
+            done[old] = self.m.again(node, inputs, node.attrs)
         return done[tensor]
 
     def look_behind(self, tensor: Tensor) -> bool:
@@ -106,10 +94,7 @@ class _Turning:
                 return False
             self.sources[tensor] = node.inputs[0]
             return True
-        if node.opdef.name == "BiasAdd":
-            if self.layout(node) is None or not self.look_behind(node.inputs[0]):
-                return False
-        elif node.opdef.scalar is None or len(node.outputs) != 1 or not all(map(self.look_behind, node.inputs)):
+        if node.opdef.scalar is None or len(node.outputs) != 1 or not all(map(self.look_behind, node.inputs)):
             return False
         self.behind[tensor] = node
         return True
@@ -137,17 +122,6 @@ class _Turning:
         padded = (1,) * (rank - len(dims)) + tuple(-1 if d is None else d for d in dims)
         shape = [padded[i] for i in self.order]
         return m.make("Reshape", (tensor, m.constant(np.array(shape, np.int32))), {})
-
-    def attrs(self, node: Node) -> dict[str, object]:
-        if node.opdef.name != "BiasAdd":
-            return node.attrs
-        return {**node.attrs, "data_format": self.layout(node)}
-
-    def layout(self, node: Node) -> str | None:
-        """The layout of a bias' operand in the other order; None: it has no name."""
-        rank = len(self.order)
-        axis = self.order.index(1 if node.attrs["data_format"] == "NCHW" else rank - 1)
-        return "NHWC" if axis == rank - 1 else "NCHW" if axis == 1 else None
 
 
 def _lies_along_one_axis(tensor: Tensor, rank: int) -> bool:
