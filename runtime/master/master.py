@@ -29,7 +29,6 @@ from ...placer.partition.partitioned_graph import task_of
 from ...placer.pipeline import Kept, PlanOptions, objective_of, plan_step
 from ...placer.plan import Plan
 from ...placer.rules.placement import Placement
-from ...placer.search.problem import Solution
 from ..config import ConfigProto
 from ..shared_memory.remote_variables import name_of
 from ..worker.registration import Registration
@@ -72,30 +71,28 @@ class MasterSession:
     lock: threading.Lock = field(default_factory=threading.Lock)
     client: str = ""  # the name of the process that opened it
     owner: str = ""  # the key of that process
-    placement: Placement | None = None  # of the whole graph
-    solution: Solution | None = None  # of the search that found it
-    # Devices of stateful nodes, if only the nodes that a run needs are placed.
-    assigned: dict[str, str] = field(default_factory=dict)
+    placed: Plan | None = (
+        None  # the last plan, unless only the nodes that a run needs are placed: with it is the whole graph
+    )
+    assigned: dict[str, str] = field(default_factory=dict)  # devices of stateful nodes
     plans: dict[str, Plan] = field(default_factory=dict)  # handle -> its plan
     # (owner, reader) -> whether the reader can read the owner's memory.
     reachable: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     @property
-    def places_pruned(self) -> bool:
-        """Whether only the nodes that a run needs are placed (`GraphOptions.place_pruned_graph`)."""
-        return self.config.graph_options.place_pruned_graph
-
-    @property
-    def kept_placement(self) -> Kept:
+    def kept(self) -> Kept:
         """What earlier steps have decided. The whole graph is placed again when it has grown; stateful nodes keep their devices."""
-        if self.places_pruned:
+        if self.config.graph_options.place_pruned_graph:
             return Kept(assigned=self.assigned, pruned=True)
-        before = self.placement
-        if before is None:
-            return Kept(later_steps=True)
-        if len(before) == self.graph.version:
-            return Kept(before, self.solution)
-        return Kept(assigned={n.name: before.device_of(n) for n in before if n.opdef.is_stateful}, later_steps=True)
+        if self.placed is not None and len(self.placed.decisions) == self.graph.version:
+            return Kept(self.placed.decisions, self.placed.solution)
+        return Kept(assigned=self.assigned, later_steps=True)
+
+    def keep(self, plan: Plan) -> None:
+        """Store what a plan has decided."""
+        if not self.config.graph_options.place_pruned_graph:
+            self.placed = plan
+        self.assigned.update((n.name, plan.decisions.device_of(n)) for n in plan.decisions if n.opdef.is_stateful)
 
 
 class Master:
@@ -176,7 +173,7 @@ class Master:
             plan, published = self._plan(session, signature)
             if session.config.log_device_placement:
                 self._log_placement(session, plan.decisions)
-            self._keep(session, plan)
+            session.keep(plan)
             by_task: dict[str, list[PartitionGraph]] = {}
             for unit in lower_partitions(plan.partitioned, session.graph, plan.decisions.device_of, published):
                 by_task.setdefault(task_of(unit.device), []).append(unit)
@@ -243,21 +240,13 @@ class Master:
             fetches=fetched,
             targets=run,
             feeds=fed,
-            kept=session.kept_placement,
+            kept=session.kept,
         )
         return plan, access.published
 
-    def _keep(self, session: MasterSession, plan: Plan) -> None:
-        """Store a plan's placement for later signatures: stateful nodes keep their devices."""
-        placement = plan.decisions
-        if session.places_pruned:
-            session.assigned.update((n.name, placement.device_of(n)) for n in placement if n.opdef.is_stateful)
-        else:
-            session.placement, session.solution = placement, plan.solution
-
     def _log_placement(self, session: MasterSession, placement: Placement) -> None:
         """Log the devices of newly placed nodes, and the device requests that are not met."""
-        known = 0 if session.placement is None else len(session.placement)
+        known = 0 if session.placed is None else len(session.placed.decisions)
         for node in placement:
             if node.index >= known:
                 logger.warning("%s: (%s): %s", node.name, node.type, placement.device_of(node))
