@@ -24,7 +24,7 @@ from ..placer.cost.profile import Profile, as_profile
 from .observability.timeline import StepStats
 
 # Servers do not need it.
-_STAYS = frozenset({"_experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"})
+_STAYS = frozenset({"experimental", "keys", "use_per_session_threads", "session_inter_op_thread_pool"})
 
 if TYPE_CHECKING:
     from .observability.trace import Trace
@@ -181,6 +181,7 @@ class ConfigProto(Options):
         tf32: let GPUs compute products, convolutions and attention of float32 in TF32, which rounds factors to 10 bits of fraction and
             adds in float32. It is several times as fast, with relative errors of about 1e-3.
         keys: folder of the keys that authenticate the session; "": the folder in DOVETAIL_KEYS, or no keys. It is never sent.
+        experimental: an `Experimental`.
     """
 
     device_count: dict[str, int] = field(default_factory=dict)
@@ -209,12 +210,7 @@ class ConfigProto(Options):
     fast_math: bool = False
     tf32: bool = False
     keys: str = ""
-    _experimental: Experimental = field(default_factory=Experimental, init=False, repr=False)
-
-    @property
-    def experimental(self) -> Experimental:
-        """TensorFlow's experimental options."""
-        return self._experimental
+    experimental: Experimental = field(default_factory=Experimental)
 
     def kernel_options(self, warm: bool = False, deterministic: bool = False) -> KernelOptions:
         """The options of kernels. Unset options follow the settings of this process.
@@ -312,9 +308,9 @@ def _over(options: Any, defaults: Any) -> Any:
     plain, found = type(options)(), {}
     for f in dataclasses.fields(options):
         value, other = getattr(options, f.name), getattr(defaults, f.name)
-        if isinstance(value, Options) and f.init:
+        if isinstance(value, Options):
             found[f.name] = _over(value, other)
-        elif f.init and f.name not in _OWN and value == getattr(plain, f.name):
+        elif f.name not in _OWN and value == getattr(plain, f.name):
             found[f.name] = other
     return dataclasses.replace(options, **found)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -81,7 +80,6 @@ class Session:
         self._parsed: dict[Any, Fetches] = {}
         self._partial_runs: dict[str, PartialRun] = {}
         self._numbers = itertools.count(1)  # numbers of partial runs
-        self._lock = threading.Lock()
         self._contexts: list[AbstractContextManager[Any]] = []
         self._backend: Backend
         if _within is not None:
@@ -196,9 +194,8 @@ class Session:
         self._check_runnable()
         parsed = self._parse(fetches)
         made = PartialRun(self._graph, parsed, [fed_tensor(self._graph, key) for key in feeds or ()])
-        with self._lock:
-            handle = f"partial run {next(self._numbers)} of {', '.join((*parsed.tensors, *parsed.targets))}"
-            self._partial_runs[handle] = made
+        handle = f"partial run {next(self._numbers)} of {', '.join((*parsed.tensors, *parsed.targets))}"
+        self._partial_runs[handle] = made
         return handle
 
     def partial_run(self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
