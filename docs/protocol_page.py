@@ -40,8 +40,8 @@ SEQUENCES: dict[str, tuple[str, list[Step]]] = {
         [
             ("client", "server", "hello stream"),
             ("server", "client", "stream_offer way, name, token"),
-            ("client", "", "connects, sends the token"),
-            ("client", "server", "stream_connected token"),
+            ("client", "", "connects, sends the token, gets an answer"),
+            ("client", "server", "stream_connected"),
             ("server", "", "reads the stream from now on"),
             ("server", "client", "stream_open"),
             ("client", "", "reads the stream from now on"),

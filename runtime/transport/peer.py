@@ -11,8 +11,8 @@ address), it sends `hello` with `readable` false, and tensors to it are sent aga
 
 **Stream.** Both ends meet over ZeroMQ, and upgrade to a stream:
 
-    called end    stream_offer        connect to this Unix socket (if you mapped my memory), or to this TCP port, and send this token
-    caller        stream_connected    this is my last message here, the next ones come on the stream
+    called end    stream_offer        connect to this Unix socket (if I mapped your memory), or to this TCP port, and send this token
+    caller        stream_connected    I have; this is my last message here, the next ones come on the stream
     called end    stream_open         this is my last message here as well
 
 Each end reads the stream only after the other's last ZeroMQ message, so no message overtakes another. When the stream ends, both
@@ -65,14 +65,8 @@ class Offer(NamedTuple):
     way: str
 
 
-class Claim(NamedTuple):
-    """The other end has connected a stream and sent this token. Take the stream, and call `Peer.upgrade`."""
-
-    token: str
-
-
-Command: TypeAlias = Message | Connect | Offer | Claim
-"""What the owner of a peer has to do. A message: send it."""
+Command: TypeAlias = Message | Connect | Offer | Stream
+"""What the owner of a peer has to do. A message: send it. A stream: call `Peer.upgrade`."""
 
 
 class Peer:
@@ -86,6 +80,7 @@ class Peer:
 
     Attributes:
         stream: the stream that messages are sent on; None: they are sent on ZeroMQ.
+        token: what the peer was told to send on its stream, until that has come: then it is `accepted`, until `stream_connected`.
         lend: lends tensors to the peer; None if it cannot map our memory.
         unsent: the messages that ZeroMQ has not taken yet, in chunks. reassembler: has the one that is being received in chunks.
         pid: the peer's process, if its memory can be mapped; else 0.
@@ -102,6 +97,9 @@ class Peer:
         self._give = give
         self._takes_tcp = takes_tcp
         self.stream: Stream | None = None
+        self.token = ""
+        self.accepted: Stream | None = None
+        self._may_offer = not is_caller  # a connection gets one offer
         self.lend: Lend | None = None
         self.unsent: deque[deque[list[Frame]]] = deque()
         self._unsent_bytes = 0
@@ -132,8 +130,9 @@ class Peer:
             return self._met(fields.get("memory"), fields["readable"], bool(fields.get("stream")))
         if kind == "stream_offer" and self.is_caller and self.stream is None:
             return [Connect(**fields)] if fields["way"] == "unix" or self._takes_tcp else []
-        if kind == "stream_connected" and not self.is_caller and self.stream is None:
-            return [Claim(fields["token"])]
+        if kind == "stream_connected" and self.accepted is not None:
+            accepted, self.accepted = self.accepted, None
+            return [accepted]
         if kind == "stream_open" and self.is_caller and self.stream is not None:
             self.stream.is_open = True
         return []
@@ -152,16 +151,14 @@ class Peer:
             self.lend = (lambda array, alone: pool.lend(array, pid, alone)) if reads_ours and pid > 0 else None
             if self.lend is not None and self.pid != process_id():
                 self._pool.is_read = True
-        if not self.is_caller and self.stream is None:
-            if readable:
-                out.append(Offer("unix"))
-            elif takes_tcp and self._takes_tcp:
-                out.append(Offer("tcp"))
+        if self._may_offer and (readable or (takes_tcp and self._takes_tcp)):
+            self._may_offer = False
+            out.append(Offer("unix" if readable else "tcp"))
         return out
 
-    def upgrade(self, stream: Stream, token: str) -> bool:
+    def upgrade(self, stream: Stream) -> bool:
         """Send on a stream from now on. The last message on ZeroMQ is posted (`post`); False: it could not be."""
-        last = Message("stream_connected", {"token": token}) if self.is_caller else Message("stream_open")
+        last = Message("stream_connected" if self.is_caller else "stream_open")
         if self.stream is not None or not self.post(encode(last)):
             return False
         stream.is_open = not self.is_caller
@@ -256,11 +253,12 @@ class Peer:
         part = self.reassembler
         stalls = part.is_open() and part.received == part.received_before
         part.received_before = part.received
-        return stalls or (self.stream is not None and self.stream.waiting() > 0)
+        return stalls or self.accepted is not None or (self.stream is not None and self.stream.waiting() > 0)
 
     def is_idle(self) -> bool:
         """Whether nothing is lost when this peer is forgotten."""
-        return not (self.is_caller or self.stream or self.queued or self.unsent or self.reassembler.is_open())
+        is_used = self.stream or self.accepted or self.queued or self.unsent or self.reassembler.is_open()
+        return not (self.is_caller or is_used)
 
 
 def _size(frames: Sequence[Frame]) -> int:

@@ -7,6 +7,7 @@ belongs to the thread of the event loop.
 from __future__ import annotations
 
 import logging
+import secrets
 import select
 import threading
 import time
@@ -23,9 +24,9 @@ from .access_control import AccessControl
 from .event_loop import EventLoop
 from .fault_injection import link_faults
 from .keys import Keys
-from .peer import HANDSHAKE, MAX_BACKLOG, STOP_LENDING, Claim, Command, Connect, Offer, Peer
+from .peer import HANDSHAKE, MAX_BACKLOG, STOP_LENDING, Command, Connect, Offer, Peer
 from .stream import Stream
-from .stream_listener import StreamListener, connect_stream
+from .stream_listener import TOKEN_BYTES, StreamListener, connect_stream
 from .zmq_links import Counters, ZmqLinks, address_of, dialled_name, is_dialled, name_of
 from .zmq_sockets import LINGER_MS, RETRY_MS, Context, dialled_host
 
@@ -75,9 +76,9 @@ class Peers:
     ) -> int:
         """Listen for clients and for their streams. As `ZmqLinks.bind`."""
         port = self.links.bind(address, ip, port, access, expel)
-        self.listeners["unix"] = StreamListener(self._io)
+        self.listeners["unix"] = StreamListener(self._io, self._offered)
         if self._takes_tcp:
-            self.listeners["tcp"] = StreamListener(self._io, ip)
+            self.listeners["tcp"] = StreamListener(self._io, self._offered, ip)
         return port
 
     def get(self, name: bytes) -> Peer:
@@ -227,27 +228,26 @@ class Peers:
             if isinstance(command, Message):
                 self.post(peer, encode(command))
             elif isinstance(command, Offer):
-                offer = self.listeners[command.way].offer(peer.name)
+                offer = self.listeners[command.way].offer(secrets.token_hex(TOKEN_BYTES))
                 if offer is not None:
+                    peer.token = offer.token
                     self.post(peer, encode(Message("stream_offer", offer._asdict())))
-            elif isinstance(command, Connect) and command.way == "tcp":  # in a thread: it may take a second
+            elif isinstance(command, Connect):  # in a thread: it may take a second
                 threading.Thread(target=self._connect, args=(peer, command), daemon=True).start()
-            elif isinstance(command, Connect):
-                self._connect(peer, command)
-            elif isinstance(command, Claim):
-                for listener in self.listeners.values():
-                    stream = listener.claim(peer.name, command.token)
-                    if stream is not None:
-                        self._upgrade(peer, stream)
-                        break
+            else:
+                self._upgrade(peer, command)
+
+    def _offered(self, token: str) -> Peer | None:
+        """The peer that was offered a stream with this token."""
+        return next((peer for peer in self.by_name.values() if peer.token == token), None) if token else None
 
     def _connect(self, peer: Peer, offer: Connect) -> None:
         stream = connect_stream(offer, dialled_host(address_of(peer.name)))
-        if stream is not None and not self._io.call_soon(lambda: self._upgrade(peer, stream, offer.token)):
+        if stream is not None and not self._io.call_soon(lambda: self._upgrade(peer, stream)):
             stream.close()
 
-    def _upgrade(self, peer: Peer, stream: Stream, token: str = "") -> None:
-        if self.by_name.get(peer.name) is not peer or not peer.upgrade(stream, token):
+    def _upgrade(self, peer: Peer, stream: Stream) -> None:
+        if self.by_name.get(peer.name) is not peer or not peer.upgrade(stream):
             stream.close()
             return
         self._note_waiting(peer)
@@ -270,11 +270,11 @@ class Peers:
     # --- the end of peers --------------------------------------------------------------------------------------------
 
     def accept(self, on: bool) -> bool:
-        """Start or stop accepting connections, and streams from other machines. Whether that succeeded."""
+        """Start or stop accepting connections and streams. Whether that succeeded."""
         if not self.links.accept(on):
             return False
-        if "tcp" in self.listeners:
-            self.listeners["tcp"].is_full = not on
+        for listener in self.listeners.values():
+            listener.is_full = not on
         return True
 
     def tidy(self) -> None:
@@ -283,6 +283,7 @@ class Peers:
         for peer in list(self.by_name.values()):
             if peer.look() and self.is_gone(peer):
                 peer.reassembler.drop()
+                _drop_accepted(peer)
                 if peer.stream is not None:
                     self._leave(peer, peer.stream)
         for listener in self.listeners.values():
@@ -310,6 +311,7 @@ class Peers:
         peer = self.by_name.pop(name, None)
         if peer is not None:
             self._sending.pop(peer, None)
+            _drop_accepted(peer)
             if peer.stream is not None:
                 self._io.unwatch(peer.stream.fd)
                 peer.stream.close()
@@ -332,8 +334,16 @@ class Peers:
                         peer.stream.close()
                         peer.stream = None
             time.sleep(RETRY_MS / 1000)
-        for stream in self.streams():
-            stream.close()
+        for peer in list(self.by_name.values()):
+            _drop_accepted(peer)
+            if peer.stream is not None:
+                peer.stream.close()
         for listener in self.listeners.values():
             listener.close()
         self.links.close()
+
+
+def _drop_accepted(peer: Peer) -> None:
+    if peer.accepted is not None:
+        peer.accepted.close()
+        peer.accepted = None

@@ -177,7 +177,7 @@ _MEMBER = "task str, group str, token int"
 KINDS: dict[str, KindSchema] = {row.kind: row for row in (
     _row("hello", "any > any: hello", "memory? reference, readable bool, stream? bool"),
     _row("stream_offer", "server > any: stream_connected", "way str, name str, token str"),
-    _row("stream_connected", "any > server: stream_open", "token str"),
+    _row("stream_connected", "any > server: stream_open"),
     _row("stream_open", "server > any"),
     _row("probe", "server > any"),
     _row("ping", "any > server: pong", "seq int, request? int, waits? bool"),

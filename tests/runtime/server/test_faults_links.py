@@ -30,8 +30,10 @@ def echo(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Endpoint
     with Endpoint("localhost:0", lambda peer, message: endpoint.reply(peer, message)) as endpoint:
         monkeypatch.delenv("DOVETAIL_FAULTS")
         with Connection(endpoint.address) as connection:
-            connection.send(Message("ping", {"seq": 0}))
-            assert connection.recv(5.0) is not None
+            peer = connection.peer
+            while peer.stream is None or not peer.stream.is_open:  # the faults are not those of the handshake
+                connection.send(Message("ping", {"seq": 0}))
+                assert connection.recv(5.0) is not None
             monkeypatch.setenv("DOVETAIL_FAULTS", f"from:{file}")
             yield endpoint, connection
 

@@ -296,9 +296,10 @@ def test_connections_recover_from_an_interrupt(
 
     with Connections() as connections:
         for what in ("post", "attend"):  # in the middle of a message that is sent, or received
-            connections.send(echo.address, ping(0))
-            assert connections.poll(WAIT_S)
             before = connections.peer(echo.address)
+            while before.stream is None or not before.stream.is_open:
+                connections.send(echo.address, ping(0))
+                assert connections.poll(WAIT_S)
             with monkeypatch.context() as now:
                 now.setattr(connections._peers, what, interrupted)
                 with pytest.raises(kind):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dovetail.runtime.transport import peer as peer_module
-from dovetail.runtime.transport.peer import HANDSHAKE, Claim, Command, Connect, Offer, Peer
+from dovetail.runtime.transport.peer import HANDSHAKE, Command, Connect, Offer, Peer
 from dovetail.runtime.wire.chunking import CHUNK_BYTES, PROGRESS_ACK
 from dovetail.runtime.wire.messages import Message, decode, encode
 from dovetail.runtime.wire.schema import WireError
@@ -47,7 +47,7 @@ class End:
         self.inbox: deque[list[Frame]] = deque()
         self.link: deque[list[Frame]] = deque()  # what the link has taken
         self.other: End
-        self.wanted: list[Connect | Claim] = []  # commands that take time
+        self.wanted: list[Any] = []  # commands that take time: to connect, or to upgrade to a stream
         self.came: list[int] = []
         self.offered = 0
 
@@ -95,7 +95,6 @@ class Pair:
     def __init__(self) -> None:
         self.ends = End(True), End(False)
         self.ends[0].other, self.ends[1].other = self.ends[1], self.ends[0]
-        self.connected: deque[FakeStream] = deque()  # the called end's streams that it has not claimed
         self.ends[0].do(self.ends[0].peer.greeting())
 
     def carry(self, end: End) -> bool:
@@ -122,19 +121,18 @@ class Pair:
         return True
 
     def settle(self, end: End) -> bool:
-        """A stream is connected, or claimed."""
+        """A stream is connected, or upgraded to."""
         if not end.wanted:
             return False
         command = end.wanted.pop(0)
         if isinstance(command, Connect):
             near: Any = FakeStream()
-            far = FakeStream()
+            far: Any = FakeStream()
             near.other, far.other = far, near
-            if end.peer.upgrade(near, command.token):
-                self.connected.append(far)
+            end.other.peer.accepted = far
+            end.peer.upgrade(near)
         else:
-            stream: Any = self.connected.popleft()
-            assert end.peer.upgrade(stream, "")
+            assert end.peer.upgrade(command)
         return True
 
     def cut(self, end: End) -> bool:
@@ -184,7 +182,7 @@ def test_a_stream_is_not_used_when_its_last_word_on_the_link_has_no_room(monkeyp
     for number in range(MOST + ROOM):
         caller.send(number)
     stream: Any = FakeStream()
-    assert not caller.peer.upgrade(stream, "t")
+    assert not caller.peer.upgrade(stream)
     assert caller.peer.stream is None and caller.peer.waiting() == MOST
 
 

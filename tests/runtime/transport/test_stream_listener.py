@@ -1,7 +1,8 @@
-"""Streams over TCP, between processes that cannot read each other's memory."""
+"""Listeners of streams; streams over TCP, between processes that cannot read each other's memory."""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from echoing import WAIT_S, Connection, ping, until
 from dovetail.runtime.transport import peer, peers as peers_module
 from dovetail.runtime.transport.endpoint import Endpoint
 from dovetail.runtime.transport.event_loop import EventLoop
-from dovetail.runtime.transport.peer import Connect
+from dovetail.runtime.transport.peer import Connect, Peer
 from dovetail.runtime.transport.stream_listener import StreamListener, connect_stream
 from dovetail.runtime.wire.messages import Message
+
+TOKEN = "5a" * 16
 
 
 def sent_back(connection: Connection, message: Message) -> Message:
@@ -99,25 +102,30 @@ def test_where_no_stream_can_be_zeromq_goes_on(monkeypatch: pytest.MonkeyPatch, 
 # --- meeting ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def listener() -> Iterator[StreamListener]:
-    io = EventLoop()
-    made = StreamListener(io, "127.0.0.1")
+@pytest.fixture(params=[None, "127.0.0.1"], ids=["unix", "tcp"])
+def met(request: pytest.FixtureRequest) -> Iterator[tuple[StreamListener, Peer]]:
+    """A listener on an I/O thread, and the peer that may connect to it with the token `TOKEN`."""
+    io, anna = EventLoop(), Peer(b"anna", False, lambda frames: True, takes_tcp=True)
+    anna.token = TOKEN
+    made = StreamListener(io, lambda token: anna if token == anna.token else None, request.param)
     io.patience = lambda: 0.05
-    io.start("test", None, made.close)
-    yield made
+    io.start("test", lambda: None, made.close)
+    yield made, anna
     io.close()
+    if anna.accepted is not None:
+        anna.accepted.close()
 
 
-def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
-    offer = listener.offer(b"anna")
-    assert offer is not None and listener.offer(b"anna") is None
+def test_a_stream_is_made_of_an_offer(met: tuple[StreamListener, Peer]) -> None:
+    listener, anna = met
+    offer = listener.offer(TOKEN)
+    assert offer is not None
     stream = connect_stream(offer, "127.0.0.1")
     assert stream is not None
-    assert listener.claim(b"berta", offer[2]) is None
-    until(lambda: offer[2] in listener._accepted, "the I/O thread has accepted it")
-    other = listener.claim(b"anna", offer[2])
-    assert other is not None and listener.claim(b"anna", offer[2]) is None
+    until(lambda: anna.accepted is not None, "the peer has its stream")
+    assert connect_stream(offer, "127.0.0.1") is None  # the token is good for once
+    other = anna.accepted
+    assert other is not None
     stream.send([b"head", b"tensor"])
     assert other.receive_within(WAIT_S) == [[b"head", b"tensor"]]
     assert other.receive_within(0.01) == []
@@ -125,22 +133,36 @@ def test_a_stream_is_made_of_an_offer(listener: StreamListener) -> None:
     other.close()
 
 
-def test_strangers_are_sent_away(listener: StreamListener) -> None:
-    offer = listener.offer(b"anna")
+def test_strangers_are_sent_away(met: tuple[StreamListener, Peer], monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, anna = met
+    offer = listener.offer(TOKEN)
     assert offer is not None
-    assert connect_stream(Connect("tcp", offer[1], "00" * 16), "127.0.0.1") is None
-    with socket.create_connection(("127.0.0.1", int(offer[1])), WAIT_S) as silent:  # says nothing
-        until(lambda: bool(listener._silent), "it is accepted")
-        for _ in range(2):
-            listener._io.call_soon(listener.tidy)
-        assert silent.recv(1) == b""
+    assert connect_stream(Connect(offer.way, offer.name, "00" * 16), "127.0.0.1") is None
+    silent, rude = (socket.socket(socket.AF_UNIX if offer.way == "unix" else socket.AF_INET) for _ in range(2))
+    for stranger in (silent, rude):
+        stranger.settimeout(WAIT_S)
+        stranger.connect(f"\0{offer.name}" if offer.way == "unix" else ("127.0.0.1", int(offer.name)))
+    rude.send(b"short")
+    assert rude.recv(1) == b""
+    until(lambda: bool(listener._silent), "it is accepted")
+    for _ in range(2):
+        listener._io.call_soon(listener.tidy)
+    assert silent.recv(1) == b""
+    silent.close()
+    rude.close()
+    if offer.way == "unix":  # processes of another user are not talked to
+        monkeypatch.setattr(os, "geteuid", lambda: 123_456)
+        assert connect_stream(offer, "") is None
+        monkeypatch.undo()
     stream = connect_stream(offer, "127.0.0.1")
     assert stream is not None
+    until(lambda: anna.accepted is not None, "the peer has its stream")
     stream.close()
 
 
-def test_few_descriptors_are_kept_for_the_server_itself(listener: StreamListener) -> None:
-    offer = listener.offer(b"anna")
+def test_few_descriptors_are_kept_for_the_server_itself(met: tuple[StreamListener, Peer]) -> None:
+    listener, _ = met
+    offer = listener.offer(TOKEN)
     assert offer is not None
     listener.is_full = True
     assert connect_stream(offer, "127.0.0.1") is None
