@@ -11,4 +11,6 @@ window_loops.py        loop nests of pooling and depthwise convolutions
 optimizer_loops.py     loop nests of the optimizers' update rules
 epilogue.py            prologue and epilogue fusion: elementwise kernels fused into a product or convolution
 range_analysis.py      facts about value ranges, such as x - max(x) <= 0; online reductions: softmax and variance in one pass
+
+The passes of `codegen/pipeline.py`, the lowering and both back ends may import it; nothing in `ir`, `memory` or `passes` may.
 """

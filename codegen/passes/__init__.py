@@ -1,4 +1,4 @@
-"""Graph passes: from a partition's nodes to better nodes. They know `ir` only.
+"""Graph passes: from a partition's nodes to better nodes. They know `ir` only; `pipeline` and `explain` import them.
 
 rewrite.py            applies the rule tables, folds constants, merges equal nodes (CSE)
 rules/                the rule tables and their pattern language

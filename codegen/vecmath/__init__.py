@@ -30,6 +30,10 @@ over all magnitudes; NaN gives NaN, and infinities, zeros and denormals give wha
 
 Those with an error of 1 in float32 and more in float64 are computed in float64 for both; so are those that only float32 has.
 
+Modules: `exp_log`, `trig`, `hyperbolic`, `special` have the functions above; `reduce` sums and quotients; `half` float16 and
+bfloat16 as bits; `memory` reads and writes elements; `intrinsics` what all of these are written with. The texts of kernels in
+`codegen/cpu` call them, so `codegen/cpu` alone imports this package; the emitter of GPU kernels translates their calls by name.
+
 Sources: argument reduction after Cody and Waite, "Software Manual for the Elementary Functions" (1980); log and log1p follow
 Ng's fdlibm (Sun, 1993); float32 erf is N. Juffa's pair of polynomials (public domain); the coefficients of exp, and of erf
 in float64, are Chebyshev fits made with mpmath (with their errors in comments).

@@ -1,4 +1,13 @@
-"""Distribution strategies: one model, trained by several replicas (`dt.distribute`)."""
+"""Distribution strategies: one model, trained by several replicas (`dt.distribute`).
+
+- `strategy`, `extended`: the base, and its interface for authors of loops and optimizers. `context`: the current strategy and replica.
+- `mirrored`, `multi_worker`, `parameter_server`: the strategies. `experimental`: their first names. `replica`: building once per replica.
+- `values`, `reduction`: values per replica, variables with copies; how they are reduced. `input`: data sets under a strategy.
+- `coordinator`, `per_worker`: one client that dispatches calls to workers; what each worker has. `partitioners`: of variables.
+- `resolvers`, `launchers`: where the cluster comes from; clusters on Ray, Slurm and Kubernetes.
+
+`train`, `interop`, `compat`, `tools` and `dt.compile` may import it.
+"""
 
 from . import experimental
 from .context import has_strategy, in_cross_replica_context

@@ -1,4 +1,8 @@
-"""Files, records, and their parsing (`dt.io`)."""
+"""Files, records, and their parsing (`dt.io`).
+
+`files` and `gfile`: files under TensorFlow 1's and 2's names. `records`: record files. `matching`: names of files as a variable.
+Parsing is done by ops: `graph/ops/io`. `data`, `interop`, `train` and `compat` may import it.
+"""
 
 from ..graph.ops.io.files import matching_files, read_file, write_file
 from ..graph.ops.io.parsing import (

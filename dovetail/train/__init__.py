@@ -1,4 +1,11 @@
-"""Training: optimizers and what they need, under TensorFlow 1's names (`dt.train`)."""
+"""Training: optimizers and what they need, under TensorFlow 1's names (`dt.train`).
+
+- `optimizers`: optimizers, schedules of learning rates, loss scaling (its names in TensorFlow 1.15: `experimental`).
+- `saving`: checkpoints and meta graphs. `loops`: sessions that train, and their hooks. `global_step`: the variable that counts steps.
+- `distributed`: optimizers that need several tasks.
+
+`compat`, `tools` and `dt.compile` may import it; it imports `distribute`, `interop` and `io`, and is imported by none of them.
+"""
 
 from typing import TYPE_CHECKING, Any
 

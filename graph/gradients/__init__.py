@@ -5,4 +5,6 @@
 - `custom`: rules that a program defines.
 
 An op's rule is defined with the op. A rule that needs ops of later modules is defined there, and added by `opdef.set_gradient`.
+
+`tensorflow` and what is above `graph` may import it.
 """

@@ -4,6 +4,7 @@
     async_request        requests that a resource answers later: a step waits without holding a thread
     variable             the value of a variable: copy-on-write, atomic changes
     chunked_snapshot     the value of one moment of a large variable, read while the variable is changed in place
+    cancellation         how a kernel that runs long learns that its step has ended
     queue, accumulator   the rules of these resources
     buffer_pool          memory of results, reused
     shared_storage       interfaces by which a runtime keeps values in shared memory

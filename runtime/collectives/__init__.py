@@ -10,6 +10,6 @@
     device_link               the agreement before a collective on device links, such as NCCL's
 
 A collective fails in all members or in none. If one member is gone, the others get an error and start a new session. The package
-has no sockets: the coordinator is given a function that sends. The worker, the server and the session use it. Kernels know only
+has no sockets: the coordinator is given a function that sends. The worker and the server may import it. Kernels know only
 `graph/resources/collective_context.py`.
 """

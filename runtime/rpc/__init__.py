@@ -6,4 +6,6 @@
     failure_detection  silent and restarted tasks; leases of sessions; tensors and collectives' messages that were lost
 
 `runtime/timeouts.py` has the constants of all failure detectors, and how they relate.
+
+Collectives, worker, master, server and session may import it.
 """

@@ -3,7 +3,7 @@
     fused                  kernels made by fusion, from loop nests
     node                   the common class of hand-written kernels of one op
     gemm                   matrix products
-    contraction, ..._source   what products and convolutions are: blocked and packed GEMM, by tables of offsets
+    contraction, contraction_source   what products and convolutions are: blocked and packed GEMM, by tables of offsets
     microkernel            the register tile of products and convolutions, in LLVM
     conv                   convolutions as implicit GEMM
     windows                pooling and depthwise convolutions, from the loop nests that GPUs run, too

@@ -9,5 +9,5 @@
     machine        what these need beyond Numba: atomic counters, calls through addresses
     copy_source    strided copies for plans
 
-`kernels` and `regions` record into plans, and run by them. This package knows neither.
+Only `kernels` and `regions` import it: they record into plans, and run by them. This package knows neither.
 """

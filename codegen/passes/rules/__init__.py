@@ -1,4 +1,4 @@
-"""The rewrite rules, as tables. `codegen/passes/rewrite.py` applies them.
+"""The rewrite rules, as tables. `codegen/passes/rewrite.py` applies them. Only `codegen/passes` imports this package.
 
 dsl.py             the pattern language
 algebra.py         algebraic identities that spare a costly function

@@ -8,4 +8,6 @@
     kubectl.py                applies the manifests, and runs a program in a pod
 
 An engine's own package is loaded when it is used.
+
+`dt.compile` and the command `dovetail` import them.
 """

@@ -1,6 +1,8 @@
 """Summaries for TensorBoard: nodes that create them, and writers of event files (`dt.summary`).
 
 Event files are written by tensorboardX (`pip install 'dovetail[tensorboard]'`), which is loaded by the first writer.
+
+`nodes` has the first, `writer` the second. `train` and `compat` may import it.
 """
 
 from typing import Any

@@ -2,4 +2,6 @@
 
 `meta_graph_def` reads and writes `MetaGraphDef`s, with the savers in them. The protocol buffers and the checkpoint format are in
 `graph/tensorflow`.
+
+`train/saving` and `compat` may import it.
 """

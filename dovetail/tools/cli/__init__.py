@@ -1,4 +1,12 @@
-"""The command `dovetail`, one module per family of commands. Each imports what it needs when it runs: `dovetail --help` is quick."""
+"""The command `dovetail`, one module per family of commands. Each imports what it needs when it runs: `dovetail --help` is quick.
+
+- `plan`, `ops`, `devices`, `calibrate`: plans, the index of ops, devices, measurements of this machine. `programs`: the argument PROGRAM.
+- `run`, `serve`, `trace`, `watch`: programs and servers, what they do. `keys`: keys of servers and clients.
+- `cluster`, `slurm`, `k8s`: clusters from a file. `lock_file`: of a cluster that is up.
+- `common`: what all commands share.
+
+Only `dovetail/__main__.py` and the installed script import it.
+"""
 
 from __future__ import annotations
 

@@ -6,5 +6,8 @@ worker    what each worker process runs (between-graph replication)
 replicas  the two ways to replicate: a graph per worker, or a copy of the compute per worker in one graph
 watch     the workers' progress reports, and how they arrive
 display   the progress display
+strategies  the classifier under a distribution strategy
 run       all of it in order, and the final summary
+
+Only the command `dovetail demo` imports it.
 """

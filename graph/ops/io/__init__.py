@@ -5,4 +5,6 @@ files                          whole files of the client's machine
 parsing                        examples as tensors, raw bytes
 checkpoints                    saving and restoring variables, on the task that has them
 summaries                      messages for TensorBoard
+
+Whatever is above `graph/ops` may import it, and other families of ops.
 """

@@ -6,4 +6,6 @@ conv, pooling, spatial         images; spatial has one, two and three axes, made
 resize                         images in another size
 conv_geometry                  window geometry that convolutions and pooling share
 normalization                  norms, moments, batch, layer and local response normalization
+
+Whatever is above `graph/ops` may import it, and other families of ops.
 """

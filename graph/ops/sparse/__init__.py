@@ -2,4 +2,6 @@
 
 arrange    reorder, slice, concatenate, fill, reshape, to dense tensors; no arithmetic
 math       sums, extremes, products with dense tensors, softmax, embedding lookups
+
+Whatever is above `graph/ops` may import it, and other families of ops.
 """

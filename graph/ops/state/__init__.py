@@ -7,4 +7,6 @@ queues, queue_api                     queues, and TensorFlow 1's classes for the
 accumulators                          conditional accumulators
 tables                                lookup tables
 collectives                           all-reduce, all-gather, reduce-scatter, broadcast, barrier; equality of replicas
+
+Whatever is above `graph/ops` may import it, and other families of ops.
 """

@@ -1,4 +1,9 @@
-"""What TensorFlow 1's programs take from `tf.contrib`, as far as it is there; it lives elsewhere."""
+"""What TensorFlow 1's programs take from `tf.contrib`, as far as it is there.
+
+Most modules give other parts of Dovetail under their first names: `cluster_resolver`, `data`, `distribute`, `framework`, `lookup`,
+`losses`, `metrics`, `opt`, `rnn`. These define something: `layers` (by `networks`, `norms`, `plain_layers`, `regularizers`), `arg_scope`,
+`evaluation`, `hparams`, `legacy_seq2seq`, `seq2seq`, `slim`, `training`, `util`, `utils`, `variables`. No other package imports it.
+"""
 
 from typing import Any
 

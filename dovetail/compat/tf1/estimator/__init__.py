@@ -1,4 +1,11 @@
-"""Estimators: a model function, and what trains, evaluates and uses it, on one machine or on a cluster (`dt.estimator`)."""
+"""Estimators: a model function, and what trains, evaluates and uses it, on one machine or on a cluster (`dt.estimator`).
+
+- `estimator`: `Estimator`. `spec`, `building`: what a model function gives; the graph that is made with it. `inputs`: input functions.
+- `training`, `sessions`, `run_config`, `rounds`: `train_and_evaluate` in a cluster, its sessions, settings, and batches of replicas.
+- `canned`, `heads`: ready-made models. `warm_start`: values from another checkpoint. `export`, `exporters`: saved models.
+
+Only `contrib` imports it, and programs do.
+"""
 
 from ....train import (
     CheckpointSaverHook,

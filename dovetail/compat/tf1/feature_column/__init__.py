@@ -1,4 +1,8 @@
-"""Feature columns: how the values of examples become the input of a model (`dt.feature_column`)."""
+"""Feature columns: how the values of examples become the input of a model (`dt.feature_column`).
+
+`make` has the public functions, `columns` what a column is, `layers` what makes tensors of them. Only `estimator`
+imports it, and programs do.
+"""
 
 from .layers import input_layer, linear_model
 from .make import (

@@ -4,6 +4,8 @@ geometry, boxes   flips, crops, padding; bounding boxes, non-maximum suppression
 colour, quality   colour spaces and adjustments; PSNR, SSIM, total variation
 patches           sliding windows as rows
 files             JPEG, PNG, GIF and BMP
+
+Only `names` imports it.
 """
 
 from ....graph.ops.nn.resize import (

@@ -8,6 +8,9 @@ is in local variables: `dt.local_variables_initializer()` sets it to zero.
 >>> for batch in batches:
 ...     session.run(update, batch)
 >>> session.run(accuracy)
+
+`means`, `confusion`, `classes` and `ranking` have them; `totals` and `weights` what they share. `contrib`, `estimator` and
+`compat.tf1` import it.
 """
 
 from .classes import mean_iou, mean_per_class_accuracy

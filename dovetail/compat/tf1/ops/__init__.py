@@ -12,6 +12,8 @@ sequence_parsing          examples with sequences as tensors, JSON, tensors as b
 sets                      set operations along the last axis
 
 `define_all` is registered in `graph/core/hooks.py`: the registry calls it when it lacks a name, or is asked for all ops.
+
+Only `compat` imports it.
 """
 
 from functools import cache

@@ -1,1 +1,4 @@
-"""Input by queues: `input` (`tf.train.batch`, `string_input_producer`), `readers` (`tf.TextLineReader`)."""
+"""Input by queues: `input` (`tf.train.batch`, `string_input_producer`), `readers` (`tf.TextLineReader`).
+
+Only `names` imports it.
+"""

@@ -1,4 +1,7 @@
-"""Recurrent networks under TensorFlow 1's names, which `dt.nn` gives out."""
+"""Recurrent networks under TensorFlow 1's names, which `dt.nn` gives out.
+
+`cells` and `wrappers` are cells, together `rnn_cell`; `networks` applies them. `contrib` and `names` import it.
+"""
 
 from . import rnn_cell
 from .networks import (

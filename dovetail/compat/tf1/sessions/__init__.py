@@ -1,1 +1,4 @@
-"""`supervisor` is `tf.train.Supervisor`, the older form of `MonitoredTrainingSession`; `services` are the threads that it runs."""
+"""`supervisor` is `tf.train.Supervisor`, the older form of `MonitoredTrainingSession`; `services` are the threads that it runs.
+
+`contrib.slim` and `names` import it.
+"""

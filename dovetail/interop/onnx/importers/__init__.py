@@ -1,4 +1,8 @@
-"""The importers, by families of ops. Loading this package registers all of them."""
+"""The importers, by families of ops. Loading this package registers all of them; only `loading` imports it.
+
+`elementwise`, `reductions`, `normalizations`, `convolutions`, `recurrent`, `resize`, `quantization`; `layout` (shapes and transposes),
+`indexing` (slices and gathers), `control_flow`.
+"""
 
 from .. import correspondences  # noqa: F401
 from . import (  # noqa: F401

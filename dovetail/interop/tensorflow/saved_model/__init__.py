@@ -6,6 +6,9 @@
 
 TensorFlow can read what `simple_save` and `Builder` write. `load` reads these and saved models of TensorFlow 1. Models of TensorFlow 2,
 which consist of functions, are refused.
+
+`builder` writes and `loader` reads; `signature_def_utils` and `utils` make signatures; `main_op` initializes; `constants`,
+`tag_constants` and `signature_constants` have the names. Only `compat` imports it, and programs do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sequences that become sequences (`tf.contrib.seq2seq`): decoders, what they are given, attention, beam search, and the loss."""
+"""Sequences that become sequences (`tf.contrib.seq2seq`): decoders, what they are given, attention, beam search, and the loss.
+
+`attention`, `beam_search`, `decoding`, `helpers`, `losses`. Only `contrib` imports it.
+"""
 
 from .attention import AttentionMechanism, AttentionWrapper, AttentionWrapperState, BahdanauAttention, LuongAttention
 from .beam_search import (

@@ -5,6 +5,8 @@
 ...     net = slim.repeat(images, 2, slim.conv2d, 64, [3, 3], scope="conv1")
 ...     net = slim.max_pool2d(net, [2, 2], scope="pool1")
 ...     logits = slim.fully_connected(slim.flatten(net), 10, activation_fn=None, scope="logits")
+
+`learning`, `evaluation` and `model_analyzer` are its own; the rest is that of `contrib`. Only `contrib` imports it.
 """
 
 from .....train.global_step import assert_global_step, create_global_step, get_global_step, get_or_create_global_step

@@ -1,1 +1,4 @@
-"""A folder for PYTHONPATH: Python runs its `sitecustomize` before a program."""
+"""A folder for PYTHONPATH: Python runs its `sitecustomize` before a program.
+
+Nothing imports it.
+"""

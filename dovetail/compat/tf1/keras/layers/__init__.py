@@ -1,4 +1,8 @@
-"""`dt.keras.layers`: what models are made of."""
+"""`dt.keras.layers`: what models are made of.
+
+`base` (`Layer`), `core`, `convolution`, `pooling`, `recurrent`, `attention`, `normalization`, `renormalization`, `merging`, `inputs`;
+`passes` is what layers know of a pass through the model. `keras` and `compat.tf1.layers` import it.
+"""
 
 from ..registry import LAYERS
 from .attention import MultiHeadAttention

@@ -1,4 +1,7 @@
-"""`dt.config`: switches of the process."""
+"""`dt.config`: switches of the process.
+
+`experimental` has the switches that TensorFlow names so. Only programs import it.
+"""
 
 from . import experimental
 
