@@ -32,7 +32,7 @@ from .driver.device import Device
 from .driver.launch import LoadedKernel, LoadedRoutine, NotSuitableError, leaves_others
 from .emit.expr import rows_in
 from .emit.schedules import fused, size_names
-from .ir import Choice, Routine, Template, TritonKernel
+from .ir import Choice, Routine, Template
 from .residency import brought, on_host, value_on
 from .toolchain import compile
 
@@ -251,19 +251,12 @@ class GpuKernel:
         return False
 
 
-def loaded_kernel(device: Device, kernel: TritonKernel) -> LoadedKernel:
-    """A kernel, compiled and loaded; once per device."""
-    loaded: dict[TritonKernel, LoadedKernel] = device.loaded
-    found = loaded.get(kernel)
-    if found is None:
-        found = loaded[kernel] = LoadedKernel(device, compile.compile_kernel(kernel, device.target))
-    return found
-
-
 def loaded(device: Device, routine: Routine, names: Sequence[str], sizes: Mapping[str, int]) -> LoadedRoutine:
-    """A routine for these sizes, compiled and loaded; the arguments are those of `LoadedRoutine`."""
-    kernels = [loaded_kernel(device, launch.kernel) for launch in routine.launches]
-    return LoadedRoutine(device, routine, kernels, names, sizes)
+    """A routine for these sizes, with kernels compiled and loaded, once per device; the arguments are those of `LoadedRoutine`."""
+    for kernel in (launch.kernel for launch in routine.launches):
+        if kernel not in device.loaded:
+            device.loaded[kernel] = LoadedKernel(device, compile.compile_kernel(kernel, device.target))
+    return LoadedRoutine(device, routine, [device.loaded[launch.kernel] for launch in routine.launches], names, sizes)
 
 
 class FusedGpuKernel(GpuKernel):

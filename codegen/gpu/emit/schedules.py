@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ....graph.core.dtypes import DType, bfloat16, float16, float32
+from ....graph.core.dtypes import DType
 from ...fusion.range_analysis import SOFTMAX, pairs_of
-from ...fusion.table_loops import filled
-from ...ir.loop_nest import ADD, READS, LoopNest, LoopNestBuilder, Store, Value
+from ...fusion.table_loops import filled, kept_in
+from ...ir.loop_nest import ADD, READS, LoopNest, LoopNestBuilder, Store
 from ...target import GPU_INDEX_MARGIN
 from ..ir import Count, Grid, Launch, Parameter, Routine, Scratch, TritonKernel, triton_type
 from .expr import LOOPED, PARTIAL, WHOLE, Names, Tile, numbers_of, sides_of
@@ -269,7 +269,7 @@ class _Steps:
         totals: dict[int, list[str]] = {}
         types: list[str] = []
         for r in first:
-            kind, pair = triton_type(_wide(loops.values[r]).name), self.pairs.get(r)
+            kind, pair = triton_type(kept_in(loops.values[r].dtype).name), self.pairs.get(r)
             parts = 1 if pair is None else 2 if pair.kind == SOFTMAX else 3
             types += [kind] * parts
             totals[r] = [self.new_scratch(kind, Count((), times=facts.splits)) for _ in range(parts)]
@@ -292,7 +292,7 @@ class _Steps:
         self.launches.append(_launch(part, tile, called, facts, blocks, _warps(rows * across, part), grid, types))
 
         # The totals' reduction: over the kept axes, reducing one of pieces.
-        types = [triton_type(_wide(loops.values[r]).name) for r in reductions]
+        types = [triton_type(kept_in(loops.values[r].dtype).name) for r in reductions]
         done = [self.new_scratch(t) for t in types]
         known = {*self.given, *reductions}
         ready = [i for i, s in enumerate(loops.stores) if not self.is_full(s) and i not in self.stored]
@@ -369,7 +369,7 @@ class _Steps:
         for i in loops.behind([s.value for s in stores], made.__contains__):
             v = loops.values[i]
             if totals is not None and i in totals:
-                own, pair = [load(name, _wide(v), [*every, len(every)]) for name in totals[i]], pairs.get(i)
+                own, pair = [load(name, kept_in(v.dtype), [*every, len(every)]) for name in totals[i]], pairs.get(i)
                 if pair is None:
                     number[i] = reduce(v.data, own[0])
                 elif pair.kind == SOFTMAX:
@@ -383,7 +383,7 @@ class _Steps:
                     moved = apply("mul", counts, apply("mul", away, away))
                     number[pair.second] = reduce("sum", apply("add", rests, moved))
             elif i in given:
-                number[i] = load(given[i], _wide(v), every)
+                number[i] = load(given[i], kept_in(v.dtype), every)
             elif i not in number:  # the second of a pair is there
                 v = replace(v, args=tuple(number[a] for a in v.args), axes=tuple(place[a] for a in v.axes))
                 if v.op in READS:
@@ -393,8 +393,3 @@ class _Steps:
         for s in stores:
             builder.store(number[s.value], [place[a] for a in s.axes])
         return builder.finish(join=False)[0], tuple(inputs)
-
-
-def _wide(value: Value) -> DType:
-    """What totals of a value are kept in."""
-    return float32 if value.dtype in (float16, bfloat16) else value.dtype
